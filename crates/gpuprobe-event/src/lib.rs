@@ -1,0 +1,6 @@
+//! The vocabulary of gpuprobe: what can happen, and what the functions of CUDA are called.
+#![forbid(unsafe_code)]
+
+pub mod ids;
+
+pub use ids::{FunctionId, Tgid, Tid};
