@@ -1,0 +1,215 @@
+//! The catalogue: one row per function signature of libcuda, libcudart, NVML and NCCL.
+//!
+//! The tables under `catalogue/` are compiled in as text and parsed once. Prototypes, types, enums and struct
+//! layouts are generated from the public headers; `roles.tbl` is kept by hand. Where an argument lies at entry
+//! follows from its type by the calling convention ([`abi`]), so no table repeats it.
+
+pub mod abi;
+mod parse;
+mod roles;
+mod types;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+pub use abi::Place;
+pub use roles::{Class, Direction, Roles, Space};
+pub use types::{ArgKind, EnumTable, Field, StructLayout};
+
+use crate::ids::FunctionId;
+
+/// The library families whose functions are known by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Api {
+    /// libcuda.so.1
+    Driver,
+    /// libcudart, shared or static
+    Runtime,
+    /// libnvidia-ml.so.1
+    Nvml,
+    /// libnccl.so.2
+    Nccl,
+}
+
+impl Api {
+    /// All of them, in the order of the tables.
+    pub const ALL: [Self; 4] = [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl];
+
+    /// The word used in traces and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Runtime => "runtime",
+            Self::Nvml => "nvml",
+            Self::Nccl => "nccl",
+        }
+    }
+
+    /// The inverse of [`Api::as_str`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|a| a.as_str() == name)
+    }
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a function returns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ResultKind {
+    /// A status whose names are in this table; 0 is success.
+    Status(&'static EnumTable),
+    /// A pointer.
+    Pointer,
+    /// A plain integer.
+    Int,
+    /// Nothing that is readable in the result register (void, or a struct by hidden pointer).
+    Void,
+    /// No public prototype.
+    Unknown,
+}
+
+/// One argument of a function.
+#[derive(Clone, Debug)]
+pub struct Arg {
+    /// Its name in the header.
+    pub name: &'static str,
+    /// Its C type as written in the table.
+    pub ty: &'static str,
+    /// How to read and show it.
+    pub kind: ArgKind,
+    /// Where it lies at entry on x86-64.
+    pub x86_64: Place,
+    /// Where it lies at entry on aarch64.
+    pub aarch64: Place,
+}
+
+impl Arg {
+    /// Where it lies on the architecture this program was built for.
+    pub fn place(&self) -> Place {
+        if cfg!(target_arch = "aarch64") { self.aarch64 } else { self.x86_64 }
+    }
+
+    /// Whether it points to something, so that a value can be read through it.
+    pub fn is_pointer(&self) -> bool {
+        self.ty.ends_with('*')
+    }
+}
+
+/// One signature of one exported function.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its row.
+    pub id: FunctionId,
+    /// The library family that exports it.
+    pub api: Api,
+    /// The exported name.
+    pub name: &'static str,
+    /// The name without `_v2`, `_ptsz` and `_ptds`: variants are the same call.
+    pub base: &'static str,
+    /// The versions that export this signature, as the table writes them (`11.8-13.4`).
+    pub versions: &'static str,
+    /// What it returns.
+    pub result: ResultKind,
+    /// The type returned, as written in the table.
+    pub result_type: &'static str,
+    /// Its arguments; `None` where no public prototype exists.
+    pub args: Option<Vec<Arg>>,
+    /// What it is for.
+    pub class: Class,
+    /// Which argument plays which part.
+    pub roles: Roles,
+    /// Called so often, and saying so little, that it is hooked only when asked for.
+    pub hot: bool,
+}
+
+impl Function {
+    /// The argument of a role.
+    pub fn arg(&self, index: Option<u8>) -> Option<&Arg> {
+        self.args.as_ref()?.get(usize::from(index?))
+    }
+
+    /// Whether a library of this CUDA version (`12.9`) exports this signature.
+    pub fn in_version(&self, version: &str) -> bool {
+        parse::version_in(self.versions, version)
+    }
+
+    /// Whether some release of this major version has this signature; driver rows hold for every driver.
+    fn in_major(&self, major: u32) -> bool {
+        parse::VERSIONS
+            .iter()
+            .filter(|v| v.split('.').next().and_then(|m| m.parse().ok()) == Some(major))
+            .any(|v| self.in_version(v))
+    }
+
+    /// The signature as C writes it, without the result.
+    pub fn signature(&self) -> String {
+        let args = match &self.args {
+            None => "?".to_owned(),
+            Some(args) => args.iter().map(|a| format!("{} {}", a.ty, a.name)).collect::<Vec<_>>().join(", "),
+        };
+        format!("{}({args})", self.name)
+    }
+}
+
+/// The whole catalogue.
+#[derive(Debug)]
+pub struct Catalogue {
+    functions: Vec<Function>,
+    by_name: HashMap<(Api, &'static str), Vec<FunctionId>>,
+    types: types::Types,
+}
+
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(parse::load);
+
+/// The catalogue, parsed at the first use.
+pub fn catalogue() -> &'static Catalogue {
+    &CATALOGUE
+}
+
+impl Catalogue {
+    /// Every row.
+    pub fn functions(&self) -> &[Function] {
+        &self.functions
+    }
+
+    /// A row by its id.
+    pub fn get(&self, id: FunctionId) -> Option<&Function> {
+        self.functions.get(id.0 as usize)
+    }
+
+    /// The signature of a name in one library. Runtime names change meaning between majors, so the major decides
+    /// there; where it is not known, or newer than any header known here, the newest signature is taken.
+    pub fn lookup(&self, api: Api, cuda_major: Option<u32>, name: &str) -> Option<&Function> {
+        let rows = self.by_name.get(&(api, name))?;
+        let of_major = cuda_major.and_then(|major| {
+            rows.iter().rev().map(|id| &self.functions[id.0 as usize]).find(|f| f.in_major(major))
+        });
+        of_major.or_else(|| rows.last().map(|id| &self.functions[id.0 as usize]))
+    }
+
+    /// The names a family's libraries are made of, for one CUDA version.
+    pub fn exports<'a>(&'a self, api: Api, version: &'a str) -> impl Iterator<Item = &'a Function> {
+        self.functions.iter().filter(move |f| f.api == api && f.in_version(version))
+    }
+
+    /// An enum's names by its C type name.
+    pub fn enum_table(&self, name: &str) -> Option<&EnumTable> {
+        self.types.enum_table(name)
+    }
+
+    /// A struct's layout by its C type name.
+    pub fn layout(&self, name: &str) -> Option<&StructLayout> {
+        self.types.layout(name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

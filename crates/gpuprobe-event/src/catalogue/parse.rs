@@ -1,0 +1,137 @@
+//! Reads the compiled-in tables. They are part of the program, so a row that does not parse is a bug, which the
+//! tests of this module catch; at run time such a row is left out rather than ending the program.
+
+use std::collections::HashMap;
+
+use super::roles::{Class, Roles};
+use super::types::{Types, lines};
+use super::{Api, Arg, Catalogue, Function, ResultKind, abi};
+use crate::ids::FunctionId;
+
+/// The CUDA releases whose headers the tables were made from, in order.
+pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
+
+const TABLES: [(Api, &str); 4] = [
+    (Api::Driver, include_str!("../../catalogue/driver.tbl")),
+    (Api::Runtime, include_str!("../../catalogue/runtime.tbl")),
+    (Api::Nvml, include_str!("../../catalogue/nvml.tbl")),
+    (Api::Nccl, include_str!("../../catalogue/nccl.tbl")),
+];
+
+/// Class and role words by base name.
+type RoleTable = HashMap<&'static str, (Class, &'static str)>;
+
+pub(crate) fn load() -> Catalogue {
+    let types = Types::parse(
+        include_str!("../../catalogue/types.tbl"),
+        include_str!("../../catalogue/enums.tbl"),
+        include_str!("../../catalogue/structs.tbl"),
+    );
+    let roles = parse_roles(include_str!("../../catalogue/roles.tbl"));
+    let mut functions = Vec::new();
+    for (api, table) in TABLES {
+        for line in lines(table) {
+            let id = FunctionId(u32::try_from(functions.len()).unwrap_or(u32::MAX));
+            functions.extend(parse_function(id, api, line, &types, &roles));
+        }
+    }
+    let mut by_name: HashMap<_, Vec<FunctionId>> = HashMap::new();
+    for f in &functions {
+        by_name.entry((f.api, f.name)).or_default().push(f.id);
+    }
+    Catalogue { functions, by_name, types }
+}
+
+fn parse_roles(table: &'static str) -> RoleTable {
+    let mut class = Class::Other;
+    let mut roles = RoleTable::new();
+    for line in lines(table) {
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            class = Class::from_name(name).unwrap_or(Class::Other);
+        } else {
+            let (name, words) = line.split_once(' ').unwrap_or((line, ""));
+            roles.insert(name, (class, words));
+        }
+    }
+    roles
+}
+
+pub(crate) fn parse_function(
+    id: FunctionId,
+    api: Api,
+    line: &'static str,
+    types: &Types,
+    roles: &RoleTable,
+) -> Option<Function> {
+    let mut columns = line.split(" | ");
+    let (name, versions) = (columns.next()?, columns.next()?);
+    let (result_type, args) = (columns.next()?, columns.next()?);
+    let args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
+    let base = base_name(name);
+    let default_class = if api == Api::Nvml { Class::Nvml } else { Class::Other };
+    let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
+    Some(Function {
+        id,
+        api,
+        name,
+        base,
+        versions,
+        result: result_kind(result_type, types),
+        result_type,
+        class,
+        roles: Roles::resolve(words, args.as_deref().unwrap_or_default()),
+        hot: words.split(' ').any(|w| w == "hot"),
+        args,
+    })
+}
+
+fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
+    match ty {
+        "?" => ResultKind::Unknown,
+        "void" => ResultKind::Void,
+        "char" | "unsigned" | "int" => ResultKind::Int,
+        ty if ty.ends_with('*') => ResultKind::Pointer,
+        ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),
+    }
+}
+
+fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Vec<Arg>> {
+    if list == "void" {
+        return Some(Vec::new());
+    }
+    let mut named = Vec::new();
+    for arg in list.split(", ") {
+        let (ty, name) = arg.rsplit_once(' ')?;
+        named.push((ty, name, types.kind(ty, name)?));
+    }
+    let kinds: Vec<_> = named.iter().map(|n| n.2).collect();
+    let x86_64 = abi::place_x86_64(&kinds, result_type == "cudaChannelFormatDesc");
+    let aarch64 = abi::place_aarch64(&kinds);
+    let places = x86_64.into_iter().zip(aarch64);
+    Some(
+        named
+            .into_iter()
+            .zip(places)
+            .map(|((ty, name, kind), (x86_64, aarch64))| Arg { name, ty, kind, x86_64, aarch64 })
+            .collect(),
+    )
+}
+
+/// The name without the suffixes that make variants of it.
+pub(crate) fn base_name(name: &str) -> &str {
+    let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
+    match name.rfind("_v") {
+        Some(at) if name.len() > at + 2 && name[at + 2..].bytes().all(|b| b.is_ascii_digit()) => &name[..at],
+        _ => name,
+    }
+}
+
+/// Whether a range column such as `11.8,12.4-13.0` holds a version.
+pub(crate) fn version_in(ranges: &str, version: &str) -> bool {
+    let rank = |v: &str| VERSIONS.iter().position(|known| *known == v);
+    let Some(wanted) = rank(version) else { return false };
+    ranges.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((rank(first), rank(last)), (Some(first), Some(last)) if (first..=last).contains(&wanted))
+    })
+}

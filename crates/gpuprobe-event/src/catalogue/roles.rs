@@ -1,0 +1,200 @@
+//! What functions are for, and which of their arguments plays which part.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Arg;
+
+macro_rules! classes {
+    ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
+        /// What a function is for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Class { $($(#[$doc])* $name,)* }
+
+        impl Class {
+            /// The word of `roles.tbl`.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            pub(crate) fn from_name(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+classes! {
+    Alloc = "alloc", Free = "free", Pool = "pool", Vmm = "vmm", Ipc = "ipc",
+    HostRegister = "host_register", HostUnregister = "host_unregister",
+    Memcpy = "memcpy", Memset = "memset", Launch = "launch", GraphLaunch = "graph_launch",
+    Sync = "sync", Stream = "stream", Event = "event", Device = "device", Context = "context",
+    Module = "module", Function = "function", Collective = "collective", Comm = "comm",
+    Diagnostics = "diagnostics", EntryPoint = "entry_point", Error = "error", External = "external",
+    Graph = "graph", GraphCapture = "graph_capture", Group = "group", HostCallback = "host_callback",
+    Interop = "interop", LaunchConfig = "launch_config", LinkJit = "link_jit",
+    LogicalEndpoint = "logical_endpoint", ManagedHint = "managed_hint", MemQuery = "mem_query",
+    Nvml = "nvml", Occupancy = "occupancy", P2p = "p2p", Peer = "peer", Profiler = "profiler",
+    Register = "register", StreamMemop = "stream_memop", Texture = "texture",
+    VmmMulticast = "vmm_multicast", Other = "other",
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The kind of memory that an allocation holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Space {
+    /// Plain device memory.
+    Device,
+    /// Managed memory, which moves between host and device.
+    Managed,
+    /// Host memory locked for the device.
+    Pinned,
+    /// Device memory from a stream-ordered pool.
+    Pool,
+    /// Physical memory of the virtual memory interface.
+    Vmm,
+    /// CUDA arrays.
+    Array,
+}
+
+impl Space {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Device, Self::Managed, Self::Pinned, Self::Pool, Self::Vmm, Self::Array];
+
+    /// The word used in traces and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Managed => "managed",
+            Self::Pinned => "pinned",
+            Self::Pool => "pool",
+            Self::Vmm => "vmm",
+            Self::Array => "array",
+        }
+    }
+
+    fn from_role(word: &str) -> Option<Self> {
+        Some(match word {
+            "device" => Self::Device,
+            "device_async" => Self::Pool,
+            "host" => Self::Pinned,
+            "managed" => Self::Managed,
+            "array" => Self::Array,
+            _ => return None,
+        })
+    }
+}
+
+/// Where a copy's direction is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// By the function's name.
+    Fixed(&'static str),
+    /// By a `cudaMemcpyKind` argument.
+    FromKind,
+    /// By the struct that describes the copy.
+    FromStruct,
+    /// Only by what is known of the two pointers.
+    FromPointers,
+}
+
+impl Direction {
+    fn from_role(word: &str) -> Self {
+        match word {
+            "HtoD" | "HtoA" => Self::Fixed("H2D"),
+            "DtoH" | "AtoH" => Self::Fixed("D2H"),
+            "DtoD" | "AtoD" | "DtoA" | "AtoA" => Self::Fixed("D2D"),
+            "P2P" => Self::Fixed("P2P"),
+            "from_kind" => Self::FromKind,
+            "from_struct" => Self::FromStruct,
+            _ => Self::FromPointers,
+        }
+    }
+}
+
+/// Which argument (by position) plays which part; one field per role word of `roles.tbl`.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs, reason = "the role words speak for themselves and are explained in roles.tbl")]
+pub struct Roles {
+    pub out: Option<u8>,
+    pub size: Option<u8>,
+    pub ptr: Option<u8>,
+    pub dst: Option<u8>,
+    pub src: Option<u8>,
+    pub kind: Option<u8>,
+    pub stream: Option<u8>,
+    pub func: Option<u8>,
+    pub width: Option<u8>,
+    pub height: Option<u8>,
+    pub pitch_out: Option<u8>,
+    pub pitched_out: Option<u8>,
+    pub extent: Option<u8>,
+    pub config: Option<u8>,
+    pub params: Option<u8>,
+    pub shared: Option<u8>,
+    pub name: Option<u8>,
+    /// One dim3, or three integers from this argument on.
+    pub grid: Option<u8>,
+    pub block: Option<u8>,
+    /// Bytes per counted element, for memsets that count elements.
+    pub elem: u8,
+    pub space: Option<Space>,
+    pub direction: Option<Direction>,
+    pub asynchronous: bool,
+    /// The exported function that this one jumps to at its end: hooking both would count the call twice.
+    pub jumps_to: Option<&'static str>,
+}
+
+impl Roles {
+    /// Resolves the words behind a name against the arguments of one signature.
+    pub(crate) fn resolve(words: &'static str, args: &[Arg]) -> Self {
+        let mut roles = Self { elem: 1, ..Self::default() };
+        let position = |name: &str| {
+            let first = name.split(',').next()?;
+            args.iter().position(|a| a.name == first).and_then(|i| u8::try_from(i).ok())
+        };
+        for word in words.split(' ') {
+            let Some((role, value)) = word.split_once('=') else {
+                roles.asynchronous |= word == "async";
+                continue;
+            };
+            match role {
+                "out" => roles.out = position(value),
+                "size" => roles.size = position(value),
+                "ptr" => roles.ptr = position(value),
+                "dst" => roles.dst = position(value),
+                "src" => roles.src = position(value),
+                "kind" => roles.kind = position(value),
+                "stream" => roles.stream = position(value),
+                "func" => roles.func = position(value),
+                "width" => roles.width = position(value),
+                "height" => roles.height = position(value),
+                "pitch_out" => roles.pitch_out = position(value),
+                "pitched_out" => roles.pitched_out = position(value),
+                "extent" => roles.extent = position(value),
+                "config" => roles.config = position(value),
+                "params" => roles.params = position(value),
+                "shared" => roles.shared = position(value),
+                "name" => roles.name = position(value),
+                "grid" => roles.grid = position(value),
+                "block" => roles.block = position(value),
+                "elem" => roles.elem = value.parse().unwrap_or(1),
+                "space" => roles.space = Space::from_role(value),
+                "direction" => roles.direction = Some(Direction::from_role(value)),
+                "jumps_to" => roles.jumps_to = Some(value),
+                _ => {}
+            }
+        }
+        roles
+    }
+}

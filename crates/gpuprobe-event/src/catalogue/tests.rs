@@ -1,0 +1,128 @@
+use super::parse::{base_name, version_in};
+use super::*;
+
+fn function(api: Api, major: u32, name: &str) -> &'static Function {
+    catalogue().lookup(api, Some(major), name).unwrap()
+}
+
+fn places(f: &Function, aarch64: bool) -> Vec<String> {
+    let place = |a: &Arg| if aarch64 { a.aarch64 } else { a.x86_64 };
+    f.args.as_ref().unwrap().iter().map(|a| place(a).describe(aarch64)).collect()
+}
+
+#[test]
+fn every_row_of_every_table_parses() {
+    let rows = |t: &'static str| types::lines(t).count();
+    let expected = rows(include_str!("../../catalogue/driver.tbl"))
+        + rows(include_str!("../../catalogue/runtime.tbl"))
+        + rows(include_str!("../../catalogue/nvml.tbl"))
+        + rows(include_str!("../../catalogue/nccl.tbl"));
+    assert_eq!(catalogue().functions().len(), expected);
+    for (i, f) in catalogue().functions().iter().enumerate() {
+        assert_eq!(f.id.0 as usize, i, "{} is not at its own row", f.name);
+    }
+}
+
+#[test]
+fn every_role_names_an_argument_and_every_name_in_roles_exists() {
+    for line in types::lines(include_str!("../../catalogue/roles.tbl")) {
+        if line.starts_with('[') {
+            let class = line.trim_matches(['[', ']']);
+            assert!(Class::from_name(class).is_some(), "unknown class {class}");
+            continue;
+        }
+        let (name, words) = line.split_once(' ').unwrap_or((line, ""));
+        let rows: Vec<_> = catalogue().functions().iter().filter(|f| f.base == name).collect();
+        assert!(!rows.is_empty(), "roles.tbl has {name}, which no table has");
+        let values = ["elem", "space", "direction", "op", "scope", "jumps_to"];
+        for (role, value) in words.split(' ').filter_map(|w| w.split_once('=')) {
+            if values.contains(&role) {
+                continue;
+            }
+            for argument in value.split(',') {
+                let found = rows.iter().any(|f| f.args.iter().flatten().any(|a| a.name == argument));
+                assert!(found, "{name}: {role}={argument} names no argument");
+            }
+        }
+    }
+}
+
+#[test]
+fn error_tables_are_whole() {
+    let table = |name| catalogue().enum_table(name).unwrap();
+    assert_eq!(table("cudaError_t").values().len(), 139);
+    assert_eq!(table("CUresult").values().len(), 106);
+    assert_eq!(table("cudaError_t").name_of(2), Some("cudaErrorMemoryAllocation"));
+    assert_eq!(table("CUresult").name_of(2), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+    assert_eq!(table("cudaError_t").name_of(35), Some("cudaErrorInsufficientDriver"));
+    assert_eq!(table("cudaError_t").name_of(700), Some("cudaErrorIllegalAddress"));
+    assert_eq!(table("CUresult").name_of(719), Some("CUDA_ERROR_LAUNCH_FAILED"));
+    assert_eq!(table("cudaError_t").name_of(123_456), None);
+}
+
+#[test]
+fn copy_kinds_have_the_numbers_of_the_header() {
+    let kinds = catalogue().enum_table("cudaMemcpyKind").unwrap();
+    let names: Vec<_> = kinds.values().iter().map(|v| kinds.name_of(v.0).unwrap()).collect();
+    assert_eq!(names, ["H2H", "H2D", "D2H", "D2D", "Default"]);
+    let header: Vec<_> = kinds.values().iter().map(|v| v.1).collect();
+    assert_eq!(header[1], "cudaMemcpyHostToDevice");
+    assert_eq!(header[2], "cudaMemcpyDeviceToHost");
+}
+
+#[test]
+fn launch_arguments_lie_where_a_real_library_was_seen_to_take_them() {
+    let f = function(Api::Runtime, 12, "cudaLaunchKernel");
+    assert_eq!(places(f, false), ["rdi", "rsi+rdx", "rcx+r8", "r9", "[rsp+8]", "[rsp+16]"]);
+    assert_eq!(places(f, true), ["x0", "x1+x2", "x3+x4", "x5", "x6", "x7"]);
+    let f = function(Api::Driver, 12, "cuLaunchKernel");
+    let stack = ["[rsp+8]", "[rsp+16]", "[rsp+24]", "[rsp+32]", "[rsp+40]"];
+    assert_eq!(places(f, false)[..6], ["rdi", "rsi", "rdx", "rcx", "r8", "r9"]);
+    assert_eq!(places(f, false)[6..], stack);
+    assert_eq!(places(f, true)[8..], ["[sp+0]", "[sp+8]", "[sp+16]"]);
+}
+
+#[test]
+fn large_structs_go_to_memory_and_a_hidden_result_shifts_registers() {
+    let f = function(Api::Runtime, 12, "cudaIpcOpenMemHandle");
+    assert_eq!(places(f, false), ["rdi", "[rsp+8]", "rsi"]);
+    assert_eq!(places(f, true), ["x0", "*x1", "x2"]);
+    let f = function(Api::Runtime, 12, "cudaCreateChannelDesc");
+    assert_eq!(places(f, false), ["rsi", "rdx", "rcx", "r8", "r9"]);
+    assert_eq!(places(f, true), ["x0", "x1", "x2", "x3", "x4"]);
+}
+
+#[test]
+fn a_name_that_changed_between_majors_has_the_signature_of_its_library() {
+    let old = function(Api::Runtime, 12, "cudaMemPrefetchAsync");
+    let new = function(Api::Runtime, 13, "cudaMemPrefetchAsync");
+    assert_eq!(old.args.as_ref().unwrap()[2].name, "dstDevice");
+    assert_eq!(new.args.as_ref().unwrap()[2].name, "location");
+    let unknown = catalogue().lookup(Api::Runtime, Some(99), "cudaMemPrefetchAsync").unwrap();
+    assert_eq!(unknown.id, new.id, "a library newer than the tables is read by the newest signature");
+}
+
+#[test]
+fn versions_and_variants() {
+    assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
+    assert_eq!(base_name("cuMemcpyHtoD_v2_ptds"), "cuMemcpyHtoD");
+    assert_eq!(base_name("cudaLaunchKernel_ptsz"), "cudaLaunchKernel");
+    assert_eq!(base_name("cudaGraph_void"), "cudaGraph_void");
+    assert!(version_in("11.8,12.4-13.0", "12.8"));
+    assert!(!version_in("11.8,12.4-13.0", "12.0"));
+    assert!(!version_in("-", "12.0"));
+    assert_eq!(catalogue().exports(Api::Runtime, "12.9").count(), 435);
+    assert_eq!(catalogue().exports(Api::Runtime, "13.4").count(), 458);
+}
+
+#[test]
+fn allocations_know_their_parts() {
+    let f = function(Api::Driver, 12, "cuMemAlloc_v2");
+    assert_eq!((f.class, f.roles.out, f.roles.size), (Class::Alloc, Some(0), Some(1)));
+    assert_eq!(f.roles.space, Some(Space::Device));
+    assert_eq!(function(Api::Runtime, 12, "cudaMallocAsync").roles.space, Some(Space::Pool));
+    assert!(function(Api::Runtime, 12, "cudaGetDevice").hot);
+    assert_eq!(function(Api::Runtime, 12, "__cudaLaunchKernel").roles.jumps_to, Some("cudaLaunchKernel"));
+    let memset = function(Api::Driver, 12, "cuMemsetD32_v2");
+    assert_eq!(memset.roles.elem, 4);
+}
