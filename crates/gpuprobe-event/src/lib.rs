@@ -1,8 +1,17 @@
 //! The vocabulary of gpuprobe: what can happen, and what the functions of CUDA are called.
+//!
+//! Nothing here touches BPF, the kernel or the network; the only I/O is the trace codec.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
+pub mod counters;
+pub mod decode;
+pub mod event;
 pub mod ids;
+pub mod loss;
+pub mod trace;
 
-pub use catalogue::{Api, Catalogue, Class, Function, catalogue};
+pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue};
+pub use event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value};
 pub use ids::{FunctionId, Tgid, Tid};
+pub use loss::{LossCause, Losses};

@@ -1,0 +1,85 @@
+//! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
+
+use crate::catalogue::Space;
+use crate::ids::{FunctionId, Tgid};
+
+/// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
+/// shorter, the last everything longer.
+pub const LATENCY_BUCKETS: usize = 32;
+
+/// One run of one program in one process. A reused pid, or an exec, makes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessKey {
+    /// The process.
+    pub tgid: Tgid,
+    /// Differs between runs that share a pid: made of the start time and the count of execs.
+    pub instance: u64,
+}
+
+/// What one process did with one function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which function.
+    pub function: FunctionId,
+    /// Calls that returned.
+    pub calls: u64,
+    /// Of these, how many failed.
+    pub errors: u64,
+    /// Bytes allocated or moved, once per outermost call.
+    pub bytes: u64,
+    /// Time inside, in nanoseconds.
+    pub total_ns: u64,
+    /// Distribution of that time.
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// What one process holds of one kind of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Bytes live now.
+    pub live_bytes: u64,
+    /// Allocations live now.
+    pub live_allocations: u64,
+}
+
+/// What one process did to GPU memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Which process.
+    pub process: ProcessKey,
+    /// By kind, in the order of [`Space::ALL`].
+    pub held: [Held; Space::ALL.len()],
+    /// Bytes ever allocated.
+    pub allocated_bytes: u64,
+    /// Bytes ever freed by a call.
+    pub freed_bytes: u64,
+    /// Allocations that succeeded.
+    pub allocations: u64,
+    /// Allocations that failed.
+    pub failed_allocations: u64,
+    /// Frees of something known that succeeded.
+    pub frees: u64,
+    /// Frees that failed.
+    pub failed_frees: u64,
+    /// Successful frees of addresses that were not in the table, as of memory allocated before the probes came.
+    pub unknown_frees: u64,
+    /// Addresses allocated again while they were still in the table: a free was missed.
+    pub replaced: u64,
+}
+
+/// One live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Who holds it.
+    pub process: ProcessKey,
+    /// Its address.
+    pub ptr: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Kind of memory.
+    pub space: Space,
+    /// When it was made, on the kernel's monotonic clock.
+    pub since_ns: u64,
+}

@@ -1,0 +1,226 @@
+//! Raw registers and stack words to named, typed arguments. Pure: what a probe saved goes in, values come out.
+
+use std::borrow::Cow;
+
+use crate::catalogue::{Arg, ArgKind, Direction, Field, Function, Place, ResultKind, StructLayout};
+use crate::event::{Effect, Name, Value, is_failure};
+
+/// What a probe saved of one call. A slice that could not be read is empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Words<'a> {
+    /// Integer argument registers in order.
+    pub registers: &'a [u64],
+    /// Stack words from the first stack argument on.
+    pub stack: &'a [u64],
+    /// What the arguments listed by [`out_args`] pointed to when the call returned; `None` where unreadable.
+    pub outs: [Option<u64>; MAX_OUTS],
+    /// The bytes that the argument named by [`struct_arg`] pointed to at entry.
+    pub pointee: &'a [u8],
+}
+
+/// How many out arguments a probe reads.
+pub const MAX_OUTS: usize = 4;
+/// How many bytes of a struct a probe reads through a pointer.
+pub const MAX_POINTEE: usize = 160;
+/// How many stack words a probe copies.
+pub const MAX_STACK_WORDS: usize = 12;
+
+/// The arguments whose pointee is read when the call returns, by position: what an allocation gave, its pitch, and
+/// handles made. At most [`MAX_OUTS`].
+pub fn out_args(f: &Function) -> Vec<u8> {
+    [f.roles.out, f.roles.pitch_out, f.roles.pitched_out].into_iter().flatten().collect()
+}
+
+/// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
+pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
+    let position = f.roles.config.or(f.roles.params)?;
+    let ty = f.arg(Some(position))?.ty.trim_start_matches("const ").trim_end_matches('*');
+    let layout = crate::catalogue().layout(ty)?;
+    (usize::from(layout.bytes) <= MAX_POINTEE).then_some((position, layout))
+}
+
+/// How many stack words hold arguments.
+pub fn stack_words(f: &Function) -> usize {
+    let end = |a: &Arg| match a.place() {
+        Place::Stack { offset, bytes } => usize::from(offset + bytes).div_ceil(8),
+        _ => 0,
+    };
+    f.args.iter().flatten().map(end).max().unwrap_or(0).min(MAX_STACK_WORDS)
+}
+
+/// The arguments by name, in order; `None` where no prototype is known.
+pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
+    let args = f.args.as_ref()?;
+    Some(args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect())
+}
+
+/// The value of one argument.
+fn argument(arg: &Arg, words: &Words<'_>) -> Value {
+    match raw(arg.place(), arg.kind.bytes(), words) {
+        Some(bytes) => value(arg.kind, &bytes),
+        None => Value::Unread,
+    }
+}
+
+/// The bytes of an argument as passed.
+fn raw(place: Place, bytes: u16, words: &Words<'_>) -> Option<Vec<u8>> {
+    let slice = match place {
+        Place::Register { first, count } => {
+            words.registers.get(usize::from(first)..usize::from(first + count))?
+        }
+        Place::Stack { offset, bytes } => {
+            let first = usize::from(offset / 8);
+            words.stack.get(first..first + usize::from(bytes).div_ceil(8))?
+        }
+        Place::Indirect { .. } | Place::Vector => return None,
+    };
+    let mut all: Vec<u8> = slice.iter().flat_map(|w| w.to_le_bytes()).collect();
+    all.truncate(usize::from(bytes));
+    Some(all)
+}
+
+/// An unsigned number from up to eight little-endian bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// The same, as a signed number of that width.
+fn signed(bytes: &[u8]) -> i64 {
+    let unused = 64 - 8 * bytes.len().clamp(1, 8);
+    (number(bytes) << unused).cast_signed() >> unused
+}
+
+fn value(kind: ArgKind, bytes: &[u8]) -> Value {
+    match kind {
+        ArgKind::Pointer | ArgKind::Handle | ArgKind::DevicePointer | ArgKind::Flags(_) => {
+            Value::Hex(number(bytes))
+        }
+        ArgKind::Size | ArgKind::Uint(_) => Value::Uint(number(bytes)),
+        ArgKind::Int(_) => Value::Int(signed(bytes)),
+        ArgKind::Enum(table) => {
+            let n = signed(bytes);
+            table.name_of(n).map_or(Value::Int(n), |name| Value::Name(Cow::Borrowed(name)))
+        }
+        ArgKind::Struct { layout: Some(layout), .. } => structure(layout, bytes),
+        ArgKind::Struct { layout: None, .. } | ArgKind::Float => Value::Unread,
+    }
+}
+
+fn structure(layout: &StructLayout, bytes: &[u8]) -> Value {
+    if layout.name == "dim3" {
+        return dim3(bytes).map_or(Value::Unread, Value::Dim3);
+    }
+    let field = |f: &Field| (Cow::Borrowed(f.name), field_value(f, bytes));
+    Value::Struct(layout.fields.iter().map(field).collect())
+}
+
+fn field_value(field: &Field, bytes: &[u8]) -> Value {
+    let Some(bytes) = field_bytes(field, bytes) else { return Value::Unread };
+    if let Some(layout) = crate::catalogue().layout(field.ty) {
+        return structure(layout, bytes);
+    }
+    match crate::catalogue().enum_table(field.ty) {
+        Some(table) => value(ArgKind::Enum(table), bytes),
+        None if field.ty.ends_with('*') || field.ty.contains("deviceptr") => Value::Hex(number(bytes)),
+        None if field.bytes > 8 => Value::Unread,
+        None if field.ty == "int" => Value::Int(signed(bytes)),
+        None => Value::Uint(number(bytes)),
+    }
+}
+
+fn field_bytes<'a>(field: &Field, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    bytes.get(usize::from(field.offset)..usize::from(field.offset + field.bytes))
+}
+
+fn dim3(bytes: &[u8]) -> Option<[u32; 3]> {
+    let part = |i: usize| bytes.get(4 * i..4 * i + 4).map(|b| number(b) as u32);
+    Some([part(0)?, part(1)?, part(2)?])
+}
+
+/// The status a function returned, as a number.
+pub fn status(f: &Function, ret: u64) -> Option<i64> {
+    match f.result {
+        // an enum comes back in the low half of the register; the rest is whatever was there
+        ResultKind::Status(_) => Some(i64::from(ret as u32 as i32)),
+        _ => None,
+    }
+}
+
+/// The name of a failed status; `unknown` with its number where the tables have none.
+pub fn error_name(f: &Function, status: i64) -> Option<Name> {
+    let ResultKind::Status(table) = f.result else { return None };
+    is_failure(status).then(|| match table.name_of(status) {
+        Some(name) => Cow::Borrowed(name),
+        None => Cow::Owned(format!("unknown {} {status}", table.name)),
+    })
+}
+
+/// What a call says of itself: kind, stream, grid and block. Bytes and addresses are the kernel side's to tell,
+/// because only it knows what was counted.
+pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
+    let plain = |position: Option<u8>| {
+        let arg = f.arg(position)?;
+        raw(arg.place(), arg.kind.bytes(), words).map(|b| number(&b))
+    };
+    let mut effect = Effect { stream: plain(f.roles.stream), ..Effect::default() };
+    effect.kind = match f.roles.direction {
+        Some(Direction::Fixed(name)) => Some(Cow::Borrowed(name)),
+        Some(Direction::FromKind) => f.arg(f.roles.kind).and_then(|a| match argument(a, words) {
+            Value::Name(name) => Some(name),
+            _ => None,
+        }),
+        Some(Direction::FromStruct) => struct_kind(f, words),
+        _ => f.roles.space.map(|s| Cow::Borrowed(s.as_str())),
+    };
+    effect.grid = f.roles.grid.and_then(|at| dimensions(f, at, words));
+    effect.block = f.roles.block.and_then(|at| dimensions(f, at, words));
+    if f.roles.config.is_some() {
+        launch_config(f, words, &mut effect);
+    }
+    effect
+}
+
+/// A dim3 argument, or three integers in a row.
+fn dimensions(f: &Function, at: u8, words: &Words<'_>) -> Option<[u32; 3]> {
+    let part = |i: u8| {
+        let arg = f.arg(Some(at + i))?;
+        raw(arg.place(), arg.kind.bytes(), words)
+    };
+    if matches!(f.arg(Some(at))?.kind, ArgKind::Struct { .. }) {
+        return dim3(&part(0)?);
+    }
+    Some([number(&part(0)?) as u32, number(&part(1)?) as u32, number(&part(2)?) as u32])
+}
+
+/// Grid, block and stream of the launches that take them in a struct. Both structs begin with the six dimensions.
+fn launch_config(f: &Function, words: &Words<'_>, effect: &mut Effect) {
+    let Some((_, layout)) = struct_arg(f) else { return };
+    effect.grid = words.pointee.get(..12).and_then(dim3);
+    effect.block = words.pointee.get(12..24).and_then(dim3);
+    effect.stream = layout
+        .fields
+        .iter()
+        .find(|field| field.name.to_ascii_lowercase().ends_with("stream"))
+        .and_then(|field| field_bytes(field, words.pointee))
+        .map(number);
+}
+
+/// The direction of a copy that is described by a struct: its `kind`, or the memory types of its two sides.
+fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
+    const HOST: u64 = 1;
+    let (_, layout) = struct_arg(f)?;
+    let field = |name: &str| {
+        let field = layout.fields.iter().find(|field| field.name == name)?;
+        Some(number(field_bytes(field, words.pointee)?))
+    };
+    if let Some(kind) = field("kind") {
+        let table = crate::catalogue().enum_table("cudaMemcpyKind")?;
+        return table.name_of(kind.cast_signed()).map(Cow::Borrowed);
+    }
+    let side = |kind: u64| if kind == HOST { 'H' } else { 'D' };
+    let (src, dst) = (field("srcMemoryType")?, field("dstMemoryType")?);
+    Some(Cow::Owned(format!("{}2{}", side(src), side(dst))))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+use super::*;
+use crate::{Api, catalogue};
+
+fn function(api: Api, major: u32, name: &str) -> &'static Function {
+    catalogue().lookup(api, Some(major), name).unwrap()
+}
+
+fn show(f: &Function, words: &Words<'_>) -> Vec<(String, Value)> {
+    arguments(f, words).unwrap().into_iter().map(|(n, v)| (n.into_owned(), v)).collect()
+}
+
+fn named(name: &'static str) -> Value {
+    Value::Name(Cow::Borrowed(name))
+}
+
+#[test]
+fn a_copy_shows_size_and_direction_by_name() {
+    let f = function(Api::Runtime, 12, "cudaMemcpy");
+    let words = Words { registers: &[0x7f00, 0x5500, 4096, 0xdead_beef_0000_0001, 0, 0], ..Words::default() };
+    let args = show(f, &words);
+    assert_eq!(args[0], ("dst".to_owned(), Value::Hex(0x7f00)));
+    assert_eq!(args[2], ("count".to_owned(), Value::Uint(4096)));
+    assert_eq!(
+        args[3],
+        ("kind".to_owned(), named("H2D")),
+        "the upper half of the register is not the enum's"
+    );
+    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("H2D")));
+}
+
+#[test]
+fn a_launch_reads_dim3_from_registers_and_the_stream_from_the_stack() {
+    let f = function(Api::Runtime, 12, "cudaLaunchKernel");
+    assert_eq!(stack_words(f), 2);
+    let registers = [0x1000, 0x3_0000_0002, 0xffff_ffff_0000_0004, 0x2_0000_0020, 1, 0x2000];
+    let words = Words { registers: &registers, stack: &[4096, 0x77], ..Words::default() };
+    let args = show(f, &words);
+    assert_eq!(args[1].1, Value::Dim3([2, 3, 4]));
+    assert_eq!(args[2].1, Value::Dim3([32, 2, 1]));
+    assert_eq!(args[4].1, Value::Uint(4096));
+    assert_eq!(args[5].1, Value::Hex(0x77));
+    let effect = effect(f, &words);
+    assert_eq!((effect.grid, effect.block), (Some([2, 3, 4]), Some([32, 2, 1])));
+    assert_eq!(effect.stream, Some(0x77));
+}
+
+#[test]
+fn what_could_not_be_read_says_so() {
+    let f = function(Api::Driver, 12, "cuLaunchKernel");
+    let words = Words { registers: &[1, 2, 3, 4, 5, 6], ..Words::default() };
+    let args = show(f, &words);
+    assert_eq!(args[5].1, Value::Uint(6));
+    assert_eq!(args[6].1, Value::Unread);
+    assert_eq!(args[8].1, Value::Unread);
+    let effect = effect(f, &words);
+    assert_eq!((effect.grid, effect.block), (Some([2, 3, 4]), None));
+}
+
+#[test]
+fn a_launch_by_config_is_read_through_its_pointer() {
+    let f = function(Api::Driver, 12, "cuLaunchKernelEx");
+    let (position, layout) = struct_arg(f).unwrap();
+    assert_eq!((position, layout.bytes), (0, 56));
+    let mut config = vec![0u8; 56];
+    for (i, n) in [7u32, 8, 9, 10, 11, 12].into_iter().enumerate() {
+        config[4 * i..4 * i + 4].copy_from_slice(&n.to_le_bytes());
+    }
+    config[32] = 0x55;
+    let words = Words { registers: &[0x10, 0x20, 0, 0, 0, 0], pointee: &config, ..Words::default() };
+    let effect = effect(f, &words);
+    assert_eq!((effect.grid, effect.block), (Some([7, 8, 9]), Some([10, 11, 12])));
+    assert_eq!(effect.stream, Some(0x55));
+}
+
+#[test]
+fn the_driver_has_the_direction_in_the_name_or_in_the_struct() {
+    let f = function(Api::Driver, 12, "cuMemcpyDtoH_v2");
+    assert_eq!(effect(f, &Words::default()).kind, Some(Cow::Borrowed("D2H")));
+    let f = function(Api::Driver, 12, "cuMemcpy2D_v2");
+    let mut copy = vec![0u8; 128];
+    copy[16] = 1; // srcMemoryType: host
+    copy[72] = 2; // dstMemoryType: device
+    let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
+    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("H2D")));
+}
+
+#[test]
+fn signed_numbers_and_small_structs() {
+    let f = function(Api::Runtime, 12, "cudaSetDevice");
+    let words = Words { registers: &[0x1234_5678_ffff_ffff], ..Words::default() };
+    assert_eq!(show(f, &words)[0].1, Value::Int(-1));
+    let f = function(Api::Runtime, 13, "cudaMemPrefetchAsync");
+    let words = Words { registers: &[0x7f00, 64, 0x3_0000_0001, 0, 0x99, 0], ..Words::default() };
+    let Value::Struct(location) = &show(f, &words)[2].1 else { panic!("location is a struct") };
+    assert_eq!(location[1].1, Value::Int(3));
+    assert_eq!(show(f, &words)[4].1, Value::Hex(0x99));
+}
+
+#[test]
+fn statuses_are_numbers_with_names_for_failures_only() {
+    let runtime = function(Api::Runtime, 12, "cudaMalloc");
+    let driver = function(Api::Driver, 12, "cuMemAlloc_v2");
+    assert_eq!(status(runtime, 0xdead_0000_0000), Some(0));
+    assert_eq!(error_name(runtime, 0), None);
+    assert_eq!(error_name(runtime, 600), None);
+    assert_eq!(error_name(runtime, 2).unwrap(), "cudaErrorMemoryAllocation");
+    assert_eq!(error_name(driver, 2).unwrap(), "CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(error_name(driver, 4242).unwrap(), "unknown CUresult 4242");
+    let text = function(Api::Runtime, 12, "cudaGetErrorString");
+    assert_eq!(status(text, 5), None);
+}
+
+#[test]
+fn every_function_decodes_from_any_words_without_trouble() {
+    let ones = [u64::MAX; MAX_STACK_WORDS];
+    let pointee = [0xffu8; MAX_POINTEE];
+    let full = Words { registers: &ones, stack: &ones, outs: [None; 4], pointee: &pointee };
+    for f in catalogue().functions() {
+        assert!(out_args(f).len() <= MAX_OUTS, "{}", f.name);
+        for words in [&full, &Words::default()] {
+            let args = arguments(f, words);
+            assert_eq!(args.is_some(), f.args.is_some());
+            effect(f, words);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What happened: calls, the lives of processes, and losses. Everything after decoding works on these alone, so a
+//! recorded trace and a live capture are the same to it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{Api, Class};
+use crate::ids::{Tgid, Tid};
+use crate::loss::LossCause;
+
+/// A name that is usually one of the catalogue's, but may come out of a trace file.
+pub type Name = Cow<'static, str>;
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A call of a hooked function.
+    Call(Box<Call>),
+    /// A process began, changed its program or ended.
+    Process(ProcessEvent),
+    /// Something was lost.
+    Loss(LossEvent),
+}
+
+/// The value of one argument.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A count.
+    Uint(u64),
+    /// A signed number.
+    Int(i64),
+    /// An address, a handle or flags.
+    Hex(u64),
+    /// An enum value by name.
+    Name(Name),
+    /// `dim3`.
+    Dim3([u32; 3]),
+    /// A struct with the fields that are known.
+    Struct(Vec<(Name, Value)>),
+    /// It could not be read: the memory was not there, or it lies where a probe cannot see. Never shown as 0.
+    Unread,
+}
+
+/// Whether a call was seen to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It returned: its value in the result register, and how long it took.
+    Returned { value: u64, duration_ns: u64 },
+    /// The process ended, or the recording stopped, while it was open.
+    Unfinished,
+}
+
+/// One call of a hooked function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Unique in its recording; ids of one thread rise.
+    pub id: u64,
+    /// The id of the call that this one was made inside, on the same thread.
+    pub parent: Option<u64>,
+    /// Nanoseconds since the recording began.
+    pub start_ns: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The process.
+    pub tgid: Tgid,
+    /// The thread.
+    pub tid: Tid,
+    /// The name of the process.
+    pub process: Arc<str>,
+    /// Which library family.
+    pub api: Api,
+    /// The exported name.
+    pub name: Name,
+    /// What the function is for.
+    pub class: Class,
+    /// The status as a number; `None` where the function returns none, or did not return.
+    pub status: Option<i64>,
+    /// The name of the status, only when it is a failure.
+    pub error: Option<Name>,
+    /// The arguments in order; `None` where no prototype is known.
+    pub args: Option<Vec<(Name, Value)>>,
+    /// What the call did to memory, the bus or the GPU.
+    pub effect: Effect,
+}
+
+/// What a call did. A field is set only where it applies and could be read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effect {
+    /// Bytes newly held or moved: only on outermost, successful calls, so that sums are right.
+    pub size: Option<u64>,
+    /// Bytes given back.
+    pub freed: Option<u64>,
+    /// The address allocated or freed.
+    pub ptr: Option<u64>,
+    /// Kind of memory (`device`, `pinned`...) or of copy (`H2D`...).
+    pub kind: Option<Name>,
+    /// The stream.
+    pub stream: Option<u64>,
+    /// The kernel's name.
+    pub kernel: Option<String>,
+    /// Grid of a launch.
+    pub grid: Option<[u32; 3]>,
+    /// Block of a launch.
+    pub block: Option<[u32; 3]>,
+}
+
+impl Call {
+    /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
+    pub fn failed(&self) -> bool {
+        self.status.is_some_and(is_failure)
+    }
+
+    /// How long it took, if it returned.
+    pub fn duration_ns(&self) -> Option<u64> {
+        match self.outcome {
+            Outcome::Returned { duration_ns, .. } => Some(duration_ns),
+            Outcome::Unfinished => None,
+        }
+    }
+}
+
+/// Whether a status of CUDA, NVML or NCCL is a failure.
+pub fn is_failure(status: i64) -> bool {
+    const NOT_READY: i64 = 600;
+    status != 0 && status != NOT_READY
+}
+
+/// What happened to a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessChange {
+    /// First seen: forked by a traced process, or its first CUDA call.
+    Start,
+    /// It runs another program now; what it held on the GPU is gone.
+    Exec,
+    /// Its last thread ended.
+    Exit,
+}
+
+impl ProcessChange {
+    /// The word used in traces.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Exec => "exec",
+            Self::Exit => "exit",
+        }
+    }
+}
+
+/// A change in the life of a process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessEvent {
+    /// Unique in its recording.
+    pub id: u64,
+    /// Nanoseconds since the recording began.
+    pub at_ns: u64,
+    /// What happened.
+    pub change: ProcessChange,
+    /// The process.
+    pub tgid: Tgid,
+    /// The thread it happened on.
+    pub tid: Tid,
+    /// The process's name from then on.
+    pub process: Arc<str>,
+    /// Its parent, for a start.
+    pub parent: Option<Tgid>,
+    /// Exit code or signal as `wait` reports it, for an exit.
+    pub exit_status: Option<i32>,
+}
+
+/// Something that should have been recorded was not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LossEvent {
+    /// When it was noticed, in nanoseconds since the recording began.
+    pub at_ns: u64,
+    /// Why.
+    pub cause: LossCause,
+    /// How many, since the last event of this cause.
+    pub count: u64,
+}

@@ -1,0 +1,114 @@
+//! Every way to lose something has a name and a counter.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! causes {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)*) => {
+        /// Why something is missing. The order is that of the counters in the kernel.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum LossCause { $($(#[doc = $doc])+ $name,)* }
+
+        impl LossCause {
+            /// All of them, in order.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The word used in traces and metrics.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $word,)* }
+            }
+
+            /// What it means, for people.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_start(),)* }
+            }
+        }
+    };
+}
+
+causes! {
+    /// calls whose event found the ring buffer full; counts and live memory stay exact
+    RingFull = "ring_full",
+    /// calls on a thread for which the kernel had no memory left
+    NoThreadState = "no_thread_state",
+    /// calls nested deeper than the kernel side keeps
+    TooDeep = "too_deep",
+    /// calls that never returned because the program jumped out of them
+    Abandoned = "abandoned",
+    /// returns of calls that were open when the probes came
+    UnmatchedReturn = "unmatched_return",
+    /// calls not counted because the table of counters was full
+    CountersFull = "counters_full",
+    /// allocations not kept because the table of live memory was full
+    LiveFull = "live_full",
+    /// processes not kept because the table of processes was full
+    ProcessesFull = "processes_full",
+    /// allocations whose address or size could not be read
+    UnreadAllocation = "unread_allocation",
+    /// records that user space could not make sense of
+    Undecodable = "undecodable",
+}
+
+impl LossCause {
+    /// The inverse of [`LossCause::as_str`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|c| c.as_str() == name)
+    }
+
+    /// The cause of a kernel counter.
+    pub fn from_index(index: usize) -> Option<Self> {
+        Self::ALL.get(index).copied()
+    }
+}
+
+/// Counts per cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    counts: [u64; LossCause::ALL.len()],
+}
+
+impl Losses {
+    /// How many of one cause.
+    pub fn get(&self, cause: LossCause) -> u64 {
+        self.counts[cause as usize]
+    }
+
+    /// Adds some.
+    pub fn add(&mut self, cause: LossCause, count: u64) {
+        self.counts[cause as usize] += count;
+    }
+
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The causes that happened.
+    pub fn iter(&self) -> impl Iterator<Item = (LossCause, u64)> + '_ {
+        LossCause::ALL.iter().map(|&c| (c, self.get(c))).filter(|&(_, n)| n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_round_trip_and_are_explained() {
+        for (i, &cause) in LossCause::ALL.iter().enumerate() {
+            assert_eq!(LossCause::from_name(cause.as_str()), Some(cause));
+            assert_eq!(LossCause::from_index(i), Some(cause));
+            assert!(!cause.meaning().starts_with(' ') && !cause.meaning().is_empty());
+        }
+    }
+
+    #[test]
+    fn losses_add_up() {
+        let mut losses = Losses::default();
+        losses.add(LossCause::RingFull, 2);
+        losses.add(LossCause::RingFull, 3);
+        losses.add(LossCause::TooDeep, 1);
+        assert_eq!(losses.total(), 6);
+        assert_eq!(losses.iter().collect::<Vec<_>>(), [(LossCause::RingFull, 5), (LossCause::TooDeep, 1)]);
+    }
+}

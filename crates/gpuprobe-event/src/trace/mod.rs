@@ -1,0 +1,70 @@
+//! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
+
+mod read;
+mod write;
+
+use serde::{Deserialize, Serialize};
+
+pub use read::{Line, ReadError, Reader};
+pub use write::{Writer, event_line};
+
+/// The format that this program writes and the newest it reads.
+pub const FORMAT: u32 = 1;
+
+/// The first line: where and how the trace was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meta {
+    /// Version of the format.
+    pub format: u32,
+    /// Version of the program that wrote it.
+    pub gpuprobe: String,
+    /// Host name.
+    pub host: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// NVIDIA driver version, where one is loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// The clock that `ts` is counted on.
+    pub clock: String,
+    /// Unix time of `ts` 0, in seconds.
+    pub start_unix: f64,
+    /// The command that was run, if one was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+}
+
+/// The last line: what the recording came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// Event lines written.
+    pub events: u64,
+    /// Of these, calls.
+    pub calls: u64,
+    /// Seconds recorded.
+    pub seconds: f64,
+    /// Everything lost, by cause; empty when nothing was.
+    #[serde(default)]
+    pub lost: std::collections::BTreeMap<String, u64>,
+    /// Libraries that could not be probed, with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+    /// How the command ended, if one was run: its exit status, or 128 plus the signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_status: Option<i32>,
+}
+
+/// The word in `type` for a class of calls.
+fn type_of(class: crate::Class) -> &'static str {
+    use crate::Class;
+    match class {
+        Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister => "memory",
+        Class::Memcpy | Class::Memset => "transfer",
+        Class::Launch | Class::GraphLaunch => "launch",
+        Class::Sync => "sync",
+        _ => "userspace",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::{self, BufRead};
+use std::sync::Arc;
+
+use serde_json::{Map, Value as Json};
+use thiserror::Error;
+
+use super::{End, FORMAT, Meta};
+use crate::catalogue::{Api, Class, catalogue};
+use crate::event::{
+    Call, Effect, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, is_failure,
+};
+use crate::ids::{Tgid, Tid};
+use crate::loss::LossCause;
+
+/// Why a trace cannot be read at all.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// The system said no.
+    #[error("cannot read the trace: {0}")]
+    Io(#[from] io::Error),
+    /// The first line is no meta line.
+    #[error("not a gpuprobe trace: its first line is no \"meta\" object")]
+    NotATrace,
+    /// Written by a newer program.
+    #[error("the trace has format {0}, this program reads up to {FORMAT}: use a newer gpuprobe")]
+    TooNew(u32),
+}
+
+/// One line of a trace after the first.
+#[derive(Debug, PartialEq)]
+pub enum Line {
+    /// Something that happened.
+    Event(Event),
+    /// The end of a whole trace.
+    End(End),
+}
+
+/// A line longer than this is damage, not an event; it is skipped without being kept in memory.
+const MAX_LINE: usize = 1 << 20;
+
+/// Reads a trace line by line.
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    meta: Meta,
+    damaged: u64,
+    names: HashMap<String, Arc<str>>,
+    buffer: Vec<u8>,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads the meta line.
+    pub fn new(input: R) -> Result<Self, ReadError> {
+        let meta = Meta::default();
+        let mut reader = Self { input, meta, damaged: 0, names: HashMap::new(), buffer: Vec::new() };
+        let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
+        let json: Json = serde_json::from_slice(&reader.buffer).unwrap_or(Json::Null);
+        if json["type"] != "meta" {
+            return Err(ReadError::NotATrace);
+        }
+        let format = json["format"].as_u64().and_then(|f| u32::try_from(f).ok()).unwrap_or(u32::MAX);
+        if format > FORMAT {
+            return Err(ReadError::TooNew(format));
+        }
+        reader.meta = serde_json::from_value(json).unwrap_or(Meta { format, ..Meta::default() });
+        Ok(reader)
+    }
+
+    /// Where and how the trace was made.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Lines skipped because they made no sense.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    /// The next line that makes sense; `None` at the end of the file.
+    pub fn next(&mut self) -> Result<Option<Line>, ReadError> {
+        loop {
+            match self.next_line()? {
+                None => return Ok(None),
+                Some(false) => self.damaged += 1,
+                Some(true) => match self.parse() {
+                    Some(line) => return Ok(Some(line)),
+                    None => self.damaged += 1,
+                },
+            }
+        }
+    }
+
+    /// Fills the buffer with the next line; `Some(false)` where it was too long to keep or cut off.
+    fn next_line(&mut self) -> Result<Option<bool>, ReadError> {
+        self.buffer.clear();
+        let mut kept = true;
+        loop {
+            let available = self.input.fill_buf()?;
+            if available.is_empty() {
+                let cut = !self.buffer.is_empty() || !kept;
+                // a last line without its line feed was being written when the recording stopped
+                return Ok(if cut { Some(false) } else { None });
+            }
+            let end = available.iter().position(|b| *b == b'\n');
+            let piece = &available[..end.unwrap_or(available.len())];
+            kept = kept && self.buffer.len() + piece.len() <= MAX_LINE;
+            if kept {
+                self.buffer.extend_from_slice(piece);
+            }
+            let consumed = end.map_or(available.len(), |e| e + 1);
+            self.input.consume(consumed);
+            if end.is_some() {
+                return Ok(Some(kept));
+            }
+        }
+    }
+
+    fn parse(&mut self) -> Option<Line> {
+        let Json::Object(object) = serde_json::from_slice(&self.buffer).ok()? else { return None };
+        Some(match object.get("type")?.as_str()? {
+            "end" => Line::End(serde_json::from_value(Json::Object(object)).ok()?),
+            "process" => Line::Event(Event::Process(self.process(&object)?)),
+            "loss" => Line::Event(Event::Loss(LossEvent {
+                at_ns: nanoseconds(&object)?,
+                cause: LossCause::from_name(object.get("name")?.as_str()?)?,
+                count: object.get("count")?.as_u64()?,
+            })),
+            _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
+        })
+    }
+
+    fn call(&mut self, object: &Map<String, Json>) -> Option<Call> {
+        let api = Api::from_name(object.get("api")?.as_str()?)?;
+        let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
+        let ret = object.get("ret").and_then(Json::as_i64);
+        let status = ret.filter(|_| known.is_none_or(|f| crate::decode::status(f, 0).is_some()));
+        let outcome = match object.get("phase")?.as_str()? {
+            "X" => Outcome::Returned {
+                value: ret.unwrap_or(0).cast_unsigned(),
+                duration_ns: scaled(object.get("duration_us")?, 1e3)?,
+            },
+            _ => Outcome::Unfinished,
+        };
+        Some(Call {
+            id: number(object, "event_id")?,
+            parent: number(object, "parent"),
+            start_ns: nanoseconds(object)?,
+            outcome,
+            tgid: Tgid(small(object, "pid")?),
+            tid: Tid(small(object, "tid")?),
+            process: self.name(object.get("process")?.as_str()?),
+            api,
+            name: known.map_or_else(|| text(object, "name").unwrap_or_default(), |f| Cow::Borrowed(f.name)),
+            class: known.map_or(Class::Other, |f| f.class),
+            status,
+            error: text(object, "error").filter(|_| status.is_some_and(is_failure)),
+            args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
+            effect: effect(object),
+        })
+    }
+
+    fn process(&mut self, object: &Map<String, Json>) -> Option<ProcessEvent> {
+        Some(ProcessEvent {
+            id: number(object, "event_id")?,
+            at_ns: nanoseconds(object)?,
+            change: match object.get("name")?.as_str()? {
+                "start" => ProcessChange::Start,
+                "exec" => ProcessChange::Exec,
+                "exit" => ProcessChange::Exit,
+                _ => return None,
+            },
+            tgid: Tgid(small(object, "pid")?),
+            tid: Tid(small(object, "tid")?),
+            process: self.name(object.get("process")?.as_str()?),
+            parent: small(object, "ppid").map(Tgid),
+            exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
+        })
+    }
+
+    /// One allocation per process name, not per line.
+    fn name(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = Arc::from(name);
+        self.names.insert(name.to_owned(), Arc::clone(&shared));
+        shared
+    }
+}
+
+fn number(object: &Map<String, Json>, field: &str) -> Option<u64> {
+    object.get(field)?.as_u64()
+}
+
+fn small(object: &Map<String, Json>, field: &str) -> Option<u32> {
+    number(object, field).and_then(|n| u32::try_from(n).ok())
+}
+
+fn text(object: &Map<String, Json>, field: &str) -> Option<Name> {
+    Some(Cow::Owned(object.get(field)?.as_str()?.to_owned()))
+}
+
+fn hex(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
+
+fn hex_field(object: &Map<String, Json>, field: &str) -> Option<u64> {
+    hex(object.get(field)?.as_str()?)
+}
+
+/// A decimal number times a power of ten, as a whole number of nanoseconds; `None` outside what fits.
+fn scaled(json: &Json, factor: f64) -> Option<u64> {
+    let value = (json.as_f64()? * factor).round();
+    (0.0..9.0e18).contains(&value).then_some(value as u64)
+}
+
+fn nanoseconds(object: &Map<String, Json>) -> Option<u64> {
+    scaled(object.get("ts")?, 1e9)
+}
+
+fn dim3(json: &Json) -> Option<[u32; 3]> {
+    let [x, y, z] = json.as_array()?.as_slice() else { return None };
+    let part = |j: &Json| j.as_u64().and_then(|n| u32::try_from(n).ok());
+    Some([part(x)?, part(y)?, part(z)?])
+}
+
+fn effect(object: &Map<String, Json>) -> Effect {
+    Effect {
+        size: number(object, "size"),
+        freed: number(object, "freed"),
+        ptr: hex_field(object, "ptr"),
+        kind: text(object, "kind"),
+        stream: hex_field(object, "stream"),
+        kernel: object.get("kernel").and_then(Json::as_str).map(str::to_owned),
+        grid: object.get("grid").and_then(dim3),
+        block: object.get("block").and_then(dim3),
+    }
+}
+
+fn values(object: &Map<String, Json>, depth: u32) -> Vec<(Name, Value)> {
+    object.iter().map(|(name, json)| (Cow::Owned(name.clone()), value(json, depth))).collect()
+}
+
+fn value(json: &Json, depth: u32) -> Value {
+    // real arguments nest two deep; serde_json itself refuses more than 128
+    const DEEPEST: u32 = 8;
+    match json {
+        Json::Number(n) => match (n.as_u64(), n.as_i64()) {
+            (Some(n), _) => Value::Uint(n),
+            (_, Some(n)) => Value::Int(n),
+            _ => Value::Unread,
+        },
+        Json::String(s) => hex(s).map_or_else(|| Value::Name(Cow::Owned(s.clone())), Value::Hex),
+        Json::Array(_) => dim3(json).map_or(Value::Unread, Value::Dim3),
+        Json::Object(fields) if depth < DEEPEST => Value::Struct(values(fields, depth + 1)),
+        _ => Value::Unread,
+    }
+}

@@ -1,0 +1,163 @@
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::*;
+use crate::*;
+
+fn malloc() -> Call {
+    Call {
+        id: 7,
+        parent: None,
+        start_ns: 1_234_567_891,
+        outcome: Outcome::Returned { value: 0, duration_ns: 2345 },
+        tgid: Tgid(100),
+        tid: Tid(101),
+        process: Arc::from("py\"thon\n"),
+        api: Api::Runtime,
+        name: Cow::Borrowed("cudaMalloc"),
+        class: Class::Alloc,
+        status: Some(0),
+        error: None,
+        args: Some(vec![
+            (Cow::Borrowed("devPtr"), Value::Hex(0x7ffe)),
+            (Cow::Borrowed("size"), Value::Uint(4096)),
+        ]),
+        effect: Effect {
+            size: Some(4096),
+            ptr: Some(0x7f00_0000),
+            kind: Some(Cow::Borrowed("device")),
+            ..Effect::default()
+        },
+    }
+}
+
+fn launch() -> Call {
+    Call {
+        id: 8,
+        parent: Some(7),
+        outcome: Outcome::Returned { value: 700, duration_ns: 999 },
+        name: Cow::Borrowed("cudaLaunchKernel"),
+        class: Class::Launch,
+        status: Some(700),
+        error: Some(Cow::Borrowed("cudaErrorIllegalAddress")),
+        args: Some(vec![
+            (Cow::Borrowed("func"), Value::Hex(0x10)),
+            (Cow::Borrowed("gridDim"), Value::Dim3([1, 2, 3])),
+            (Cow::Borrowed("stream"), Value::Unread),
+        ]),
+        effect: Effect {
+            stream: Some(0),
+            kernel: Some("void k<int>(int*)".to_owned()),
+            grid: Some([1, 2, 3]),
+            block: Some([32, 1, 1]),
+            ..Effect::default()
+        },
+        ..malloc()
+    }
+}
+
+fn events() -> Vec<Event> {
+    vec![
+        Event::Process(ProcessEvent {
+            id: 1,
+            at_ns: 0,
+            change: ProcessChange::Start,
+            tgid: Tgid(100),
+            tid: Tid(100),
+            process: Arc::from("python"),
+            parent: Some(Tgid(1)),
+            exit_status: None,
+        }),
+        Event::Call(Box::new(malloc())),
+        Event::Call(Box::new(launch())),
+        Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
+        Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
+    ]
+}
+
+fn meta() -> Meta {
+    Meta {
+        format: FORMAT,
+        gpuprobe: "0.1.0".to_owned(),
+        host: "node".to_owned(),
+        kernel: "6.18.0".to_owned(),
+        driver: None,
+        clock: "monotonic".to_owned(),
+        start_unix: 1.5,
+        command: vec!["./a.out".to_owned()],
+    }
+}
+
+fn written() -> String {
+    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    for event in events() {
+        writer.event(&event).unwrap();
+    }
+    let lost = [("ring_full".to_owned(), 3)].into();
+    let end = End { seconds: 2.0, lost, exit_status: Some(0), ..End::default() };
+    String::from_utf8(writer.finish(&end).unwrap()).unwrap()
+}
+
+fn read(text: &str) -> (Vec<Event>, Option<End>, u64) {
+    let mut reader = Reader::new(text.as_bytes()).unwrap();
+    let (mut events, mut end) = (Vec::new(), None);
+    while let Some(line) = reader.next().unwrap() {
+        match line {
+            Line::Event(event) => events.push(event),
+            Line::End(e) => end = Some(e),
+        }
+    }
+    (events, end, reader.damaged())
+}
+
+#[test]
+fn the_format_is_the_golden_one() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/src/trace/golden.jsonl");
+    if std::env::var_os("GPUPROBE_BLESS").is_some() {
+        std::fs::write(golden, written()).unwrap();
+    }
+    assert_eq!(written(), std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let (events_read, end, damaged) = read(&written());
+    assert_eq!(events_read, events());
+    let end = end.unwrap();
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (5, 3, Some(0), 0));
+    assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
+}
+
+#[test]
+fn a_damaged_line_is_skipped_and_counted() {
+    let mut lines: Vec<String> = written().lines().map(str::to_owned).collect();
+    lines.insert(2, "{\"type\":\"memory\",\"event_id\":-4}".to_owned());
+    lines.insert(3, "\u{0}\u{1} nothing".to_owned());
+    lines.insert(4, format!("{{\"x\":\"{}\"}}", "y".repeat(2 << 20)));
+    lines.insert(5, "[".repeat(100_000));
+    let (events_read, end, damaged) = read(&(lines.join("\n") + "\n"));
+    assert_eq!(events_read, events());
+    assert!(end.is_some());
+    assert_eq!(damaged, 4);
+}
+
+#[test]
+fn a_cut_file_is_read_to_its_last_whole_line() {
+    let whole = written();
+    let first = whole.find('\n').unwrap() + 1;
+    for length in first..whole.len() {
+        let (events_read, end, damaged) = read(&whole[..length]);
+        let expected = whole[first..length].matches('\n').count().min(events().len());
+        assert_eq!(events_read[..], events()[..expected], "cut at {length}");
+        assert_eq!(end.is_none(), length < whole.len());
+        assert_eq!(damaged, u64::from(!whole[..length].ends_with('\n')));
+    }
+}
+
+#[test]
+fn other_files_are_refused_with_the_reason() {
+    let error = |text: &str| Reader::new(text.as_bytes()).unwrap_err().to_string();
+    assert!(error("").contains("not a gpuprobe trace"));
+    assert!(error("hello\n").contains("not a gpuprobe trace"));
+    assert!(error("{\"type\":\"meta\",\"format\":99}\n").contains("use a newer gpuprobe"));
+}

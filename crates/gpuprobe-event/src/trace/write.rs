@@ -1,0 +1,191 @@
+//! Events to JSON lines. Written by hand into one buffer, because this is what every recorded call costs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::{End, Meta, type_of};
+use crate::event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
+
+/// Writes a trace to anything that takes bytes.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+    line: Vec<u8>,
+    events: u64,
+    calls: u64,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a trace with its meta line.
+    pub fn new(out: W, meta: &Meta) -> io::Result<Self> {
+        let mut writer = Self { out, line: Vec::with_capacity(1024), events: 0, calls: 0 };
+        writer.tagged("meta", meta)?;
+        Ok(writer)
+    }
+
+    /// Writes one event.
+    pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        self.line.clear();
+        event_line(event, &mut self.line);
+        self.events += 1;
+        self.calls += u64::from(matches!(event, Event::Call(_)));
+        self.out.write_all(&self.line)
+    }
+
+    /// Hands everything written so far to the system.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Ends the trace; the counts of events are filled in here.
+    pub fn finish(mut self, end: &End) -> io::Result<W> {
+        let end = End { events: self.events, calls: self.calls, ..end.clone() };
+        self.tagged("end", &end)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    /// An object with `type` in front.
+    fn tagged(&mut self, tag: &str, object: &impl Serialize) -> io::Result<()> {
+        #[derive(Serialize)]
+        struct Tagged<'a, T> {
+            #[serde(rename = "type")]
+            tag: &'a str,
+            #[serde(flatten)]
+            object: &'a T,
+        }
+        serde_json::to_writer(&mut self.out, &Tagged { tag, object })?;
+        self.out.write_all(b"\n")
+    }
+}
+
+/// Appends one event as a line, with its line feed.
+pub fn event_line(event: &Event, out: &mut Vec<u8>) {
+    match event {
+        Event::Call(call) => call_line(call, out),
+        Event::Process(process) => process_line(process, out),
+        Event::Loss(loss) => loss_line(loss, out),
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+fn call_line(call: &Call, out: &mut Vec<u8>) {
+    let phase = if call.outcome == Outcome::Unfinished { "B" } else { "X" };
+    head(out, call.id, call.start_ns, type_of(call.class), &call.name, phase);
+    who(out, call.tgid.0, call.tid.0, &call.process);
+    if let Some(ns) = call.duration_ns() {
+        put(out, format_args!(",\"duration_us\":{}.{:03}", ns / 1000, ns % 1000));
+    }
+    put(out, format_args!(",\"api\":\"{}\"", call.api));
+    if let Outcome::Returned { value, .. } = call.outcome {
+        match call.status {
+            Some(status) => put(out, format_args!(",\"ret\":{status}")),
+            None => put(out, format_args!(",\"ret\":{value}")),
+        }
+    }
+    if let Some(error) = &call.error {
+        text_field(out, "error", error);
+    }
+    if let Some(args) = &call.args {
+        out.extend_from_slice(b",\"args\":");
+        object(out, args);
+    }
+    if let Some(parent) = call.parent {
+        put(out, format_args!(",\"parent\":{parent}"));
+    }
+    effect_fields(out, &call.effect);
+}
+
+fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
+    if let Some(size) = effect.size {
+        put(out, format_args!(",\"size\":{size}"));
+    }
+    if let Some(freed) = effect.freed {
+        put(out, format_args!(",\"freed\":{freed}"));
+    }
+    if let Some(ptr) = effect.ptr {
+        put(out, format_args!(",\"ptr\":\"{ptr:#x}\""));
+    }
+    if let Some(kind) = &effect.kind {
+        text_field(out, "kind", kind);
+    }
+    if let Some(stream) = effect.stream {
+        put(out, format_args!(",\"stream\":\"{stream:#x}\""));
+    }
+    if let Some(kernel) = &effect.kernel {
+        text_field(out, "kernel", kernel);
+    }
+    for (name, dim3) in [("grid", effect.grid), ("block", effect.block)] {
+        if let Some([x, y, z]) = dim3 {
+            put(out, format_args!(",\"{name}\":[{x},{y},{z}]"));
+        }
+    }
+}
+
+fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
+    head(out, process.id, process.at_ns, "process", process.change.as_str(), "i");
+    who(out, process.tgid.0, process.tid.0, &process.process);
+    if let Some(parent) = process.parent {
+        put(out, format_args!(",\"ppid\":{parent}"));
+    }
+    if let Some(status) = process.exit_status {
+        put(out, format_args!(",\"exit_status\":{status}"));
+    }
+}
+
+fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
+    head(out, 0, loss.at_ns, "loss", loss.cause.as_str(), "i");
+    who(out, 0, 0, "");
+    put(out, format_args!(",\"count\":{}", loss.count));
+}
+
+/// The fields that every line begins with.
+fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, name: &str, phase: &str) {
+    let (seconds, fraction) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    put(out, format_args!("{{\"event_id\":{id},\"ts\":{seconds}.{fraction:09},\"type\":\"{kind}\""));
+    text_field(out, "name", name);
+    put(out, format_args!(",\"phase\":\"{phase}\""));
+}
+
+fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
+    put(out, format_args!(",\"pid\":{pid},\"tid\":{tid}"));
+    text_field(out, "process", process);
+}
+
+fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
+    out.push(b'{');
+    for (i, (name, value)) in fields.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        string(out, name);
+        out.push(b':');
+        match value {
+            Value::Uint(n) => put(out, format_args!("{n}")),
+            Value::Int(n) => put(out, format_args!("{n}")),
+            Value::Hex(n) => put(out, format_args!("\"{n:#x}\"")),
+            Value::Name(name) => string(out, name),
+            Value::Dim3([x, y, z]) => put(out, format_args!("[{x},{y},{z}]")),
+            Value::Struct(fields) => object(out, fields),
+            Value::Unread => out.extend_from_slice(b"null"),
+        }
+    }
+    out.push(b'}');
+}
+
+fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
+    put(out, format_args!(",\"{name}\":"));
+    string(out, text);
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    // writing into a Vec cannot fail, and a str is always a JSON string
+    let written = serde_json::to_writer(&mut *out, text);
+    debug_assert!(written.is_ok());
+}
+
+fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    let written = out.write_fmt(text);
+    debug_assert!(written.is_ok(), "writing into a Vec cannot fail");
+}
