@@ -38,7 +38,7 @@ pub enum Value {
     /// `dim3`.
     Dim3([u32; 3]),
     /// A struct with the fields that are known.
-    Struct(Vec<(Name, Value)>),
+    Struct(Vec<(Name, Self)>),
     /// It could not be read: the memory was not there, or it lies where a probe cannot see. Never shown as 0.
     Unread,
 }

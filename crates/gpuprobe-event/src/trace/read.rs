@@ -81,7 +81,7 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The next line that makes sense; `None` at the end of the file.
-    pub fn next(&mut self) -> Result<Option<Line>, ReadError> {
+    pub fn read(&mut self) -> Result<Option<Line>, ReadError> {
         loop {
             match self.next_line()? {
                 None => return Ok(None),

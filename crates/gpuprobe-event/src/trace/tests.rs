@@ -101,7 +101,7 @@ fn written() -> String {
 fn read(text: &str) -> (Vec<Event>, Option<End>, u64) {
     let mut reader = Reader::new(text.as_bytes()).unwrap();
     let (mut events, mut end) = (Vec::new(), None);
-    while let Some(line) = reader.next().unwrap() {
+    while let Some(line) = reader.read().unwrap() {
         match line {
             Line::Event(event) => events.push(event),
             Line::End(e) => end = Some(e),
