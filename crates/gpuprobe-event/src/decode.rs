@@ -12,7 +12,7 @@ pub struct Words<'a> {
     pub registers: &'a [u64],
     /// Stack words from the first stack argument on.
     pub stack: &'a [u64],
-    /// What the arguments listed by [`out_args`] pointed to when the call returned; `None` where unreadable.
+    /// What [`out_reads`] asked for, as found when the call returned; `None` where unreadable.
     pub outs: [Option<u64>; MAX_OUTS],
     /// The bytes that the argument named by [`struct_arg`] pointed to at entry.
     pub pointee: &'a [u8],
@@ -25,10 +25,29 @@ pub const MAX_POINTEE: usize = 160;
 /// How many stack words a probe copies.
 pub const MAX_STACK_WORDS: usize = 12;
 
-/// The arguments whose pointee is read when the call returns, by position: what an allocation gave, its pitch, and
-/// handles made. At most [`MAX_OUTS`].
-pub fn out_args(f: &Function) -> Vec<u8> {
-    [f.roles.out, f.roles.pitch_out, f.roles.pitched_out].into_iter().flatten().collect()
+/// A word that is read through a pointer argument when the call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutRead {
+    /// Which argument.
+    pub arg: u8,
+    /// Bytes from where it points.
+    pub offset: u8,
+    /// 4 or 8.
+    pub bytes: u8,
+}
+
+/// What is read when the call returns: first the address that an allocation gave, then its pitch.
+pub fn out_reads(f: &Function) -> Vec<OutRead> {
+    if let Some(arg) = f.roles.pitched_out {
+        // cudaPitchedPtr: the address, then the pitch
+        return vec![OutRead { arg, offset: 0, bytes: 8 }, OutRead { arg, offset: 8, bytes: 8 }];
+    }
+    let narrow = |arg| {
+        let ty = f.arg(Some(arg)).map_or("", |a| a.ty);
+        ["CUdeviceptr_v1*", "unsigned int*", "int*"].contains(&ty)
+    };
+    let read = |arg| OutRead { arg, offset: 0, bytes: if narrow(arg) { 4 } else { 8 } };
+    [f.roles.out, f.roles.pitch_out].into_iter().flatten().map(read).collect()
 }
 
 /// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.

@@ -116,11 +116,20 @@ fn every_function_decodes_from_any_words_without_trouble() {
     let pointee = [0xffu8; MAX_POINTEE];
     let full = Words { registers: &ones, stack: &ones, outs: [None; 4], pointee: &pointee };
     for f in catalogue().functions() {
-        assert!(out_args(f).len() <= MAX_OUTS, "{}", f.name);
+        assert!(out_reads(f).len() <= MAX_OUTS, "{}", f.name);
         for words in [&full, &Words::default()] {
             let args = arguments(f, words);
             assert_eq!(args.is_some(), f.args.is_some());
             effect(f, words);
         }
     }
+}
+
+#[test]
+fn what_an_allocation_gives_is_read_at_its_width() {
+    let read = |arg, offset, bytes| OutRead { arg, offset, bytes };
+    assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMalloc")), [read(0, 0, 8)]);
+    assert_eq!(out_reads(function(Api::Driver, 12, "cuMemAlloc")), [read(0, 0, 4)]);
+    assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMallocPitch")), [read(0, 0, 8), read(1, 0, 8)]);
+    assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMalloc3D")), [read(0, 0, 8), read(0, 8, 8)]);
 }

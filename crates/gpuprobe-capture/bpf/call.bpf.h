@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The one pair of entry and return that serves every function, on every attach tier. Calls open on a thread
+ * form a stack; entry pushes, return pops. A program may jump out of calls (longjmp, exceptions), so the
+ * stack pointer tells which open calls are still there: that of an enclosing call is always higher.
+ */
+#ifndef GP_CALL_BPF_H
+#define GP_CALL_BPF_H
+
+#include "memory.bpf.h"
+
+#if defined(__TARGET_ARCH_x86)
+/* at entry the return address lies on top of the stack; at return it is gone */
+#define GP_FIRST_STACK_ARGUMENT 8
+#define GP_POPPED_BY_RETURN 8
+#else
+#define GP_FIRST_STACK_ARGUMENT 0
+#define GP_POPPED_BY_RETURN 0
+#endif
+
+static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
+{
+#if defined(__TARGET_ARCH_x86)
+	call->registers[0] = ctx->di;
+	call->registers[1] = ctx->si;
+	call->registers[2] = ctx->dx;
+	call->registers[3] = ctx->cx;
+	call->registers[4] = ctx->r8;
+	call->registers[5] = ctx->r9;
+#else
+	for (int i = 0; i < GP_REGISTERS; i++)
+		call->registers[i] = ctx->regs[i];
+#endif
+}
+
+static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
+{
+	__u64 address = 0;
+	__u32 bytes = function->stack_words * 8;
+
+	if (bytes) {
+		if (bytes > sizeof(call->stack))
+			bytes = sizeof(call->stack);
+		if (bpf_probe_read_user(call->stack, bytes,
+					(void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT)))
+			call->flags |= GP_UNREAD_STACK;
+	}
+	bytes = function->pointee_bytes;
+	if (bytes) {
+		if (bytes > sizeof(call->pointee))
+			bytes = sizeof(call->pointee);
+		if (!argument(call, function->pointee, &address) ||
+		    bpf_probe_read_user(call->pointee, bytes, (void *)address))
+			call->flags |= GP_UNREAD_POINTEE;
+	}
+}
+
+static __always_inline void read_at_return(struct gp_call *call, const struct gp_function *function)
+{
+	for (int i = 0; i < GP_OUTS; i++) {
+		__u64 address = 0, bytes;
+
+		call->out[i] = 0;
+		if (i >= function->outs)
+			continue;
+		bytes = function->out[i].bytes == 4 ? 4 : 8;
+		if (!argument(call, function->out[i].place, &address) ||
+		    bpf_probe_read_user(&call->out[i], bytes, (void *)(address + function->out[i].offset)))
+			call->flags |= GP_UNREAD_OUT << i;
+	}
+}
+
+/* Forgets calls that the program jumped out of before this one began. */
+static __always_inline void drop_abandoned(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+{
+	for (int i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *top;
+
+		if (!thread->depth)
+			return;
+		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		/* equal, for another function: that one jumped here at its end, and will return after this */
+		if (top->stack_pointer > stack_pointer ||
+		    (top->stack_pointer == stack_pointer && top->function != function))
+			return;
+		thread->depth--;
+		count_loss(GP_LOSS_ABANDONED);
+	}
+}
+
+/* Returns 0 when the return is wanted, 1 when it is not. */
+static __always_inline int enter(struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+	struct gp_function *function;
+	struct gp_call *call, *outer;
+
+	if (!thread) {
+		__u64 pid_tgid = bpf_get_current_pid_tgid();
+
+		if (!is_target(pid_tgid >> 32))
+			return 1;
+		thread = new_thread(task, pid_tgid);
+		if (!thread)
+			return 1;
+	}
+	function = bpf_map_lookup_elem(&functions, &index);
+	if (!function)
+		return 1;
+	drop_abandoned(thread, PT_REGS_SP(ctx), index);
+	if (thread->depth >= GP_DEPTH) {
+		count_loss(GP_LOSS_TOO_DEEP);
+		return 1;
+	}
+	outer = thread->depth ? &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)] : NULL;
+	call = &thread->open[thread->depth & (GP_DEPTH - 1)];
+	thread->depth++;
+
+	call->kind = GP_RECORD_CALL;
+	call->flags = 0;
+	call->function = index;
+	call->id = new_id(thread);
+	call->parent = outer ? outer->id : 0;
+	call->actions = outer ? outer->actions : 0;
+	call->instance = thread->instance;
+	call->tgid = thread->tgid;
+	call->tid = thread->tid;
+	call->stack_pointer = PT_REGS_SP(ctx);
+	call->duration_ns = 0;
+	call->pointer = 0;
+	call->space = function->space;
+	save_registers(call, ctx);
+	read_at_entry(call, function);
+	call->bytes = size_at_entry(call, function);
+	if (function->action) {
+		if (call->actions & (1 << (function->action & 3)))
+			call->flags |= GP_NESTED_ACTION;
+		else if (function->action == GP_FREE)
+			begin_free(call, function);
+		call->actions |= 1 << (function->action & 3);
+	}
+	/* last, so that the time of this probe is not the function's */
+	call->start_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+/* The open call that returns now, taken off the stack; those above it were abandoned. */
+static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+{
+	for (int i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *top;
+
+		if (!thread->depth)
+			break;
+		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		if (top->stack_pointer > stack_pointer)
+			break;
+		thread->depth--;
+		if (top->stack_pointer == stack_pointer && top->function == function)
+			return top;
+		count_loss(GP_LOSS_ABANDONED);
+	}
+	count_loss(GP_LOSS_UNMATCHED_RETURN);
+	return NULL;
+}
+
+static __always_inline __u32 latency_bucket(__u64 ns)
+{
+	__u32 bucket = 0;
+
+	for (int shift = 32; shift; shift >>= 1) {
+		if (ns >> shift) {
+			ns >>= shift;
+			bucket += shift;
+		}
+	}
+	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
+}
+
+static __always_inline void count_call(const struct gp_call *call, bool failed)
+{
+	struct gp_count_key key = {
+	    .instance = call->instance, .tgid = call->tgid, .function = call->function};
+	struct gp_count *count = bpf_map_lookup_elem(&counts, &key);
+
+	if (!count) {
+		/* half of the stack that a program has: keep it off it */
+		static const struct gp_count zero;
+
+		bpf_map_update_elem(&counts, &key, &zero, BPF_NOEXIST);
+		count = bpf_map_lookup_elem(&counts, &key);
+		if (!count) {
+			count_loss(GP_LOSS_COUNTERS_FULL);
+			return;
+		}
+	}
+	/* a CPU's copy, but programs may be preempted on it: hence atomic */
+	__sync_fetch_and_add(&count->calls, 1);
+	if (failed)
+		__sync_fetch_and_add(&count->errors, 1);
+	else if (!(call->flags & GP_NESTED_ACTION) && call->bytes)
+		__sync_fetch_and_add(&count->bytes, call->bytes);
+	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
+	__sync_fetch_and_add(&count->latency[latency_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+}
+
+static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+	__u32 bytes = function->record_bytes;
+	__u64 flags = BPF_RB_NO_WAKEUP;
+
+	if (bytes < 8 || bytes > sizeof(*call))
+		bytes = sizeof(*call);
+	/* wake the reader once as the mark is passed; it also looks by itself from time to time */
+	if (waiting < gp_config.wakeup_bytes && waiting + bytes >= gp_config.wakeup_bytes)
+		flags = BPF_RB_FORCE_WAKEUP;
+	if (bpf_ringbuf_output(&calls, (void *)call, bytes, flags))
+		count_loss(GP_LOSS_RING_FULL);
+}
+
+static __always_inline int leave(struct pt_regs *ctx)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+	struct gp_function *function;
+	struct gp_call *call;
+	bool failed;
+
+	if (!thread) {
+		if (is_target(bpf_get_current_pid_tgid() >> 32))
+			count_loss(GP_LOSS_UNMATCHED_RETURN);
+		return 0;
+	}
+	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index);
+	function = bpf_map_lookup_elem(&functions, &index);
+	if (!call || !function)
+		return 0;
+	call->duration_ns = now - call->start_ns;
+	call->result = PT_REGS_RC(ctx);
+	/* 600 (not ready) is an answer, not a failure */
+	failed = function->flags & GP_STATUS && (__u32)call->result && (__u32)call->result != 600;
+	read_at_return(call, function);
+	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
+		if (function->action == GP_FREE)
+			end_free(call, failed);
+		else if (function->action == GP_ALLOC)
+			end_alloc(call, function, failed);
+		else if (failed)
+			call->bytes = 0;
+	}
+	if (function->flags & GP_COUNT)
+		count_call(call, failed);
+	if (function->flags & GP_STREAM)
+		send_call(call, function);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Who is calling, what was lost, and ids. */
+#ifndef GP_COMMON_BPF_H
+#define GP_COMMON_BPF_H
+
+#include "maps.bpf.h"
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#define GP_ID_BLOCK 64
+
+static __always_inline void count_loss(__u32 cause)
+{
+	__u64 *count = bpf_map_lookup_elem(&losses, &cause);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+}
+
+static __always_inline bool is_target(__u32 tgid)
+{
+	return !gp_config.only_targets || bpf_map_lookup_elem(&targets, &tgid);
+}
+
+/*
+ * Tells runs apart that share a pid: start times differ when a pid is used again, and the count of execs
+ * rises with each exec. Their sum differs whenever one of them does, for all practical purposes.
+ */
+static __always_inline __u64 instance_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, group_leader, start_boottime) + BPF_CORE_READ(task, self_exec_id);
+}
+
+static __always_inline void send_process(struct task_struct *task, __u32 change, __u32 parent,
+					 __s32 exit_code)
+{
+	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
+
+	if (!record) {
+		count_loss(GP_LOSS_RING_FULL);
+		return;
+	}
+	record->kind = GP_RECORD_PROCESS;
+	record->change = change;
+	record->tgid = BPF_CORE_READ(task, tgid);
+	record->tid = BPF_CORE_READ(task, pid);
+	record->parent = parent;
+	record->id = __sync_fetch_and_add(&gp_next_id, 1);
+	record->at_ns = bpf_ktime_get_ns();
+	record->instance = instance_of(task);
+	record->exit_code = exit_code;
+	record->reserved = 0;
+	BPF_CORE_READ_STR_INTO(&record->comm, task, group_leader, comm);
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+/* The first call of a process makes its row; returns false when the table is full. */
+static __always_inline void know_process(struct task_struct *task, __u32 tgid, __u64 instance)
+{
+	struct gp_process_key key = {.instance = instance, .tgid = tgid};
+	struct gp_memory none = {};
+
+	if (bpf_map_lookup_elem(&processes, &key))
+		return;
+	long err = bpf_map_update_elem(&processes, &key, &none, BPF_NOEXIST);
+	if (!err)
+		send_process(task, GP_START, BPF_CORE_READ(task, real_parent, tgid), 0);
+	else if (!bpf_map_lookup_elem(&processes, &key))
+		count_loss(GP_LOSS_PROCESSES_FULL);
+}
+
+static __always_inline struct gp_thread *new_thread(struct task_struct *task, __u64 pid_tgid)
+{
+	struct gp_thread *thread;
+
+	thread = bpf_task_storage_get(&threads, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!thread) {
+		count_loss(GP_LOSS_NO_THREAD_STATE);
+		return NULL;
+	}
+	thread->tgid = pid_tgid >> 32;
+	thread->tid = pid_tgid;
+	thread->instance = instance_of(task);
+	know_process(task, thread->tgid, thread->instance);
+	return thread;
+}
+
+static __always_inline __u64 new_id(struct gp_thread *thread)
+{
+	if (!thread->ids_left) {
+		thread->next_id = __sync_fetch_and_add(&gp_next_id, GP_ID_BLOCK);
+		thread->ids_left = GP_ID_BLOCK;
+	}
+	thread->ids_left--;
+	return thread->next_id++;
+}
+
+/* The value of an argument that the call has saved; false where it has none. */
+static __always_inline bool argument(const struct gp_call *call, struct gp_place place, __u64 *value)
+{
+	if (place.kind == GP_IN_REGISTER && place.index < GP_REGISTERS) {
+		*value = call->registers[place.index];
+		return true;
+	}
+	if (place.kind == GP_ON_STACK && place.index < GP_STACK_WORDS && !(call->flags & GP_UNREAD_STACK)) {
+		*value = call->stack[place.index];
+		return true;
+	}
+	return false;
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The programs. Entry and return are the same code on every attach tier; user space loads only those of the
+ * tier that the kernel has.
+ */
+#include "process.bpf.h"
+
+/* Kernel 6.13 and later; weak, because the other programs of this file load on kernels that have never heard
+ * of it. */
+extern bool bpf_session_is_return(void) __ksym __weak;
+
+SEC("uprobe.session")
+int call_session(struct pt_regs *ctx)
+{
+	return bpf_session_is_return() ? leave(ctx) : enter(ctx);
+}
+
+SEC("uprobe.multi")
+int call_multi_entry(struct pt_regs *ctx)
+{
+	enter(ctx);
+	return 0;
+}
+
+SEC("uretprobe.multi")
+int call_multi_return(struct pt_regs *ctx)
+{
+	return leave(ctx);
+}
+
+SEC("uprobe")
+int call_perf_entry(struct pt_regs *ctx)
+{
+	enter(ctx);
+	return 0;
+}
+
+SEC("uretprobe")
+int call_perf_return(struct pt_regs *ctx)
+{
+	return leave(ctx);
+}
+
+SEC("uprobe")
+int loader(struct pt_regs *ctx)
+{
+	return loader_state(ctx);
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The wire: every struct that crosses between the kernel side and user space. Rust's types are generated from
+ * the object's type information, so this file is the only definition.
+ */
+#ifndef GPUPROBE_H
+#define GPUPROBE_H
+
+#if defined(__TARGET_ARCH_arm64)
+#define GP_REGISTERS 8
+#else
+#define GP_REGISTERS 6
+#endif
+#define GP_OUTS 4
+#define GP_STACK_WORDS 12
+#define GP_POINTEE 160
+#define GP_SPACES 6
+#define GP_BUCKETS 32
+/* calls open at once on one thread; a power of two */
+#define GP_DEPTH 16
+/* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
+#define GP_FUNCTIONS 8192
+
+/* In the order of LossCause in gpuprobe-event. */
+enum gp_loss {
+	GP_LOSS_RING_FULL,
+	GP_LOSS_NO_THREAD_STATE,
+	GP_LOSS_TOO_DEEP,
+	GP_LOSS_ABANDONED,
+	GP_LOSS_UNMATCHED_RETURN,
+	GP_LOSS_COUNTERS_FULL,
+	GP_LOSS_LIVE_FULL,
+	GP_LOSS_PROCESSES_FULL,
+	GP_LOSS_UNREAD_ALLOCATION,
+	GP_LOSS_CAUSES,
+};
+
+enum gp_place_kind {
+	GP_NOWHERE,
+	GP_IN_REGISTER,
+	GP_ON_STACK,
+};
+
+/* Where an argument lies at entry: a register, or a word counted from the first stack argument. */
+struct gp_place {
+	__u8 kind;
+	__u8 index;
+};
+
+/* A word to read through a pointer argument when the call returns. */
+struct gp_out {
+	struct gp_place place;
+	__u8 offset;
+	__u8 bytes;
+};
+
+enum gp_action {
+	GP_NOTHING,
+	GP_ALLOC,
+	GP_FREE,
+	GP_MOVE,
+};
+
+enum gp_size_rule {
+	GP_SIZE_UNKNOWN,
+	/* a * scale */
+	GP_SIZE_ARGUMENT,
+	/* a * b * scale */
+	GP_SIZE_PRODUCT,
+	/* outs[1] * a, and * b where b has a place: the pitch is known when the call returns */
+	GP_SIZE_PITCH,
+};
+
+enum gp_function_flags {
+	/* keep calls, errors, bytes and latency in the kernel */
+	GP_COUNT = 1,
+	/* send one record a call */
+	GP_STREAM = 2,
+	/* the result register holds a status */
+	GP_STATUS = 4,
+	/* the address is an argument, not read from outs[0] (host memory that is registered) */
+	GP_POINTER_IS_ARGUMENT = 8,
+};
+
+/* What the probes of one function do; the attach cookie is its index. */
+struct gp_function {
+	__u16 flags;
+	__u16 record_bytes;
+	__u8 action;
+	__u8 space;
+	__u8 size_rule;
+	__u8 size_scale;
+	struct gp_place size_a;
+	struct gp_place size_b;
+	struct gp_place pointer;
+	struct gp_place pointee;
+	__u8 pointee_bytes;
+	__u8 stack_words;
+	__u8 outs;
+	__u8 reserved;
+	struct gp_out out[GP_OUTS];
+};
+
+enum gp_record_kind {
+	GP_RECORD_CALL = 1,
+	GP_RECORD_PROCESS,
+	GP_RECORD_HOLD,
+};
+
+enum gp_call_flags {
+	/* bits 0 to 3: out[i] could not be read */
+	GP_UNREAD_OUT = 1,
+	GP_UNREAD_STACK = 16,
+	GP_UNREAD_POINTEE = 32,
+	/* an enclosing call of the same kind carries the bytes */
+	GP_NESTED_ACTION = 64,
+	/* the thread ended inside the call */
+	GP_UNFINISHED = 128,
+	/* the live table had the freed address */
+	GP_KNOWN_FREE = 256,
+};
+
+/*
+ * One call: its state while it is open, and its record when it has returned. What a function does not use
+ * lies at the end and is not sent.
+ */
+struct gp_call {
+	__u16 kind;
+	__u16 flags;
+	__u32 function;
+	__u64 id;
+	__u64 parent;
+	__u64 start_ns;
+	__u64 duration_ns;
+	__u64 instance;
+	__u32 tgid;
+	__u32 tid;
+	__u64 result;
+	__u64 bytes;
+	__u64 pointer;
+	__u64 stack_pointer;
+	/* bit per gp_action: this call and those around it */
+	__u32 actions;
+	__u8 space;
+	__u8 padding[3];
+	__u64 since_ns;
+	__u64 registers[GP_REGISTERS];
+	__u64 out[GP_OUTS];
+	__u64 stack[GP_STACK_WORDS];
+	__u8 pointee[GP_POINTEE];
+};
+
+enum gp_process_change {
+	GP_START = 1,
+	GP_EXEC,
+	GP_EXIT,
+};
+
+struct gp_process_record {
+	__u16 kind;
+	__u16 change;
+	__u32 tgid;
+	__u32 tid;
+	__u32 parent;
+	__u64 id;
+	__u64 at_ns;
+	__u64 instance;
+	__s32 exit_code;
+	__u32 reserved;
+	char comm[16];
+};
+
+/* One run of one program in one process; see instance_of(). */
+struct gp_process_key {
+	__u64 instance;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+struct gp_memory {
+	__u64 live_bytes[GP_SPACES];
+	__u64 live_allocations[GP_SPACES];
+	__u64 allocated_bytes;
+	__u64 freed_bytes;
+	__u64 allocations;
+	__u64 failed_allocations;
+	__u64 frees;
+	__u64 failed_frees;
+	__u64 unknown_frees;
+	__u64 replaced;
+};
+
+struct gp_live_key {
+	__u64 pointer;
+	__u64 instance;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+struct gp_live {
+	__u64 bytes;
+	__u64 since_ns;
+	__u32 space;
+	__u32 function;
+};
+
+struct gp_count_key {
+	__u64 instance;
+	__u32 tgid;
+	__u32 function;
+};
+
+struct gp_count {
+	__u64 calls;
+	__u64 errors;
+	__u64 bytes;
+	__u64 total_ns;
+	__u64 latency[GP_BUCKETS];
+};
+
+struct gp_config {
+	/* only processes in the targets map, and what they fork */
+	__u8 only_targets;
+	/* stop targets at exec and when their loader has mapped libraries, until user space lets them go on
+	 */
+	__u8 hold;
+	__u8 reserved[2];
+	/* data waiting in the ring that is worth waking the reader for */
+	__u32 wakeup_bytes;
+};
+
+#endif

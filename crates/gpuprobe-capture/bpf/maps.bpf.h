@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Every map, with why it is of that type and size. Sizes marked "set at load" are settings of user space. */
+#ifndef GP_MAPS_BPF_H
+#define GP_MAPS_BPF_H
+
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include "gpuprobe.h"
+
+/* a section of its own, so that user space fills in this and nothing else */
+volatile const struct gp_config gp_config SEC(".rodata.config") = {};
+
+/* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
+__u64 gp_next_id = 1;
+
+/* One row per function of the catalogue. An array: the cookie is the index, and a lookup is an addition. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GP_FUNCTIONS);
+	__type(key, __u32);
+	__type(value, struct gp_function);
+} functions SEC(".maps");
+
+/* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
+struct gp_thread {
+	__u64 instance;
+	__u32 tgid;
+	__u32 tid;
+	__u32 depth;
+	__u32 ids_left;
+	__u64 next_id;
+	struct gp_call open[GP_DEPTH];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct gp_thread);
+} threads SEC(".maps");
+
+/* Processes to watch when only_targets is set. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} targets SEC(".maps");
+
+/* Processes that made a call, with what they hold. User space removes them some time after they ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192); /* set at load */
+	__type(key, struct gp_process_key);
+	__type(value, struct gp_memory);
+} processes SEC(".maps");
+
+/* Live allocations. A plain hash: an LRU would forget the oldest, which are the leaks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1048576); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_live);
+} live SEC(".maps");
+
+/* Counts per process and function, a copy per CPU so that threads do not share lines. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 10240); /* set at load */
+	__type(key, struct gp_count_key);
+	__type(value, struct gp_count);
+} counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, GP_LOSS_CAUSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} losses SEC(".maps");
+
+/* Records of calls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 32 * 1024 * 1024); /* set at load */
+} calls SEC(".maps");
+
+/* Processes and holds: a ring of its own, so that a flood of calls never hides them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1024 * 1024);
+} control SEC(".maps");
+
+/* For the type information of structs that no map names. */
+struct gp_process_record gp_unused_process_record = {};
+
+#endif

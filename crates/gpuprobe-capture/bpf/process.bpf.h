@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The lives of processes: whom to follow, when to forget, and the hold that gives probes time to come. */
+#ifndef GP_PROCESS_BPF_H
+#define GP_PROCESS_BPF_H
+
+#include "call.bpf.h"
+
+#define GP_SIGSTOP 19
+/* struct r_debug of <link.h>: version, map, brk, then the state */
+#define GP_R_STATE 24
+#define GP_RT_CONSISTENT 0
+
+/*
+ * Stops the current process and asks user space to attach and let it go on. The record is reserved first:
+ * without one nobody would wake the process. It is sent after the signal, so that SIGCONT cannot come before
+ * SIGSTOP.
+ */
+static __always_inline void hold_current(struct task_struct *task)
+{
+	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
+
+	if (!record) {
+		count_loss(GP_LOSS_RING_FULL);
+		return;
+	}
+	__builtin_memset(record, 0, sizeof(*record));
+	record->kind = GP_RECORD_HOLD;
+	record->tgid = bpf_get_current_pid_tgid() >> 32;
+	record->tid = bpf_get_current_pid_tgid();
+	if (bpf_send_signal(GP_SIGSTOP)) {
+		bpf_ringbuf_discard(record, 0);
+		return;
+	}
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 parent_tgid = BPF_CORE_READ(parent, tgid);
+	__u32 tgid = BPF_CORE_READ(child, tgid);
+	__u32 one = 1;
+
+	/* a new thread of the same process is nothing new */
+	if (tgid == parent_tgid || !gp_config.only_targets || !bpf_map_lookup_elem(&targets, &parent_tgid))
+		return 0;
+	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
+		count_loss(GP_LOSS_PROCESSES_FULL);
+	send_process(child, GP_START, parent_tgid, 0);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task)
+{
+	__u32 tgid = BPF_CORE_READ(task, tgid);
+
+	/* calls that were open belong to the program that is gone; so does its instance */
+	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
+	if (!is_target(tgid))
+		return 0;
+	send_process(task, GP_EXEC, 0, 0);
+	if (gp_config.hold)
+		hold_current(task);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	__u32 tgid = BPF_CORE_READ(task, tgid);
+	struct gp_process_key key = {.tgid = tgid};
+
+	if (thread) {
+		for (__u32 i = 0; i < GP_DEPTH; i++) {
+			struct gp_call *call = &thread->open[i];
+			struct gp_function *function;
+
+			if (i >= thread->depth)
+				break;
+			call->flags |= GP_UNFINISHED;
+			function = bpf_map_lookup_elem(&functions, &call->function);
+			if (function && function->flags & GP_STREAM)
+				send_call(call, function);
+		}
+		thread->depth = 0;
+	}
+	if (BPF_CORE_READ(task, signal, live.counter))
+		return 0;
+	key.instance = instance_of(task);
+	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)
+				   : !!bpf_map_lookup_elem(&processes, &key))
+		send_process(task, GP_EXIT, 0, BPF_CORE_READ(task, exit_code));
+	return 0;
+}
+
+/*
+ * On the dynamic loader's _dl_debug_state, which it calls when libraries begin to be mapped and again when
+ * they are mapped but their constructors have not run. The cookie is the distance from that function to
+ * _r_debug, where the loader says which of the two it is; 0 where it is not known.
+ */
+static __always_inline int loader_state(struct pt_regs *ctx)
+{
+	__u64 distance = bpf_get_attach_cookie(ctx);
+	__u32 state = GP_RT_CONSISTENT;
+
+	if (!is_target(bpf_get_current_pid_tgid() >> 32))
+		return 0;
+	if (distance &&
+	    bpf_probe_read_user(&state, sizeof(state), (void *)(PT_REGS_IP(ctx) + distance + GP_R_STATE)))
+		state = GP_RT_CONSISTENT;
+	if (state == GP_RT_CONSISTENT)
+		hold_current(bpf_get_current_task_btf());
+	return 0;
+}
+
+#endif

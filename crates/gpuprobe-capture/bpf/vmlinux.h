@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The few kernel types that the programs use. Fields are found by CO-RE at load time, so only names and kinds
+ * matter here, not offsets; nobody has to dump a header from their own kernel.
+ */
+#ifndef GP_VMLINUX_H
+#define GP_VMLINUX_H
+
+/* bpf_tracing.h looks for this to choose the kernel's register names over user space's */
+#define __VMLINUX_H__
+
+typedef unsigned char __u8;
+typedef signed char __s8;
+typedef unsigned short __u16;
+typedef short __s16;
+typedef unsigned int __u32;
+typedef int __s32;
+typedef unsigned long long __u64;
+typedef long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef _Bool bool;
+
+#define true 1
+#define false 0
+#define NULL ((void *)0)
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+	BPF_EXIST = 2,
+};
+
+enum {
+	BPF_F_NO_PREALLOC = 1,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+	BPF_RB_AVAIL_DATA = 0,
+};
+
+/* Registers as the kernel saves them; this is ABI, so it is no CO-RE type. */
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx;
+	unsigned long r11, r10, r9, r8;
+	unsigned long ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	unsigned long regs[31];
+	unsigned long sp, pc, pstate;
+};
+#else
+#error "this architecture has no registers here yet"
+#endif
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+struct task_struct {
+	int pid;
+	int tgid;
+	int exit_code;
+	__u64 start_boottime;
+	__u64 self_exec_id;
+	struct task_struct *group_leader;
+	struct task_struct *real_parent;
+	struct signal_struct *signal;
+	char comm[16];
+};
+
+#pragma clang attribute pop
+
+#endif
