@@ -1,1 +1,30 @@
-//! (crate docs)
+//! Finds the CUDA libraries of processes and of the host, their functions, and where to probe each.
+//! Reads /proc and ELF files only: nothing here loads BPF, and no privilege is assumed. Whatever a process
+//! maps or names is taken as hostile input, so every read is bounded and every refusal names the file.
+#![forbid(unsafe_code)]
+
+mod branches;
+mod elf;
+mod error;
+mod file;
+mod host;
+mod inspect;
+mod ldcache;
+mod library;
+mod loader;
+mod maps;
+mod plan;
+mod point;
+mod process;
+#[cfg(test)]
+mod testing;
+
+pub use error::{Defect, DiscoverError};
+pub use file::FileId;
+pub use host::{HostPaths, of_host};
+pub use inspect::{Inspector, inspect};
+pub use library::{Library, LibraryKind, Scan, Skipped, Symbol};
+pub use loader::{Loader, loader_of};
+pub use plan::{AttachPlan, PlannedFunction, Target, plan};
+pub use point::{ProbeCost, ProbePoint};
+pub use process::of_pid;

@@ -1,0 +1,75 @@
+//! What can be wrong with a file or a process that discovery looks at.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Names are printed quoted and escaped: a process chooses them, and may put control characters in.
+#[derive(Debug, thiserror::Error)]
+pub enum DiscoverError {
+    #[error("cannot open {path:?}")]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path:?} is {what}, not a regular file")]
+    NotRegular { path: PathBuf, what: &'static str },
+    #[error("{path:?}: {defect}")]
+    File { path: PathBuf, defect: Defect },
+    #[error("no process {pid}: it has ended or never was")]
+    NoSuchProcess { pid: u32 },
+    #[error("cannot read the mappings of process {pid}: run as root or with CAP_SYS_PTRACE")]
+    ProcessDenied {
+        pid: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot read the mappings of process {pid}")]
+    Process {
+        pid: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path:?}: more than {limit} scripts run each other")]
+    ScriptChain { path: PathBuf, limit: usize },
+    #[error(
+        "the loader {path:?} has no _dl_debug_state, so libraries that it loads are seen only afterwards"
+    )]
+    NoDebugState { path: PathBuf },
+}
+
+/// What is wrong inside one file. Can be kept, so that a bad file is looked at once.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Defect {
+    #[error("not an ELF file")]
+    NotElf,
+    #[error("{0}; only 64-bit little-endian x86-64 and aarch64 files can be probed")]
+    Unsupported(String),
+    #[error("damaged ELF file: {0}")]
+    Malformed(String),
+    #[error("{what} has {size} bytes, more than the {limit} that are read")]
+    TooLarge { what: &'static str, size: u64, limit: u64 },
+    #[error("cannot read {what}: {source}")]
+    Read { what: &'static str, source: Arc<io::Error> },
+}
+
+impl Defect {
+    pub(crate) fn of(self, path: &Path) -> DiscoverError {
+        DiscoverError::File { path: path.to_owned(), defect: self }
+    }
+
+    pub(crate) fn malformed(text: impl Into<String>) -> Self {
+        Self::Malformed(text.into())
+    }
+}
+
+/// One line with the causes, for lists where only text is kept.
+pub(crate) fn reason(error: &DiscoverError) -> String {
+    match error {
+        DiscoverError::Open { source, .. } => format!("cannot be opened: {source}"),
+        DiscoverError::NotRegular { what, .. } => format!("{what}, not a regular file"),
+        DiscoverError::File { defect, .. } => defect.to_string(),
+        other => other.to_string(),
+    }
+}

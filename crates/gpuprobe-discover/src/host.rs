@@ -1,0 +1,226 @@
+//! Every CUDA library of the host: what the loader knows, what lies in the usual folders, what runs now.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::error::{DiscoverError, reason};
+use crate::file::RegularFile;
+use crate::inspect::Inspector;
+use crate::ldcache;
+use crate::library::{LibraryKind, Scan};
+use crate::process::Collector;
+
+/// Where libraries lie that no process may have mapped yet. A `*` stands for any part of one name.
+const FOLDERS: [&str; 14] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib/wsl/lib",
+    "usr/local/cuda*/lib64",
+    "usr/local/cuda*/targets/*/lib",
+    "usr/local/nvidia/lib64",
+    "run/nvidia/driver/usr/lib/*",
+    "run/nvidia/driver/usr/lib64",
+    "usr/lib/python3*/*-packages/nvidia/*/lib",
+    "usr/local/lib/python3*/*-packages/nvidia/*/lib",
+    "opt/*/lib",
+    "opt/*/lib/python3*/site-packages/nvidia/*/lib",
+    "opt/*/lib/python3*/site-packages/torch/lib",
+];
+/// A folder with more names, and a pattern with more folders, is not read to its end.
+const NAMES_LIMIT: usize = 65536;
+const FOLDERS_LIMIT: usize = 1024;
+
+/// Where the host's files are seen: `/`, or elsewhere when the host is mounted into a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPaths {
+    pub root: PathBuf,
+}
+
+impl Default for HostPaths {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/") }
+    }
+}
+
+/// The CUDA libraries of the host. To scan more than once, keep an [`Inspector`].
+pub fn of_host(proc_root: &Path, host: &HostPaths) -> Scan {
+    Inspector::new().of_host(proc_root, host)
+}
+
+impl Inspector {
+    /// All that can be found now, by the loader's cache, the usual folders and the running processes.
+    pub fn of_host(&mut self, proc_root: &Path, host: &HostPaths) -> Scan {
+        let mut collector = Collector::new(self);
+        cached(&mut collector, host);
+        for folder in FOLDERS.iter().flat_map(|pattern| expand(&host.root, pattern)) {
+            for name in names(&folder) {
+                candidate(&mut collector, &host.root, &folder.join(name));
+            }
+        }
+        processes(&mut collector, proc_root);
+        collector.finish()
+    }
+}
+
+fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
+    let path = host.root.join("etc/ld.so.cache");
+    // musl and some containers have none.
+    let Ok(file) = RegularFile::open(&path) else { return };
+    match file.read(0, file.stamp.size, "the cache").and_then(|bytes| ldcache::parse(&bytes)) {
+        Ok(paths) => {
+            for path in paths {
+                let relative = path.strip_prefix("/").unwrap_or(&path);
+                candidate(collector, &host.root, &host.root.join(relative));
+            }
+        }
+        Err(defect) => collector.skip(&path, reason(&defect.of(&path))),
+    }
+}
+
+/// A file below the root that is a library if its name and its contents say so.
+fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
+    if LibraryKind::of_name(open_path).is_none() || is_stub(open_path) {
+        return;
+    }
+    // The real name has the version in it, and is what processes show once they map the file.
+    let real = fs::canonicalize(open_path).ok().filter(|real| LibraryKind::of_name(real).is_some());
+    let open_path = real.as_deref().unwrap_or(open_path);
+    let path = open_path.strip_prefix(root).map_or_else(|_| open_path.to_owned(), |p| Path::new("/").join(p));
+    collector.path(&path, open_path);
+}
+
+/// The toolkit has libraries to link against on machines without a driver; nothing runs them.
+fn is_stub(path: &Path) -> bool {
+    path.components().any(|part| part == Component::Normal("stubs".as_ref()))
+}
+
+fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
+    let mut denied = 0;
+    for pid in names(proc_root).iter().filter_map(|name| name.to_str()?.parse().ok()) {
+        match collector.process(proc_root, pid, None) {
+            Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+            Err(_) => denied += 1,
+        }
+    }
+    if denied > 0 {
+        let text = format!("{denied} processes could not be read: run as root or with CAP_SYS_PTRACE");
+        collector.skip(proc_root, text);
+    }
+}
+
+/// The existing folders that fit a pattern, in order of their names.
+fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![root.to_owned()];
+    for part in pattern.split('/') {
+        let Some((before, after)) = part.split_once('*') else {
+            found.iter_mut().for_each(|folder| folder.push(part));
+            continue;
+        };
+        let fits = |name: &[u8]| {
+            name.len() >= before.len() + after.len()
+                && name.starts_with(before.as_bytes())
+                && name.ends_with(after.as_bytes())
+        };
+        let below = |folder: PathBuf| {
+            let names = names(&folder).into_iter().filter(|name| fits(name.as_os_str().as_bytes()));
+            names.map(move |name| folder.join(name)).collect::<Vec<_>>()
+        };
+        found = found.into_iter().flat_map(below).take(FOLDERS_LIMIT).collect();
+    }
+    found
+}
+
+/// The names in a folder, sorted; none when it cannot be read.
+fn names(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<PathBuf> =
+        entries.take(NAMES_LIMIT).filter_map(|entry| Some(entry.ok()?.file_name().into())).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::testing::{ElfBuilder, FakeProc};
+
+    fn library(export: &str) -> ElfBuilder {
+        ElfBuilder::new().export(export, &[0x55, 0xc3])
+    }
+
+    fn paths(scan: &Scan) -> Vec<&str> {
+        scan.libraries.iter().map(|library| library.path.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn cache_folders_and_processes_are_searched_once_for_each_file() {
+        let (root, proc) = (tempfile::tempdir().unwrap(), FakeProc::new());
+        let at = |path: &str| root.path().canonicalize().unwrap().join(path);
+        let real = at("usr/lib/x86_64-linux-gnu/libcuda.so.550.1");
+        library("cuInit").write(&real);
+        symlink("libcuda.so.550.1", at("usr/lib/x86_64-linux-gnu/libcuda.so.1")).unwrap();
+        library("cuInit").write(&at("usr/local/cuda-12.4/lib64/stubs/libcuda.so"));
+        library("cudaMalloc").write(&at("usr/local/cuda-12.4/lib64/libcudart.so.12"));
+        library("nvmlInit").write(&at("elsewhere/libnvidia-ml.so.1"));
+        library("ncclGetVersion")
+            .write(&at("opt/conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"));
+        fs::create_dir_all(at("etc")).unwrap();
+        let cache = ldcache::tests::cache(&[
+            (0x0303, "/elsewhere/libnvidia-ml.so.1"),
+            (0x0303, "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+            (0x0303, "/usr/local/cuda-12.4/lib64/stubs/libcuda.so"),
+            (0x0303, "/gone/libcuda.so.1"),
+        ]);
+        fs::write(at("etc/ld.so.cache"), cache).unwrap();
+        let wheel = at("venv/libcudart-0123abcd.so.11.0");
+        library("cudaMalloc").write(&wheel);
+        let shown = wheel.to_str().unwrap();
+        proc.process(1, &[(real.to_str().unwrap(), &real), (shown, &wheel)]);
+        proc.process(2, &[(shown, &wheel)]);
+
+        let host = HostPaths { root: at("") };
+        let scan = Inspector::new().of_host(proc.path(), &host);
+        assert_eq!(
+            paths(&scan),
+            [
+                "/elsewhere/libnvidia-ml.so.1",
+                "/usr/lib/x86_64-linux-gnu/libcuda.so.550.1",
+                "/usr/local/cuda-12.4/lib64/libcudart.so.12",
+                "/opt/conda/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2",
+                shown
+            ]
+        );
+        assert_eq!(scan.libraries[1].open_path, real);
+        assert_eq!(scan.skipped, []);
+    }
+
+    #[test]
+    fn a_false_library_is_listed() {
+        let (root, proc) = (tempfile::tempdir().unwrap(), FakeProc::new());
+        let folder = root.path().join("usr/lib64");
+        fs::create_dir_all(folder.join("libcuda.so.2")).unwrap();
+        fs::write(folder.join("libcuda.so.1"), "INPUT(libcuda.so)").unwrap();
+        library("other").write(&folder.join("libnccl.so.2"));
+        symlink("/nowhere", folder.join("libcudart.so")).unwrap();
+        let scan = of_host(proc.path(), &HostPaths { root: root.path().to_owned() });
+        assert!(scan.libraries.is_empty());
+        let reasons: Vec<_> = scan.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
+        assert_eq!(
+            reasons,
+            [
+                "not an ELF file",
+                "a folder, not a regular file",
+                "has the name of a CUDA library but none of its functions"
+            ]
+        );
+    }
+
+    #[test]
+    fn this_host_is_searched_without_error() {
+        of_host(Path::new("/proc"), &HostPaths::default());
+    }
+}

@@ -1,0 +1,301 @@
+//! From one file to the CUDA libraries in it, each file looked at once however many processes map it.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+
+use crate::elf::{Elf, ElfSymbol, Machine, Table};
+use crate::error::{Defect, DiscoverError};
+use crate::file::{FileId, RegularFile, Stamp};
+use crate::library::{Library, LibraryKind, STATIC_RUNTIME, Symbol, major_of};
+
+/// libcuda has about 700.
+const FUNCTION_LIMIT: usize = 8192;
+/// When full the cache is emptied: files that are still mapped are cheap to look at again.
+const CACHE_LIMIT: usize = 16384;
+/// A program with the runtime linked in has all of these; one that wraps a few calls has not.
+const STATIC_PROOFS: [&str; 5] =
+    ["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"];
+const STATIC_PROOFS_NEEDED: usize = 4;
+/// Only files with GPU code have a runtime linked in.
+const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
+
+/// The file, what it was when it was read, and what its name promised.
+type Key = (FileId, Stamp, Option<LibraryKind>);
+
+/// Looks into files and remembers what was in them.
+#[derive(Debug, Default)]
+pub struct Inspector {
+    contents: HashMap<Key, Result<Arc<[Library]>, Defect>>,
+    /// Files by inode and stamp, with the mark of overlayfs: see `real_id`.
+    seen: HashMap<(u64, Stamp), Vec<(FileId, bool)>>,
+}
+
+/// The CUDA libraries in one file, read through `open_path` and named `path`; none when it is something else.
+pub fn inspect(path: &Path, open_path: &Path) -> Result<Vec<Library>, DiscoverError> {
+    Inspector::new().inspect(path, open_path)
+}
+
+impl Inspector {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn inspect(&mut self, path: &Path, open_path: &Path) -> Result<Vec<Library>, DiscoverError> {
+        let file = RegularFile::open(open_path)?;
+        let libraries = self.contents_of(&file, path)?;
+        Ok(libraries.iter().map(|library| named(library, path, open_path)).collect())
+    }
+
+    /// The libraries of an opened file, shared and without their final names.
+    pub(crate) fn contents_of(
+        &mut self,
+        file: &RegularFile,
+        path: &Path,
+    ) -> Result<Arc<[Library]>, DiscoverError> {
+        if self.contents.len() >= CACHE_LIMIT {
+            self.contents.clear();
+        }
+        let by_name = LibraryKind::of_name(path);
+        let id = self.real_id(file);
+        let look = || libraries(file, id, path, by_name).map(Arc::from);
+        let found = self.contents.entry((id, file.stamp, by_name)).or_insert_with(look);
+        // An error of reading may pass, so it is not kept for the next time.
+        let found = found.clone();
+        if matches!(found, Err(Defect::Read { .. })) {
+            self.contents.remove(&(id, file.stamp, by_name));
+        }
+        found.map_err(|defect| defect.of(path))
+    }
+
+    /// The kernel probes the file below an overlay, so two containers of one image share every probe, though
+    /// each sees the file on a device of its own: attached to both, each call would be counted twice. Inode
+    /// number, size and times come from the file below. They are trusted only where overlayfs reports them,
+    /// for other file systems without a disk may be in a user's hand.
+    fn real_id(&mut self, file: &RegularFile) -> FileId {
+        if self.seen.len() >= CACHE_LIMIT {
+            self.seen.clear();
+        }
+        let same = self.seen.entry((file.id.inode, file.stamp)).or_default();
+        let known = same.iter().find(|(id, overlay)| *id == file.id || *overlay || file.overlay);
+        if let Some(&(id, _)) = known {
+            return id;
+        }
+        same.push((file.id, file.overlay));
+        file.id
+    }
+}
+
+pub(crate) fn named(library: &Library, path: &Path, open_path: &Path) -> Library {
+    Library { path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
+}
+
+fn libraries(
+    file: &RegularFile,
+    id: FileId,
+    path: &Path,
+    by_name: Option<LibraryKind>,
+) -> Result<Vec<Library>, Defect> {
+    let elf = Elf::parse(file)?;
+    let soname = elf.soname()?;
+    let kind = by_name.or_else(|| soname.as_deref().and_then(|name| LibraryKind::of_name(Path::new(name))));
+    let library = |kind, soname, cuda_major, is_static, functions| Library {
+        path: path.to_owned(),
+        open_path: path.to_owned(),
+        id,
+        kind,
+        soname,
+        cuda_major,
+        is_static,
+        functions,
+    };
+    let mut found = Vec::new();
+    if let Some(kind) = kind {
+        let functions = functions(&elf, kind, &[Table::Dynamic])?;
+        if count_of(&functions, kind.proofs()) > 0 {
+            let base = path.file_name().unwrap_or_default();
+            let soname = soname.unwrap_or_else(|| base.to_string_lossy().into_owned());
+            let major = major_of(soname.as_bytes()).or_else(|| major_of(base.as_bytes()));
+            let major = major.filter(|_| kind == LibraryKind::Runtime);
+            found.push(library(kind, soname, major, false, functions));
+        }
+    }
+    let has_shared_runtime = found.iter().any(|library| library.kind == LibraryKind::Runtime);
+    if !has_shared_runtime && (elf.is_program || elf.has_section(&GPU_CODE)?) {
+        let functions = functions(&elf, LibraryKind::Runtime, &[Table::Full, Table::Dynamic])?;
+        if count_of(&functions, &STATIC_PROOFS) >= STATIC_PROOFS_NEEDED {
+            let major = static_major(file, elf.machine, &functions);
+            found.push(library(LibraryKind::Runtime, STATIC_RUNTIME.into(), major, true, functions));
+        }
+    }
+    Ok(found)
+}
+
+fn count_of(functions: &[Symbol], names: &[&str]) -> usize {
+    names.iter().filter(|name| functions.iter().any(|function| function.name == **name)).count()
+}
+
+fn functions(elf: &Elf<'_>, kind: LibraryKind, tables: &[Table]) -> Result<Vec<Symbol>, Defect> {
+    let mut functions = Vec::new();
+    let place = |symbol: ElfSymbol| {
+        let offset = elf.code_offset(symbol.address)?;
+        symbol.is_function.then_some(Symbol { name: symbol.name, offset, size: symbol.size })
+    };
+    for &table in tables {
+        functions.extend(elf.symbols(table, &|name| kind.owns(name))?.into_iter().filter_map(place));
+    }
+    functions.sort_unstable_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
+    functions.dedup_by(|a, b| a.offset == b.offset && a.name == b.name);
+    if functions.len() > FUNCTION_LIMIT {
+        let count = functions.len();
+        return Err(Defect::malformed(format!(
+            "{count} functions of CUDA, more than the {FUNCTION_LIMIT} that are believed"
+        )));
+    }
+    Ok(functions)
+}
+
+/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion` stores its version (12040 for 12.4) from a
+/// constant in the code. Only a hint: without it the signatures of the newest runtime are used.
+fn static_major(file: &RegularFile, machine: Machine, functions: &[Symbol]) -> Option<u32> {
+    if machine != Machine::X86_64 {
+        return None;
+    }
+    let function = functions.iter().find(|function| function.name == "cudaRuntimeGetVersion")?;
+    let code = file.read_some(function.offset, function.size.min(512), "code").ok()?;
+    let stored = Decoder::new(64, &code, DecoderOptions::NONE).iter().find_map(|instruction| {
+        let constant =
+            instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Immediate32;
+        let value = constant.then(|| instruction.immediate32())?;
+        ((9000..100_000).contains(&value) && value % 10 == 0).then_some(value)
+    });
+    stored.map(|version| version / 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing::{CODE_OFFSET, ElfBuilder};
+
+    const PUSH: [u8; 2] = [0x55, 0xc3];
+
+    fn names(library: &Library) -> Vec<&str> {
+        library.functions.iter().map(|function| function.name.as_str()).collect()
+    }
+
+    fn inspected(builder: &ElfBuilder, name: &str) -> Vec<Library> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        builder.write(&path);
+        inspect(&path, &path).unwrap()
+    }
+
+    fn runtime() -> ElfBuilder {
+        STATIC_PROOFS.iter().fold(ElfBuilder::new(), |builder, name| builder.export(name, &PUSH))
+    }
+
+    fn static_program(count: usize) -> ElfBuilder {
+        // push; mov dword [rdi], 12040; ret
+        let version = [0x55, 0xc7, 0x07, 0x08, 0x2f, 0, 0, 0xc3];
+        STATIC_PROOFS.iter().rev().take(count).fold(ElfBuilder::new(), |b, name| b.local(name, &version))
+    }
+
+    #[test]
+    fn a_shared_runtime_is_found_with_its_functions() {
+        let builder = runtime().soname("libcudart.so.11.0").export("helper", &PUSH);
+        let found = inspected(&builder, "libcudart-d0da41ae.so.11.8.89");
+        assert_eq!(found.len(), 1);
+        let library = &found[0];
+        assert_eq!((library.kind, library.cuda_major), (LibraryKind::Runtime, Some(11)));
+        assert_eq!(library.soname, "libcudart.so.11.0");
+        assert!(!library.is_static);
+        assert_eq!(names(library), STATIC_PROOFS);
+        assert_eq!(library.functions[1].offset, CODE_OFFSET + 16, "a file offset, not an address");
+        assert_eq!(library.functions[1].size, 2);
+    }
+
+    #[test]
+    fn only_defined_functions_are_targets() {
+        let builder = ElfBuilder::new()
+            .export("cuInit", &PUSH)
+            .raw("cuUndefined", 0x12, 0, 0x41000)
+            .raw("cuZero", 0x12, 1, 0)
+            .raw("cuObject", 0x11, 1, 0x41000)
+            .raw("cuIndirect", 0x1a, 1, 0x41000)
+            .raw("cuOutside", 0x12, 1, 0x9_0000);
+        let found = inspected(&builder, "libcuda.so.1");
+        assert_eq!(names(&found[0]), ["cuInit"]);
+        assert_eq!(found[0].soname, "libcuda.so.1", "the file name where there is no SONAME");
+    }
+
+    #[test]
+    fn a_name_alone_makes_no_library() {
+        let builder = ElfBuilder::new().soname("libcuda.so.1").export("cuteKitten", &PUSH);
+        assert!(inspected(&builder, "libcuda.so.1").is_empty());
+    }
+
+    #[test]
+    fn the_soname_tells_where_the_file_name_does_not() {
+        assert_eq!(inspected(&runtime().soname("libcudart.so.12"), "copy.bin").len(), 1);
+    }
+
+    #[test]
+    fn a_linked_in_runtime_is_found_by_its_symbols() {
+        let found = inspected(&static_program(5).interpreter("/lib/ld.so"), "train");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].is_static);
+        assert_eq!((found[0].soname.as_str(), found[0].cuda_major), ("libcudart_static", Some(12)));
+        assert_eq!(found[0].functions.len(), 5);
+
+        assert!(inspected(&static_program(3).interpreter("/lib/ld.so"), "wrapper").is_empty());
+        assert!(inspected(&static_program(5), "libplain.so").is_empty(), "a library without GPU code");
+        assert_eq!(inspected(&static_program(5).section(".nv_fatbin"), "libgpu.so").len(), 1);
+    }
+
+    #[test]
+    fn a_file_can_hold_two_libraries() {
+        let builder = static_program(5).section(".nv_fatbin").export("ncclGetVersion", &PUSH);
+        let found = inspected(&builder, "libnccl.so.2");
+        let kinds: Vec<_> = found.iter().map(|library| (library.kind, library.is_static)).collect();
+        assert_eq!(kinds, [(LibraryKind::Nccl, false), (LibraryKind::Runtime, true)]);
+    }
+
+    #[test]
+    fn a_file_is_looked_at_again_only_when_it_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcudart.so.12");
+        runtime().write(&path);
+        let mut inspector = Inspector::new();
+        inspector.inspect(&path, &path).unwrap();
+        let link = dir.path().join("libcudart.so");
+        fs::hard_link(&path, &link).unwrap();
+        // The link count is part of what changes the stamp; from here on nothing does.
+        inspector.inspect(&path, &path).unwrap();
+        let before = inspector.contents.len();
+        assert_eq!(inspector.inspect(&link, &link).unwrap()[0].path, link);
+        assert_eq!(inspector.contents.len(), before);
+        runtime().export("cudaMemcpy", &PUSH).write(&path);
+        assert_eq!(inspector.inspect(&path, &path).unwrap()[0].functions.len(), 6);
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcuda.so\n.1");
+        fs::write(&path, "no").unwrap();
+        let text = inspect(&path, &path).unwrap_err().to_string();
+        assert!(text.ends_with("libcuda.so\\n.1\": not an ELF file"), "{text}");
+    }
+
+    #[test]
+    fn programs_of_the_system_are_not_cuda() {
+        for path in ["/bin/sh", "/proc/self/exe"] {
+            assert!(inspect(Path::new(path), Path::new(path)).unwrap().is_empty());
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The CUDA libraries that processes have mapped, through whatever name of them can be opened.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use crate::error::{DiscoverError, reason};
+use crate::file::{FileId, RegularFile, TABLE_LIMIT};
+use crate::inspect::{Inspector, named};
+use crate::library::{LibraryKind, Scan, Skipped};
+use crate::maps::{MappedFile, Mapping, executable_files, name_of};
+
+/// The CUDA libraries of one process. To scan more than one, keep an [`Inspector`].
+pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
+    Inspector::new().of_pid(proc_root, pid)
+}
+
+impl Inspector {
+    /// The executable and the libraries that one process has mapped. What cannot be opened is listed, if it
+    /// has the name of a CUDA library or is the program itself.
+    pub fn of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
+        let mut collector = Collector::new(self);
+        let folder = proc_root.join(pid.to_string());
+        let exe = fs::read_link(folder.join("exe")).ok().map(|exe| name_of(exe.as_os_str().as_bytes()));
+        collector.process(proc_root, pid, exe.as_deref())?;
+        let scan = collector.finish();
+        // Files of a process that has just ended cannot be opened: that is the reason, not each of them.
+        if !scan.skipped.is_empty() && !folder.exists() {
+            return Err(DiscoverError::NoSuchProcess { pid });
+        }
+        Ok(scan)
+    }
+}
+
+/// Gathers libraries from many places, each real file and kind once.
+pub(crate) struct Collector<'i> {
+    inspector: &'i mut Inspector,
+    scan: Scan,
+    found: HashSet<(FileId, LibraryKind)>,
+    mapped: HashSet<MappedFile>,
+}
+
+impl<'i> Collector<'i> {
+    pub(crate) fn new(inspector: &'i mut Inspector) -> Self {
+        Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashSet::new() }
+    }
+
+    pub(crate) fn finish(self) -> Scan {
+        self.scan
+    }
+
+    /// Everything one process has mapped as code. `exe` is worth a word even where it has no telling name.
+    pub(crate) fn process(
+        &mut self,
+        proc_root: &Path,
+        pid: u32,
+        exe: Option<&Path>,
+    ) -> Result<(), DiscoverError> {
+        let folder = proc_root.join(pid.to_string());
+        for mapping in executable_files(&read_maps(&folder, pid)?) {
+            if self.mapped.contains(&mapping.file) {
+                continue;
+            }
+            let path = &mapping.file.path;
+            let telling = LibraryKind::of_name(path).is_some() || exe == Some(path.as_path());
+            match open_mapped(&folder, &mapping) {
+                Ok((file, open_path)) => {
+                    self.file(&file, path, &open_path, telling);
+                    self.mapped.insert(mapping.file);
+                }
+                Err(reason) if telling => self.skip(path, reason),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that may or may not be there.
+    pub(crate) fn path(&mut self, path: &Path, open_path: &Path) {
+        match RegularFile::open(open_path) {
+            Ok(file) => self.file(&file, path, open_path, true),
+            Err(DiscoverError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => self.skip(path, reason(&error)),
+        }
+    }
+
+    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) {
+        match self.inspector.contents_of(file, path) {
+            Ok(libraries) => {
+                if libraries.is_empty() && LibraryKind::of_name(path).is_some() {
+                    self.skip(path, "has the name of a CUDA library but none of its functions".into());
+                }
+                for library in libraries.iter() {
+                    if self.found.insert((library.id, library.kind)) {
+                        self.scan.libraries.push(named(library, path, open_path));
+                    }
+                }
+            }
+            Err(error) if telling => self.skip(path, reason(&error)),
+            Err(_) => {}
+        }
+    }
+
+    pub(crate) fn skip(&mut self, path: &Path, reason: String) {
+        let skipped = Skipped { path: path.to_owned(), reason };
+        if !self.scan.skipped.contains(&skipped) {
+            self.scan.skipped.push(skipped);
+        }
+    }
+}
+
+fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
+    let read = || {
+        let mut text = Vec::new();
+        File::open(folder.join("maps"))?.take(TABLE_LIMIT).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => DiscoverError::NoSuchProcess { pid },
+        _ if source.raw_os_error() == Some(Errno::ESRCH as i32) => DiscoverError::NoSuchProcess { pid },
+        io::ErrorKind::PermissionDenied => DiscoverError::ProcessDenied { pid, source },
+        _ => DiscoverError::Process { pid, source },
+    })
+}
+
+/// The mapped file and the name it was opened by, or why it cannot be.
+fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFile, PathBuf), String> {
+    let MappedFile { path, deleted, inode, .. } = &mapping.file;
+    let map_file = folder.join("map_files").join(&mapping.range);
+    // The only name that is certain, also for files that are deleted or in another mount namespace; older
+    // kernels give it to root alone.
+    let first = match RegularFile::open(&map_file) {
+        Ok(file) => {
+            // The plain name is better where it is the same file, for it outlives the process.
+            let plain =
+                fs::metadata(path).is_ok_and(|meta| meta.ino() == file.id.inode && meta.dev() == file.id.dev);
+            return Ok((file, if plain { path.clone() } else { map_file }));
+        }
+        Err(error) => reason(&error),
+    };
+    if *deleted {
+        return Err(format!("deleted since it was mapped, and {first}"));
+    }
+    let in_namespace = folder.join("root").join(path.strip_prefix("/").unwrap_or(path));
+    for name in [in_namespace, path.clone()] {
+        match RegularFile::open(&name) {
+            // On overlayfs the two numbers may differ for the same file.
+            Ok(file) if file.id.inode == *inode || file.overlay => return Ok((file, name)),
+            Ok(_) => {
+                return Err("replaced by another file since it was mapped; run as root to reach it".into());
+            }
+            Err(DiscoverError::Open { .. }) => {}
+            Err(error) => return Err(reason(&error)),
+        }
+    }
+    Err(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{ElfBuilder, FakeProc};
+
+    fn driver() -> ElfBuilder {
+        ElfBuilder::new().soname("libcuda.so.1").export("cuInit", &[0x55, 0xc3])
+    }
+
+    #[test]
+    fn the_libraries_of_a_process_are_found_through_map_files() {
+        let proc = FakeProc::new();
+        let real = proc.path().join("elsewhere");
+        driver().write(&real);
+        let exe = Path::new("/bin/sh");
+        let shown = "/in/the/container/libcuda.so.550.1 (deleted)";
+        proc.process(7, &[("/bin/sh", exe), (shown, &real)]);
+        let scan = of_pid(proc.path(), 7).unwrap();
+        assert_eq!(scan.skipped, []);
+        assert_eq!(scan.libraries.len(), 1);
+        let library = &scan.libraries[0];
+        assert_eq!(library.path, Path::new("/in/the/container/libcuda.so.550.1"));
+        assert!(library.open_path.starts_with(proc.path().join("7/map_files")));
+        assert_eq!(library.kind, LibraryKind::Driver);
+    }
+
+    #[test]
+    fn the_plain_name_is_used_where_it_is_the_same_file() {
+        let proc = FakeProc::new();
+        let real = proc.path().join("lib cuda/libcuda.so.1");
+        driver().write(&real);
+        let shown = real.to_str().unwrap().replace(' ', "\\040");
+        proc.process(7, &[(&shown, &real)]);
+        assert_eq!(of_pid(proc.path(), 7).unwrap().libraries[0].open_path, real);
+    }
+
+    #[test]
+    fn the_root_of_the_process_is_tried_where_map_files_is_closed() {
+        let proc = FakeProc::new();
+        let real = proc.path().join("7/root/usr/libcuda.so.1");
+        driver().write(&real);
+        let folder = proc.process(7, &[("/usr/libcuda.so.1", &real)]);
+        fs::remove_dir_all(folder.join("map_files")).unwrap();
+        let scan = of_pid(proc.path(), 7).unwrap();
+        assert_eq!(scan.libraries[0].open_path, real);
+
+        // The same name, but another file by now. The first must stay, or the new one may get its number.
+        fs::rename(&real, proc.path().join("old")).unwrap();
+        driver().write(&real);
+        let scan = of_pid(proc.path(), 7).unwrap();
+        assert!(scan.libraries.is_empty());
+        assert!(scan.skipped[0].reason.starts_with("replaced by another file"), "{:?}", scan.skipped);
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_listed_if_it_matters() {
+        let proc = FakeProc::new();
+        let gone = Path::new("/nowhere/gone");
+        proc.process(7, &[("/bin/program", gone), ("/x/libother.so", gone), ("/x/libcudart.so.12", gone)]);
+        let scan = of_pid(proc.path(), 7).unwrap();
+        let paths: Vec<_> = scan.skipped.iter().map(|skipped| skipped.path.to_str().unwrap()).collect();
+        assert_eq!(paths, ["/x/libcudart.so.12"]);
+        assert!(scan.skipped[0].reason.starts_with("cannot be opened: No such file"));
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_library_is_listed() {
+        let proc = FakeProc::new();
+        let fifo = proc.path().join("pipe");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        proc.process(7, &[("/bin/sh", Path::new("/bin/sh")), ("/x/libcuda.so.1", &fifo)]);
+        let scan = of_pid(proc.path(), 7).unwrap();
+        assert_eq!(scan.skipped[0].reason, "a pipe, not a regular file");
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_named() {
+        let proc = FakeProc::new();
+        let error = of_pid(proc.path(), 7).unwrap_err();
+        assert_eq!(error.to_string(), "no process 7: it has ended or never was");
+    }
+
+    #[test]
+    fn this_process_has_no_cuda() {
+        let scan = of_pid(Path::new("/proc"), std::process::id()).unwrap();
+        assert!(scan.libraries.is_empty());
+        assert_eq!(scan.skipped, []);
+    }
+}
