@@ -1,1 +1,20 @@
-//! (crate docs)
+//! Loads and attaches the BPF programs, and turns what they send into events.
+//!
+//! The only crate with BPF, `unsafe` and a need for privileges. [`Capture`] owns everything that is loaded and
+//! attached; dropping it takes every probe out again.
+
+mod attach;
+mod clock;
+mod counters;
+mod decode;
+mod error;
+mod object;
+mod rows;
+mod support;
+mod wire;
+
+pub use attach::{Attached, Collect};
+pub use clock::Clock;
+pub use error::CaptureError;
+pub use object::{Batch, Capture, CaptureConfig};
+pub use support::{Feature, Support, Tier, support};

@@ -1,0 +1,41 @@
+//! The kernel's clock for BPF, and how it relates to the wall clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// When a recording began, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    epoch_ns: u64,
+    unix: Duration,
+}
+
+impl Clock {
+    /// Begins now.
+    pub fn start() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { epoch_ns: monotonic_ns(), unix }
+    }
+
+    /// Unix time of the beginning, in seconds.
+    pub fn start_unix(&self) -> f64 {
+        self.unix.as_secs_f64()
+    }
+
+    /// Nanoseconds from the beginning to now.
+    pub fn elapsed_ns(&self) -> u64 {
+        monotonic_ns().saturating_sub(self.epoch_ns)
+    }
+
+    /// Nanoseconds from the beginning to a time of `bpf_ktime_get_ns`.
+    pub(crate) fn since_start(&self, kernel_ns: u64) -> u64 {
+        kernel_ns.saturating_sub(self.epoch_ns)
+    }
+}
+
+/// `CLOCK_MONOTONIC`, which is what `bpf_ktime_get_ns` counts.
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place for the result; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}

@@ -1,0 +1,291 @@
+//! Bytes of the ring buffers to events. Pure: the bytes go in, events come out, and nonsense is counted.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::decode::{MAX_OUTS, Words, arguments, effect, error_name, status, struct_arg};
+use gpuprobe_event::{
+    Call, Class, Event, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, Space, Tgid, Tid, catalogue,
+};
+
+use crate::clock::Clock;
+use crate::wire::{from_bytes, gp_call, gp_process_record, number};
+
+/// What one record of the control ring says.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Event(ProcessKey, Event),
+    /// A process has stopped itself and waits for its probes.
+    Hold(Tgid),
+    /// A process that is already known, or a record that makes no sense.
+    Nothing,
+}
+
+/// Knows the names of processes, so that every call can bear one.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    clock: Clock,
+    names: HashMap<ProcessKey, Arc<str>>,
+    unnamed: Arc<str>,
+    pub(crate) undecodable: u64,
+}
+
+impl Decoder {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), undecodable: 0 }
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn forget(&mut self, key: ProcessKey) {
+        self.names.remove(&key);
+    }
+
+    /// One record of the ring of calls.
+    pub(crate) fn call(&mut self, bytes: &[u8]) -> Option<Event> {
+        let raw: gp_call = from_bytes(bytes);
+        let function = catalogue().get(FunctionId(raw.function));
+        let whole = raw.kind == number::RECORD_CALL && bytes.len() >= offset_of!(gp_call, out);
+        let Some(function) = function.filter(|_| whole) else {
+            self.undecodable += 1;
+            return None;
+        };
+        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
+        let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
+        Some(Event::Call(Box::new(self.build(function, &raw, process))))
+    }
+
+    fn build(&self, function: &'static Function, raw: &gp_call, process: Arc<str>) -> Call {
+        let has = |flag: u16| raw.flags & flag != 0;
+        let finished = !has(number::CALL_UNFINISHED);
+        let pointee_bytes = struct_arg(function).map_or(0, |(_, layout)| usize::from(layout.bytes));
+        let mut outs = [None; MAX_OUTS];
+        for (i, out) in outs.iter_mut().enumerate() {
+            *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
+        }
+        let words = Words {
+            registers: &raw.registers,
+            stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
+            outs,
+            pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
+        };
+        let status = if finished { status(function, raw.result) } else { None };
+        let mut call = Call {
+            id: raw.id,
+            parent: (raw.parent != 0).then_some(raw.parent),
+            start_ns: self.clock.since_start(raw.start_ns),
+            outcome: if finished {
+                Outcome::Returned { value: raw.result, duration_ns: raw.duration_ns }
+            } else {
+                Outcome::Unfinished
+            },
+            tgid: Tgid(raw.tgid),
+            tid: Tid(raw.tid),
+            process,
+            api: function.api,
+            name: Cow::Borrowed(function.name),
+            class: function.class,
+            status,
+            error: status.and_then(|s| error_name(function, s)),
+            args: arguments(function, &words),
+            effect: effect(function, &words),
+        };
+        if finished {
+            account(&mut call, raw);
+        }
+        call
+    }
+
+    /// One record of the control ring.
+    pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
+        let raw: gp_process_record = from_bytes(bytes);
+        let change = match (raw.kind, raw.change) {
+            (number::RECORD_HOLD, _) => return Control::Hold(Tgid(raw.tgid)),
+            (number::RECORD_PROCESS, number::PROCESS_START) => ProcessChange::Start,
+            (number::RECORD_PROCESS, number::PROCESS_EXEC) => ProcessChange::Exec,
+            (number::RECORD_PROCESS, number::PROCESS_EXIT) => ProcessChange::Exit,
+            _ => {
+                self.undecodable += 1;
+                return Control::Nothing;
+            }
+        };
+        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
+        let known = self.names.contains_key(&key);
+        if change == ProcessChange::Start && known {
+            // seen at its fork or exec; its first call tells again, for those that were there before
+            return Control::Nothing;
+        }
+        let process = match self.names.get(&key) {
+            Some(name) => Arc::clone(name),
+            None => text(&raw.comm.map(i8_to_u8)),
+        };
+        self.names.insert(key, Arc::clone(&process));
+        let event = Event::Process(ProcessEvent {
+            id: raw.id,
+            at_ns: self.clock.since_start(raw.at_ns),
+            change,
+            tgid: Tgid(raw.tgid),
+            tid: Tid(raw.tid),
+            process,
+            parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
+            exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
+        });
+        Control::Event(key, event)
+    }
+}
+
+/// Bytes and address as the kernel side counted them. An inner call of the same kind carries none.
+fn account(call: &mut Call, raw: &gp_call) {
+    if raw.flags & number::CALL_NESTED_ACTION != 0 || call.failed() {
+        return;
+    }
+    let space = Space::ALL.get(usize::from(raw.space)).map(|s| Cow::Borrowed(s.as_str()));
+    match call.class {
+        Class::Alloc | Class::HostRegister if raw.pointer != 0 => {
+            call.effect.size = Some(raw.bytes);
+            call.effect.ptr = Some(raw.pointer);
+            call.effect.kind = space;
+        }
+        Class::Free | Class::HostUnregister if raw.pointer != 0 => {
+            call.effect.ptr = Some(raw.pointer);
+            let known = raw.flags & number::CALL_KNOWN_FREE != 0;
+            call.effect.freed = known.then_some(raw.bytes);
+            call.effect.kind = space.filter(|_| known);
+        }
+        Class::Memcpy | Class::Memset if raw.bytes != 0 => call.effect.size = Some(raw.bytes),
+        _ => {}
+    }
+}
+
+/// What `wait` reports, as a shell shows it: the exit code, or 128 plus the signal.
+fn exit_status(code: i32) -> i32 {
+    let signal = code & 0x7f;
+    if signal == 0 { (code >> 8) & 0xff } else { 128 + signal }
+}
+
+fn i8_to_u8(byte: std::ffi::c_char) -> u8 {
+    byte as u8
+}
+
+fn text(bytes: &[u8]) -> Arc<str> {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    Arc::from(String::from_utf8_lossy(&bytes[..end]))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{Api, Value};
+
+    use super::*;
+    use crate::wire::as_bytes;
+
+    fn decoder() -> Decoder {
+        let clock = Clock::start();
+        Decoder::new(clock)
+    }
+
+    fn call_of(name: &str) -> gp_call {
+        let function = catalogue().lookup(Api::Runtime, Some(12), name).unwrap();
+        gp_call {
+            kind: number::RECORD_CALL,
+            function: function.id.0,
+            id: 5,
+            tgid: 10,
+            tid: 11,
+            instance: 99,
+            ..gp_call::default()
+        }
+    }
+
+    fn decode(raw: &gp_call) -> Call {
+        match decoder().call(as_bytes(raw)) {
+            Some(Event::Call(call)) => *call,
+            other => panic!("not a call: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
+        let mut raw = gp_call { bytes: 4096, pointer: 0x7f00, ..call_of("cudaMalloc") };
+        raw.registers[1] = 4096;
+        let call = decode(&raw);
+        assert_eq!((call.effect.size, call.effect.ptr), (Some(4096), Some(0x7f00)));
+        assert_eq!(call.args.unwrap()[1].1, Value::Uint(4096));
+        let nested = decode(&gp_call { flags: number::CALL_NESTED_ACTION, ..raw });
+        assert_eq!((nested.effect.size, nested.effect.ptr), (None, None));
+        let failed = decode(&gp_call { result: 2, ..raw });
+        assert_eq!(failed.effect.size, None);
+        assert_eq!(failed.error.as_deref(), Some("cudaErrorMemoryAllocation"));
+    }
+
+    #[test]
+    fn a_free_of_something_unknown_frees_nothing() {
+        let raw = gp_call { pointer: 0x7f00, ..call_of("cudaFree") };
+        assert_eq!(decode(&raw).effect.freed, None);
+        let known = gp_call { flags: number::CALL_KNOWN_FREE, bytes: 64, ..raw };
+        assert_eq!(decode(&known).effect.freed, Some(64));
+    }
+
+    #[test]
+    fn a_call_that_never_returned_has_no_result() {
+        let call = decode(&gp_call { flags: number::CALL_UNFINISHED, ..call_of("cudaDeviceSynchronize") });
+        assert_eq!((call.outcome, call.status), (Outcome::Unfinished, None));
+    }
+
+    #[test]
+    fn names_come_from_the_start_of_the_process_and_change_with_exec() {
+        let mut decoder = decoder();
+        let mut record = gp_process_record {
+            kind: number::RECORD_PROCESS,
+            change: number::PROCESS_START,
+            tgid: 10,
+            instance: 99,
+            ..gp_process_record::default()
+        };
+        record.comm[0] = b'a'.cast_signed();
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::Event(..)));
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::Nothing));
+        let named = |decoder: &mut Decoder, instance| match decoder.call(as_bytes(&gp_call { instance, ..call_of("cudaFree") })) {
+            Some(Event::Call(call)) => call.process.to_string(),
+            _ => String::new(),
+        };
+        assert_eq!(named(&mut decoder, 99), "a");
+        record.comm[0] = b'b'.cast_signed();
+        let exec = gp_process_record { change: number::PROCESS_EXEC, instance: 100, ..record };
+        decoder.control(as_bytes(&exec));
+        assert_eq!(named(&mut decoder, 100), "b");
+        assert_eq!(named(&mut decoder, 99), "a");
+        assert_eq!(named(&mut decoder, 7), "?");
+    }
+
+    #[test]
+    fn nonsense_is_counted_and_never_panics() {
+        let mut decoder = decoder();
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        for length in 0..600usize {
+            let bytes: Vec<u8> = (0..length)
+                .map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state as u8
+                })
+                .collect();
+            decoder.call(&bytes);
+            decoder.control(&bytes);
+        }
+        assert!(decoder.undecodable > 0);
+        let before = decoder.undecodable;
+        assert!(decoder.call(&as_bytes(&call_of("cudaFree"))[..20]).is_none());
+        assert_eq!(decoder.undecodable, before + 1);
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_the_shell() {
+        assert_eq!(exit_status(3 << 8), 3);
+        assert_eq!(exit_status(9), 137);
+        assert_eq!(exit_status(139), 139, "a core dump flag is not part of the signal");
+    }
+}

@@ -1,0 +1,70 @@
+//! What can go wrong, and what to do about it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::support::Tier;
+
+/// Why capturing is not possible.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// Not enough privileges.
+    #[error("tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE: try sudo")]
+    NotPermitted,
+    /// The kernel has no type information.
+    #[error("the kernel has no BTF (/sys/kernel/btf/vmlinux is missing): it must be built with CONFIG_DEBUG_INFO_BTF=y")]
+    NoBtf,
+    /// The kernel is older than anything supported.
+    #[error("the kernel is {found}, gpuprobe needs {needed} or newer")]
+    KernelTooOld {
+        /// What runs.
+        found: String,
+        /// What is needed.
+        needed: &'static str,
+    },
+    /// A forced tier that the kernel does not have.
+    #[error("this kernel cannot attach by `{tier}`: {missing}; `gpuprobe doctor` shows what it can")]
+    TierMissing {
+        /// The tier asked for.
+        tier: Tier,
+        /// What it lacks.
+        missing: String,
+    },
+    /// The kernel refused the programs.
+    #[error("the kernel refused the BPF programs: {reason}")]
+    Load {
+        /// The verifier's or loader's own words.
+        reason: String,
+        /// What libbpf returned.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A map or program is not in the object.
+    #[error("the BPF object has no {0}: the build is broken")]
+    Missing(&'static str),
+    /// A library could not be probed.
+    #[error("cannot probe {path}: {source}")]
+    Attach {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// An operation on a map or ring failed.
+    #[error("cannot {what}: {source}")]
+    Bpf {
+        /// Which operation.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+}
+
+impl CaptureError {
+    pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
+        move |source| Self::Bpf { what, source }
+    }
+}

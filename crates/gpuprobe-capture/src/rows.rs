@@ -1,0 +1,180 @@
+//! A function of the catalogue as the kernel side needs it.
+
+use std::mem::offset_of;
+
+use gpuprobe_event::catalogue::{Arg, Place};
+use gpuprobe_event::decode::{out_reads, stack_words, struct_arg};
+use gpuprobe_event::{Class, Function, Space};
+
+use crate::attach::Collect;
+use crate::wire::{gp_call, gp_function, gp_out, gp_place, number};
+
+/// The row of one function.
+pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
+    let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
+    row.flags = match collect {
+        Collect::Count => number::FUNCTION_COUNT,
+        Collect::Stream => number::FUNCTION_STREAM,
+    };
+    if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
+        row.flags |= number::FUNCTION_STATUS;
+    }
+    row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
+        *slot = gp_out { place: place(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
+        row.outs += 1;
+    }
+    if let Some((position, layout)) = struct_arg(f) {
+        row.pointee = place(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
+    }
+    action(f, &mut row);
+    row.record_bytes = record_bytes(&row);
+    row
+}
+
+/// What the function does to memory, and how many bytes that is.
+fn action(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    let counted = !matches!(roles.space, Some(Space::Array | Space::Vmm));
+    row.space = roles.space.map_or(0, |s| s as u8);
+    match f.class {
+        Class::Alloc if counted && row.outs > 0 => {
+            row.action = number::ACTION_ALLOC;
+            if roles.pitch_out.is_some() {
+                row.size_rule = number::SIZE_PITCH;
+                row.size_a = place(f.arg(roles.height));
+            } else if roles.pitched_out.is_some() {
+                row.size_rule = number::SIZE_PITCH;
+                extent(f.arg(roles.extent), row);
+            } else {
+                size(f, row);
+            }
+        }
+        Class::HostRegister => {
+            row.action = number::ACTION_ALLOC;
+            row.space = Space::Pinned as u8;
+            row.flags |= number::FUNCTION_POINTER_IS_ARGUMENT;
+            row.pointer = place(f.arg(roles.ptr));
+            size(f, row);
+        }
+        Class::Free | Class::HostUnregister if counted && roles.ptr.is_some() => {
+            row.action = number::ACTION_FREE;
+            row.pointer = place(f.arg(roles.ptr));
+        }
+        Class::Memcpy | Class::Memset => {
+            row.action = number::ACTION_MOVE;
+            size(f, row);
+        }
+        _ => {}
+    }
+}
+
+/// A size that the arguments tell: one of them, or width times height.
+fn size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if roles.size.is_some() {
+        row.size_rule = number::SIZE_ARGUMENT;
+        row.size_a = place(f.arg(roles.size));
+    } else if roles.width.is_some() && roles.height.is_some() {
+        row.size_rule = number::SIZE_PRODUCT;
+        row.size_a = place(f.arg(roles.width));
+        row.size_b = place(f.arg(roles.height));
+    }
+}
+
+/// Height and depth of a `cudaExtent` by value: its second and third word.
+fn extent(arg: Option<&Arg>, row: &mut gp_function) {
+    if let gp_place { kind: number::PLACE_STACK, index } = place(arg) {
+        row.size_a = gp_place { kind: number::PLACE_STACK, index: index + 1 };
+        row.size_b = gp_place { kind: number::PLACE_STACK, index: index + 2 };
+    }
+}
+
+/// Where an argument lies, as far as a probe can follow it.
+fn place(arg: Option<&Arg>) -> gp_place {
+    let nowhere = gp_place::default();
+    let Some(arg) = arg else { return nowhere };
+    match arg.place() {
+        Place::Register { first, .. } => gp_place { kind: number::PLACE_REGISTER, index: first },
+        Place::Stack { offset, .. } => match u8::try_from(offset / 8) {
+            Ok(index) => gp_place { kind: number::PLACE_STACK, index },
+            Err(_) => nowhere,
+        },
+        Place::Indirect { .. } | Place::Vector => nowhere,
+    }
+}
+
+/// How much of a record has something in it.
+fn record_bytes(row: &gp_function) -> u16 {
+    let bytes = if row.pointee_bytes > 0 {
+        offset_of!(gp_call, pointee) + usize::from(row.pointee_bytes)
+    } else if row.stack_words > 0 {
+        offset_of!(gp_call, stack) + 8 * usize::from(row.stack_words)
+    } else {
+        offset_of!(gp_call, out) + 8 * usize::from(row.outs)
+    };
+    u16::try_from(bytes.next_multiple_of(8)).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use gpuprobe_event::{Api, catalogue};
+
+    use super::*;
+
+    fn of(api: Api, name: &str) -> gp_function {
+        row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream)
+    }
+
+    fn register(index: u8) -> gp_place {
+        gp_place { kind: number::PLACE_REGISTER, index }
+    }
+
+    fn same(a: gp_place, b: gp_place) -> bool {
+        (a.kind, a.index) == (b.kind, b.index)
+    }
+
+    #[test]
+    fn an_allocation_reads_its_pointer_and_its_size() {
+        let row = of(Api::Driver, "cuMemAlloc_v2");
+        assert_eq!((row.action, row.size_rule, row.outs), (number::ACTION_ALLOC, number::SIZE_ARGUMENT, 1));
+        assert!(same(row.size_a, register(1)) && same(row.out[0].place, register(0)));
+        assert_eq!(usize::from(row.record_bytes), offset_of!(gp_call, out) + 8);
+    }
+
+    #[test]
+    fn pitched_memory_is_pitch_times_rows() {
+        let row = of(Api::Runtime, "cudaMallocPitch");
+        assert_eq!((row.size_rule, row.outs), (number::SIZE_PITCH, 2));
+        assert!(same(row.size_a, register(3)));
+        let row = of(Api::Runtime, "cudaMalloc3D");
+        assert_eq!((row.size_rule, row.outs, row.stack_words), (number::SIZE_PITCH, 2, 3));
+        assert_eq!((row.size_a.index, row.size_b.index), (1, 2));
+    }
+
+    #[test]
+    fn a_copy_of_rows_is_width_times_height_and_a_memset_counts_elements() {
+        let row = of(Api::Runtime, "cudaMemcpy2D");
+        assert_eq!((row.action, row.size_rule), (number::ACTION_MOVE, number::SIZE_PRODUCT));
+        assert!(same(row.size_a, register(4)) && same(row.size_b, register(5)));
+        assert_eq!(of(Api::Driver, "cuMemsetD32_v2").size_scale, 4);
+    }
+
+    #[test]
+    fn registered_host_memory_is_keyed_by_its_argument() {
+        let row = of(Api::Runtime, "cudaHostRegister");
+        assert_eq!(row.action, number::ACTION_ALLOC);
+        assert_ne!(row.flags & number::FUNCTION_POINTER_IS_ARGUMENT, 0);
+        assert_eq!(of(Api::Runtime, "cudaHostUnregister").action, number::ACTION_FREE);
+    }
+
+    #[test]
+    fn every_record_fits() {
+        for f in catalogue().functions() {
+            let row = row(f, Collect::Count);
+            assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What this kernel can do: facts first, decisions second.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+use libbpf_rs::btf::{Btf, types};
+
+/// How probes are attached. All three run the same program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// A perf event per function and direction; every kernel that gpuprobe runs on.
+    Perf,
+    /// One link for many functions; kernel 6.6.
+    Multi,
+    /// One program for entry and return; kernel 6.13.
+    Session,
+}
+
+impl Tier {
+    /// Best first.
+    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
+
+    /// The word of `--attach`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Perf => "perf",
+            Self::Multi => "multi",
+            Self::Session => "session",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Tier {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|t| t.as_str() == word);
+        known.ok_or_else(|| format!("`{word}` is none of session, multi, perf"))
+    }
+}
+
+/// One fact about the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What was looked for.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub present: bool,
+    /// What follows, or what to do, when it is not.
+    pub without: &'static str,
+}
+
+/// What this machine allows.
+#[derive(Clone, Debug)]
+pub struct Support {
+    /// Kernel release.
+    pub kernel: String,
+    /// Whether the effective capabilities suffice.
+    pub privileged: bool,
+    /// The facts looked at.
+    pub features: Vec<Feature>,
+}
+
+/// Looks at the machine.
+pub fn support() -> Support {
+    let btf = Btf::from_vmlinux().ok();
+    let attach_type = |name| btf.as_ref().is_some_and(|btf| has_attach_type(btf, name));
+    let function = |name| btf.as_ref().is_some_and(|b| b.type_by_name::<types::Func<'_>>(name).is_some());
+    let tracepoint =
+        |name| btf.as_ref().is_some_and(|b| b.type_by_name::<types::Typedef<'_>>(name).is_some());
+    let features = vec![
+        Feature {
+            name: BTF,
+            present: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            without: "nothing can be loaded: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y",
+        },
+        Feature {
+            name: SESSION,
+            present: attach_type("BPF_TRACE_UPROBE_SESSION") && function("bpf_session_is_return"),
+            without: "entry and return are two programs (kernel 6.13 has sessions)",
+        },
+        Feature {
+            name: MULTI,
+            present: attach_type("BPF_TRACE_UPROBE_MULTI"),
+            without: "each function is attached, and slowly detached, by itself (kernel 6.6 has multi links)",
+        },
+        Feature {
+            name: TRACEPOINTS,
+            present: tracepoint("btf_trace_sched_process_exec"),
+            without: "new processes and their end are not seen",
+        },
+    ];
+    Support { kernel: kernel_release(), privileged: privileged(), features }
+}
+
+const BTF: &str = "BTF type information";
+const SESSION: &str = "uprobe sessions";
+const MULTI: &str = "uprobe multi links";
+const TRACEPOINTS: &str = "BTF tracepoints of the scheduler";
+
+impl Support {
+    fn has(&self, name: &str) -> bool {
+        self.features.iter().any(|f| f.name == name && f.present)
+    }
+
+    /// Whether the kernel has type information at all.
+    pub fn has_btf(&self) -> bool {
+        self.has(BTF)
+    }
+
+    /// What a tier lacks here; `None` where it can be used.
+    pub fn lacks(&self, tier: Tier) -> Option<&Feature> {
+        let needed: &[&str] = match tier {
+            Tier::Session => &[BTF, SESSION],
+            Tier::Multi => &[BTF, MULTI],
+            Tier::Perf => &[BTF],
+        };
+        self.features.iter().find(|f| needed.contains(&f.name) && !f.present)
+    }
+
+    /// The best tier there is.
+    pub fn best_tier(&self) -> Option<Tier> {
+        Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none())
+    }
+}
+
+fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
+    let Some(attach_types) = btf.type_by_name::<types::Enum<'_>>("bpf_attach_type") else { return false };
+    attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
+}
+
+/// `uname -r`, from /proc so that no system call is needed.
+pub(crate) fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether the effective capabilities allow loading and attaching.
+fn privileged() -> bool {
+    const SYS_ADMIN: u32 = 21;
+    const PERFMON: u32 = 38;
+    const BPF: u32 = 39;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|l| l.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    has(SYS_ADMIN) || (has(BPF) && has(PERFMON))
+}
+
+/// Major and minor of a release such as `6.1.0-18-amd64`.
+pub(crate) fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read_as_numbers() {
+        assert_eq!(version_of("6.18.44-fc-v310"), Some((6, 18)));
+        assert_eq!(version_of("5.15"), Some((5, 15)));
+        assert_eq!(version_of("strange"), None);
+    }
+
+    #[test]
+    fn tiers_round_trip() {
+        for tier in Tier::ALL {
+            assert_eq!(tier.as_str().parse(), Ok(tier));
+        }
+        assert!("kprobe".parse::<Tier>().is_err());
+    }
+}

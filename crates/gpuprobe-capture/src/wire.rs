@@ -1,0 +1,181 @@
+//! The structs of `bpf/gpuprobe.h`, as generated from the object's type information, and the one way to make them
+//! from bytes and bytes from them.
+
+mod generated {
+    #![allow(
+        dead_code,
+        unreachable_pub,
+        missing_debug_implementations,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        clippy::undocumented_unsafe_blocks,
+        clippy::wildcard_imports,
+        clippy::unwrap_used,
+        clippy::use_self,
+        clippy::too_many_lines,
+        clippy::map_err_ignore,
+        reason = "generated code"
+    )]
+    include!(concat!(env!("OUT_DIR"), "/wire.skel.rs"));
+}
+
+pub(crate) use generated::types::{
+    gp_call, gp_config, gp_count, gp_count_key, gp_function, gp_live, gp_live_key, gp_memory, gp_out, gp_place,
+    gp_process_key, gp_process_record,
+};
+
+/// The compiled programs.
+pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpuprobe.bpf.o"));
+
+/// A struct that may be made of any bytes.
+///
+/// # Safety
+/// The type is `repr(C)`, has no padding that is read, and every bit pattern of it is valid.
+pub(crate) unsafe trait Wire: Copy + Default {}
+
+macro_rules! wire {
+    ($($name:ident),* $(,)?) => {
+        $(
+            // SAFETY: generated as repr(C) from a C struct of integers and arrays of integers, whose padding is
+            // explicit in gpuprobe.h; any bits are a value of it.
+            unsafe impl Wire for $name {}
+        )*
+    };
+}
+
+wire!(
+    gp_call, gp_config, gp_count, gp_count_key, gp_function, gp_live, gp_live_key, gp_memory, gp_process_key,
+    gp_process_record,
+);
+
+/// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
+/// bytes over are ignored.
+pub(crate) fn from_bytes<T: Wire>(bytes: &[u8]) -> T {
+    let mut value = T::default();
+    let length = bytes.len().min(size_of::<T>());
+    // SAFETY: both regions are valid for `length` bytes and do not overlap; T: Wire allows any bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), std::ptr::from_mut(&mut value).cast::<u8>(), length);
+    }
+    value
+}
+
+/// The bytes of a struct.
+pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
+    // SAFETY: the region is the value itself, borrowed for as long as the slice; T: Wire has no hidden padding.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}
+
+/// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
+pub(crate) mod number {
+    pub(crate) const PLACE_REGISTER: u8 = 1;
+    pub(crate) const PLACE_STACK: u8 = 2;
+
+    pub(crate) const ACTION_ALLOC: u8 = 1;
+    pub(crate) const ACTION_FREE: u8 = 2;
+    pub(crate) const ACTION_MOVE: u8 = 3;
+
+    pub(crate) const SIZE_ARGUMENT: u8 = 1;
+    pub(crate) const SIZE_PRODUCT: u8 = 2;
+    pub(crate) const SIZE_PITCH: u8 = 3;
+
+    pub(crate) const FUNCTION_COUNT: u16 = 1;
+    pub(crate) const FUNCTION_STREAM: u16 = 2;
+    pub(crate) const FUNCTION_STATUS: u16 = 4;
+    pub(crate) const FUNCTION_POINTER_IS_ARGUMENT: u16 = 8;
+
+    pub(crate) const RECORD_CALL: u16 = 1;
+    pub(crate) const RECORD_PROCESS: u16 = 2;
+    pub(crate) const RECORD_HOLD: u16 = 3;
+
+    pub(crate) const CALL_UNREAD_OUT: u16 = 1;
+    pub(crate) const CALL_UNREAD_STACK: u16 = 16;
+    pub(crate) const CALL_UNREAD_POINTEE: u16 = 32;
+    pub(crate) const CALL_NESTED_ACTION: u16 = 64;
+    pub(crate) const CALL_UNFINISHED: u16 = 128;
+    pub(crate) const CALL_KNOWN_FREE: u16 = 256;
+
+    pub(crate) const PROCESS_START: u16 = 1;
+    pub(crate) const PROCESS_EXEC: u16 = 2;
+    pub(crate) const PROCESS_EXIT: u16 = 3;
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{counters, decode};
+
+    use super::*;
+
+    #[test]
+    fn the_two_sides_agree_on_limits() {
+        let call = gp_call::default();
+        assert_eq!(call.out.len(), decode::MAX_OUTS);
+        assert_eq!(call.stack.len(), decode::MAX_STACK_WORDS);
+        assert_eq!(call.pointee.len(), decode::MAX_POINTEE);
+        assert_eq!(gp_count::default().latency.len(), counters::LATENCY_BUCKETS);
+        assert_eq!(gp_memory::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
+    }
+
+    /// `NAME = value` or `NAME,` lines of one enum of the header.
+    fn enum_of_header(name: &str) -> Vec<(String, u64)> {
+        let header = include_str!("../bpf/gpuprobe.h");
+        let body = header.split(&format!("enum {name} {{")).nth(1).unwrap().split("};").next().unwrap();
+        let mut next = 0;
+        let mut found = Vec::new();
+        for line in body.lines().map(str::trim).filter(|l| l.starts_with("GP_")) {
+            let (name, value) = line.trim_end_matches(',').split_once(" = ").unwrap_or((line, ""));
+            next = value.parse().unwrap_or(next);
+            found.push((name.trim_end_matches(',').to_owned(), next));
+            next += 1;
+        }
+        found
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_header() {
+        use number::*;
+        let expect = |name: &str, values: &[u64]| {
+            let header: Vec<_> = enum_of_header(name).into_iter().map(|v| v.1).collect();
+            assert_eq!(header, values, "{name}");
+        };
+        expect("gp_place_kind", &[0, PLACE_REGISTER.into(), PLACE_STACK.into()]);
+        expect("gp_action", &[0, ACTION_ALLOC.into(), ACTION_FREE.into(), ACTION_MOVE.into()]);
+        expect("gp_size_rule", &[0, SIZE_ARGUMENT.into(), SIZE_PRODUCT.into(), SIZE_PITCH.into()]);
+        expect(
+            "gp_function_flags",
+            &[FUNCTION_COUNT, FUNCTION_STREAM, FUNCTION_STATUS, FUNCTION_POINTER_IS_ARGUMENT].map(u64::from),
+        );
+        expect("gp_record_kind", &[RECORD_CALL, RECORD_PROCESS, RECORD_HOLD].map(u64::from));
+        expect(
+            "gp_call_flags",
+            &[
+                CALL_UNREAD_OUT,
+                CALL_UNREAD_STACK,
+                CALL_UNREAD_POINTEE,
+                CALL_NESTED_ACTION,
+                CALL_UNFINISHED,
+                CALL_KNOWN_FREE,
+            ]
+            .map(u64::from),
+        );
+        expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
+    }
+
+    #[test]
+    fn the_kernels_loss_counters_are_in_the_order_of_the_causes() {
+        let header = enum_of_header("gp_loss");
+        let (last, causes) = header.split_last().unwrap();
+        assert_eq!(last.0, "GP_LOSS_CAUSES");
+        for (name, index) in causes {
+            let cause = gpuprobe_event::LossCause::from_index(usize::try_from(*index).unwrap()).unwrap();
+            assert_eq!(name.trim_start_matches("GP_LOSS_").to_ascii_lowercase(), cause.as_str());
+        }
+    }
+
+    #[test]
+    fn short_records_are_filled_with_zero() {
+        let call: gp_call = from_bytes(&[1, 0, 0, 0, 9, 0, 0, 0, 77]);
+        assert_eq!((call.kind, call.function, call.id, call.pointee[159]), (1, 9, 77, 0));
+        assert_eq!(as_bytes(&call).len(), size_of::<gp_call>());
+    }
+}
