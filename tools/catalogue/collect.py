@@ -58,8 +58,9 @@ def collect(cache: Path) -> Catalogue:
 
         views = [Source(sources.RUNTIME_HEADERS, include, macros) for macros in sources.CUDA_VIEWS]
         declared = _read(views, RUNTIME_NAME, readings)
-        compiler = Source(sources.COMPILER_HEADERS, include, ("__CUDACC__",), cplusplus=True, tolerant=True)
-        declared |= _read([compiler], COMPILER_NAME, None)
+        register = Source(sources.REGISTER_HEADERS, include, cplusplus=True, tolerant=True)
+        launch = Source(sources.LAUNCH_HEADERS, include, sources.LAUNCH_MACROS, cplusplus=True, tolerant=True)
+        declared |= _read([register, launch], COMPILER_NAME, None)
         (shared_object,) = (library / "lib").iterdir()
         names = [name for name in exported_functions(shared_object) if "cuda" in name]
         tables["runtime"][cuda.short] = {name: declared.get(name) for name in names}
@@ -100,23 +101,29 @@ def _read(views: list[Source], pattern: re.Pattern, readings: list[Reading] | No
 
 def _rows(versions: dict[str, dict[str, Function | None]]) -> list[Row]:
     """One row for each prototype a name has had. Spelling, and names of arguments, are those of the newest header."""
-    found: dict[tuple, Row] = {}
+    rows: dict[str, list[Row]] = {}
     for version, functions in versions.items():
         for name, function in functions.items():
-            key = (name, function.types if function else None)
-            row = found.setdefault(key, Row(name, [], None))
-            row.versions.append(version)
-            row.function = _named_like(function, row.function)
-    return list(found.values())
+            history = rows.setdefault(name, [])
+            if not history or not _continues(history[-1].function, function):
+                history.append(Row(name, [], None))
+            history[-1].versions.append(version)
+            history[-1].function = function and _named(name, function)
+    return [row for history in rows.values() for row in history]
 
 
-def _named_like(newer: Function | None, older: Function | None) -> Function | None:
-    """`newer`, with names from `older` for the arguments it leaves unnamed."""
-    if newer is None:
-        return None
-    before = older.arguments if older else newer.arguments
-    named = ((kind, name or fallback) for (kind, name), (_, fallback) in zip(newer.arguments, before, strict=True))
-    return replace(newer, arguments=tuple(named))
+def _continues(older: Function | None, newer: Function | None) -> bool:
+    # A library may export a name before its header declares it (`__cudaGetKernel` in 12.0): taken to be the same.
+    return older is None or (newer is not None and newer.same_as(older))
+
+
+def _named(name: str, function: Function) -> Function:
+    if all(argument for _, argument in function.arguments):
+        return function
+    if name not in sources.ARGUMENT_NAMES:
+        raise SystemExit(f"{name} has arguments without a name: give them one in sources.py")
+    kinds = (kind for kind, _ in function.arguments)
+    return replace(function, arguments=tuple(zip(kinds, sources.ARGUMENT_NAMES[name], strict=True)))
 
 
 def _used_types(catalogue: Catalogue) -> set[str]:

@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sources import STAND_INS
@@ -19,11 +19,15 @@ class Function:
 
     result: str
     arguments: tuple[tuple[str, str], ...]
+    # Result and arguments once more: without const as spelled, and with typedefs followed.
+    types: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def types(self) -> tuple[str, ...]:
-        """What tells two prototypes of one name apart: not the names of arguments, nor what is const."""
-        return tuple(_without_const(spelled) for spelled in (self.result, *(kind for kind, _ in self.arguments)))
+    def same_as(self, other: "Function") -> bool:
+        """Whether a caller of one can call the other. Headers rename now the typedef, now the struct behind it."""
+        if len(self.types) != len(other.types):
+            return False
+        pairs = zip(self.types, other.types, strict=True)
+        return all(mine[0] == others[0] or mine[1] == others[1] for mine, others in pairs)
 
 
 @dataclass
@@ -86,6 +90,9 @@ def parse(source: Source) -> Declarations:
     found = Declarations()
     unnamed: dict[str, str] = {}
     _read_scope(tree, found, unnamed)
+    for name, function in found.functions.items():
+        plain = [_without_const(kind) for kind in (function.result, *(kind for kind, _ in function.arguments))]
+        found.functions[name] = replace(function, types=tuple((kind, _followed(kind, found)) for kind in plain))
     return found
 
 
@@ -121,6 +128,11 @@ def spell(clang_type: str) -> str:
 
 def _without_const(spelled: str) -> str:
     return re.sub(r"\s*\bconst\b\s*", " ", spelled).strip().replace("* *", "**")
+
+
+def _followed(spelled: str, found: Declarations) -> str:
+    name = spelled.rstrip("*")
+    return found.resolve(name) + spelled[len(name) :]
 
 
 def _read_scope(scope: dict, found: Declarations, unnamed: dict[str, str]) -> None:
@@ -186,12 +198,10 @@ def _constant(node: dict) -> int | None:
 
 def _record(node: dict) -> Record:
     record = Record(node.get("tagUsed") == "union")
-    nested: dict[str, Record] = {}
     last: Record | None = None
     for inner in node.get("inner", ()):
         if inner["kind"] in ("RecordDecl", "CXXRecordDecl") and inner.get("completeDefinition"):
             last = _record(inner)
-            nested[inner.get("name", "")] = last
         elif inner["kind"] == "FieldDecl":
             clang_type = inner["type"]["qualType"]
             # clang names an unnamed type by the place it stands at; such a type always precedes its field.

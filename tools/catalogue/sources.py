@@ -69,8 +69,11 @@ RUNTIME_HEADERS = (
     "cuda_vdpau_interop.h",
     "cuda_profiler_api.h",
 )
-# The calls that compiled kernels make behind the programmer's back (`__cuda...`).
-COMPILER_HEADERS = ("cuda_runtime_api.h", "crt/host_runtime.h", "crt/device_functions.h")
+# The calls that nvcc writes into programs (`__cuda...`). host_runtime.h declares them when it is included again;
+# device_functions.h does for nvcc alone, whose macro it wants to see.
+REGISTER_HEADERS = ("cuda_runtime_api.h", "crt/host_runtime.h", "crt/host_runtime.h")
+LAUNCH_HEADERS = ("cuda_runtime_api.h", "crt/device_functions.h")
+LAUNCH_MACROS = ("__CUDACC__",)
 
 # Each set of macros shows other names of the same header: the plain ones, those of per-thread default streams,
 # and every name a library has to export, the outdated ones too. The first is what programs see by default.
@@ -79,6 +82,9 @@ NVML_VIEWS = ((), ("NVML_NO_UNVERSIONED_FUNC_DEFS",))
 
 # Exported by libcuda, which no package carries, and declared in no public header.
 DRIVER_WITHOUT_PROTOTYPE = ("cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2")
+
+# Names for arguments that the headers leave without one; roles.tbl refers to them.
+ARGUMENT_NAMES = {"__cudaGetKernel": ("kernel", "entryFuncAddr")}
 
 # Headers of others. The interop headers take a few types from graphics headers, of which only the width matters;
 # cuda_fp16.h, which nccl.h includes, wants nv/target for device code alone.

@@ -40,8 +40,7 @@ def _row(row: Row) -> str:
     result, arguments = "?", "?"
     if row.function:
         result = row.function.result
-        named = (f"{kind} {name or f'arg{place}'}" for place, (kind, name) in enumerate(row.function.arguments))
-        arguments = ", ".join(named) or "void"
+        arguments = ", ".join(f"{kind} {name}" for kind, name in row.function.arguments) or "void"
     return " | ".join([row.name, _versions(row.versions), result, arguments]) + "\n"
 
 
