@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sources import STAND_INS
 
-TAG = re.compile(r"\b(?:struct|union|enum) ")
+# What clang writes into a type and the tables leave out.
+NOISE = re.compile(r"\b(?:(?:struct|union|enum) |(?:__)?restrict\b)")
 BUILTIN = re.compile(r"(?:signed |unsigned )?(?:char|short|int|long|long long|__int128)|float|double|_?Bool|bool")
 
 
@@ -122,8 +123,7 @@ def is_builtin(spelled: str) -> bool:
 
 def spell(clang_type: str) -> str:
     """clang's spelling of a type as the tables have it: no tags, no restrict, the star next to the type."""
-    plain = TAG.sub("", clang_type).replace("restrict", "").strip()
-    return re.sub(r"\s*\*\s*", "*", plain)
+    return re.sub(r"\s*\*\s*", "*", NOISE.sub("", clang_type)).strip()
 
 
 def _without_const(spelled: str) -> str:
