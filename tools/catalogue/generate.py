@@ -16,7 +16,7 @@ DIFF_LINES = 40
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cache", nargs="?", type=Path, default=ROOT / ".cache/wheels", help="folder for what is fetched")
+    parser.add_argument("cache", nargs="?", type=Path, default=ROOT / ".cache/wheels", help="folder for downloads")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table differs")
     options = parser.parse_args()
 
