@@ -1,0 +1,65 @@
+"""Fetching wheels into the cache. Only the headers and libcudart stay; the wheels themselves are large and go."""
+
+import fnmatch
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from sources import Package
+
+# The tables describe x86-64 Linux whatever machine makes them. pip takes the older manylinux tags along by itself.
+PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
+
+
+def fetch(package: Package, cache: Path) -> Path:
+    """The folder with the package's `include` and `lib`, downloaded if it is not in the cache yet."""
+    folder = cache / package.folder
+    if folder.is_dir():
+        return folder
+    print(f"fetching {package.name} {package.version}", file=sys.stderr)
+    cache.mkdir(parents=True, exist_ok=True)
+    # Unpacked beside its place and renamed at the end: an interrupted run leaves no half-filled package behind.
+    with tempfile.TemporaryDirectory(dir=cache, prefix="partial-") as partial:
+        wheel = _download(package, Path(partial))
+        unpacked = Path(partial) / "unpacked"
+        _unpack(wheel, package.keep, unpacked)
+        unpacked.rename(folder)
+    return folder
+
+
+def _download(package: Package, into: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary", ":all:", "--dest", str(into)]
+    for platform in PLATFORMS:
+        command += ["--platform", platform]
+    subprocess.run([*command, f"{package.name}=={package.version}"], check=True)
+    (wheel,) = into.glob("*.whl")
+    return wheel
+
+
+def _unpack(wheel: Path, keep: tuple[str, ...], into: Path) -> None:
+    kept = 0
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.namelist():
+            # Wheels differ in the folders above include/ and lib/, so those are cut off.
+            tail = _below_package(member)
+            if tail is None or not any(fnmatch.fnmatch(tail, pattern) for pattern in keep):
+                continue
+            target = into / tail
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, target.open("wb") as sink:
+                shutil.copyfileobj(source, sink)
+            kept += 1
+    if not kept:
+        raise SystemExit(f"{wheel.name}: none of {', '.join(keep)} inside")
+
+
+def _below_package(member: str) -> str | None:
+    parts = member.split("/")
+    for top in ("include", "lib"):
+        if top in parts and not member.endswith("/"):
+            return "/".join(parts[parts.index(top) :])
+    return None

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Makes the tables of crates/gpuprobe-event/catalogue from the public headers. See README.md beside this file."""
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+import tables
+from collect import collect
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOGUE = ROOT / "crates/gpuprobe-event/catalogue"
+DIFF_LINES = 40
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cache", nargs="?", type=Path, default=ROOT / ".cache/wheels", help="folder for downloads")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table differs")
+    options = parser.parse_args()
+
+    made = tables.all_tables(collect(options.cache))
+    if options.check:
+        return check(made)
+    for name, text in made.items():
+        (CATALOGUE / name).write_text(text)
+    return 0
+
+
+def check(made: dict[str, str]) -> int:
+    differences: list[str] = []
+    for name, text in made.items():
+        path = CATALOGUE / name
+        present = path.read_text() if path.exists() else ""
+        differences += difflib.unified_diff(
+            present.splitlines(), text.splitlines(), f"present/{name}", f"made/{name}", n=0, lineterm=""
+        )
+    for line in differences[:DIFF_LINES]:
+        print(line)
+    if len(differences) > DIFF_LINES:
+        print(f"... {len(differences) - DIFF_LINES} more lines")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Where the facts come from: which packages hold which headers. Adding a CUDA version is adding a row here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Package:
+    """One wheel. `keep` are the members worth unpacking, as suffix patterns below `include/` or `lib/`."""
+
+    name: str
+    version: str
+    keep: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        return f"{self.name}-{self.version}"
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """One CUDA version: its short name in the tables, and the packages that make it up."""
+
+    short: str
+    runtime: Package
+    compiler: Package
+    profiler: Package
+    nvml: Package
+
+
+HEADERS = ("include/*.h", "include/*.hpp")
+LIBRARY = ("lib/libcudart.so.*",)
+
+
+def _cuda(short: str, suffix: str, compiler: str, runtime: str, crt: str, profiler: str, nvml: str) -> Cuda:
+    return Cuda(
+        short,
+        Package(f"nvidia-cuda-runtime{suffix}", runtime, HEADERS + LIBRARY),
+        Package(f"{compiler}{suffix}", crt, ("include/crt/*",)),
+        Package(f"nvidia-cuda-profiler-api{suffix}", profiler, HEADERS),
+        Package(f"nvidia-nvml-dev{suffix}", nvml, HEADERS),
+    )
+
+
+# The crt/ headers, which cuda_runtime_api.h includes, were part of the compiler's package until CUDA 13.
+NVCC, CRT = "nvidia-cuda-nvcc", "nvidia-cuda-crt"
+
+# Oldest first: the order decides what a version range means and whose spelling wins.
+CUDA = (
+    _cuda("11.8", "-cu11", NVCC, runtime="11.8.89", crt="11.8.89", profiler="11.8.86", nvml="11.8.86"),
+    _cuda("12.0", "-cu12", NVCC, runtime="12.0.146", crt="12.0.140", profiler="12.0.140", nvml="12.0.140"),
+    _cuda("12.4", "-cu12", NVCC, runtime="12.4.127", crt="12.4.131", profiler="12.4.127", nvml="12.4.127"),
+    _cuda("12.8", "-cu12", NVCC, runtime="12.8.90", crt="12.8.93", profiler="12.8.90", nvml="12.8.90"),
+    _cuda("12.9", "-cu12", NVCC, runtime="12.9.79", crt="12.9.86", profiler="12.9.79", nvml="12.9.79"),
+    _cuda("13.0", "", CRT, runtime="13.0.96", crt="13.0.88", profiler="13.0.85", nvml="13.0.87"),
+    _cuda("13.4", "", CRT, runtime="13.4.92", crt="13.4.92", profiler="13.4.92", nvml="13.4.92"),
+)
+
+# nccl.h includes cuda_runtime.h, so it is read on top of the CUDA version it was built for.
+NCCL_SHORT = "2.32"
+NCCL = Package("nvidia-nccl-cu12", "2.32.3", ("include/nccl.h",))
+NCCL_CUDA = "12.9"
+
+# cudaVDPAU.h leaves it to its reader to include vdpau.h.
+DRIVER_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "vdpau/vdpau.h", "cudaVDPAU.h", "cudaProfiler.h")
+RUNTIME_HEADERS = (
+    "cuda_runtime_api.h",
+    "cuda_gl_interop.h",
+    "cuda_egl_interop.h",
+    "cuda_vdpau_interop.h",
+    "cuda_profiler_api.h",
+)
+# The calls that nvcc writes into programs (`__cuda...`). host_runtime.h declares them when it is included again;
+# device_functions.h does for nvcc alone, whose macro it wants to see.
+REGISTER_HEADERS = ("cuda_runtime_api.h", "crt/host_runtime.h", "crt/host_runtime.h")
+LAUNCH_HEADERS = ("cuda_runtime_api.h", "crt/device_functions.h")
+LAUNCH_MACROS = ("__CUDACC__",)
+
+# Each set of macros shows other names of the same header: the plain ones, those of per-thread default streams,
+# and every name a library has to export, the outdated ones too. The first is what programs see by default.
+CUDA_VIEWS = ((), ("CUDA_API_PER_THREAD_DEFAULT_STREAM",), ("__CUDA_API_VERSION_INTERNAL",))
+NVML_VIEWS = ((), ("NVML_NO_UNVERSIONED_FUNC_DEFS",))
+
+# Exported by libcuda, which no package carries, and declared in no public header.
+DRIVER_WITHOUT_PROTOTYPE = ("cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2")
+
+# Names for arguments that the headers leave without one; roles.tbl refers to them.
+ARGUMENT_NAMES = {"__cudaGetKernel": ("kernel", "entryFuncAddr")}
+
+# Headers of others. The interop headers take a few types from graphics headers, of which only the width matters;
+# cuda_fp16.h, which nccl.h includes, wants nv/target for device code alone.
+STAND_INS = {
+    "GL/gl.h": "typedef unsigned int GLenum; typedef unsigned int GLuint;",
+    "EGL/egl.h": "typedef int EGLint;",
+    "EGL/eglext.h": "typedef void *EGLImageKHR; typedef void *EGLStreamKHR; typedef void *EGLSyncKHR;",
+    "vdpau/vdpau.h": "#include <stdint.h>\n"
+    "typedef uint32_t VdpDevice; typedef uint32_t VdpOutputSurface; typedef uint32_t VdpVideoSurface;"
+    " typedef int VdpGetProcAddress(VdpDevice, uint32_t, void **);",
+    "nv/target": "",
+}
+
+# Structs whose fields the decoder reads, in the order of the table.
+STRUCTS = (
+    "dim3",
+    "cudaExtent",
+    "cudaPitchedPtr",
+    "cudaMemLocation",
+    "CUmemLocation",
+    "cudaLaunchConfig_t",
+    "CUlaunchConfig",
+    "cudaMemcpy3DParms",
+    "CUDA_MEMCPY2D",
+    "CUDA_MEMCPY3D",
+    "CUmemAllocationProp",
+    "CUDA_ARRAY_DESCRIPTOR",
+    "CUDA_ARRAY3D_DESCRIPTOR",
+    "cudaChannelFormatDesc",
+)
