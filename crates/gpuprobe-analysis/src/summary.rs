@@ -72,7 +72,11 @@ impl Summary {
                     self.memory.clear(change.tgid);
                 }
             }
-            Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
+            Event::Loss(loss) => {
+                // a trace file can claim any count
+                let room = u64::MAX - self.losses.get(loss.cause);
+                self.losses.add(loss.cause, loss.count.min(room));
+            }
         }
     }
 
@@ -163,6 +167,16 @@ mod tests {
         assert_eq!(report.processes[0].end, Some(ProcessEnd::Code(0)));
         assert_eq!(report.losses, [LossCount { cause: LossCause::RingFull, count: 5 }]);
         assert_eq!((report.first_ns, report.last_ns), (Some(0), Some(90)));
+    }
+
+    #[test]
+    fn counts_that_cannot_be_true_do_not_overflow() {
+        let loss = Event::Loss(LossEvent { at_ns: 0, cause: LossCause::TooDeep, count: u64::MAX });
+        let alloc = Event::Call(Box::new(alloc(0x10, u64::MAX, u64::MAX)));
+        let report = fed(&[loss.clone(), loss, alloc.clone(), alloc]);
+        assert_eq!(report.losses, [LossCount { cause: LossCause::TooDeep, count: u64::MAX }]);
+        assert_eq!(report.memory.allocated, Total { count: 2, bytes: u64::MAX });
+        assert_eq!(report.last_ns, Some(u64::MAX));
     }
 
     #[test]

@@ -185,7 +185,7 @@ fn losses(out: &mut String, report: &SummaryReport) {
         heading(out, "0 lost");
         return;
     }
-    let total: u64 = report.losses.iter().map(|l| l.count).sum();
+    let total = report.losses.iter().map(|l| l.count).fold(0, u64::saturating_add);
     heading(out, &format!("{total} lost"));
     for loss in &report.losses {
         line(out, format_args!("{} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
