@@ -1,1 +1,27 @@
-//! (crate docs)
+//! Events and kernel counters in, plain data out. Nothing here reads a clock, a file or a socket.
+//!
+//! Each analysis is one file with a `feed` for events and a `report` for what it found; [`Summary`] is made of them.
+#![forbid(unsafe_code)]
+
+pub mod copies;
+pub mod errors;
+pub mod functions;
+pub mod launches;
+pub mod losses;
+pub mod memory;
+pub mod processes;
+pub mod snapshot;
+pub mod summary;
+
+pub use copies::CopySummary;
+pub use errors::ErrorCount;
+pub use functions::FunctionSummary;
+pub use launches::LaunchSummary;
+pub use losses::LossCount;
+pub use memory::{KindTotal, MemorySummary, Total};
+pub use processes::{ProcessEnd, ProcessSummary};
+pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
+pub use summary::{Summary, SummaryReport};
+
+#[cfg(test)]
+pub(crate) mod samples;

@@ -1,1 +1,16 @@
-//! (crate docs)
+//! Reports and snapshots for people and for machines: text, metrics, HTTP. Nothing here touches BPF or reads a clock;
+//! sockets are opened by the caller, and only [`http`] has a runtime.
+#![forbid(unsafe_code)]
+
+pub mod classic;
+pub mod http;
+pub mod metrics;
+pub mod summary;
+mod table;
+pub mod timestamp;
+pub mod units;
+
+pub use classic::{Classic, Sections};
+pub use http::{HttpError, Latest, ServerHandle, serve};
+pub use metrics::{Format, encode};
+pub use summary::summary;

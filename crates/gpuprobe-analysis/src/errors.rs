@@ -1,0 +1,70 @@
+//! Failures, by function and name of the error.
+
+use std::collections::BTreeMap;
+
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Api, Call};
+use serde::Serialize;
+
+/// One way in which one function failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ErrorCount {
+    /// The library family.
+    pub api: Api,
+    /// The function that failed.
+    pub function: Name,
+    /// The name of the error.
+    pub error: Name,
+    /// How often.
+    pub count: u64,
+    /// Of these, how often in an outermost call: what the program itself was told. The rest happened inside another
+    /// call, which may have passed the failure on or have got along without.
+    pub outermost: u64,
+}
+
+/// Failures by function and error.
+#[derive(Debug, Default)]
+pub(crate) struct Errors {
+    counts: BTreeMap<(Api, Name, Name), (u64, u64)>,
+}
+
+impl Errors {
+    pub(crate) fn feed(&mut self, call: &Call) {
+        let Some(status) = call.status.filter(|_| call.failed()) else { return };
+        let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
+        let (all, outermost) = self.counts.entry((call.api, call.name.clone(), error)).or_default();
+        *all += 1;
+        *outermost += u64::from(call.parent.is_none());
+    }
+
+    /// The most frequent first.
+    pub(crate) fn report(&self) -> Vec<ErrorCount> {
+        let row = |((api, function, error), &(count, outermost)): (&(Api, Name, Name), &(u64, u64))| {
+            ErrorCount { api: *api, function: function.clone(), error: error.clone(), count, outermost }
+        };
+        let mut rows: Vec<_> = self.counts.iter().map(row).collect();
+        rows.sort_by_key(|e| std::cmp::Reverse((e.outermost, e.count)));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{call, inside};
+
+    #[test]
+    fn a_failure_inside_another_call_is_told_apart() {
+        let mut errors = Errors::default();
+        let inner = call(Api::Driver, "cuMemAlloc_v2", 2);
+        errors.feed(&inside(Call { error: Some(Name::Borrowed("CUDA_ERROR_OUT_OF_MEMORY")), ..inner }, 1));
+        errors.feed(&call(Api::Runtime, "cudaMalloc", 2));
+        errors.feed(&call(Api::Runtime, "cudaEventQuery", 600));
+        let report = errors.report();
+        let got: Vec<_> =
+            report.iter().map(|e| (e.function.as_ref(), e.error.as_ref(), e.count, e.outermost)).collect();
+        let expected =
+            [("cudaMalloc", "status 2", 1, 1), ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY", 1, 0)];
+        assert_eq!(got, expected);
+    }
+}

@@ -1,0 +1,125 @@
+//! Calls by function: how many, how many failed, how long they took, how many bytes they held or moved.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Api, Call};
+use serde::Serialize;
+
+/// What was seen of one function. Calls made inside another call are counted here too, on their own row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionSummary {
+    /// The library family.
+    pub api: Api,
+    /// The exported name.
+    pub name: Name,
+    /// All calls, finished or not.
+    pub calls: u64,
+    /// Of these, how many failed.
+    pub errors: u64,
+    /// Of these, how many were not seen to return.
+    pub unfinished: u64,
+    /// Time inside, over the calls that returned.
+    pub total_ns: u64,
+    /// The shortest call; 0 where none returned.
+    pub min_ns: u64,
+    /// The longest call; 0 where none returned.
+    pub max_ns: u64,
+    /// Bytes newly held or moved.
+    pub bytes: u64,
+}
+
+impl FunctionSummary {
+    /// The mean time of the calls that returned.
+    pub fn mean_ns(&self) -> Option<u64> {
+        self.total_ns.checked_div(self.calls - self.unfinished)
+    }
+}
+
+/// Calls by function.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    by_name: HashMap<(Api, Name), FunctionSummary>,
+}
+
+impl Functions {
+    pub(crate) fn feed(&mut self, call: &Call) {
+        let row = self.by_name.entry((call.api, call.name.clone())).or_insert_with(|| FunctionSummary {
+            api: call.api,
+            name: call.name.clone(),
+            calls: 0,
+            errors: 0,
+            unfinished: 0,
+            total_ns: 0,
+            min_ns: 0,
+            max_ns: 0,
+            bytes: 0,
+        });
+        match call.duration_ns() {
+            Some(ns) => {
+                let first = row.calls == row.unfinished;
+                row.min_ns = if first { ns } else { row.min_ns.min(ns) };
+                row.max_ns = row.max_ns.max(ns);
+                row.total_ns = row.total_ns.saturating_add(ns);
+            }
+            None => row.unfinished += 1,
+        }
+        row.calls += 1;
+        row.errors += u64::from(call.failed());
+        // sizes come out of a process's arguments, so their sum may be anything
+        row.bytes = row.bytes.saturating_add(call.effect.size.unwrap_or(0));
+    }
+
+    /// The rows, those that took most time first.
+    pub(crate) fn report(&self) -> Vec<FunctionSummary> {
+        let mut rows: Vec<_> = self.by_name.values().cloned().collect();
+        rows.sort_unstable_by(|a, b| {
+            let key =
+                |f: &FunctionSummary| (std::cmp::Reverse(f.total_ns), std::cmp::Reverse(f.calls), f.api);
+            key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+        });
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{call, took};
+
+    #[test]
+    fn calls_errors_and_times_add_up_per_function() {
+        let mut functions = Functions::default();
+        functions.feed(&took(call(Api::Runtime, "cudaMalloc", 0), 30));
+        functions.feed(&took(call(Api::Runtime, "cudaMalloc", 2), 10));
+        functions.feed(&crate::samples::unfinished(call(Api::Runtime, "cudaMalloc", 0)));
+        functions.feed(&took(call(Api::Driver, "cuMemAlloc_v2", 0), 99));
+        let report = functions.report();
+        assert_eq!(report.len(), 2);
+        assert_eq!(report[0].name, "cuMemAlloc_v2");
+        let malloc = &report[1];
+        assert_eq!((malloc.calls, malloc.errors, malloc.unfinished), (3, 1, 1));
+        assert_eq!((malloc.total_ns, malloc.min_ns, malloc.max_ns), (40, 10, 30));
+        assert_eq!(malloc.mean_ns(), Some(20));
+    }
+
+    #[test]
+    fn not_ready_is_no_error_and_nothing_finished_has_no_mean() {
+        let mut functions = Functions::default();
+        functions.feed(&took(call(Api::Runtime, "cudaStreamQuery", 600), 5));
+        functions.feed(&crate::samples::unfinished(call(Api::Runtime, "cudaDeviceSynchronize", 0)));
+        let report = functions.report();
+        assert_eq!((report[0].name.as_ref(), report[0].errors), ("cudaStreamQuery", 0));
+        assert_eq!((report[1].mean_ns(), report[1].min_ns), (None, 0));
+    }
+
+    #[test]
+    fn rows_of_equal_time_have_a_fixed_order() {
+        let mut functions = Functions::default();
+        for name in ["b", "a", "c"] {
+            functions.feed(&took(call(Api::Runtime, name, 0), 7));
+        }
+        let names: Vec<_> = functions.report().into_iter().map(|f| f.name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+    }
+}

@@ -1,0 +1,243 @@
+//! Memory as the events tell it: a second ledger, beside the kernel's own, for traces.
+//!
+//! Live at the end is not in itself a leak; who judges leaks needs more than this.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Call, Class, Tgid};
+use serde::Serialize;
+
+/// A number of allocations and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Total {
+    /// How many.
+    pub count: u64,
+    /// Their bytes together.
+    pub bytes: u64,
+}
+
+impl Total {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        // sizes come out of a process's arguments, so their sum may be anything
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// A total of one kind of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KindTotal {
+    /// `device`, `managed`, `pinned`...
+    pub kind: Name,
+    /// How much.
+    pub total: Total,
+}
+
+/// What happened to memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemorySummary {
+    /// Allocations that succeeded.
+    pub allocated: Total,
+    /// Outermost allocations that failed.
+    pub failed_allocations: u64,
+    /// Frees of something known.
+    pub freed: Total,
+    /// Outermost frees that failed.
+    pub failed_frees: u64,
+    /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
+    pub unknown_frees: u64,
+    /// What a process still held when it ended or ran another program: the driver frees that.
+    pub freed_by_exit: Total,
+    /// Addresses allocated again while they were still in the ledger: a free was missed.
+    pub replaced: u64,
+    /// Frees on which the kernel's ledger and this one differ; events were lost, or came before the recording.
+    pub disagreements: u64,
+    /// Live when the recording ended, by kind.
+    pub live: Vec<KindTotal>,
+}
+
+#[derive(Clone, Debug)]
+struct Block {
+    bytes: u64,
+    kind: Name,
+    since_ns: u64,
+}
+
+/// Live memory by address.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    live: HashMap<Tgid, HashMap<u64, Block>>,
+    /// Blocks whose address was given out again before their free was seen. The free of another thread leaves the
+    /// kernel's table at its entry but is told when it returns, so it may come after the next allocation.
+    replaced: HashMap<(Tgid, u64), Block>,
+    totals: MemorySummary,
+}
+
+impl Ledger {
+    /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
+    pub(crate) fn feed(&mut self, call: &Call, ended: bool) {
+        let moves = matches!(call.class, Class::Memcpy | Class::Memset);
+        let Some(duration_ns) = call.duration_ns().filter(|_| !moves) else { return };
+        if call.failed() {
+            let outermost = u64::from(call.parent.is_none());
+            match call.class {
+                Class::Alloc | Class::HostRegister => self.totals.failed_allocations += outermost,
+                Class::Free | Class::HostUnregister => self.totals.failed_frees += outermost,
+                _ => {}
+            }
+            return;
+        }
+        if call.effect.size.is_some() {
+            self.allocated(call, call.start_ns.saturating_add(duration_ns), ended);
+        }
+        let frees = matches!(call.class, Class::Free | Class::HostUnregister) && call.parent.is_none();
+        if frees || call.effect.freed.is_some() {
+            self.freed(call);
+        }
+    }
+
+    /// A process ended or runs another program: what it held is free.
+    pub(crate) fn clear(&mut self, pid: Tgid) {
+        for block in self.live.remove(&pid).unwrap_or_default().into_values() {
+            self.totals.freed_by_exit.add(block.bytes);
+        }
+        self.replaced.retain(|(tgid, _), _| *tgid != pid);
+    }
+
+    pub(crate) fn report(&self) -> MemorySummary {
+        let mut kinds: BTreeMap<&Name, Total> = BTreeMap::new();
+        for block in self.live.values().flat_map(HashMap::values) {
+            kinds.entry(&block.kind).or_default().add(block.bytes);
+        }
+        let mut live: Vec<_> =
+            kinds.into_iter().map(|(kind, total)| KindTotal { kind: kind.clone(), total }).collect();
+        live.sort_by_key(|k| std::cmp::Reverse(k.total.bytes));
+        MemorySummary { live, ..self.totals.clone() }
+    }
+
+    fn allocated(&mut self, call: &Call, since_ns: u64, ended: bool) {
+        let bytes = call.effect.size.unwrap_or(0);
+        self.totals.allocated.add(bytes);
+        if ended {
+            self.totals.freed_by_exit.add(bytes);
+            return;
+        }
+        let Some(ptr) = call.effect.ptr.filter(|&p| p != 0) else { return };
+        let kind = call.effect.kind.clone().unwrap_or(Name::Borrowed("unknown"));
+        let block = Block { bytes, kind, since_ns };
+        if let Some(old) = self.live.entry(call.tgid).or_default().insert(ptr, block) {
+            self.totals.replaced += 1;
+            self.replaced.insert((call.tgid, ptr), old);
+        }
+    }
+
+    fn freed(&mut self, call: &Call) {
+        let told = call.effect.freed;
+        if call.effect.ptr == Some(0) && told.is_none() {
+            return;
+        }
+        let block = call.effect.ptr.and_then(|ptr| self.take(call.tgid, ptr, call.start_ns));
+        let found = block.map(|b| b.bytes);
+        match told.or(found) {
+            Some(bytes) => self.totals.freed.add(bytes),
+            None => self.totals.unknown_frees += 1,
+        }
+        self.totals.disagreements += u64::from(call.effect.ptr.is_some() && told != found);
+    }
+
+    /// Takes the block that a free entered at this time meant.
+    fn take(&mut self, pid: Tgid, ptr: u64, entered_ns: u64) -> Option<Block> {
+        let blocks = self.live.get_mut(&pid)?;
+        if blocks.get(&ptr)?.since_ns > entered_ns {
+            let old = self.replaced.remove(&(pid, ptr))?;
+            self.totals.replaced -= 1;
+            return Some(old);
+        }
+        blocks.remove(&ptr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+    use crate::samples::{alloc, call, copy, free, inside, unfinished};
+
+    fn fed(calls: &[Call]) -> MemorySummary {
+        let mut ledger = Ledger::default();
+        calls.iter().for_each(|c| ledger.feed(c, false));
+        ledger.report()
+    }
+
+    fn device(count: u64, bytes: u64) -> Vec<KindTotal> {
+        vec![KindTotal { kind: Name::Borrowed("device"), total: Total { count, bytes } }]
+    }
+
+    #[test]
+    fn what_is_allocated_and_not_freed_is_live() {
+        let report = fed(&[alloc(0x10, 100, 10), alloc(0x20, 30, 11), free(0x10, Some(100), 20)]);
+        assert_eq!(report.allocated, Total { count: 2, bytes: 130 });
+        assert_eq!(report.freed, Total { count: 1, bytes: 100 });
+        assert_eq!(report.live, device(1, 30));
+        assert_eq!((report.replaced, report.disagreements, report.unknown_frees), (0, 0, 0));
+    }
+
+    #[test]
+    fn freeing_null_is_nothing_and_an_unknown_pointer_is_counted() {
+        let report = fed(&[free(0, None, 1), free(0x99, None, 2)]);
+        assert_eq!((report.unknown_frees, report.disagreements), (1, 0));
+        assert_eq!(report.freed, Total::default());
+    }
+
+    #[test]
+    fn a_free_told_late_does_not_take_the_next_owner_of_the_address() {
+        let report = fed(&[alloc(0x10, 100, 10), alloc(0x10, 50, 30), free(0x10, Some(100), 20)]);
+        assert_eq!(report.live, device(1, 50));
+        assert_eq!((report.replaced, report.disagreements), (0, 0));
+        assert_eq!(report.freed, Total { count: 1, bytes: 100 });
+    }
+
+    #[test]
+    fn an_address_given_out_twice_is_a_missed_free() {
+        let report = fed(&[alloc(0x10, 100, 10), alloc(0x10, 50, 30)]);
+        assert_eq!((report.replaced, report.live), (1, device(1, 50)));
+    }
+
+    #[test]
+    fn failures_copies_and_unfinished_calls_hold_nothing() {
+        let failed = Call { class: Class::Alloc, ..call(Api::Runtime, "cudaMalloc", 2) };
+        let inner = inside(Call { class: Class::Alloc, ..call(Api::Driver, "cuMemAlloc_v2", 2) }, 1);
+        let bad_free = Call { class: Class::Free, ..call(Api::Runtime, "cudaFree", 1) };
+        let report =
+            fed(&[inner, failed, bad_free, copy(Some("H2D"), 9, 0), unfinished(alloc(0x10, 100, 10))]);
+        let expected = MemorySummary { failed_allocations: 1, failed_frees: 1, ..MemorySummary::default() };
+        assert_eq!(report, expected);
+    }
+
+    #[test]
+    fn an_inner_free_is_not_counted_again() {
+        let inner = free(0x10, None, 21);
+        let report = fed(&[alloc(0x10, 100, 10), inside(inner, 1), free(0x10, Some(100), 20)]);
+        assert_eq!((report.freed.count, report.unknown_frees, report.disagreements), (1, 0, 0));
+    }
+
+    #[test]
+    fn the_two_ledgers_are_compared() {
+        let report = fed(&[alloc(0x10, 100, 10), free(0x10, Some(64), 20), free(0x30, Some(8), 21)]);
+        assert_eq!((report.disagreements, report.freed.bytes), (2, 72));
+    }
+
+    #[test]
+    fn the_end_of_a_process_frees_what_it_held() {
+        let mut ledger = Ledger::default();
+        ledger.feed(&alloc(0x10, 100, 10), false);
+        ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 7, 10) }, false);
+        ledger.clear(Tgid(100));
+        ledger.feed(&alloc(0x20, 5, 11), true);
+        let report = ledger.report();
+        assert_eq!(report.freed_by_exit, Total { count: 2, bytes: 105 });
+        assert_eq!(report.live, device(1, 7));
+    }
+}

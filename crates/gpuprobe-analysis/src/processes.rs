@@ -1,0 +1,128 @@
+//! The processes seen, and how they ended.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::{Call, ProcessChange, ProcessEvent, Tgid};
+use serde::Serialize;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProcessEnd {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It ended, and nobody told how.
+    Unknown,
+}
+
+impl ProcessEnd {
+    /// From a status as `wait` reports it: the signal in the low seven bits, the exit code in the next eight.
+    fn from_wait(status: Option<i32>) -> Self {
+        match status {
+            None => Self::Unknown,
+            Some(status) if status & 0x7f != 0 => Self::Signal(status & 0x7f),
+            Some(status) => Self::Code((status >> 8) & 0xff),
+        }
+    }
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessSummary {
+    /// Its pid.
+    pub pid: Tgid,
+    /// Its name when last seen.
+    pub name: String,
+    /// Calls it made, nested ones included.
+    pub calls: u64,
+    /// When it ended, if it did.
+    pub ended_ns: Option<u64>,
+    /// How it ended, if it did.
+    pub end: Option<ProcessEnd>,
+}
+
+/// Processes in the order in which they were first seen. A pid used again after an exit is another process.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    rows: Vec<ProcessSummary>,
+    latest: HashMap<Tgid, usize>,
+}
+
+impl Processes {
+    /// Notes a call, and tells whether its process had already ended: the last calls of a process may be told after
+    /// its exit.
+    pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
+        let row = self.row(call.tgid, call.start_ns, &call.process);
+        row.calls += 1;
+        row.end.is_some()
+    }
+
+    /// Notes a change.
+    pub(crate) fn feed_change(&mut self, event: &ProcessEvent) {
+        let row = self.row(event.tgid, event.at_ns, &event.process);
+        if event.change == ProcessChange::Exit {
+            row.ended_ns = Some(event.at_ns);
+            row.end = Some(ProcessEnd::from_wait(event.exit_status));
+        } else if row.name != *event.process {
+            event.process.as_ref().clone_into(&mut row.name);
+        }
+    }
+
+    pub(crate) fn report(&self) -> Vec<ProcessSummary> {
+        self.rows.clone()
+    }
+
+    /// The process that had this pid at this time.
+    fn row(&mut self, pid: Tgid, at_ns: u64, name: &str) -> &mut ProcessSummary {
+        let known = self.latest.get(&pid).copied();
+        let index =
+            known.filter(|&i| self.rows[i].ended_ns.is_none_or(|end| at_ns <= end)).unwrap_or_else(|| {
+                let name = name.to_owned();
+                self.rows.push(ProcessSummary { pid, name, calls: 0, ended_ns: None, end: None });
+                self.latest.insert(pid, self.rows.len() - 1);
+                self.rows.len() - 1
+            });
+        &mut self.rows[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+    use crate::samples::{call, process};
+
+    #[test]
+    fn a_reused_pid_is_another_process_and_late_calls_belong_to_the_first() {
+        let mut processes = Processes::default();
+        let at = |start_ns| Call { start_ns, ..call(Api::Driver, "cuInit", 0) };
+        assert!(!processes.feed_call(&at(5)));
+        processes.feed_change(&process(ProcessChange::Exit, 10, Some(9)));
+        assert!(processes.feed_call(&at(9)));
+        assert!(!processes.feed_call(&at(20)));
+        let report = processes.report();
+        assert_eq!(report.len(), 2);
+        assert_eq!((report[0].calls, report[0].end), (2, Some(ProcessEnd::Signal(9))));
+        assert_eq!((report[1].calls, report[1].end), (1, None));
+    }
+
+    #[test]
+    fn an_exec_renames_the_process() {
+        let mut processes = Processes::default();
+        processes.feed_change(&process(ProcessChange::Start, 0, None));
+        let event = ProcessEvent { process: "python".into(), ..process(ProcessChange::Exec, 1, None) };
+        processes.feed_change(&event);
+        assert_eq!(processes.report()[0].name, "python");
+    }
+
+    #[test]
+    fn a_wait_status_is_a_code_or_a_signal() {
+        assert_eq!(ProcessEnd::from_wait(Some(3 << 8)), ProcessEnd::Code(3));
+        assert_eq!(ProcessEnd::from_wait(Some(0)), ProcessEnd::Code(0));
+        assert_eq!(ProcessEnd::from_wait(Some(11 | 0x80)), ProcessEnd::Signal(11), "with a core dump");
+        assert_eq!(ProcessEnd::from_wait(None), ProcessEnd::Unknown);
+    }
+}

@@ -1,0 +1,263 @@
+//! What the daemon shows: the kernel's counters with names to them, at one moment.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuprobe_event::counters::{Allocation, CallCounts, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
+use gpuprobe_event::{Api, Class, FunctionId, Losses, Space, Tgid, catalogue};
+use serde::Serialize;
+
+use crate::losses::{LossCount, every_cause};
+
+/// How long a process is shown after its end, so that the last scrape sees its counters.
+pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
+
+/// What is known of a process besides its counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Its name.
+    pub name: String,
+    /// When it ended, on the clock of [`Inputs::now_ns`].
+    pub exited_at_ns: Option<u64>,
+}
+
+/// The probes on one library.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LibraryProbes {
+    /// The file.
+    pub path: String,
+    /// Functions with a probe.
+    pub attached: u64,
+    /// Functions that should have one and have not.
+    pub skipped: u64,
+    /// How it stands with it, in a word.
+    pub state: String,
+}
+
+/// What a snapshot is made of. Clocks are read by who fills this in.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    /// Calls, a row per process and function.
+    pub calls: &'a [CallCounts],
+    /// Memory, a row per process.
+    pub memory: &'a [ProcessMemory],
+    /// Live allocations; may be empty where nobody asked for them.
+    pub allocations: &'a [Allocation],
+    /// Names and ends of processes.
+    pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
+    /// What was lost.
+    pub losses: &'a Losses,
+    /// How the probes stand.
+    pub libraries: &'a [LibraryProbes],
+    /// Now, on the clock of [`ProcessInfo::exited_at_ns`].
+    pub now_ns: u64,
+    /// Now, in seconds since 1970.
+    pub unix_seconds: f64,
+}
+
+/// What one process did with one function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionCounts {
+    /// The library family.
+    pub api: Api,
+    /// The exported name.
+    pub function: &'static str,
+    /// What it is for.
+    pub class: Class,
+    /// Calls that returned.
+    pub calls: u64,
+    /// Of these, how many failed.
+    pub errors: u64,
+    /// Bytes allocated or moved.
+    pub bytes: u64,
+    /// Time inside.
+    pub total_ns: u64,
+    /// Distribution of that time, see [`CallCounts::latency`].
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// Live memory of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KindHeld {
+    /// The kind.
+    pub kind: Space,
+    /// Bytes live now.
+    pub live_bytes: u64,
+    /// Allocations live now.
+    pub live_allocations: u64,
+}
+
+/// What one process did to memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryCounts {
+    /// By kind, every kind once; empty where the process did nothing to memory.
+    pub held: Vec<KindHeld>,
+    /// Bytes ever allocated.
+    pub allocated_bytes: u64,
+    /// Bytes ever freed by a call.
+    pub freed_bytes: u64,
+    /// Successful frees of unknown addresses.
+    pub unknown_frees: u64,
+    /// Addresses allocated again while still live: a free was missed.
+    pub replaced: u64,
+}
+
+/// One live allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LiveAllocation {
+    /// Its address.
+    pub ptr: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Kind of memory.
+    pub kind: Space,
+    /// When it was made, on the kernel's monotonic clock.
+    pub since_ns: u64,
+}
+
+/// One run of one program in one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessSnapshot {
+    /// Its pid.
+    pub pid: Tgid,
+    /// Tells runs apart that share a pid.
+    pub instance: u64,
+    /// Its name.
+    pub name: String,
+    /// When it ended, if it did.
+    pub exited_at_ns: Option<u64>,
+    /// By function, sorted by family and name.
+    pub functions: Vec<FunctionCounts>,
+    /// Memory.
+    pub memory: MemoryCounts,
+    /// Live allocations by address; empty where they were not read.
+    pub allocations: Vec<LiveAllocation>,
+}
+
+/// Allocations and frees of all processes, also of those that are no longer shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryTotals {
+    /// Allocations that succeeded.
+    pub allocations: u64,
+    /// Allocations that failed.
+    pub failed_allocations: u64,
+    /// Frees that succeeded, those of unknown addresses too.
+    pub frees: u64,
+    /// Frees that failed.
+    pub failed_frees: u64,
+}
+
+/// Everything the daemon shows at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// When, in seconds since 1970.
+    pub unix_seconds: f64,
+    /// Processes by pid.
+    pub processes: Vec<ProcessSnapshot>,
+    /// Memory of all processes.
+    pub totals: MemoryTotals,
+    /// What was lost, every cause once.
+    pub losses: Vec<LossCount>,
+    /// How the probes stand.
+    pub libraries: Vec<LibraryProbes>,
+}
+
+impl Snapshot {
+    /// Puts the kernel's counters and the names together.
+    pub fn build(inputs: &Inputs<'_>) -> Self {
+        let mut processes = BTreeMap::new();
+        for counts in inputs.calls {
+            let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
+            add_calls(&mut process.functions, counts);
+        }
+        let mut totals = MemoryTotals::default();
+        for memory in inputs.memory {
+            totals.allocations += memory.allocations;
+            totals.failed_allocations += memory.failed_allocations;
+            totals.frees += memory.frees + memory.unknown_frees;
+            totals.failed_frees += memory.failed_frees;
+            let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
+            process.memory = memory_counts(memory);
+        }
+        for &Allocation { process, ptr, bytes, space, since_ns } in inputs.allocations {
+            let Some(process) = entry(&mut processes, inputs, process) else { continue };
+            process.allocations.push(LiveAllocation { ptr, bytes, kind: space, since_ns });
+        }
+        let mut processes: Vec<ProcessSnapshot> = processes.into_values().collect();
+        for process in &mut processes {
+            process.functions.sort_unstable_by_key(|f| (f.api, f.function));
+            process.allocations.sort_unstable_by_key(|a| a.ptr);
+        }
+        Self {
+            unix_seconds: inputs.unix_seconds,
+            processes,
+            totals,
+            losses: every_cause(inputs.losses),
+            libraries: inputs.libraries.to_vec(),
+        }
+    }
+}
+
+/// The process's row, made at its first use; `None` where it ended too long ago to be shown.
+fn entry<'a>(
+    processes: &'a mut BTreeMap<ProcessKey, ProcessSnapshot>,
+    inputs: &Inputs<'_>,
+    key: ProcessKey,
+) -> Option<&'a mut ProcessSnapshot> {
+    let info = inputs.processes.get(&key);
+    let exited_at_ns = info.and_then(|i| i.exited_at_ns);
+    if exited_at_ns.is_some_and(|at| inputs.now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS) {
+        return None;
+    }
+    Some(processes.entry(key).or_insert_with(|| ProcessSnapshot {
+        pid: key.tgid,
+        instance: key.instance,
+        // a process can be gone before anybody could ask for its name
+        name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
+        exited_at_ns,
+        functions: Vec::new(),
+        memory: MemoryCounts::default(),
+        allocations: Vec::new(),
+    }))
+}
+
+/// Adds a row. Signatures of one name are one function to people, so their rows are summed.
+fn add_calls(functions: &mut Vec<FunctionCounts>, counts: &CallCounts) {
+    let (api, function, class) = named(counts.function);
+    let known = functions.iter().position(|f| (f.api, f.function) == (api, function));
+    let Some(at) = known else {
+        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
+        functions.push(FunctionCounts { api, function, class, calls, errors, bytes, total_ns, latency });
+        return;
+    };
+    let row = &mut functions[at];
+    row.calls += counts.calls;
+    row.errors += counts.errors;
+    row.bytes = row.bytes.saturating_add(counts.bytes);
+    row.total_ns = row.total_ns.saturating_add(counts.total_ns);
+    row.latency.iter_mut().zip(counts.latency).for_each(|(sum, n)| *sum += n);
+}
+
+fn named(id: FunctionId) -> (Api, &'static str, Class) {
+    match catalogue().get(id) {
+        Some(f) => (f.api, f.name, f.class),
+        None => (Api::Driver, "unknown", Class::Other),
+    }
+}
+
+fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
+    let held = |(kind, held): (Space, &gpuprobe_event::counters::Held)| KindHeld {
+        kind,
+        live_bytes: held.live_bytes,
+        live_allocations: held.live_allocations,
+    };
+    MemoryCounts {
+        held: Space::ALL.into_iter().zip(&memory.held).map(held).collect(),
+        allocated_bytes: memory.allocated_bytes,
+        freed_bytes: memory.freed_bytes,
+        unknown_frees: memory.unknown_frees,
+        replaced: memory.replaced,
+    }
+}
+
+#[cfg(test)]
+mod tests;

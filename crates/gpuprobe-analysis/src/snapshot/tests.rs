@@ -1,0 +1,110 @@
+use gpuprobe_event::LossCause;
+use gpuprobe_event::counters::Held;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn key(tgid: u32) -> ProcessKey {
+    ProcessKey { tgid: Tgid(tgid), instance: 1 }
+}
+
+fn counts(process: ProcessKey, function: FunctionId, calls: u64) -> CallCounts {
+    let mut latency = [0; LATENCY_BUCKETS];
+    latency[10] = calls;
+    CallCounts { process, function, calls, errors: 1, bytes: 10 * calls, total_ns: 100 * calls, latency }
+}
+
+fn memory(process: ProcessKey) -> ProcessMemory {
+    let mut held = [Held::default(); Space::ALL.len()];
+    held[Space::Pinned as usize] = Held { live_bytes: 4096, live_allocations: 1 };
+    ProcessMemory {
+        process,
+        held,
+        allocated_bytes: 8192,
+        freed_bytes: 4096,
+        allocations: 2,
+        failed_allocations: 3,
+        frees: 1,
+        failed_frees: 5,
+        unknown_frees: 7,
+        replaced: 0,
+    }
+}
+
+fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u64)]) -> Snapshot {
+    let info = |&(key, at)| (key, ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at) });
+    let mut losses = Losses::default();
+    losses.add(LossCause::LiveFull, 4);
+    Snapshot::build(&Inputs {
+        calls,
+        memory,
+        allocations: &[],
+        processes: &exits.iter().map(info).collect(),
+        losses: &losses,
+        libraries: &[],
+        now_ns: 1000 * SECOND,
+        unix_seconds: 1.5,
+    })
+}
+
+fn function(name: &str) -> FunctionId {
+    catalogue().lookup(Api::Runtime, None, name).unwrap().id
+}
+
+#[test]
+fn signatures_of_one_name_are_one_function() {
+    let mut by_name: HashMap<(Api, &str), Vec<FunctionId>> = HashMap::new();
+    for f in catalogue().functions() {
+        by_name.entry((f.api, f.name)).or_default().push(f.id);
+    }
+    let ids = by_name.into_values().find(|ids| ids.len() == 2).unwrap();
+    let snapshot = built(&[counts(key(1), ids[0], 3), counts(key(1), ids[1], 4)], &[], &[]);
+    let functions = &snapshot.processes[0].functions;
+    assert_eq!(functions.len(), 1);
+    assert_eq!((functions[0].calls, functions[0].errors, functions[0].bytes), (7, 2, 70));
+    assert_eq!((functions[0].total_ns, functions[0].latency[10]), (700, 7));
+}
+
+#[test]
+fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
+    let calls = [
+        counts(key(2), function("cudaMemcpy"), 1),
+        counts(key(2), function("cudaFree"), 1),
+        counts(key(1), FunctionId(u32::MAX), 1),
+    ];
+    let snapshot = built(&calls, &[], &[]);
+    let got: Vec<_> = snapshot
+        .processes
+        .iter()
+        .map(|p| (p.pid.0, p.functions.iter().map(|f| f.function).collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(got, [(1, vec!["unknown"]), (2, vec!["cudaFree", "cudaMemcpy"])]);
+    assert_eq!(snapshot.processes[0].name, "unknown");
+}
+
+#[test]
+fn memory_is_told_by_kind_and_summed_over_processes() {
+    let snapshot = built(&[], &[memory(key(1)), memory(key(2))], &[]);
+    let held = &snapshot.processes[1].memory.held;
+    assert_eq!(held.len(), Space::ALL.len());
+    assert_eq!(held[2], KindHeld { kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
+    let totals = MemoryTotals { allocations: 4, failed_allocations: 6, frees: 16, failed_frees: 10 };
+    assert_eq!(snapshot.totals, totals);
+}
+
+#[test]
+fn a_process_is_shown_for_five_minutes_after_its_end_and_its_totals_stay() {
+    let rows = [memory(key(1)), memory(key(2))];
+    let snapshot = built(&[], &rows, &[(key(1), 700 * SECOND), (key(2), 701 * SECOND)]);
+    let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
+    assert_eq!(pids, [2]);
+    assert_eq!(snapshot.totals.allocations, 4);
+}
+
+#[test]
+fn every_cause_of_loss_is_there() {
+    let snapshot = built(&[], &[], &[]);
+    assert_eq!(snapshot.losses.len(), LossCause::ALL.len());
+    assert!(snapshot.losses.contains(&LossCount { cause: LossCause::LiveFull, count: 4 }));
+}

@@ -1,0 +1,190 @@
+//! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
+
+use gpuprobe_event::{Call, Event, Losses, ProcessChange};
+use serde::Serialize;
+
+use crate::copies::{Copies, CopySummary};
+use crate::errors::{ErrorCount, Errors};
+use crate::functions::{FunctionSummary, Functions};
+use crate::launches::LaunchSummary;
+use crate::losses::{LossCount, happened};
+use crate::memory::{Ledger, MemorySummary};
+use crate::processes::{ProcessSummary, Processes};
+
+/// What a recording came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SummaryReport {
+    /// Times of the first and of the last thing that happened, in nanoseconds since the recording began.
+    pub first_ns: Option<u64>,
+    /// See `first_ns`; the end of a call counts.
+    pub last_ns: Option<u64>,
+    /// All calls, nested ones too.
+    pub calls: u64,
+    /// Calls that were not made inside another: what the programs themselves asked for.
+    pub outermost_calls: u64,
+    /// Of the outermost calls, how many failed.
+    pub outermost_errors: u64,
+    /// Time inside outermost calls, summed over all threads.
+    pub outermost_ns: u64,
+    /// By function, those that took most time first.
+    pub functions: Vec<FunctionSummary>,
+    /// Launches.
+    pub launches: LaunchSummary,
+    /// Memory.
+    pub memory: MemorySummary,
+    /// Copies and fills by kind, most bytes first.
+    pub copies: Vec<CopySummary>,
+    /// Failures, most frequent first.
+    pub errors: Vec<ErrorCount>,
+    /// Processes, in the order in which they were first seen.
+    pub processes: Vec<ProcessSummary>,
+    /// What was lost, by cause; empty when nothing was.
+    pub losses: Vec<LossCount>,
+}
+
+/// Collects a [`SummaryReport`]. Memory used grows with functions, processes and live allocations, not with calls.
+#[derive(Debug, Default)]
+pub struct Summary {
+    first_ns: Option<u64>,
+    last_ns: Option<u64>,
+    calls: u64,
+    outermost_calls: u64,
+    outermost_errors: u64,
+    outermost_ns: u64,
+    functions: Functions,
+    launches: LaunchSummary,
+    memory: Ledger,
+    copies: Copies,
+    errors: Errors,
+    processes: Processes,
+    losses: Losses,
+}
+
+impl Summary {
+    /// Takes in one event.
+    pub fn feed(&mut self, event: &Event) {
+        match event {
+            Event::Call(call) => self.call(call),
+            Event::Process(change) => {
+                self.seen(change.at_ns, change.at_ns);
+                self.processes.feed_change(change);
+                if change.change != ProcessChange::Start {
+                    self.memory.clear(change.tgid);
+                }
+            }
+            Event::Loss(loss) => {
+                // a trace file can claim any count
+                let room = u64::MAX - self.losses.get(loss.cause);
+                self.losses.add(loss.cause, loss.count.min(room));
+            }
+        }
+    }
+
+    /// What it came to so far.
+    pub fn report(&self) -> SummaryReport {
+        SummaryReport {
+            first_ns: self.first_ns,
+            last_ns: self.last_ns,
+            calls: self.calls,
+            outermost_calls: self.outermost_calls,
+            outermost_errors: self.outermost_errors,
+            outermost_ns: self.outermost_ns,
+            functions: self.functions.report(),
+            launches: self.launches,
+            memory: self.memory.report(),
+            copies: self.copies.report(),
+            errors: self.errors.report(),
+            processes: self.processes.report(),
+            losses: happened(&self.losses),
+        }
+    }
+
+    fn call(&mut self, call: &Call) {
+        let duration_ns = call.duration_ns().unwrap_or(0);
+        self.seen(call.start_ns, call.start_ns.saturating_add(duration_ns));
+        self.calls += 1;
+        if call.parent.is_none() {
+            self.outermost_calls += 1;
+            self.outermost_errors += u64::from(call.failed());
+            self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
+        }
+        let ended = self.processes.feed_call(call);
+        self.functions.feed(call);
+        self.launches.feed(call);
+        self.memory.feed(call, ended);
+        self.copies.feed(call);
+        self.errors.feed(call);
+    }
+
+    fn seen(&mut self, from_ns: u64, to_ns: u64) {
+        self.first_ns = Some(self.first_ns.map_or(from_ns, |first| first.min(from_ns)));
+        self.last_ns = Some(self.last_ns.map_or(to_ns, |last| last.max(to_ns)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{Api, LossCause, LossEvent};
+
+    use super::*;
+    use crate::memory::Total;
+    use crate::processes::ProcessEnd;
+    use crate::samples::{alloc, call, inside, process, took};
+
+    fn fed(events: &[Event]) -> SummaryReport {
+        let mut summary = Summary::default();
+        events.iter().for_each(|e| summary.feed(e));
+        summary.report()
+    }
+
+    #[test]
+    fn nothing_comes_to_nothing() {
+        assert_eq!(fed(&[]), SummaryReport::default());
+    }
+
+    #[test]
+    fn sums_are_taken_over_outermost_calls() {
+        let inner = inside(took(call(Api::Driver, "cuMemAlloc_v2", 2), 300), 1);
+        let outer = took(call(Api::Runtime, "cudaMalloc", 2), 500);
+        let failed = |c: Call| Event::Call(Box::new(Call { status: Some(2), ..c }));
+        let report = fed(&[failed(inner), failed(outer)]);
+        assert_eq!((report.calls, report.outermost_calls, report.outermost_errors), (2, 1, 1));
+        assert_eq!(report.outermost_ns, 500);
+        assert_eq!((report.first_ns, report.last_ns), (Some(100), Some(600)));
+    }
+
+    #[test]
+    fn live_at_exit_is_freed_by_exit_and_losses_are_kept() {
+        let report = fed(&[
+            Event::Process(process(ProcessChange::Start, 0, None)),
+            Event::Call(Box::new(alloc(0x10, 4096, 50))),
+            Event::Process(process(ProcessChange::Exit, 90, Some(0))),
+            Event::Loss(LossEvent { at_ns: 95, cause: LossCause::RingFull, count: 3 }),
+            Event::Loss(LossEvent { at_ns: 96, cause: LossCause::RingFull, count: 2 }),
+        ]);
+        assert_eq!(report.memory.freed_by_exit, Total { count: 1, bytes: 4096 });
+        assert_eq!(report.memory.live, []);
+        assert_eq!(report.processes[0].end, Some(ProcessEnd::Code(0)));
+        assert_eq!(report.losses, [LossCount { cause: LossCause::RingFull, count: 5 }]);
+        assert_eq!((report.first_ns, report.last_ns), (Some(0), Some(90)));
+    }
+
+    #[test]
+    fn counts_that_cannot_be_true_do_not_overflow() {
+        let loss = Event::Loss(LossEvent { at_ns: 0, cause: LossCause::TooDeep, count: u64::MAX });
+        let alloc = Event::Call(Box::new(alloc(0x10, u64::MAX, u64::MAX)));
+        let report = fed(&[loss.clone(), loss, alloc.clone(), alloc]);
+        assert_eq!(report.losses, [LossCount { cause: LossCause::TooDeep, count: u64::MAX }]);
+        assert_eq!(report.memory.allocated, Total { count: 2, bytes: u64::MAX });
+        assert_eq!(report.last_ns, Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_fork_frees_nothing() {
+        let report = fed(&[
+            Event::Call(Box::new(alloc(0x10, 4096, 50))),
+            Event::Process(process(ProcessChange::Start, 60, None)),
+        ]);
+        assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 4096 });
+    }
+}

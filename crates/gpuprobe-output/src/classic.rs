@@ -1,0 +1,220 @@
+//! The classic display of the daemon: a block of plain text every few seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use gpuprobe_analysis::snapshot::{FunctionCounts, LiveAllocation};
+use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
+use gpuprobe_event::Class;
+
+use crate::timestamp::timestamp;
+use crate::units::{count, duration, printable};
+
+const RULE: &str = "========================";
+/// Addresses shown per process. What is more is summed up in one line, and not remembered.
+const MOST_ADDRESSES: usize = 1000;
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// Allocations and frees (`--memleak`).
+    pub memory: bool,
+    /// Launches (`--cudatrace`).
+    pub launches: bool,
+    /// Copies (`--bandwidth-util`).
+    pub copies: bool,
+}
+
+impl Sections {
+    /// Everything, and the functions that belong to no section.
+    pub const ALL: Self = Self { memory: true, launches: true, copies: true };
+
+    fn shows(self, class: Class) -> bool {
+        self == Self::ALL
+            || match class {
+                Class::Launch | Class::GraphLaunch => self.launches,
+                Class::Memcpy | Class::Memset => self.copies,
+                _ => false,
+            }
+    }
+}
+
+/// The display. It remembers the addresses it has shown, so that a freed one is seen to have gone to 0 bytes for as
+/// long as its process is shown.
+#[derive(Debug)]
+pub struct Classic {
+    sections: Sections,
+    utc_offset_seconds: i32,
+    shown: BTreeMap<(u32, u64), BTreeSet<u64>>,
+}
+
+impl Classic {
+    /// A display of these sections, with times at this offset from UTC.
+    pub fn new(sections: Sections, utc_offset_seconds: i32) -> Self {
+        Self { sections, utc_offset_seconds, shown: BTreeMap::new() }
+    }
+
+    /// The next block.
+    pub fn render(&mut self, snapshot: &Snapshot) -> String {
+        let time = timestamp(snapshot.unix_seconds, self.utc_offset_seconds);
+        let mut out = format!("{RULE}\n{time}\n\n");
+        if self.sections.memory {
+            self.memory(&mut out, snapshot);
+        }
+        if self.sections.launches || self.sections.copies {
+            self.calls(&mut out, snapshot);
+        }
+        losses(&mut out, snapshot);
+        out.push_str(RULE);
+        out.push('\n');
+        out
+    }
+
+    fn memory(&mut self, out: &mut String, snapshot: &Snapshot) {
+        let totals = snapshot.totals;
+        let lines = [
+            ("num_successful_mallocs:", totals.allocations),
+            ("num_failed_mallocs:", totals.failed_allocations),
+            ("num_successful_frees:", totals.frees),
+            ("num_failed_frees:", totals.failed_frees),
+        ];
+        for (name, n) in lines {
+            line(out, format_args!("{name:<25}{n}"));
+        }
+        out.push_str("per-process memory maps:\n");
+        let mut shown = BTreeMap::new();
+        for process in &snapshot.processes {
+            let key = (process.pid.0, process.instance);
+            let known = self.shown.remove(&key).unwrap_or_default();
+            let known = memory_map(out, process, known);
+            if !known.is_empty() {
+                shown.insert(key, known);
+            }
+        }
+        // processes that are no longer in the snapshot are forgotten here
+        self.shown = shown;
+        out.push('\n');
+    }
+
+    fn calls(&self, out: &mut String, snapshot: &Snapshot) {
+        out.push_str("calls per function:\n");
+        for process in &snapshot.processes {
+            let functions: Vec<_> =
+                process.functions.iter().filter(|f| f.calls > 0 && self.sections.shows(f.class)).collect();
+            if functions.is_empty() {
+                continue;
+            }
+            line(out, format_args!("process {} ({})", process.pid, printable(&process.name)));
+            functions.into_iter().for_each(|f| function(out, f));
+        }
+        out.push('\n');
+    }
+}
+
+/// One process's block; returns the addresses to remember.
+fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>) -> BTreeSet<u64> {
+    let live: &[LiveAllocation] = if process.exited_at_ns.is_some() { &[] } else { &process.allocations };
+    // sorted by address, so the rest lies above all that are listed
+    let (listed, rest) = live.split_at(live.len().min(MOST_ADDRESSES));
+    let mut sizes: BTreeMap<u64, u64> = live.iter().map(|a| (a.ptr, a.bytes)).collect();
+    // live ones go first; of those that are freed, as many as there is room for
+    let room = MOST_ADDRESSES - listed.len();
+    let freed: Vec<u64> = known.into_iter().filter(|ptr| !sizes.contains_key(ptr)).take(room).collect();
+    sizes.retain(|ptr, _| rest.first().is_none_or(|first| *ptr < first.ptr));
+    sizes.extend(freed.into_iter().map(|ptr| (ptr, 0)));
+    if sizes.is_empty() {
+        return BTreeSet::new();
+    }
+    line(out, format_args!("process {}", process.pid));
+    for (ptr, bytes) in &sizes {
+        line(out, format_args!("\t{ptr:#018x}: {bytes} Bytes"));
+    }
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|a| a.bytes).fold(0, u64::saturating_add);
+        line(out, format_args!("\tand {} more: {bytes} Bytes", rest.len()));
+    }
+    sizes.into_keys().collect()
+}
+
+fn function(out: &mut String, f: &FunctionCounts) {
+    let mut text = format!("\t{}: {}", f.function, count(f.calls, "call", "calls"));
+    if f.errors > 0 {
+        text += &format!(", {} failed", f.errors);
+    }
+    if f.bytes > 0 {
+        text += &format!(", {} Bytes", f.bytes);
+    }
+    let mean = f.total_ns.checked_div(f.calls).unwrap_or(0);
+    line(out, format_args!("{text}, mean {}", duration(mean)));
+}
+
+fn losses(out: &mut String, snapshot: &Snapshot) {
+    for loss in snapshot.losses.iter().filter(|l| l.count > 0) {
+        line(out, format_args!("lost {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
+    }
+}
+
+/// A line. Writing into a `String` cannot fail.
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let written = writeln!(out, "{text}");
+    debug_assert!(written.is_ok());
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{Space, Tgid};
+
+    use super::*;
+
+    fn snapshot(ptrs: impl Iterator<Item = u64>) -> Snapshot {
+        let live = |ptr| LiveAllocation { ptr, bytes: 2, kind: Space::Device, since_ns: 0 };
+        let process = ProcessSnapshot {
+            pid: Tgid(7),
+            instance: 1,
+            name: "app".to_owned(),
+            exited_at_ns: None,
+            functions: Vec::new(),
+            memory: Default::default(),
+            allocations: ptrs.map(live).collect(),
+        };
+        Snapshot { processes: vec![process], ..Snapshot::default() }
+    }
+
+    fn addresses(block: &str) -> Vec<&str> {
+        block.lines().filter_map(|l| l.strip_prefix('\t')).collect()
+    }
+
+    #[test]
+    fn a_process_with_very_many_allocations_is_summed_up() {
+        let most = MOST_ADDRESSES as u64;
+        let mut classic = Classic::new(Sections::ALL, 0);
+        let block = classic.render(&snapshot(1..=most + 3));
+        let lines = addresses(&block);
+        assert_eq!(lines.len(), MOST_ADDRESSES + 1);
+        assert_eq!(lines[0], "0x0000000000000001: 2 Bytes");
+        assert_eq!(lines[MOST_ADDRESSES], "and 3 more: 6 Bytes");
+
+        // others live now: the freed ones give way to them, and nothing is remembered beyond the bound
+        let block = classic.render(&snapshot(most + 1..=2 * most - 1));
+        let lines = addresses(&block);
+        assert_eq!(lines.len(), MOST_ADDRESSES);
+        assert_eq!(lines[..2], ["0x0000000000000001: 0 Bytes", "0x00000000000003e9: 2 Bytes"]);
+        assert_eq!(classic.shown[&(7, 1)].len(), MOST_ADDRESSES);
+    }
+
+    #[test]
+    fn an_address_used_again_shows_its_new_size() {
+        let mut classic = Classic::new(Sections::ALL, 0);
+        classic.render(&snapshot([16].into_iter()));
+        assert_eq!(addresses(&classic.render(&snapshot([].into_iter()))), ["0x0000000000000010: 0 Bytes"]);
+        assert_eq!(addresses(&classic.render(&snapshot([16].into_iter()))), ["0x0000000000000010: 2 Bytes"]);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_forgotten() {
+        let mut classic = Classic::new(Sections::ALL, 0);
+        classic.render(&snapshot([16].into_iter()));
+        classic.render(&Snapshot::default());
+        assert!(classic.shown.is_empty());
+    }
+}

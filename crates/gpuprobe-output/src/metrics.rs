@@ -1,0 +1,213 @@
+//! Metrics: one table of them, and two ways to write it down.
+//!
+//! A metric is one row of [`METRICS`], with the function that takes its samples from a snapshot.
+
+mod collect;
+mod write;
+
+use std::collections::BTreeMap;
+
+use gpuprobe_analysis::Snapshot;
+use gpuprobe_event::counters::LATENCY_BUCKETS;
+
+pub use write::Format;
+
+/// What a metric's numbers mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+    /// Always 1; its labels say it all.
+    Info,
+}
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name without `_total`, `_info`, `_bucket`, `_sum` and `_count`.
+    pub family: &'static str,
+    /// What its numbers mean.
+    pub kind: Kind,
+    /// The unit, with which the family's name ends.
+    pub unit: Option<&'static str>,
+    /// What it is, in a sentence.
+    pub help: &'static str,
+    /// The names of its labels, in order.
+    pub labels: &'static [&'static str],
+    collect: fn(&Snapshot, &mut Samples),
+}
+
+const PROCESS: &[&str] = &["pid", "process"];
+const FUNCTION: &[&str] = &["pid", "process", "api", "function"];
+const KIND: &[&str] = &["pid", "process", "kind"];
+
+const fn metric(
+    family: &'static str,
+    kind: Kind,
+    labels: &'static [&'static str],
+    help: &'static str,
+    collect: fn(&Snapshot, &mut Samples),
+) -> Metric {
+    Metric { family, kind, unit: None, help, labels, collect }
+}
+
+const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
+    Metric { unit: Some(unit), ..metric }
+}
+
+/// Every metric there is, in the order in which they are written.
+pub const METRICS: &[Metric] = &[
+    metric(
+        "gpuprobe_calls",
+        Kind::Counter,
+        FUNCTION,
+        "Calls of a GPU API function that returned.",
+        collect::calls,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_call_duration_seconds",
+            Kind::Histogram,
+            FUNCTION,
+            "Time inside a call, as its caller saw it; not the time of the work on the GPU.",
+            collect::durations,
+        ),
+        "seconds",
+    ),
+    metric(
+        "gpuprobe_errors",
+        Kind::Counter,
+        &["pid", "process", "function"],
+        "Calls that returned a failure.",
+        collect::errors,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_live_bytes",
+            Kind::Gauge,
+            KIND,
+            "Bytes allocated and not yet freed.",
+            collect::live_bytes,
+        ),
+        "bytes",
+    ),
+    metric(
+        "gpuprobe_memory_live_allocations",
+        Kind::Gauge,
+        KIND,
+        "Allocations not yet freed.",
+        collect::live_allocations,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_allocated_bytes",
+            Kind::Counter,
+            PROCESS,
+            "Bytes ever allocated.",
+            collect::allocated,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_freed_bytes",
+            Kind::Counter,
+            PROCESS,
+            "Bytes ever freed by a call; what a process holds at its end is not among them.",
+            collect::freed,
+        ),
+        "bytes",
+    ),
+    metric(
+        "gpuprobe_events_lost",
+        Kind::Counter,
+        &["cause"],
+        "Things that should have been seen and were not.",
+        collect::lost,
+    ),
+    metric(
+        "gpuprobe_probes",
+        Kind::Gauge,
+        &["library", "state"],
+        "Functions of a library by the state of their probe.",
+        collect::probes,
+    ),
+    metric(
+        "gpuprobe_build",
+        Kind::Info,
+        &["version"],
+        "The version of gpuprobe that serves these metrics.",
+        collect::build,
+    ),
+];
+
+/// The value of one series.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Number(u64),
+    Histogram(Box<Distribution>),
+}
+
+/// A histogram with the kernel's buckets, see [`LATENCY_BUCKETS`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Distribution {
+    latency: [u64; LATENCY_BUCKETS],
+    sum_ns: u64,
+    count: u64,
+}
+
+/// The series of one metric by the values of its labels. Two sources with the same labels (a process that runs its
+/// own program again under the same pid) become one series: a scrape with a series twice is refused as a whole.
+#[derive(Debug, Default)]
+struct Samples {
+    series: BTreeMap<Vec<String>, Value>,
+}
+
+impl Samples {
+    fn number(&mut self, labels: &[&str], n: u64) {
+        match self.slot(labels, || Value::Number(0)) {
+            Value::Number(sum) => *sum = sum.saturating_add(n),
+            Value::Histogram(_) => {}
+        }
+    }
+
+    fn histogram(&mut self, labels: &[&str], more: &Distribution) {
+        let empty = || {
+            Value::Histogram(Box::new(Distribution { latency: [0; LATENCY_BUCKETS], sum_ns: 0, count: 0 }))
+        };
+        match self.slot(labels, empty) {
+            Value::Histogram(sum) => {
+                sum.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum = sum.saturating_add(n));
+                sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
+                sum.count = sum.count.saturating_add(more.count);
+            }
+            Value::Number(_) => {}
+        }
+    }
+
+    fn slot(&mut self, labels: &[&str], empty: impl FnOnce() -> Value) -> &mut Value {
+        let labels = labels.iter().map(|&l| write::clean(l)).collect();
+        self.series.entry(labels).or_insert_with(empty)
+    }
+}
+
+/// All metrics of a snapshot as text.
+pub fn encode(snapshot: &Snapshot, format: Format) -> String {
+    let mut out = String::new();
+    for metric in METRICS {
+        let mut samples = Samples::default();
+        (metric.collect)(snapshot, &mut samples);
+        write::metric(&mut out, metric, &samples, format);
+    }
+    if format == Format::OpenMetrics {
+        out.push_str("# EOF\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

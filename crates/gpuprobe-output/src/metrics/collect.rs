@@ -1,0 +1,80 @@
+//! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
+
+use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
+use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
+
+use super::{Distribution, Samples};
+
+fn each_function(snapshot: &Snapshot, mut then: impl FnMut(&str, &str, &FunctionCounts)) {
+    for process in &snapshot.processes {
+        let pid = process.pid.to_string();
+        process.functions.iter().for_each(|f| then(&pid, &process.name, f));
+    }
+}
+
+fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
+        let pid = process.pid.to_string();
+        for held in &process.memory.held {
+            samples.number(&[&pid, &process.name, held.kind.as_str()], value(held));
+        }
+    }
+}
+
+fn each_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&ProcessSnapshot) -> u64) {
+    for process in snapshot.processes.iter().filter(|p| !p.memory.held.is_empty()) {
+        samples.number(&[&process.pid.to_string(), &process.name], value(process));
+    }
+}
+
+pub(super) fn calls(snapshot: &Snapshot, samples: &mut Samples) {
+    each_function(snapshot, |pid, process, f| {
+        samples.number(&[pid, process, f.api.as_str(), f.function], f.calls);
+    });
+}
+
+pub(super) fn durations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_function(snapshot, |pid, process, f| {
+        // the count is that of the buckets: rows are read while they change, and a histogram must add up
+        let count = f.latency.iter().sum();
+        let distribution = Distribution { latency: f.latency, sum_ns: f.total_ns, count };
+        samples.histogram(&[pid, process, f.api.as_str(), f.function], &distribution);
+    });
+}
+
+pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
+    each_function(snapshot, |pid, process, f| samples.number(&[pid, process, f.function], f.errors));
+}
+
+pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
+    each_kind(snapshot, samples, |held| held.live_bytes);
+}
+
+pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_kind(snapshot, samples, |held| held.live_allocations);
+}
+
+pub(super) fn allocated(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.allocated_bytes);
+}
+
+pub(super) fn freed(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.freed_bytes);
+}
+
+pub(super) fn lost(snapshot: &Snapshot, samples: &mut Samples) {
+    for loss in &snapshot.losses {
+        samples.number(&[loss.cause.as_str()], loss.count);
+    }
+}
+
+pub(super) fn probes(snapshot: &Snapshot, samples: &mut Samples) {
+    for library in &snapshot.libraries {
+        samples.number(&[&library.path, "attached"], library.attached);
+        samples.number(&[&library.path, "skipped"], library.skipped);
+    }
+}
+
+pub(super) fn build(_: &Snapshot, samples: &mut Samples) {
+    samples.number(&[env!("CARGO_PKG_VERSION")], 1);
+}

@@ -1,0 +1,193 @@
+//! The summary of a recording, for people.
+
+use std::fmt::Write;
+
+use gpuprobe_analysis::{
+    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessSummary, SummaryReport, Total,
+};
+
+use crate::table::{Align, rows};
+use crate::units::{bytes, count, duration, printable};
+
+/// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
+pub fn summary(report: &SummaryReport) -> String {
+    let mut out = header(report);
+    functions(&mut out, &report.functions);
+    launches(&mut out, report);
+    copies(&mut out, report);
+    memory(&mut out, &report.memory);
+    errors(&mut out, &report.errors);
+    processes(&mut out, &report.processes);
+    losses(&mut out, report);
+    out
+}
+
+fn header(report: &SummaryReport) -> String {
+    let span = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
+    let nested = match report.calls - report.outermost_calls {
+        0 => String::new(),
+        n => format!(" and {n} inside them"),
+    };
+    format!(
+        "{}{nested} in {} over {}, {}, {}\n",
+        count(report.outermost_calls, "call", "calls"),
+        count(report.processes.len() as u64, "process", "processes"),
+        duration(span),
+        count(report.outermost_errors, "error", "errors"),
+        format_args!("{} in calls", duration(report.outermost_ns)),
+    )
+}
+
+/// A heading with an empty line before it.
+fn heading(out: &mut String, text: &str) {
+    out.push('\n');
+    out.push_str(text);
+    out.push('\n');
+}
+
+/// A line under a heading. Writing into a `String` cannot fail.
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let written = writeln!(out, "  {text}");
+    debug_assert!(written.is_ok());
+}
+
+fn functions(out: &mut String, functions: &[FunctionSummary]) {
+    use Align::{Left, Right};
+    if functions.is_empty() {
+        return;
+    }
+    let titles = ["function", "calls", "errors", "total", "mean", "max", "bytes"];
+    let mut table = vec![titles.map(str::to_owned).to_vec()];
+    for f in functions {
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+        let returned = f.calls > f.unfinished;
+        table.push(vec![
+            printable(&f.name).into_owned(),
+            f.calls.to_string(),
+            f.errors.to_string(),
+            time(returned.then_some(f.total_ns)),
+            time(f.mean_ns()),
+            time(returned.then_some(f.max_ns)),
+            if f.bytes == 0 { "-".to_owned() } else { bytes(f.bytes) },
+        ]);
+    }
+    out.push('\n');
+    rows(out, "", &[Left, Right, Right, Right, Right, Right, Right], &table);
+    let unfinished: u64 = functions.iter().map(|f| f.unfinished).sum();
+    if unfinished > 0 {
+        line(out, format_args!("{} not seen to return", count(unfinished, "call", "calls")));
+    }
+}
+
+fn launches(out: &mut String, report: &SummaryReport) {
+    let launches = report.launches;
+    if launches.kernels + launches.graphs == 0 {
+        return;
+    }
+    heading(out, "launches");
+    if launches.kernels > 0 {
+        line(out, format_args!("{}", count(launches.kernels, "kernel launch", "kernel launches")));
+    }
+    if launches.graphs > 0 {
+        line(out, format_args!("{}", count(launches.graphs, "graph launch", "graph launches")));
+    }
+}
+
+fn copies(out: &mut String, report: &SummaryReport) {
+    if report.copies.is_empty() {
+        return;
+    }
+    heading(out, "copies");
+    let row = |c: &gpuprobe_analysis::CopySummary| {
+        vec![printable(&c.kind).into_owned(), count(c.calls, "call", "calls"), bytes(c.bytes)]
+    };
+    let table: Vec<_> = report.copies.iter().map(row).collect();
+    rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
+}
+
+fn memory(out: &mut String, memory: &MemorySummary) {
+    if *memory == MemorySummary::default() {
+        return;
+    }
+    heading(out, "memory");
+    let mut table = Vec::new();
+    let mut row = |what: String, total: Total, noun: (&str, &str)| {
+        if total.count > 0 {
+            table.push(vec![what, count(total.count, noun.0, noun.1), bytes(total.bytes)]);
+        }
+    };
+    let allocations = ("allocation", "allocations");
+    row("allocated".to_owned(), memory.allocated, allocations);
+    row("freed".to_owned(), memory.freed, ("free", "frees"));
+    row("freed by exit".to_owned(), memory.freed_by_exit, allocations);
+    for kind in &memory.live {
+        row(format!("live at the end, {}", printable(&kind.kind)), kind.total, allocations);
+    }
+    rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
+    let notes = [
+        (memory.failed_allocations, "allocations that failed"),
+        (memory.failed_frees, "frees that failed"),
+        (memory.unknown_frees, "frees of addresses not seen allocated"),
+        (memory.replaced, "addresses allocated again without a free seen between"),
+        (memory.disagreements, "frees on which the events and the kernel's table differ"),
+    ];
+    for (n, what) in notes.into_iter().filter(|&(n, _)| n > 0) {
+        line(out, format_args!("{what}: {n}"));
+    }
+    if !memory.live.is_empty() || memory.freed_by_exit.count > 0 {
+        line(out, format_args!("(memory held to the end is not in itself a leak)"));
+    }
+}
+
+fn errors(out: &mut String, errors: &[ErrorCount]) {
+    if errors.is_empty() {
+        return;
+    }
+    heading(out, "errors");
+    let row = |e: &ErrorCount| {
+        let inner = match (e.outermost, e.count - e.outermost) {
+            (_, 0) => String::new(),
+            (0, _) => "inside other calls".to_owned(),
+            (_, n) => format!("{n} of them inside other calls"),
+        };
+        vec![
+            printable(&e.function).into_owned(),
+            printable(&e.error).into_owned(),
+            e.count.to_string(),
+            inner,
+        ]
+    };
+    let table: Vec<_> = errors.iter().map(row).collect();
+    rows(out, "  ", &[Align::Left, Align::Left, Align::Right, Align::Left], &table);
+}
+
+fn processes(out: &mut String, processes: &[ProcessSummary]) {
+    if processes.is_empty() {
+        return;
+    }
+    heading(out, "processes");
+    let row = |p: &ProcessSummary| {
+        let end = match p.end {
+            None => "running".to_owned(),
+            Some(ProcessEnd::Code(code)) => format!("exit {code}"),
+            Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
+            Some(ProcessEnd::Unknown) => "ended".to_owned(),
+        };
+        let name = printable(&p.name).into_owned();
+        vec![p.pid.to_string(), name, count(p.calls, "call", "calls"), end]
+    };
+    let table: Vec<_> = processes.iter().map(row).collect();
+    rows(out, "  ", &[Align::Right, Align::Left, Align::Right, Align::Left], &table);
+}
+
+fn losses(out: &mut String, report: &SummaryReport) {
+    if report.losses.is_empty() {
+        heading(out, "0 lost");
+        return;
+    }
+    let total = report.losses.iter().map(|l| l.count).fold(0, u64::saturating_add);
+    heading(out, &format!("{total} lost"));
+    for loss in &report.losses {
+        line(out, format_args!("{} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
+    }
+}

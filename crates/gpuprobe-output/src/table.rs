@@ -1,0 +1,45 @@
+//! Columns that line up.
+
+/// Which side of its column a text keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// Appends rows as lines, each column as wide as its widest text, two spaces between, nothing after the last.
+pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<String>]) {
+    let width = |column: usize| {
+        rows.iter().filter_map(|r| r.get(column)).map(|t| t.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..align.len()).map(width).collect();
+    for row in rows {
+        let mut line = indent.to_owned();
+        for (i, text) in row.iter().enumerate() {
+            let gap = if i == 0 { "" } else { "  " };
+            let width = widths.get(i).copied().unwrap_or(0);
+            line += gap;
+            line += &match align.get(i) {
+                Some(Align::Right) => format!("{text:>width$}"),
+                _ => format!("{text:<width$}"),
+            };
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_tail() {
+        let table = [vec!["name", "n"], vec!["a", "100"], vec!["ü", ""]];
+        let table: Vec<Vec<String>> =
+            table.iter().map(|r| r.iter().map(|&t| t.to_owned()).collect()).collect();
+        let mut out = String::new();
+        rows(&mut out, " ", &[Align::Left, Align::Right], &table);
+        assert_eq!(out, " name    n\n a     100\n ü\n");
+    }
+}

@@ -1,0 +1,56 @@
+//! Whole outputs against files. Set `GPUPROBE_BLESS` to write the files anew, then read the difference.
+
+mod samples;
+
+use gpuprobe_analysis::{Snapshot, Summary};
+use gpuprobe_output::{Classic, Format, Sections, encode, summary};
+use samples::{classic_sequence, events, snapshot};
+
+fn check(name: &str, got: &str) {
+    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("GPUPROBE_BLESS").is_some() {
+        std::fs::write(&path, got).expect(&path);
+    }
+    assert_eq!(got, std::fs::read_to_string(&path).expect(&path), "{path}");
+}
+
+#[test]
+fn the_summary_of_a_recording() {
+    let mut collected = Summary::default();
+    events().iter().for_each(|e| collected.feed(e));
+    check("summary.txt", &summary(&collected.report()));
+}
+
+#[test]
+fn the_summary_of_nothing() {
+    check("summary_empty.txt", &summary(&Summary::default().report()));
+}
+
+#[test]
+fn metrics_as_prometheus_text() {
+    check("metrics_prometheus.txt", &encode(&snapshot(), Format::Prometheus));
+}
+
+#[test]
+fn metrics_as_open_metrics() {
+    check("metrics_openmetrics.txt", &encode(&snapshot(), Format::OpenMetrics));
+}
+
+#[test]
+fn the_classic_display_of_memory_over_time() {
+    let memory = Sections { memory: true, launches: false, copies: false };
+    let mut classic = Classic::new(memory, 0);
+    let text: String = classic_sequence().iter().map(|s: &Snapshot| classic.render(s)).collect();
+    check("classic_memory.txt", &text);
+}
+
+#[test]
+fn the_classic_display_of_everything() {
+    check("classic_all.txt", &Classic::new(Sections::ALL, 3600).render(&snapshot()));
+}
+
+#[test]
+fn the_classic_display_of_launches_alone() {
+    let launches = Sections { memory: false, launches: true, copies: false };
+    check("classic_launches.txt", &Classic::new(launches, 0).render(&snapshot()));
+}

@@ -1,0 +1,202 @@
+//! A recording and snapshots with known numbers.
+
+use std::collections::HashMap;
+
+use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{
+    Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, Space,
+    Tgid, Tid, catalogue,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
+    let function = catalogue().lookup(api, None, name).expect(name);
+    Call {
+        id,
+        parent: None,
+        start_ns: id * 1_000_000,
+        outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns },
+        tgid: Tgid(4242),
+        tid: Tid(4242),
+        process: "train\x1b[31m".into(),
+        api,
+        name: Name::Borrowed(function.name),
+        class: function.class,
+        status: Some(status),
+        error: gpuprobe_event::decode::error_name(function, status),
+        args: None,
+        effect: Effect::default(),
+    }
+}
+
+fn inside(call: Call, parent: u64) -> Event {
+    Event::Call(Box::new(Call { parent: Some(parent), ..call }))
+}
+
+fn with(call: Call, effect: Effect) -> Event {
+    Event::Call(Box::new(Call { effect, ..call }))
+}
+
+fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>) -> Event {
+    Event::Process(ProcessEvent {
+        id: 0,
+        at_ns,
+        change,
+        tgid: Tgid(tgid),
+        tid: Tid(tgid),
+        process: "train\x1b[31m".into(),
+        parent: Some(Tgid(1)),
+        exit_status,
+    })
+}
+
+/// A program that allocates three times, fails once, copies, launches, frees one block and is killed.
+pub(crate) fn events() -> Vec<Event> {
+    use Api::{Driver, Runtime};
+    let memory = |ptr, size, kind| Effect {
+        size: Some(size),
+        ptr: Some(ptr),
+        kind: Some(Name::Borrowed(kind)),
+        ..Effect::default()
+    };
+    let moved =
+        |size, kind| Effect { size: Some(size), kind: Some(Name::Borrowed(kind)), ..Effect::default() };
+    let other = |event: Event| match event {
+        Event::Call(call) => Event::Call(Box::new(Call { tgid: Tgid(77), process: "idle".into(), ..*call })),
+        event => event,
+    };
+    let mut events = vec![
+        change(ProcessChange::Start, 0, 4242, None),
+        inside(call(2, Driver, "cuMemAlloc_v2", 80_000, 0), 1),
+        with(call(1, Runtime, "cudaMalloc", 90_000, 0), memory(0x7f00_0000, 8 * MIB, "device")),
+        with(call(3, Runtime, "cudaMalloc", 70_000, 0), memory(0x7f80_0000, 8 * MIB, "device")),
+        with(call(4, Runtime, "cudaMallocHost", 1_300_000, 0), memory(0x5500_0000, 4096, "pinned")),
+        inside(call(6, Driver, "cuMemAlloc_v2", 2000, 2), 5),
+        Event::Call(Box::new(call(5, Runtime, "cudaMalloc", 3000, 2))),
+        with(call(7, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, "H2D")),
+        with(call(8, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, "H2D")),
+        with(call(9, Runtime, "cudaMemcpy", 400, 0), moved(12, "D2H")),
+        with(call(10, Runtime, "cudaMemset", 9000, 0), Effect { size: Some(MIB), ..Effect::default() }),
+    ];
+    events.extend((11..=15).map(|id| Event::Call(Box::new(call(id, Runtime, "cudaLaunchKernel", 4500, 0)))));
+    events.extend([
+        Event::Call(Box::new(call(16, Runtime, "cudaStreamQuery", 700, 600))),
+        with(
+            call(17, Runtime, "cudaFree", 110_000, 0),
+            Effect { freed: Some(8 * MIB), ptr: Some(0x7f80_0000), ..Effect::default() },
+        ),
+        with(call(18, Runtime, "cudaFree", 200, 0), Effect { ptr: Some(0), ..Effect::default() }),
+        other(with(call(19, Runtime, "cudaMalloc", 50_000, 0), memory(0x7f00_0000, 3 * MIB / 2, "device"))),
+        Event::Call(Box::new(Call {
+            outcome: Outcome::Unfinished,
+            status: None,
+            ..call(20, Runtime, "cudaDeviceSynchronize", 0, 0)
+        })),
+        change(ProcessChange::Exit, 2_500_000_000, 4242, Some(9)),
+        Event::Loss(LossEvent { at_ns: 2_500_000_000, cause: LossCause::RingFull, count: 12 }),
+    ]);
+    events
+}
+
+fn key(tgid: u32, instance: u64) -> ProcessKey {
+    ProcessKey { tgid: Tgid(tgid), instance }
+}
+
+/// Calls that took 2^`log2` nanoseconds each.
+fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) -> CallCounts {
+    let function = catalogue().lookup(api, None, name).expect(name).id;
+    let mut latency = [0; LATENCY_BUCKETS];
+    latency[log2] = calls;
+    CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, latency }
+}
+
+fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
+    let mut held = [Held::default(); Space::ALL.len()];
+    held[Space::Device as usize] = device;
+    ProcessMemory {
+        process,
+        held,
+        allocated_bytes: 24_000_000,
+        freed_bytes: 24_000_000 - device.live_bytes,
+        allocations: 3,
+        failed_allocations: 0,
+        frees: 3 - device.live_allocations,
+        failed_frees: 0,
+        unknown_frees: 0,
+        replaced: 0,
+    }
+}
+
+/// Two running processes, one of them twice under the same pid, and one that has ended.
+pub(crate) fn snapshot() -> Snapshot {
+    let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
+    let mut copies = counts(train, Api::Driver, "cuMemcpyHtoD_v2", 4, 21);
+    (copies.bytes, copies.errors) = (32_000_000, 1);
+    let calls = [
+        counts(train, Api::Driver, "cuLaunchKernel", 1000, 12),
+        counts(again, Api::Driver, "cuLaunchKernel", 1, 31),
+        copies,
+        counts(train, Api::Driver, "cuCtxSynchronize", 2, 0),
+        counts(ended, Api::Runtime, "cudaMalloc", 3, 16),
+    ];
+    let held = Held { live_bytes: 8_000_000, live_allocations: 1 };
+    let info = |name: &str, exited_at_ns| ProcessInfo { name: name.to_owned(), exited_at_ns };
+    let mut losses = Losses::default();
+    losses.add(LossCause::CountersFull, 5);
+    Snapshot::build(&Inputs {
+        calls: &calls,
+        memory: &[memory(train, held), memory(ended, held)],
+        allocations: &[allocation(train, 0x7989_d800_0000)],
+        processes: &HashMap::from([
+            (train, info("a\"b\\c\nd", None)),
+            (again, info("a\"b\\c\nd", None)),
+            (ended, info("short", Some(1))),
+        ]),
+        losses: &losses,
+        libraries: &[LibraryProbes {
+            path: "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14".to_owned(),
+            attached: 412,
+            skipped: 1,
+            state: "attached".to_owned(),
+        }],
+        now_ns: 2,
+        unix_seconds: 1_733_143_016.0,
+    })
+}
+
+fn allocation(process: ProcessKey, ptr: u64) -> Allocation {
+    Allocation { process, ptr, bytes: 8_000_000, space: Space::Device, since_ns: 0 }
+}
+
+/// A program that allocates three blocks, frees two, and ends with the third.
+pub(crate) fn classic_sequence() -> Vec<Snapshot> {
+    const BLOCKS: [u64; 3] = [0x7989_d800_0000, 0x7989_dcc0_0000, 0x7989_dd40_0000];
+    let app = key(246_649, 1);
+    let at = |unix_seconds, live: Option<usize>, exited_at_ns| {
+        let allocations: Vec<_> =
+            BLOCKS.iter().take(live.unwrap_or(0)).map(|&p| allocation(app, p)).collect();
+        let held = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
+        Snapshot::build(&Inputs {
+            calls: &[],
+            memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
+            allocations: &allocations,
+            processes: &HashMap::from([(app, ProcessInfo { name: "app".to_owned(), exited_at_ns })]),
+            losses: &Losses::default(),
+            libraries: &[],
+            now_ns: 10,
+            unix_seconds,
+        })
+    };
+    vec![
+        at(1_733_143_016.0, None, None),
+        at(1_733_143_019.0, Some(3), None),
+        at(1_733_143_031.0, Some(3), None),
+        at(1_733_143_034.0, Some(1), None),
+        // the kernel's row still holds one block; that the process has ended is what frees it
+        at(1_733_143_037.0, Some(1), Some(5)),
+        at(1_733_143_040.0, None, None),
+    ]
+}
