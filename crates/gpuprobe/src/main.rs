@@ -1,1 +1,59 @@
-fn main() {}
+//! gpuprobe: what any process does to the NVIDIA GPUs of this host, live.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod cmd;
+mod launch;
+mod probes;
+mod select;
+mod signals;
+mod trace_file;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    // a closed pipe ends us as it ends every other tool: quietly
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let status = if error.use_stderr() { 2 } else { 0 };
+            // nothing is left to be told when even this cannot be printed
+            drop(error.print());
+            return ExitCode::from(status);
+        }
+    };
+    let done = match cli.command {
+        Some(Command::Run(args)) => cmd::run::run(&args),
+        Some(Command::Daemon(args)) => cmd::daemon::run(&args),
+        Some(Command::List(args)) => cmd::list::run(&args),
+        Some(Command::Doctor(args)) => cmd::doctor::run(&args),
+        Some(Command::Demo(args)) => cmd::demo::run(&args),
+        Some(Command::Exec(args)) => cmd::exec::run(&args),
+        None if cli.daemon.is_default() => {
+            drop(Cli::command().print_help());
+            Ok(2)
+        }
+        None => cmd::daemon::run(&cli.daemon),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            if !is_broken_pipe(&error) {
+                eprintln!("gpuprobe: {error:#}");
+            }
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// Whoever read our output has had enough.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+}

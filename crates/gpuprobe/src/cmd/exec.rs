@@ -1,0 +1,16 @@
+//! The other half of `launch`: stops, and becomes the command when it is let go.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use nix::sys::signal::{Signal, raise};
+
+use crate::cli::ExecArgs;
+
+pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
+    let [program, name, arguments @ ..] = args.command.as_slice() else { bail!("nothing to run") };
+    raise(Signal::SIGSTOP)?;
+    let error = Command::new(program).arg0(name).args(arguments).exec();
+    bail!("cannot run {}: {error}", program.display());
+}

@@ -1,0 +1,8 @@
+//! One file per subcommand.
+
+pub(crate) mod daemon;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod list;
+pub(crate) mod run;

@@ -1,0 +1,152 @@
+//! `gpuprobe run`: a command from its first instruction to its end.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+use gpuprobe_analysis::Summary;
+use gpuprobe_capture::{Batch, Collect};
+use gpuprobe_event::trace::{End, FORMAT, Meta};
+use gpuprobe_event::{Event, LossEvent, Tgid};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cli::{AttachArgs, RunArgs};
+use crate::launch::Launched;
+use crate::probes::{Probes, config};
+use crate::select::Selection;
+use crate::signals::Signals;
+use crate::trace_file::TraceFile;
+
+/// How long records may wait in the ring before they are looked at without being called.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &RunArgs) -> Result<u8> {
+    let selection = Selection::from_globs(&args.events)?;
+    let recorded = record(&args.command, selection, &args.attach, args.output.as_deref())?;
+    let text = gpuprobe_output::summary(&recorded.summary.report());
+    eprint!("{text}");
+    let path = recorded.trace.finish(&recorded.end)?;
+    eprintln!("trace: {}", path.display());
+    Ok(recorded.status)
+}
+
+/// A command that was recorded to its end.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) summary: Summary,
+    pub(crate) trace: TraceFile,
+    pub(crate) end: End,
+    pub(crate) status: u8,
+}
+
+/// Runs a command under the probes.
+pub(crate) fn record(
+    command: &[OsString],
+    selection: Selection,
+    attach: &AttachArgs,
+    output: Option<&Path>,
+) -> Result<Recorded> {
+    let config = gpuprobe_capture::CaptureConfig { only_targets: true, hold: true, ..config(attach) };
+    let probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
+    // before any thread is made, and before the command, so that none of them is hit by a signal meant for us
+    let signals = Signals::hold_back()?;
+    let launched = Launched::stopped(command)?;
+    let trace = match TraceFile::create(output, &meta(&probes, command)) {
+        Ok(trace) => trace,
+        Err(error) => {
+            launched.signal(Signal::SIGKILL);
+            return Err(error);
+        }
+    };
+    probes.capture.add_target(launched.tgid())?;
+    launched.go()?;
+    let mut recording = Recording { probes, trace, summary: Summary::default(), signals, launched };
+    let status = recording.until_the_end()?;
+    recording.finish(status)
+}
+
+fn meta(probes: &Probes, command: &[OsString]) -> Meta {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let driver = read("/sys/module/nvidia/version");
+    Meta {
+        format: FORMAT,
+        gpuprobe: env!("CARGO_PKG_VERSION").to_owned(),
+        host: read("/proc/sys/kernel/hostname"),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        driver: (!driver.is_empty()).then_some(driver),
+        clock: "monotonic".to_owned(),
+        start_unix: probes.capture.clock().start_unix(),
+        command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+    }
+}
+
+struct Recording {
+    probes: Probes,
+    trace: TraceFile,
+    summary: Summary,
+    signals: Signals,
+    launched: Launched,
+}
+
+impl Recording {
+    fn until_the_end(&mut self) -> Result<u8> {
+        loop {
+            self.probes.capture.wait(&[self.signals.fd()], LOOK_EVERY);
+            for arrived in self.signals.take() {
+                if arrived.from_process {
+                    self.launched.signal(arrived.signal);
+                }
+            }
+            // asked before the rings are read: what the command did up to its end is then in them
+            let ended = self.launched.ended()?;
+            let batch = self.probes.capture.take()?;
+            self.take(batch);
+            if let Some(status) = ended {
+                return Ok(status);
+            }
+        }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        for tgid in batch.holds {
+            self.probes.attach_loader_of(tgid);
+            if let Err(error) = self.probes.attach_process(tgid) {
+                eprintln!("gpuprobe: process {tgid} is not fully watched: {error:#}");
+            }
+            let_go(tgid);
+        }
+        for event in &batch.events {
+            self.summary.feed(event);
+            self.trace.event(event);
+        }
+    }
+
+    fn finish(mut self, status: u8) -> Result<Recorded> {
+        let at_ns = self.probes.capture.clock().elapsed_ns();
+        // children that outlive the command run on, unwatched; none may be left waiting for us
+        let last = self.probes.capture.detach()?;
+        last.holds.iter().copied().for_each(let_go);
+        self.take(Batch { holds: Vec::new(), ..last });
+        let losses = self.probes.capture.losses()?;
+        for (cause, count) in losses.iter() {
+            let event = Event::Loss(LossEvent { at_ns, cause, count });
+            self.summary.feed(&event);
+            self.trace.event(&event);
+        }
+        let end = End {
+            seconds: at_ns as f64 / 1e9,
+            lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
+            skipped: self.probes.skipped().collect(),
+            exit_status: Some(status.into()),
+            ..End::default()
+        };
+        Ok(Recorded { summary: self.summary, trace: self.trace, end, status })
+    }
+}
+
+/// Continues a process that stopped itself. It may have been killed meanwhile, which is no concern of ours.
+fn let_go(tgid: Tgid) {
+    drop(kill(Pid::from_raw(tgid.0.cast_signed()), Signal::SIGCONT));
+}

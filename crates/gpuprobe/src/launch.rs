@@ -1,0 +1,111 @@
+//! Starts a command so that nothing of it runs before it is watched.
+//!
+//! The command is started by a copy of this program that stops itself; once it is watched it is let go, and becomes
+//! the command by exec.
+
+use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, bail};
+use gpuprobe_event::Tgid;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// A command that was started.
+#[derive(Debug)]
+pub(crate) struct Launched {
+    child: Child,
+}
+
+impl Launched {
+    /// Starts the command up to the point where it would exec.
+    pub(crate) fn stopped(command: &[OsString]) -> Result<Self> {
+        let Some(program) = command.first() else { bail!("no command given") };
+        let found = find(Path::new(program))?;
+        let mut words = vec![found.into_os_string()];
+        words.extend_from_slice(command);
+        // the copy gets the path that was found and, as argument 0, the name that was given
+        let child = Command::new("/proc/self/exe")
+            .arg("__exec")
+            .arg("--")
+            .args(words)
+            .spawn()
+            .context("cannot start a process")?;
+        let launched = Self { child };
+        match waitpid(launched.pid(), Some(WaitPidFlag::WUNTRACED)) {
+            Ok(WaitStatus::Stopped(..)) => Ok(launched),
+            other => bail!("the process for the command ended before it could be watched: {other:?}"),
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    pub(crate) fn tgid(&self) -> Tgid {
+        Tgid(self.child.id())
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go(&self) -> Result<()> {
+        kill(self.pid(), Signal::SIGCONT).context("cannot continue the command")
+    }
+
+    /// Passes a signal on.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // it may have ended in this moment; then the signal has nobody left to tell
+        drop(kill(self.pid(), signal));
+    }
+
+    /// How it ended, as a shell says it: the exit status, or 128 plus the signal; `None` while it runs.
+    pub(crate) fn ended(&self) -> Result<Option<u8>> {
+        let status = waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command")?;
+        Ok(match status {
+            WaitStatus::Exited(_, code) => Some(u8::try_from(code & 0xff).unwrap_or(1)),
+            WaitStatus::Signaled(_, signal, _) => Some(u8::try_from(128 + signal as i32).unwrap_or(1)),
+            _ => None,
+        })
+    }
+}
+
+/// The file that a shell would run.
+fn find(program: &Path) -> Result<PathBuf> {
+    let shown = program.display();
+    if program.components().count() > 1 {
+        return match executable(program) {
+            Some(true) => Ok(program.to_owned()),
+            Some(false) => bail!("{shown} cannot be run: it is no executable file (chmod +x?)"),
+            None => bail!("no such command: {shown}"),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| executable(file) == Some(true))
+        .with_context(|| format!("no such command: {shown} (looked in PATH)"))
+}
+
+/// Whether a file is there, and can be run.
+fn executable(file: &Path) -> Option<bool> {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some(metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_as_a_shell_finds_them() {
+        assert!(find(Path::new("sh")).unwrap().ends_with("sh"));
+        assert_eq!(find(Path::new("/bin/sh")).unwrap(), Path::new("/bin/sh"));
+        let error = |name: &str| find(Path::new(name)).unwrap_err().to_string();
+        assert_eq!(error("/no/such/thing"), "no such command: /no/such/thing");
+        assert!(error("no-such-thing-at-all").starts_with("no such command"));
+        assert!(error("/etc/passwd").contains("no executable file"));
+        assert!(error("/tmp/").contains("no executable file"));
+    }
+}

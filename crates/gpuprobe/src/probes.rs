@@ -1,0 +1,132 @@
+//! Discovery, selection and capture together: from a process, a file or the host to probes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use gpuprobe_capture::{Capture, CaptureConfig, Collect};
+use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
+use gpuprobe_event::Tgid;
+
+use crate::cli::AttachArgs;
+use crate::select::Selection;
+
+const PROC: &str = "/proc";
+
+/// Everything that is probed, and what could not be.
+#[derive(Debug)]
+pub(crate) struct Probes {
+    pub(crate) capture: Capture,
+    inspector: Inspector,
+    selection: Selection,
+    collect: Collect,
+    skipped: BTreeSet<(PathBuf, String)>,
+    verbose: bool,
+}
+
+/// The capture that the flags ask for.
+pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
+    let mut config = CaptureConfig { tier: args.attach, ..CaptureConfig::default() };
+    if let Some(mebibytes) = args.buffer {
+        config.ring_bytes = mebibytes.next_power_of_two() << 20;
+    }
+    config
+}
+
+impl Probes {
+    pub(crate) fn new(
+        config: &CaptureConfig,
+        selection: Selection,
+        collect: Collect,
+        verbose: bool,
+    ) -> Result<Self> {
+        let capture = Capture::open(config)?;
+        let probes =
+            Self { capture, inspector: Inspector::new(), selection, collect, skipped: BTreeSet::new(), verbose };
+        probes.tell(|| format!("attaching by {}", probes.capture.tier()));
+        Ok(probes)
+    }
+
+    /// A note for `--verbose`.
+    fn tell(&self, text: impl FnOnce() -> String) {
+        if self.verbose {
+            eprintln!("gpuprobe: {}", text());
+        }
+    }
+
+    /// Probes what a process has mapped.
+    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<()> {
+        let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
+        self.attach_scan(scan);
+        Ok(())
+    }
+
+    /// Probes one file. It must have something to probe.
+    pub(crate) fn attach_file(&mut self, path: &Path) -> Result<()> {
+        let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
+        let libraries = self.inspector.inspect(&real, &real)?;
+        if libraries.is_empty() {
+            bail!("{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in", path.display());
+        }
+        self.attach_scan(Scan { libraries, skipped: Vec::new() });
+        Ok(())
+    }
+
+    /// Probes every library that can be found on the host.
+    pub(crate) fn attach_host(&mut self) {
+        let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
+        self.attach_scan(scan);
+    }
+
+    /// Holds processes started with this program's loader until their libraries are probed.
+    pub(crate) fn attach_loader_of(&mut self, tgid: Tgid) {
+        let root = PathBuf::from(format!("{PROC}/{tgid}/root"));
+        let program = PathBuf::from(format!("{PROC}/{tgid}/exe"));
+        match loader_of(&root, &program) {
+            Ok(Some(loader)) => {
+                if let Err(error) = self.capture.attach_loader(&loader) {
+                    self.skip(loader.path, error.to_string());
+                }
+            }
+            Ok(None) => self.tell(|| format!("process {tgid} has no dynamic loader")),
+            // it may have ended; if not, its libraries are found at the next stop or not at all, which is told
+            Err(error) => self.skip(program, error.to_string()),
+        }
+    }
+
+    fn attach_scan(&mut self, scan: Scan) {
+        let Scan { libraries, skipped } = scan;
+        for Skipped { path, reason } in skipped {
+            self.skip(path, reason);
+        }
+        let new: Vec<Library> =
+            libraries.into_iter().filter(|l| !self.capture.is_attached(l.id, l.is_static)).collect();
+        let (plan, skipped) = plan(&new, &|library, name| self.selection.function(library, name));
+        for Skipped { path, reason } in skipped {
+            self.skip(path, reason);
+        }
+        for target in &plan.targets {
+            let result = self.capture.attach(target, self.collect);
+            match result {
+                Ok(attached) => {
+                    let (count, skipped) = (attached.functions, attached.skipped.clone());
+                    self.tell(|| format!("{}: {count} functions", target.library.path.display()));
+                    for Skipped { path, reason } in skipped {
+                        self.skip(path, reason);
+                    }
+                }
+                Err(error) => self.skip(target.library.path.clone(), error.to_string()),
+            }
+        }
+    }
+
+    fn skip(&mut self, path: PathBuf, reason: String) {
+        self.tell(|| format!("skipped {}: {reason}", path.display()));
+        self.skipped.insert((path, reason));
+    }
+
+    /// What could not be probed, each once.
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = String> + '_ {
+        self.skipped.iter().map(|(path, reason)| format!("{}: {reason}", path.display()))
+    }
+}

@@ -1,0 +1,94 @@
+//! Which functions to probe.
+
+use anyhow::{Context, Result, bail};
+use glob::Pattern;
+use gpuprobe_discover::Library;
+use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
+
+/// A choice of functions.
+#[derive(Debug)]
+pub(crate) enum Selection {
+    /// By the user's globs.
+    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern> },
+    /// What a daemon counts: the driver's functions of these classes.
+    Driver(&'static [Class]),
+}
+
+impl Selection {
+    /// From `-e` arguments. None at all, or only exclusions, begin with the informative set.
+    pub(crate) fn from_globs(globs: &[String]) -> Result<Self> {
+        let pattern = |text: &str| Pattern::new(text).with_context(|| format!("`{text}` is no glob"));
+        let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
+        for glob in globs {
+            match glob.strip_prefix('!') {
+                Some(glob) => unwanted.push(pattern(glob)?),
+                None => wanted.push(pattern(glob)?),
+            }
+        }
+        let selection = Self::Globs { wanted, unwanted };
+        if !catalogue().functions().iter().any(|f| selection.takes(f)) {
+            bail!("no function fits {}: `gpuprobe list` shows their names", globs.join(" "));
+        }
+        Ok(selection)
+    }
+
+    /// Whether a function is wanted.
+    pub(crate) fn takes(&self, f: &Function) -> bool {
+        match self {
+            Self::Globs { wanted, unwanted } => {
+                let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
+                let wanted = if wanted.is_empty() { informative(f) } else { fits(wanted) };
+                wanted && !fits(unwanted)
+            }
+            Self::Driver(classes) => f.api == Api::Driver && !f.hot && classes.contains(&f.class),
+        }
+    }
+
+    /// The row of a library's function, if it is to be probed.
+    pub(crate) fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
+        let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
+        // what jumps to another export at its end would be counted twice
+        let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
+        (!jumps && self.takes(f)).then_some(f.id)
+    }
+}
+
+/// The functions that say something, without those that are called all the time and say nothing.
+fn informative(f: &Function) -> bool {
+    !f.hot && f.api != Api::Nvml
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(globs: &[&str], name: &str) -> bool {
+        let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
+        let selection = Selection::from_globs(&globs).unwrap();
+        catalogue().functions().iter().any(|f| f.name == name && selection.takes(f))
+    }
+
+    #[test]
+    fn hot_functions_are_left_out_unless_asked_for() {
+        assert!(taken(&[], "cudaMalloc"));
+        assert!(!taken(&[], "cudaGetDevice"));
+        assert!(!taken(&[], "nvmlInit_v2"));
+        assert!(taken(&["*"], "cudaGetDevice"));
+        assert!(taken(&["nvml*"], "nvmlInit_v2"));
+    }
+
+    #[test]
+    fn exclusions_win() {
+        assert!(!taken(&["!cudaMalloc"], "cudaMalloc"));
+        assert!(taken(&["!cudaMalloc"], "cudaFree"));
+        assert!(!taken(&["cuda*", "!cudaMem*"], "cudaMemcpy"));
+        assert!(!taken(&["cuda*"], "cuMemAlloc_v2"));
+    }
+
+    #[test]
+    fn globs_that_fit_nothing_or_are_none_are_refused() {
+        let error = |glob: &str| Selection::from_globs(&[glob.to_owned()]).unwrap_err().to_string();
+        assert!(error("vulkan*").contains("gpuprobe list"));
+        assert!(error("[").contains("is no glob"));
+    }
+}

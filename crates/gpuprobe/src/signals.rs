@@ -1,0 +1,63 @@
+//! Signals as something to poll, so that nothing is done inside a handler.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// A signal that came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) signal: Signal,
+    /// Sent by a process, not by the terminal: the terminal sends to our children itself.
+    pub(crate) from_process: bool,
+}
+
+/// The signals that would end us, held back until they are looked at.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    fd: SignalFd,
+}
+
+impl Signals {
+    /// Holds them back from now on. Children started by `std::process` begin with none held back.
+    pub(crate) fn hold_back() -> Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in [
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGHUP,
+            Signal::SIGQUIT,
+            Signal::SIGUSR1,
+            Signal::SIGUSR2,
+            Signal::SIGCHLD,
+        ] {
+            set.add(signal);
+        }
+        set.thread_block().context("cannot hold signals back")?;
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+            .context("cannot make a signalfd")?;
+        Ok(Self { fd })
+    }
+
+    /// Readable when a signal has come.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The signals that came, except the news about children.
+    pub(crate) fn take(&mut self) -> Vec<Arrived> {
+        const SENT_BY_THE_KERNEL: i32 = 0x80;
+        let mut arrived = Vec::new();
+        while let Ok(Some(info)) = self.fd.read_signal() {
+            let number = i32::try_from(info.ssi_signo).unwrap_or(0);
+            if let Ok(signal) = Signal::try_from(number)
+                && signal != Signal::SIGCHLD
+            {
+                arrived.push(Arrived { signal, from_process: info.ssi_code != SENT_BY_THE_KERNEL });
+            }
+        }
+        arrived
+    }
+}
