@@ -105,7 +105,7 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
         }
     }
     if denied > 0 {
-        let text = format!("{denied} processes could not be read: run as root or with CAP_SYS_PTRACE");
+        let text = format!("mappings that could not be read: {denied}; run as root or with CAP_SYS_PTRACE");
         collector.skip(proc_root, text);
     }
 }
