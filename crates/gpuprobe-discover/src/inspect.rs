@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use crate::elf::{Elf, ElfSymbol, Machine, Table};
 use crate::error::{Defect, DiscoverError};
@@ -158,21 +158,33 @@ fn functions(elf: &Elf<'_>, kind: LibraryKind, tables: &[Table]) -> Result<Vec<S
     Ok(functions)
 }
 
-/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion` stores its version (12040 for 12.4) from a
-/// constant in the code. Only a hint: without it the signatures of the newest runtime are used.
+/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion`, or a function that it calls, stores the
+/// version (12040 for 12.4) from a constant in the code through its argument. Only a hint.
 fn static_major(file: &RegularFile, machine: Machine, functions: &[Symbol]) -> Option<u32> {
     if machine != Machine::X86_64 {
         return None;
     }
+    let read = |offset, size| file.read_some(offset, size, "code").unwrap_or_default();
     let function = functions.iter().find(|function| function.name == "cudaRuntimeGetVersion")?;
-    let code = file.read_some(function.offset, function.size.min(512), "code").ok()?;
-    let stored = Decoder::new(64, &code, DecoderOptions::NONE).iter().find_map(|instruction| {
-        let constant =
-            instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Immediate32;
-        let value = constant.then(|| instruction.immediate32())?;
+    let code = read(function.offset, function.size.min(512));
+    let callees = Decoder::with_ip(64, &code, function.offset, DecoderOptions::NONE)
+        .into_iter()
+        .filter(Instruction::is_call_near)
+        .map(|call| call.near_branch_target());
+    let version =
+        stored_version(&code).or_else(|| callees.take(4).find_map(|at| stored_version(&read(at, 32))));
+    version.map(|version| version / 1000)
+}
+
+fn stored_version(code: &[u8]) -> Option<u32> {
+    Decoder::new(64, code, DecoderOptions::NONE).iter().find_map(|instruction| {
+        let stores_constant = instruction.code() == Code::Mov_rm32_imm32
+            && instruction.op0_kind() == OpKind::Memory
+            && instruction.memory_index() == Register::None
+            && instruction.memory_displacement64() == 0;
+        let value = stores_constant.then(|| instruction.immediate32())?;
         ((9000..100_000).contains(&value) && value % 10 == 0).then_some(value)
-    });
-    stored.map(|version| version / 1000)
+    })
 }
 
 #[cfg(test)]
@@ -255,6 +267,19 @@ mod tests {
         assert!(inspected(&static_program(3).interpreter("/lib/ld.so"), "wrapper").is_empty());
         assert!(inspected(&static_program(5), "libplain.so").is_empty(), "a library without GPU code");
         assert_eq!(inspected(&static_program(5).section(".nv_fatbin"), "libgpu.so").len(), 1);
+    }
+
+    #[test]
+    fn the_version_of_a_linked_in_runtime_is_found_one_call_away() {
+        // mov eax, 13000; call +2; ret; nop; mov dword [rdi], 13000; ret
+        let code = [0xb8, 0xc8, 0x32, 0, 0, 0xe8, 2, 0, 0, 0, 0xc3, 0x90, 0xc7, 0x07, 0xc8, 0x32, 0, 0, 0xc3];
+        assert_eq!(stored_version(&code[..12]), None, "a constant that is not stored");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, code).unwrap();
+        let file = RegularFile::open(&path).unwrap();
+        let function = Symbol { name: "cudaRuntimeGetVersion".into(), offset: 0, size: 11 };
+        assert_eq!(static_major(&file, Machine::X86_64, &[function]), Some(13));
     }
 
     #[test]
