@@ -192,7 +192,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::testing::{CODE_OFFSET, ElfBuilder};
+    use crate::testing::{CODE_OFFSET, ElfBuilder, Xorshift};
 
     const PUSH: [u8; 2] = [0x55, 0xc3];
 
@@ -306,6 +306,42 @@ mod tests {
         assert_eq!(inspector.contents.len(), before);
         runtime().export("cudaMemcpy", &PUSH).write(&path);
         assert_eq!(inspector.inspect(&path, &path).unwrap()[0].functions.len(), 6);
+    }
+
+    #[test]
+    fn containers_of_one_image_share_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcudart.so.12");
+        runtime().write(&path);
+        let seen_on = |dev, overlay| {
+            let mut file = RegularFile::open(&path).unwrap();
+            (file.id.dev, file.overlay) = (dev, overlay);
+            file
+        };
+        let mut inspector = Inspector::new();
+        let first = inspector.real_id(&seen_on(50, true));
+        assert_eq!(inspector.real_id(&seen_on(51, true)), first);
+        assert_eq!(inspector.real_id(&seen_on(8, false)), first, "the host's own name of it");
+        let mut inspector = Inspector::new();
+        let first = inspector.real_id(&seen_on(50, false));
+        assert_ne!(inspector.real_id(&seen_on(51, false)), first, "two disks can have the same numbers");
+    }
+
+    #[test]
+    fn changed_bytes_never_panic_nor_take_long() {
+        let branch = [0x48, 0x85, 0xff, 0x0f, 0x84, 0, 0, 0, 0, 0xff, 0xe0, 0xc3];
+        let good = runtime().soname("libcudart.so.12").export("cudaMemcpy", &branch).build();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcudart.so.12");
+        let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+        for _ in 0..2000 {
+            let mut bytes = good.clone();
+            random.damage(&mut bytes);
+            fs::write(&path, &bytes).unwrap();
+            if let Ok(found) = inspect(&path, &path) {
+                crate::plan::plan(&found, &|_, _| Some(gpuprobe_event::FunctionId(1)));
+            }
+        }
     }
 
     #[test]

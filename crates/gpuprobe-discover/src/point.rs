@@ -95,7 +95,8 @@ fn candidate_x86(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
 /// Follows what the kernel's uprobes emulate on x86-64: `push` of a register with no prefix but REX.B, `nop`,
 /// and relative jumps without an operand-size prefix. Calls are emulated too, but never come first in a
 /// function that can be probed behind them.
-/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c#L1041>
+/// `push_setup_xol_ops` and `branch_setup_xol_ops` of
+/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c>.
 fn emulation(bytes: &[u8]) -> Emulation {
     match bytes {
         [0x50..=0x57] | [0x41, 0x50..=0x57] => Emulation::Always,
@@ -108,7 +109,7 @@ fn emulation(bytes: &[u8]) -> Emulation {
 
 /// Why the kernel would refuse a probe here. One refused place fails the attach of a whole library, so such
 /// functions must not be asked for.
-/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c#L267>
+/// `is_prefix_bad` and `uprobe_init_insn` of the same file.
 fn refused(instruction: &Instruction, bytes: &[u8]) -> Option<&'static str> {
     let prefix = |b: &&u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
     let segment_or_lock = |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0xf0);
