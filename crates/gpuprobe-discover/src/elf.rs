@@ -287,12 +287,9 @@ mod tests {
     fn changed_bytes_never_panic() {
         let good = ElfBuilder::new().soname("libcudart.so.12").export("cudaMalloc", &[0x55, 0xc3]).build();
         let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
-        for _ in 0..4000 {
+        for _ in 0..2000 {
             let mut bytes = good.clone();
-            for _ in 0..1 + random.next() % 4 {
-                let at = random.next() as usize % bytes.len();
-                bytes[at] = random.next() as u8;
-            }
+            random.damage(&mut bytes);
             // Only that it comes back counts: some changes are harmless.
             everything(&bytes).ok();
         }

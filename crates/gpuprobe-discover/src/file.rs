@@ -1,5 +1,6 @@
 //! Opening and reading files that somebody else chose: never blocks, never reads beyond what was measured.
 
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -38,6 +39,7 @@ pub(crate) struct RegularFile {
     pub(crate) stamp: Stamp,
     /// On overlayfs the kernel probes the file below, which two containers may share under two device numbers.
     pub(crate) overlay: bool,
+    bytes_read: Cell<u64>,
 }
 
 impl RegularFile {
@@ -56,7 +58,18 @@ impl RegularFile {
             mtime: (meta.mtime(), meta.mtime_nsec()),
             ctime: (meta.ctime(), meta.ctime_nsec()),
         };
-        Ok(Self { file, id: FileId { dev: meta.dev(), inode: meta.ino() }, stamp, overlay })
+        Ok(Self {
+            file,
+            id: FileId { dev: meta.dev(), inode: meta.ino() },
+            stamp,
+            overlay,
+            bytes_read: Cell::new(0),
+        })
+    }
+
+    /// What this file has cost so far.
+    pub(crate) fn bytes_read(&self) -> u64 {
+        self.bytes_read.get()
     }
 
     /// Exactly `size` bytes at `offset`; refused unless the file has them and they are few enough to hold.
@@ -71,6 +84,7 @@ impl RegularFile {
         if size > TABLE_LIMIT {
             return Err(Defect::TooLarge { what, size, limit: TABLE_LIMIT });
         }
+        self.bytes_read.set(self.bytes_read.get() + size);
         // Fits: the limit is far below what a usize holds.
         let mut bytes = vec![0; size as usize];
         match self.file.read_exact_at(&mut bytes, offset) {

@@ -84,8 +84,13 @@ fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
     if LibraryKind::of_name(open_path).is_none() || is_stub(open_path) {
         return;
     }
+    let real = fs::canonicalize(open_path).ok();
+    // An absolute link below another root leads to a file that is not the host's.
+    if real.as_ref().is_some_and(|real| !real.starts_with(root)) {
+        return;
+    }
     // The real name has the version in it, and is what processes show once they map the file.
-    let real = fs::canonicalize(open_path).ok().filter(|real| LibraryKind::of_name(real).is_some());
+    let real = real.filter(|real| LibraryKind::of_name(real).is_some());
     let open_path = real.as_deref().unwrap_or(open_path);
     let path = open_path.strip_prefix(root).map_or_else(|_| open_path.to_owned(), |p| Path::new("/").join(p));
     collector.path(&path, open_path);
@@ -105,7 +110,7 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
         }
     }
     if denied > 0 {
-        let text = format!("{denied} processes could not be read: run as root or with CAP_SYS_PTRACE");
+        let text = format!("mappings that could not be read: {denied}; run as root or with CAP_SYS_PTRACE");
         collector.skip(proc_root, text);
     }
 }

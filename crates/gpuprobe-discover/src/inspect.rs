@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
 use crate::elf::{Elf, ElfSymbol, Machine, Table};
 use crate::error::{Defect, DiscoverError};
@@ -158,21 +158,33 @@ fn functions(elf: &Elf<'_>, kind: LibraryKind, tables: &[Table]) -> Result<Vec<S
     Ok(functions)
 }
 
-/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion` stores its version (12040 for 12.4) from a
-/// constant in the code. Only a hint: without it the signatures of the newest runtime are used.
+/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion`, or a function that it calls, stores the
+/// version (12040 for 12.4) from a constant in the code through its argument. Only a hint.
 fn static_major(file: &RegularFile, machine: Machine, functions: &[Symbol]) -> Option<u32> {
     if machine != Machine::X86_64 {
         return None;
     }
+    let read = |offset, size| file.read_some(offset, size, "code").unwrap_or_default();
     let function = functions.iter().find(|function| function.name == "cudaRuntimeGetVersion")?;
-    let code = file.read_some(function.offset, function.size.min(512), "code").ok()?;
-    let stored = Decoder::new(64, &code, DecoderOptions::NONE).iter().find_map(|instruction| {
-        let constant =
-            instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Immediate32;
-        let value = constant.then(|| instruction.immediate32())?;
+    let code = read(function.offset, function.size.min(512));
+    let callees = Decoder::with_ip(64, &code, function.offset, DecoderOptions::NONE)
+        .into_iter()
+        .filter(Instruction::is_call_near)
+        .map(|call| call.near_branch_target());
+    let version =
+        stored_version(&code).or_else(|| callees.take(4).find_map(|at| stored_version(&read(at, 32))));
+    version.map(|version| version / 1000)
+}
+
+fn stored_version(code: &[u8]) -> Option<u32> {
+    Decoder::new(64, code, DecoderOptions::NONE).iter().find_map(|instruction| {
+        let stores_constant = instruction.code() == Code::Mov_rm32_imm32
+            && instruction.op0_kind() == OpKind::Memory
+            && instruction.memory_index() == Register::None
+            && instruction.memory_displacement64() == 0;
+        let value = stores_constant.then(|| instruction.immediate32())?;
         ((9000..100_000).contains(&value) && value % 10 == 0).then_some(value)
-    });
-    stored.map(|version| version / 1000)
+    })
 }
 
 #[cfg(test)]
@@ -180,7 +192,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::testing::{CODE_OFFSET, ElfBuilder};
+    use crate::testing::{CODE_OFFSET, ElfBuilder, Xorshift};
 
     const PUSH: [u8; 2] = [0x55, 0xc3];
 
@@ -258,6 +270,19 @@ mod tests {
     }
 
     #[test]
+    fn the_version_of_a_linked_in_runtime_is_found_one_call_away() {
+        // mov eax, 13000; call +2; ret; nop; mov dword [rdi], 13000; ret
+        let code = [0xb8, 0xc8, 0x32, 0, 0, 0xe8, 2, 0, 0, 0, 0xc3, 0x90, 0xc7, 0x07, 0xc8, 0x32, 0, 0, 0xc3];
+        assert_eq!(stored_version(&code[..12]), None, "a constant that is not stored");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        fs::write(&path, code).unwrap();
+        let file = RegularFile::open(&path).unwrap();
+        let function = Symbol { name: "cudaRuntimeGetVersion".into(), offset: 0, size: 11 };
+        assert_eq!(static_major(&file, Machine::X86_64, &[function]), Some(13));
+    }
+
+    #[test]
     fn a_file_can_hold_two_libraries() {
         let builder = static_program(5).section(".nv_fatbin").export("ncclGetVersion", &PUSH);
         let found = inspected(&builder, "libnccl.so.2");
@@ -281,6 +306,42 @@ mod tests {
         assert_eq!(inspector.contents.len(), before);
         runtime().export("cudaMemcpy", &PUSH).write(&path);
         assert_eq!(inspector.inspect(&path, &path).unwrap()[0].functions.len(), 6);
+    }
+
+    #[test]
+    fn containers_of_one_image_share_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcudart.so.12");
+        runtime().write(&path);
+        let seen_on = |dev, overlay| {
+            let mut file = RegularFile::open(&path).unwrap();
+            (file.id.dev, file.overlay) = (dev, overlay);
+            file
+        };
+        let mut inspector = Inspector::new();
+        let first = inspector.real_id(&seen_on(50, true));
+        assert_eq!(inspector.real_id(&seen_on(51, true)), first);
+        assert_eq!(inspector.real_id(&seen_on(8, false)), first, "the host's own name of it");
+        let mut inspector = Inspector::new();
+        let first = inspector.real_id(&seen_on(50, false));
+        assert_ne!(inspector.real_id(&seen_on(51, false)), first, "two disks can have the same numbers");
+    }
+
+    #[test]
+    fn changed_bytes_never_panic_nor_take_long() {
+        let branch = [0x48, 0x85, 0xff, 0x0f, 0x84, 0, 0, 0, 0, 0xff, 0xe0, 0xc3];
+        let good = runtime().soname("libcudart.so.12").export("cudaMemcpy", &branch).build();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("libcudart.so.12");
+        let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+        for _ in 0..2000 {
+            let mut bytes = good.clone();
+            random.damage(&mut bytes);
+            fs::write(&path, &bytes).unwrap();
+            if let Ok(found) = inspect(&path, &path) {
+                crate::plan::plan(&found, &|_, _| Some(gpuprobe_event::FunctionId(1)));
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! From libraries and a choice of functions to the list of places to probe.
 
+use std::cell::Cell;
+
 use gpuprobe_event::FunctionId;
 
 use crate::branches::{OUTSIDE_BYTES, may_return_to};
@@ -135,8 +137,14 @@ impl Code<'_> {
         };
         self.budget -= length;
         let Ok(code) = self.file.read_some(symbol.offset, length, "code") else { return false };
-        let outside = |at| self.file.read_some(at, OUTSIDE_BYTES, "code").unwrap_or_default();
-        !may_return_to(&code, symbol.offset, point.offset, &outside)
+        let followed = Cell::new(0);
+        let outside = |at| {
+            followed.set(followed.get() + OUTSIDE_BYTES);
+            self.file.read_some(at, OUTSIDE_BYTES, "code").unwrap_or_default()
+        };
+        let only_from_entry = !may_return_to(&code, symbol.offset, point.offset, &outside);
+        self.budget = self.budget.saturating_sub(followed.get());
+        only_from_entry
     }
 }
 

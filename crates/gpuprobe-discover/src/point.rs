@@ -33,11 +33,14 @@ pub(crate) const PROLOGUE_BYTES: u64 = 64;
 const ARGUMENTS: [Register; 6] =
     [Register::RDI, Register::RSI, Register::RDX, Register::RCX, Register::R8, Register::R9];
 
+/// The first byte of AVX-512 instructions.
+const EVEX: u8 = 0x62;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Emulation {
     Always,
-    /// Only by kernels of 2025 and later: taken where nothing better is found, for it is never worse than
-    /// the entry.
+    /// Long nops from kernel 6.17 on, `66 90` from 6.2 on and in the later fixes of older ones: taken where
+    /// nothing better is found.
     Newer,
     Never,
 }
@@ -63,8 +66,8 @@ pub(crate) fn at_entry(machine: Machine, code: &[u8], entry: u64) -> Result<Prob
         return Err(reason);
     }
     let cost = match emulation(bytes) {
-        Emulation::Always => ProbeCost::Emulated,
-        Emulation::Newer | Emulation::Never => ProbeCost::SingleStepped,
+        Emulation::Always | Emulation::Newer => ProbeCost::Emulated,
+        Emulation::Never => ProbeCost::SingleStepped,
     };
     Ok(ProbePoint { offset: entry, entry, cost })
 }
@@ -92,20 +95,21 @@ fn candidate_x86(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
 /// Follows what the kernel's uprobes emulate on x86-64: `push` of a register with no prefix but REX.B, `nop`,
 /// and relative jumps without an operand-size prefix. Calls are emulated too, but never come first in a
 /// function that can be probed behind them.
-/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c#L1041>
+/// `push_setup_xol_ops` and `branch_setup_xol_ops` of
+/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c>.
 fn emulation(bytes: &[u8]) -> Emulation {
     match bytes {
         [0x50..=0x57] | [0x41, 0x50..=0x57] => Emulation::Always,
-        [0x90] | [0x66, 0x90] => Emulation::Always,
+        [0x90] => Emulation::Always,
         [0x70..=0x7f | 0xeb, _] | [0xe9, _, _, _, _] | [0x0f, 0x80..=0x8f, _, _, _, _] => Emulation::Always,
-        [0x0f, 0x1f, ..] | [0x66, 0x0f, 0x1f, ..] => Emulation::Newer,
+        [0x66, 0x90] | [0x0f, 0x1f, ..] | [0x66, 0x0f, 0x1f, ..] => Emulation::Newer,
         _ => Emulation::Never,
     }
 }
 
 /// Why the kernel would refuse a probe here. One refused place fails the attach of a whole library, so such
 /// functions must not be asked for.
-/// <https://elixir.bootlin.com/linux/v6.12/source/arch/x86/kernel/uprobes.c#L267>
+/// `is_prefix_bad` and `uprobe_init_insn` of the same file.
 fn refused(instruction: &Instruction, bytes: &[u8]) -> Option<&'static str> {
     let prefix = |b: &&u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3);
     let segment_or_lock = |b: &u8| matches!(b, 0x26 | 0x2e | 0x36 | 0x3e | 0xf0);
@@ -117,6 +121,8 @@ fn refused(instruction: &Instruction, bytes: &[u8]) -> Option<&'static str> {
         Some("it begins with an instruction that traps")
     } else if bytes.iter().take_while(prefix).any(segment_or_lock) {
         Some("it begins with a prefix that the kernel cannot probe")
+    } else if bytes.iter().find(|b| !prefix(b)) == Some(&EVEX) {
+        Some("it begins with an AVX-512 instruction, which the kernel cannot probe")
     } else {
         None
     }
@@ -249,6 +255,7 @@ mod tests {
     fn a_nop_is_cheap_and_a_long_one_second_choice() {
         assert_eq!(point(&[0x90, 0xc3]), (0, CHEAP));
         assert_eq!(point(&[0x66, 0x90, 0xc3]), (0, CHEAP));
+        assert_eq!(point(&[0x66, 0x90, 0x55, 0xc3]), (2, CHEAP));
         assert_eq!(point(&[0x0f, 0x1f, 0x44, 0, 0, 0x55, 0xc3]), (5, CHEAP), "the push is cheap everywhere");
         assert_eq!(point(&[0xf3, 0x0f, 0x1e, 0xfa, 0x0f, 0x1f, 0x44, 0, 0, 0xc3]), (4, CHEAP));
         // nop word cs:[rax+rax]: has a prefix that the kernel refuses.
@@ -258,7 +265,9 @@ mod tests {
 
     #[test]
     fn places_that_the_kernel_refuses_are_named() {
-        for code in [&[][..], &[0x06], &[0xcc], &[0xf4], &[0xf0, 0x0f, 0xb1, 0x0f], &[0x2e, 0x90]] {
+        // vpxord zmm0, zmm0, zmm0
+        const AVX512: [u8; 6] = [0x62, 0xf1, 0x7d, 0x48, 0xef, 0xc0];
+        for code in [&[][..], &[0x06], &[0xcc], &[0xf4], &[0xf0, 0x0f, 0xb1, 0x0f], &[0x2e, 0x90], &AVX512] {
             assert!(candidate(Machine::X86_64, code, ENTRY).is_err(), "{code:x?}");
         }
     }

@@ -15,6 +15,11 @@ use crate::inspect::{Inspector, named};
 use crate::library::{LibraryKind, Scan, Skipped};
 use crate::maps::{MappedFile, Mapping, executable_files, name_of};
 
+/// The most that is read for one process: sparse files with huge tables cost whoever makes them nothing.
+const PROCESS_BYTES: u64 = 1 << 30;
+/// Reasons beyond this many are not kept: a process can have 65,000 mappings, each of a false libcuda.
+const SKIPPED_LIMIT: usize = 1000;
+
 /// The CUDA libraries of one process. To scan more than one, keep an [`Inspector`].
 pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
     Inspector::new().of_pid(proc_root, pid)
@@ -62,6 +67,7 @@ impl<'i> Collector<'i> {
         exe: Option<&Path>,
     ) -> Result<(), DiscoverError> {
         let folder = proc_root.join(pid.to_string());
+        let mut bytes_read = 0;
         for mapping in executable_files(&read_maps(&folder, pid)?) {
             if self.mapped.contains(&mapping.file) {
                 continue;
@@ -71,10 +77,18 @@ impl<'i> Collector<'i> {
             match open_mapped(&folder, &mapping) {
                 Ok((file, open_path)) => {
                     self.file(&file, path, &open_path, telling);
+                    bytes_read += file.bytes_read();
                     self.mapped.insert(mapping.file);
                 }
                 Err(reason) if telling => self.skip(path, reason),
                 Err(_) => {}
+            }
+            if bytes_read > PROCESS_BYTES {
+                self.skip(
+                    &folder,
+                    format!("its files have more than the {PROCESS_BYTES} bytes that are read"),
+                );
+                break;
             }
         }
         Ok(())
@@ -108,7 +122,7 @@ impl<'i> Collector<'i> {
 
     pub(crate) fn skip(&mut self, path: &Path, reason: String) {
         let skipped = Skipped { path: path.to_owned(), reason };
-        if !self.scan.skipped.contains(&skipped) {
+        if self.scan.skipped.len() < SKIPPED_LIMIT && !self.scan.skipped.contains(&skipped) {
             self.scan.skipped.push(skipped);
         }
     }

@@ -13,6 +13,15 @@ impl Xorshift {
         self.0 ^= self.0 << 17;
         self.0
     }
+
+    /// Some bytes changed, few of them in the empty part between headers and code.
+    pub(crate) fn damage(&mut self, bytes: &mut [u8]) {
+        for _ in 0..1 + self.next() % 4 {
+            let at = self.next() as usize % bytes.len();
+            let at = if (256..CODE_OFFSET as usize).contains(&at) { at % 256 } else { at };
+            bytes[at] = self.next() as u8;
+        }
+    }
 }
 
 struct TestSymbol {
