@@ -209,9 +209,11 @@ static __always_inline void count_call(const struct gp_call *call, bool failed)
 static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
-	__u32 bytes = function->record_bytes;
+	__u64 bytes = function->record_bytes;
 	__u64 flags = BPF_RB_NO_WAKEUP;
 
+	/* keeps the compiler from folding the check into one that the verifier cannot follow */
+	barrier_var(bytes);
 	if (bytes < 8 || bytes > sizeof(*call))
 		bytes = sizeof(*call);
 	/* wake the reader once as the mark is passed; it also looks by itself from time to time */

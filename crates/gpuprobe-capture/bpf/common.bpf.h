@@ -98,12 +98,21 @@ static __always_inline __u64 new_id(struct gp_thread *thread)
 /* The value of an argument that the call has saved; false where it has none. */
 static __always_inline bool argument(const struct gp_call *call, struct gp_place place, __u64 *value)
 {
-	if (place.kind == GP_IN_REGISTER && place.index < GP_REGISTERS) {
-		*value = call->registers[place.index];
+	__u32 index = place.index;
+
+	/* the barriers keep the two bounds apart, so that the verifier sees each at its load */
+	if (place.kind == GP_IN_REGISTER) {
+		barrier_var(index);
+		if (index >= GP_REGISTERS)
+			return false;
+		*value = call->registers[index];
 		return true;
 	}
-	if (place.kind == GP_ON_STACK && place.index < GP_STACK_WORDS && !(call->flags & GP_UNREAD_STACK)) {
-		*value = call->stack[place.index];
+	if (place.kind == GP_ON_STACK && !(call->flags & GP_UNREAD_STACK)) {
+		barrier_var(index);
+		if (index >= GP_STACK_WORDS)
+			return false;
+		*value = call->stack[index];
 		return true;
 	}
 	return false;

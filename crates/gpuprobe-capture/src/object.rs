@@ -80,7 +80,7 @@ pub struct Capture {
     // dropped first: no probe may outlive what follows
     attached: HashMap<(FileId, bool), Attached>,
     loaders: HashMap<FileId, Link>,
-    _tracepoints: Vec<Link>,
+    tracepoints: Vec<Link>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
@@ -124,7 +124,7 @@ impl Capture {
         Ok(Self {
             attached: HashMap::new(),
             loaders: HashMap::new(),
-            _tracepoints: tracepoints,
+            tracepoints: tracepoints,
             calls,
             control,
             pending,
@@ -193,9 +193,18 @@ impl Capture {
         unsafe { BorrowedFd::borrow_raw(self.calls.epoll_fd()) }
     }
 
-    /// Waits for something to come, or for the time to pass, and takes what is there.
-    pub fn poll(&mut self, timeout: Duration) -> Result<Batch, CaptureError> {
-        wait(&[self.control_fd(), self.calls_fd()], timeout);
+    /// Waits for something to come, here or on one of the others, or for the time to pass.
+    pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
+        let mut all = vec![self.control_fd(), self.calls_fd()];
+        all.extend_from_slice(others);
+        wait(&all, timeout);
+    }
+
+    /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
+    pub fn detach(&mut self) -> Result<Batch, CaptureError> {
+        self.loaders.clear();
+        self.attached.clear();
+        self.tracepoints.clear();
         self.take()
     }
 

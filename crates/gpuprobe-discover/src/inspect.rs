@@ -10,7 +10,9 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 use crate::elf::{Elf, ElfSymbol, Machine, Table};
 use crate::error::{Defect, DiscoverError};
 use crate::file::{FileId, RegularFile, Stamp};
-use crate::library::{Library, LibraryKind, STATIC_RUNTIME, Symbol, major_of};
+use gpuprobe_event::Api;
+
+use crate::library::{Library, Names, STATIC_RUNTIME, Symbol, major_of};
 
 /// libcuda has about 700.
 const FUNCTION_LIMIT: usize = 8192;
@@ -24,7 +26,7 @@ const STATIC_PROOFS_NEEDED: usize = 4;
 const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
 
 /// The file, what it was when it was read, and what its name promised.
-type Key = (FileId, Stamp, Option<LibraryKind>);
+type Key = (FileId, Stamp, Option<Api>);
 
 /// Looks into files and remembers what was in them.
 #[derive(Debug, Default)]
@@ -59,7 +61,7 @@ impl Inspector {
         if self.contents.len() >= CACHE_LIMIT {
             self.contents.clear();
         }
-        let by_name = LibraryKind::of_name(path);
+        let by_name = Api::of_name(path);
         let id = self.real_id(file);
         let look = || libraries(file, id, path, by_name).map(Arc::from);
         let found = self.contents.entry((id, file.stamp, by_name)).or_insert_with(look);
@@ -97,11 +99,11 @@ fn libraries(
     file: &RegularFile,
     id: FileId,
     path: &Path,
-    by_name: Option<LibraryKind>,
+    by_name: Option<Api>,
 ) -> Result<Vec<Library>, Defect> {
     let elf = Elf::parse(file)?;
     let soname = elf.soname()?;
-    let kind = by_name.or_else(|| soname.as_deref().and_then(|name| LibraryKind::of_name(Path::new(name))));
+    let kind = by_name.or_else(|| soname.as_deref().and_then(|name| Api::of_name(Path::new(name))));
     let library = |kind, soname, cuda_major, is_static, functions| Library {
         path: path.to_owned(),
         open_path: path.to_owned(),
@@ -119,16 +121,16 @@ fn libraries(
             let base = path.file_name().unwrap_or_default();
             let soname = soname.unwrap_or_else(|| base.to_string_lossy().into_owned());
             let major = major_of(soname.as_bytes()).or_else(|| major_of(base.as_bytes()));
-            let major = major.filter(|_| kind == LibraryKind::Runtime);
+            let major = major.filter(|_| kind == Api::Runtime);
             found.push(library(kind, soname, major, false, functions));
         }
     }
-    let has_shared_runtime = found.iter().any(|library| library.kind == LibraryKind::Runtime);
+    let has_shared_runtime = found.iter().any(|library| library.kind == Api::Runtime);
     if !has_shared_runtime && (elf.is_program || elf.has_section(&GPU_CODE)?) {
-        let functions = functions(&elf, LibraryKind::Runtime, &[Table::Full, Table::Dynamic])?;
+        let functions = functions(&elf, Api::Runtime, &[Table::Full, Table::Dynamic])?;
         if count_of(&functions, &STATIC_PROOFS) >= STATIC_PROOFS_NEEDED {
             let major = static_major(file, elf.machine, &functions);
-            found.push(library(LibraryKind::Runtime, STATIC_RUNTIME.into(), major, true, functions));
+            found.push(library(Api::Runtime, STATIC_RUNTIME.into(), major, true, functions));
         }
     }
     Ok(found)
@@ -138,7 +140,7 @@ fn count_of(functions: &[Symbol], names: &[&str]) -> usize {
     names.iter().filter(|name| functions.iter().any(|function| function.name == **name)).count()
 }
 
-fn functions(elf: &Elf<'_>, kind: LibraryKind, tables: &[Table]) -> Result<Vec<Symbol>, Defect> {
+fn functions(elf: &Elf<'_>, kind: Api, tables: &[Table]) -> Result<Vec<Symbol>, Defect> {
     let mut functions = Vec::new();
     let place = |symbol: ElfSymbol| {
         let offset = elf.code_offset(symbol.address)?;
@@ -223,7 +225,7 @@ mod tests {
         let found = inspected(&builder, "libcudart-d0da41ae.so.11.8.89");
         assert_eq!(found.len(), 1);
         let library = &found[0];
-        assert_eq!((library.kind, library.cuda_major), (LibraryKind::Runtime, Some(11)));
+        assert_eq!((library.kind, library.cuda_major), (Api::Runtime, Some(11)));
         assert_eq!(library.soname, "libcudart.so.11.0");
         assert!(!library.is_static);
         assert_eq!(names(library), STATIC_PROOFS);
@@ -287,7 +289,7 @@ mod tests {
         let builder = static_program(5).section(".nv_fatbin").export("ncclGetVersion", &PUSH);
         let found = inspected(&builder, "libnccl.so.2");
         let kinds: Vec<_> = found.iter().map(|library| (library.kind, library.is_static)).collect();
-        assert_eq!(kinds, [(LibraryKind::Nccl, false), (LibraryKind::Runtime, true)]);
+        assert_eq!(kinds, [(Api::Nccl, false), (Api::Runtime, true)]);
     }
 
     #[test]

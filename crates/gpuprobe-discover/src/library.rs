@@ -4,19 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::file::FileId;
+use gpuprobe_event::Api;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LibraryKind {
-    /// libcuda
-    Driver,
-    /// libcudart, shared or linked in
-    Runtime,
-    /// libnvidia-ml
-    Nvml,
-    /// libnccl
-    Nccl,
-}
+use crate::file::FileId;
 
 /// One CUDA library in one file. A file can hold two: libnccl has a runtime linked in.
 #[derive(Clone, Debug)]
@@ -26,7 +16,7 @@ pub struct Library {
     /// What the kernel can open now: the same, or a name below /proc/PID that ends with the process.
     pub open_path: PathBuf,
     pub id: FileId,
-    pub kind: LibraryKind,
+    pub kind: Api,
     /// DT_SONAME, or `libcudart_static`.
     pub soname: String,
     /// Runtime only.
@@ -61,10 +51,17 @@ pub struct Skipped {
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";
 
-impl LibraryKind {
+/// What libraries of each family, and their functions, are called.
+pub(crate) trait Names: Sized {
+    fn of_name(path: &Path) -> Option<Self>;
+    fn owns(self, name: &[u8]) -> bool;
+    fn proofs(self) -> &'static [&'static str];
+}
+
+impl Names for Api {
     /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` nor
     /// `libcudart_static.a`.
-    pub(crate) fn of_name(path: &Path) -> Option<Self> {
+    fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
         let (stem, version) = name.split_at(find(name, b".so")?);
         if !matches!(version.get(3), None | Some(b'.')) {
@@ -83,7 +80,7 @@ impl LibraryKind {
 
     /// Whether a symbol's name is one of this library's API. The capital after the prefix keeps apart `cuInit`
     /// from `cudaFree`, and both from `cuda_helper` of a program.
-    pub(crate) fn owns(self, name: &[u8]) -> bool {
+    fn owns(self, name: &[u8]) -> bool {
         let prefixes: &[&[u8]] = match self {
             Self::Driver => &[b"cu"],
             Self::Runtime => &[b"cuda", b"__cuda"],
@@ -99,7 +96,7 @@ impl LibraryKind {
     }
 
     /// A file that only has the name exports none of these.
-    pub(crate) fn proofs(self) -> &'static [&'static str] {
+    fn proofs(self) -> &'static [&'static str] {
         match self {
             Self::Driver => {
                 &["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuMemAlloc_v2", "cuLaunchKernel"]
@@ -137,17 +134,17 @@ mod tests {
 
     #[test]
     fn libraries_are_known_by_their_file_names() {
-        let kind = |name: &str| LibraryKind::of_name(&Path::new("/x").join(name));
+        let kind = |name: &str| Api::of_name(&Path::new("/x").join(name));
         for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.550.163.01"] {
-            assert_eq!(kind(name), Some(LibraryKind::Driver), "{name}");
+            assert_eq!(kind(name), Some(Api::Driver), "{name}");
         }
         for name in
             ["libcudart.so", "libcudart.so.11.0", "libcudart-9df6d2b8.so.12", "libcudart-d0da41ae.so.11.0"]
         {
-            assert_eq!(kind(name), Some(LibraryKind::Runtime), "{name}");
+            assert_eq!(kind(name), Some(Api::Runtime), "{name}");
         }
-        assert_eq!(kind("libnvidia-ml.so.1"), Some(LibraryKind::Nvml));
-        assert_eq!(kind("libnccl.so.2"), Some(LibraryKind::Nccl));
+        assert_eq!(kind("libnvidia-ml.so.1"), Some(Api::Nvml));
+        assert_eq!(kind("libnccl.so.2"), Some(Api::Nccl));
         for name in [
             "libcudart_static.a",
             "libcudadevrt.a",
@@ -167,13 +164,13 @@ mod tests {
 
     #[test]
     fn functions_are_known_by_prefix_and_capital() {
-        assert!(LibraryKind::Driver.owns(b"cuMemAlloc_v2"));
-        assert!(!LibraryKind::Driver.owns(b"cudaMalloc"));
-        assert!(!LibraryKind::Driver.owns(b"cu"));
-        assert!(LibraryKind::Runtime.owns(b"__cudaRegisterFunction"));
-        assert!(!LibraryKind::Runtime.owns(b"cuda_helper"));
-        assert!(!LibraryKind::Runtime.owns(b"cudaMalloc.cold"));
-        assert!(LibraryKind::Nccl.owns(b"pncclAllReduce"));
+        assert!(Api::Driver.owns(b"cuMemAlloc_v2"));
+        assert!(!Api::Driver.owns(b"cudaMalloc"));
+        assert!(!Api::Driver.owns(b"cu"));
+        assert!(Api::Runtime.owns(b"__cudaRegisterFunction"));
+        assert!(!Api::Runtime.owns(b"cuda_helper"));
+        assert!(!Api::Runtime.owns(b"cudaMalloc.cold"));
+        assert!(Api::Nccl.owns(b"pncclAllReduce"));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use nix::errno::Errno;
 use crate::error::{DiscoverError, reason};
 use crate::file::{FileId, RegularFile, TABLE_LIMIT};
 use crate::inspect::{Inspector, named};
-use crate::library::{LibraryKind, Scan, Skipped};
+use gpuprobe_event::Api;
+
+use crate::library::{Names, Scan, Skipped};
 use crate::maps::{MappedFile, Mapping, executable_files, name_of};
 
 /// The most that is read for one process: sparse files with huge tables cost whoever makes them nothing.
@@ -46,7 +48,7 @@ impl Inspector {
 pub(crate) struct Collector<'i> {
     inspector: &'i mut Inspector,
     scan: Scan,
-    found: HashSet<(FileId, LibraryKind)>,
+    found: HashSet<(FileId, Api)>,
     mapped: HashSet<MappedFile>,
 }
 
@@ -73,7 +75,7 @@ impl<'i> Collector<'i> {
                 continue;
             }
             let path = &mapping.file.path;
-            let telling = LibraryKind::of_name(path).is_some() || exe == Some(path.as_path());
+            let telling = Api::of_name(path).is_some() || exe == Some(path.as_path());
             match open_mapped(&folder, &mapping) {
                 Ok((file, open_path)) => {
                     self.file(&file, path, &open_path, telling);
@@ -106,7 +108,7 @@ impl<'i> Collector<'i> {
     fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) {
         match self.inspector.contents_of(file, path) {
             Ok(libraries) => {
-                if libraries.is_empty() && LibraryKind::of_name(path).is_some() {
+                if libraries.is_empty() && Api::of_name(path).is_some() {
                     self.skip(path, "has the name of a CUDA library but none of its functions".into());
                 }
                 for library in libraries.iter() {
@@ -198,7 +200,7 @@ mod tests {
         let library = &scan.libraries[0];
         assert_eq!(library.path, Path::new("/in/the/container/libcuda.so.550.1"));
         assert!(library.open_path.starts_with(proc.path().join("7/map_files")));
-        assert_eq!(library.kind, LibraryKind::Driver);
+        assert_eq!(library.kind, Api::Driver);
     }
 
     #[test]

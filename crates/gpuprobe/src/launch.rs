@@ -57,7 +57,7 @@ impl Launched {
     /// Passes a signal on.
     pub(crate) fn signal(&self, signal: Signal) {
         // it may have ended in this moment; then the signal has nobody left to tell
-        drop(kill(self.pid(), signal));
+        kill(self.pid(), signal).ok();
     }
 
     /// How it ended, as a shell says it: the exit status, or 128 plus the signal; `None` while it runs.

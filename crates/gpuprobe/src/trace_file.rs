@@ -77,7 +77,7 @@ fn default_path() -> Result<(PathBuf, Option<PathBuf>)> {
     let folder = Path::new("traces");
     fs::create_dir_all(folder).context("cannot make the folder traces: give another place with -o")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let stamp = gpuprobe_output::timestamp(now.as_secs_f64(), 0).replace([' ', ':', '-'], "");
+    let stamp = gpuprobe_output::timestamp::timestamp(now.as_secs_f64(), 0).replace([' ', ':', '-'], "");
     let mut name = folder.join(format!("trace_{stamp}.jsonl"));
     let mut again = 2;
     while name.exists() {

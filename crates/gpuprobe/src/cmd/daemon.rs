@@ -1,0 +1,196 @@
+//! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use gpuprobe_analysis::snapshot::KEPT_AFTER_EXIT_NS;
+use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_capture::{Batch, Collect};
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::{Class, Event, ProcessChange};
+use gpuprobe_output::{Classic, Latest, Sections, serve};
+use nix::sys::signal::Signal;
+
+use crate::cli::DaemonArgs;
+use crate::probes::{Probes, config};
+use crate::select::Selection;
+use crate::signals::Signals;
+
+/// How often counters are read and published.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+/// How often processes are looked at for libraries that were not known before.
+const SCAN_EVERY: Duration = Duration::from_secs(2);
+
+const EVERYTHING: &[Class] = &[
+    Class::Alloc,
+    Class::Free,
+    Class::HostRegister,
+    Class::HostUnregister,
+    Class::Memcpy,
+    Class::Memset,
+    Class::Launch,
+    Class::GraphLaunch,
+    Class::Sync,
+    Class::Vmm,
+    Class::Context,
+    Class::Module,
+];
+
+pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
+    let (sections, classes) = features(args);
+    let listener = TcpListener::bind(args.metrics_addr).with_context(|| {
+        format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
+    })?;
+    let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
+    let probes =
+        Probes::new(&config(&args.attach), Selection::Driver(classes), Collect::Count, args.attach.verbose)?;
+    let signals = Signals::hold_back()?;
+    let mut daemon = Daemon {
+        probes,
+        signals,
+        processes: HashMap::new(),
+        latest: Latest::default(),
+        classic: Classic::new(sections, 0),
+    };
+    for path in &args.paths {
+        daemon.probes.attach_file(path)?;
+    }
+    daemon.probes.attach_host();
+    daemon.publish()?;
+    let server = serve(listener, daemon.latest.clone())?;
+    eprintln!("gpuprobe: metrics on http://{address}/metrics");
+    daemon.until_told(args.display_interval)?;
+    drop(server);
+    Ok(0)
+}
+
+/// What is shown, and the functions that it takes. With no feature named, everything.
+fn features(args: &DaemonArgs) -> (Sections, &'static [Class]) {
+    let all = !(args.memleak || args.cudatrace || args.bandwidth_util);
+    let sections = Sections {
+        memory: all || args.memleak,
+        launches: all || args.cudatrace,
+        copies: all || args.bandwidth_util,
+    };
+    let classes: &[Class] = match (args.memleak, args.cudatrace, args.bandwidth_util) {
+        (true, false, false) => &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister],
+        (false, true, false) => &[Class::Launch, Class::GraphLaunch],
+        (false, false, true) => &[Class::Memcpy, Class::Memset],
+        _ => EVERYTHING,
+    };
+    (sections, classes)
+}
+
+struct Daemon {
+    probes: Probes,
+    signals: Signals,
+    processes: HashMap<ProcessKey, ProcessInfo>,
+    latest: Latest,
+    classic: Classic,
+}
+
+impl Daemon {
+    fn until_told(&mut self, display_seconds: u64) -> Result<()> {
+        let display_every = Duration::from_secs(display_seconds);
+        let start = Instant::now();
+        let (mut published, mut scanned, mut displayed) = (start, start, start);
+        loop {
+            self.probes.capture.wait(&[self.signals.fd()], SNAPSHOT_EVERY);
+            let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
+            if self.signals.take().iter().any(|a| ends(&a.signal)) {
+                return Ok(());
+            }
+            let batch = self.probes.capture.take()?;
+            self.take(&batch)?;
+            if scanned.elapsed() >= SCAN_EVERY {
+                scanned = Instant::now();
+                self.probes.attach_host();
+            }
+            if published.elapsed() >= SNAPSHOT_EVERY {
+                published = Instant::now();
+                self.publish()?;
+            }
+            if display_seconds > 0 && displayed.elapsed() >= display_every {
+                displayed = Instant::now();
+                self.display()?;
+            }
+        }
+    }
+
+    fn take(&mut self, batch: &Batch) -> Result<()> {
+        let now_ns = self.probes.capture.clock().elapsed_ns();
+        for (key, event) in &batch.changes {
+            let Event::Process(process) = event else { continue };
+            match process.change {
+                ProcessChange::Start => {
+                    let name = process.process.to_string();
+                    self.processes.insert(*key, ProcessInfo { name, exited_at_ns: None });
+                }
+                // another program runs in this process: what the one before it held is gone
+                ProcessChange::Exec => {
+                    let before: Vec<_> =
+                        self.processes.keys().copied().filter(|k| k.tgid == key.tgid && k != key).collect();
+                    for key in before {
+                        self.ended(key, now_ns)?;
+                    }
+                }
+                ProcessChange::Exit => self.ended(*key, now_ns)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, key: ProcessKey, now_ns: u64) -> Result<()> {
+        let Some(info) = self.processes.get_mut(&key).filter(|i| i.exited_at_ns.is_none()) else { return Ok(()) };
+        info.exited_at_ns = Some(now_ns);
+        self.probes.capture.release_memory(key)?;
+        Ok(())
+    }
+
+    fn publish(&mut self) -> Result<()> {
+        let now_ns = self.probes.capture.clock().elapsed_ns();
+        self.forget_old(now_ns)?;
+        let capture = &self.probes.capture;
+        let libraries: Vec<_> = capture
+            .attached()
+            .map(|a| LibraryProbes {
+                path: a.path.display().to_string(),
+                attached: a.functions as u64,
+                skipped: a.skipped.len() as u64,
+                state: "attached".to_owned(),
+            })
+            .collect();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let snapshot = Snapshot::build(&Inputs {
+            calls: &capture.counts()?,
+            memory: &capture.memory()?,
+            allocations: &capture.allocations()?,
+            processes: &self.processes,
+            losses: &capture.losses()?,
+            libraries: &libraries,
+            now_ns,
+            unix_seconds: now.as_secs_f64(),
+        });
+        self.latest.publish(snapshot);
+        Ok(())
+    }
+
+    /// Counters stay a while after the end of their process, so that the last scrape sees them.
+    fn forget_old(&mut self, now_ns: u64) -> Result<()> {
+        let old = |info: &ProcessInfo| info.exited_at_ns.is_some_and(|at| now_ns - at > KEPT_AFTER_EXIT_NS);
+        let keys: Vec<_> = self.processes.iter().filter(|(_, info)| old(info)).map(|(key, _)| *key).collect();
+        for key in keys {
+            self.probes.capture.forget(key)?;
+            self.processes.remove(&key);
+        }
+        Ok(())
+    }
+
+    fn display(&mut self) -> Result<()> {
+        let text = self.classic.render(&self.latest.get());
+        io::stdout().write_all(text.as_bytes()).context("cannot write the display")
+    }
+}

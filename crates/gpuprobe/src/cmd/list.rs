@@ -1,0 +1,65 @@
+//! `gpuprobe list`: the functions of the catalogue.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use glob::Pattern;
+use gpuprobe_discover::{HostPaths, Inspector};
+use gpuprobe_event::{Api, catalogue};
+
+use crate::cli::ListArgs;
+
+pub(crate) fn run(args: &ListArgs) -> Result<u8> {
+    let glob = args.glob.as_deref().unwrap_or("*");
+    let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is no glob"))?;
+    let fitting: Vec<_> = catalogue().functions().iter().filter(|f| pattern.matches(f.name)).collect();
+    if fitting.is_empty() {
+        bail!("no function fits {glob}{}", near(glob));
+    }
+    let present = present();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    writeln!(out, "* found on this host   ~ hot: traced only when named by -e\n")?;
+    for f in fitting {
+        let here = if present.contains(&(f.api, f.name)) { '*' } else { ' ' };
+        let hot = if f.hot { '~' } else { ' ' };
+        writeln!(out, "{here}{hot} {:<8} {:<10} {:<14} {}", f.api, f.versions, f.class, f.signature())?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// The functions of the libraries that this host has.
+fn present() -> HashSet<(Api, &'static str)> {
+    let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
+    let mut names = HashSet::new();
+    for library in &scan.libraries {
+        for symbol in &library.functions {
+            if let Some(f) = catalogue().lookup(library.kind, library.cuda_major, &symbol.name) {
+                names.insert((f.api, f.name));
+            }
+        }
+    }
+    names
+}
+
+/// Names that someone who wrote this glob may have meant.
+fn near(glob: &str) -> String {
+    let letters: String = glob.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
+    let fits = |name: &str| !letters.is_empty() && name.to_lowercase().contains(&letters);
+    let names: Vec<_> = catalogue().functions().iter().map(|f| f.name).filter(|n| fits(n)).take(5).collect();
+    if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_misses_are_named() {
+        assert!(near("cudamalloc").contains("cudaMalloc"));
+        assert_eq!(near("zzz"), "");
+        assert_eq!(near("*"), "");
+    }
+}
