@@ -148,7 +148,7 @@ fn account(call: &mut Call, raw: &gp_call) {
             call.effect.ptr = Some(raw.pointer);
             call.effect.kind = space;
         }
-        Class::Free | Class::HostUnregister if raw.pointer != 0 => {
+        Class::Free | Class::HostUnregister => {
             call.effect.ptr = Some(raw.pointer);
             let known = raw.flags & number::CALL_KNOWN_FREE != 0;
             call.effect.freed = known.then_some(raw.bytes);

@@ -56,7 +56,7 @@ impl Default for CaptureConfig {
 /// What came since the last look.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Processes first, then calls.
+    /// In the order in which they were over.
     pub events: Vec<Event>,
     /// Processes that wait, stopped, for their probes.
     pub holds: Vec<Tgid>,
@@ -234,6 +234,8 @@ impl Capture {
             rest = after;
             batch.events.extend(self.decoder.call(bytes));
         }
+        // threads send in the order in which their calls end, so this is nearly sorted and costs little
+        batch.events.sort_by_key(happened_at);
         Ok(batch)
     }
 
@@ -273,6 +275,15 @@ impl Capture {
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
+    }
+}
+
+/// When an event was over, for those that take time.
+fn happened_at(event: &Event) -> u64 {
+    match event {
+        Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
+        Event::Process(process) => process.at_ns,
+        Event::Loss(loss) => loss.at_ns,
     }
 }
 
