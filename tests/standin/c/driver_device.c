@@ -11,6 +11,7 @@
 
 static __thread uint64_t contexts[CONTEXT_STACK];
 static __thread unsigned int context_depth;
+static int primary_references;
 
 uint64_t context_current(void)
 {
@@ -108,7 +109,26 @@ int impl_cuDevicePrimaryCtxRetain(uint64_t *context, int device)
 	ENTER(cuDevicePrimaryCtxRetain);
 	if (device)
 		return CUDA_ERROR_INVALID_DEVICE;
+	__atomic_add_fetch(&primary_references, 1, __ATOMIC_RELAXED);
 	*context = PRIMARY_CONTEXT;
+	return CUDA_SUCCESS;
+}
+
+/* The last release frees what the context owns. */
+int impl_cuDevicePrimaryCtxRelease_v2(int device)
+{
+	int left;
+
+	ENTER(cuDevicePrimaryCtxRelease_v2);
+	if (device)
+		return CUDA_ERROR_INVALID_DEVICE;
+	left = __atomic_sub_fetch(&primary_references, 1, __ATOMIC_RELAXED);
+	if (left < 0) {
+		__atomic_add_fetch(&primary_references, 1, __ATOMIC_RELAXED);
+		return CUDA_ERROR_INVALID_CONTEXT;
+	}
+	if (!left)
+		heap_drop_context(PRIMARY_CONTEXT);
 	return CUDA_SUCCESS;
 }
 

@@ -13,7 +13,8 @@ use crate::lock::FolderLock;
 use crate::options::{BuildOptions, Parts};
 use crate::sources::{DRIVER, RUNTIME, SOURCES};
 
-const C_FLAGS: [&str; 7] = ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
+const C_FLAGS: [&str; 7] =
+    ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
 const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
 const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
 
@@ -91,8 +92,11 @@ impl Builder {
         let runtime = Library::Runtime(self.options.cuda);
         self.library(Library::Driver, DRIVER)?;
         self.library(runtime, RUNTIME)?;
-        if self.options.parts == Parts::Demo {
-            return self.workload("demo", &["demo"], Link::Runtime);
+        let ledger = ["ledger", "ledger_work", "ledger_print"];
+        match self.options.parts {
+            Parts::Demo => return self.workload("demo", &["demo"], Link::Runtime),
+            Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
+            Parts::All => {}
         }
         self.library(Library::Nvml, &["nvml.c", "faults.c"])?;
         self.library(Library::Nccl, &["nccl.c", "faults.c"])?;
@@ -105,7 +109,6 @@ impl Builder {
         self.workload("driver_only", &["driver_only"], Link::Driver)?;
         self.workload("vmm", &["vmm"], Link::Driver)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
-        let ledger = ["ledger", "ledger_work", "ledger_print"];
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)
     }

@@ -22,15 +22,8 @@ pub enum Prologue {
 
 impl Prologue {
     /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Push,
-        Self::EndbrPush,
-        Self::CmpJe,
-        Self::Mov,
-        Self::SubThenPush,
-        Self::Nop,
-        Self::LoopBack,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Push, Self::EndbrPush, Self::CmpJe, Self::Mov, Self::SubThenPush, Self::Nop, Self::LoopBack];
 
     /// The word after `PROLOGUE_` in `stubs.h`.
     pub(crate) fn define(self) -> &'static str {
@@ -101,6 +94,8 @@ pub enum Parts {
     /// All libraries and workloads.
     #[default]
     All,
+    /// `libcuda`, `libcudart` and the workload `ledger`.
+    Ledger,
     /// `libcuda`, `libcudart` and the workload `demo`.
     Demo,
 }
@@ -122,7 +117,7 @@ impl BuildOptions {
         Self { prologue, cuda, parts: Parts::All }
     }
 
-    /// What `gpuprobe demo` embeds.
+    /// What `gpuprobe demo` embeds; some two seconds to build.
     pub fn demo() -> Self {
         Self { parts: Parts::Demo, ..Self::default() }
     }

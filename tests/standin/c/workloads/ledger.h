@@ -62,6 +62,7 @@ struct totals {
 	unsigned long allocated_bytes[SPACES], freed_bytes[SPACES];
 	unsigned long launches[KERNELS];
 	unsigned long failed_allocations, failed_frees, unknown_frees, null_frees, handed_over;
+	unsigned long last_errors; /* cudaGetLastError told of one: no failure of that call */
 };
 
 struct worker {

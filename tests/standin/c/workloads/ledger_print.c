@@ -173,8 +173,8 @@ void print_ledger(FILE *out, const struct totals *sum, const struct options *opt
 		fprintf(out, "%s\"%s\":%lu", k ? "," : "", kernel_names[k], sum->launches[k]);
 	fprintf(out,
 		"},\"failed_allocations\":%lu,\"failed_frees\":%lu,\"unknown_frees\":%lu,\"null_frees\":%lu,"
-		"\"handed_over\":%lu}\n",
+		"\"handed_over\":%lu,\"last_errors\":%lu}\n",
 		sum->failed_allocations, sum->failed_frees, sum->unknown_frees, sum->null_frees,
-		sum->handed_over);
+		sum->handed_over, sum->last_errors);
 	fflush(out);
 }

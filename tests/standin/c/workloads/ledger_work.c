@@ -52,7 +52,9 @@ static int note(struct worker *w, enum function function, int result)
 {
 	w->totals.calls[function]++;
 	w->budget--;
-	if (result)
+	if (result && function == F_cudaGetLastError)
+		w->totals.last_errors++;
+	else if (result)
 		w->totals.errors[function][result > 0 && result < MAX_ERROR ? result : MAX_ERROR - 1]++;
 	return result;
 }
