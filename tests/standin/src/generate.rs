@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use gpuprobe_event::catalogue::catalogue;
+use gpuprobe_event::catalogue::{EnumTable, catalogue};
 
 use crate::exports::{ExportList, Library};
 use crate::inner::without_thread_suffix;
@@ -63,7 +63,7 @@ pub(crate) fn version_script(exports: &ExportList) -> String {
 /// `ERROR_NAME(value, name)` lines of an enum of the catalogue.
 pub(crate) fn error_names(c_type: &str) -> String {
     let mut text = String::new();
-    for (value, name) in catalogue().enum_table(c_type).into_iter().flat_map(|t| t.values()) {
+    for (value, name) in catalogue().enum_table(c_type).into_iter().flat_map(EnumTable::values) {
         writeln!(text, "ERROR_NAME({value}, {name})").expect("a string takes all");
     }
     text

@@ -1,5 +1,7 @@
 //! The libraries look like the real ones to every tool: exports, SONAME, versions, first instructions.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,5 +1,7 @@
 //! The workloads run, and what they print agrees with itself.
 
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -124,6 +126,33 @@ fn failures_and_delays_come_on_demand() {
     let start = std::time::Instant::now();
     stdout(command(&built.workload("constructor")).env("STANDIN_DELAY", "cudaFree:200000,cuMemFree_v2:40"));
     assert!(start.elapsed().as_millis() >= 200);
+}
+
+/// How often a driver function failed with the one code that nothing else gives.
+fn injected(ledger: &Value) -> u64 {
+    let codes = ledger["errors"].as_object().unwrap().values();
+    codes.filter_map(|c| c.get("777")).map(number).sum()
+}
+
+/// A rule for every Nth call tells how many calls there were: it hits at N = that number, and not above.
+#[test]
+fn every_runtime_call_makes_one_driver_call() {
+    let built = all(Cuda::Cuda12);
+    for workload in ["ledger", "ledger_static"] {
+        let run = |fail: String| {
+            let arguments = ["--threads", "1", "--calls", "3000"];
+            json(command(&built.workload(workload)).args(arguments).env("STANDIN_FAIL", fail)).remove(0)
+        };
+        let plain = run(String::new());
+        let driver_calls = plain["driver_calls"].as_object().unwrap();
+        // what makes a handle is tried again when it fails, and who asks for the version does not pass on the result
+        let told = |(name, calls): &(&String, &Value)| number(calls) > 1 && *name != "cuDriverGetVersion";
+        for (function, calls) in driver_calls.iter().filter(told) {
+            let calls = number(calls);
+            assert_eq!(injected(&run(format!("{function}:777:{calls}"))), 1, "{function} {calls}");
+            assert_eq!(injected(&run(format!("{function}:777:{}", calls + 1))), 0, "{function} {calls}");
+        }
+    }
 }
 
 #[test]
