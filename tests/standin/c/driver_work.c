@@ -18,6 +18,10 @@ static uint64_t handle_counts[8];
 static struct spinlock kernels_lock;
 static struct kernel *kernels;
 
+#define MAX_CAPTURES 64
+static struct spinlock captures_lock;
+static void *captures[MAX_CAPTURES];
+
 void *handle_new(enum handle_kind kind)
 {
 	uint64_t number = __atomic_add_fetch(&handle_counts[kind], 1, __ATOMIC_RELAXED);
@@ -114,19 +118,53 @@ int impl_cuDeviceGetMemPool(void **pool, int device)
 	return CUDA_SUCCESS;
 }
 
+/* The place of a capturing stream (or, for NULL, of a free row); NULL where there is none. */
+static void **capture_row(void *stream)
+{
+	for (unsigned int i = 0; i < MAX_CAPTURES; i++) {
+		if (captures[i] == stream)
+			return &captures[i];
+	}
+	return NULL;
+}
+
+int impl_cuStreamBeginCapture_v2(void *stream, int mode)
+{
+	void **row = NULL;
+
+	(void)mode;
+	ENTER(cuStreamBeginCapture_v2);
+	spin_lock(&captures_lock);
+	if (stream && !capture_row(stream))
+		row = capture_row(NULL);
+	if (row)
+		*row = stream;
+	spin_unlock(&captures_lock);
+	return row ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+}
+
 int impl_cuStreamEndCapture(void *stream, void **graph)
 {
-	(void)stream;
+	void **row;
+
 	ENTER(cuStreamEndCapture);
+	spin_lock(&captures_lock);
+	row = stream ? capture_row(stream) : NULL;
+	if (row)
+		*row = NULL;
+	spin_unlock(&captures_lock);
+	if (!row)
+		return CUDA_ERROR_ILLEGAL_STATE;
 	*graph = handle_new(HANDLE_GRAPH);
 	return CUDA_SUCCESS;
 }
 
 int impl_cuStreamIsCapturing(void *stream, int *status)
 {
-	(void)stream;
 	ENTER(cuStreamIsCapturing);
-	*status = 0;
+	spin_lock(&captures_lock);
+	*status = stream && capture_row(stream);
+	spin_unlock(&captures_lock);
 	return CUDA_SUCCESS;
 }
 

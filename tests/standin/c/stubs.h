@@ -92,6 +92,7 @@
 	.cfi_startproc
 	PROLOGUE \target
 	.cfi_endproc
+.Lend_\name:
 	.size \name, . - \name
 .endm
 
@@ -103,7 +104,7 @@
 	.weak \name
 	.type \name, %function
 	.set \name, .Lstub_\export
-	.size \name, 16
+	.size \name, .Lend_\export - .Lstub_\export
 .endm
 
 .macro GENERIC name

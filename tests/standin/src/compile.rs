@@ -102,7 +102,7 @@ impl Builder {
         self.library(Library::Nccl, &["nccl.c", "faults.c"])?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in ["args", "constructor", "crash", "demo", "forker", "longjmp", "recursion"] {
+        for name in ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion"] {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;

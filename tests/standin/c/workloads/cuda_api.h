@@ -58,6 +58,10 @@ int cudaGraphCreate(void **pGraph, unsigned int flags);
 int cudaGraphInstantiateWithFlags(void **pGraphExec, void *graph, unsigned long long flags);
 int cudaGraphLaunch(void *graphExec, void *stream);
 
+int cudaStreamBeginCapture(void *stream, int mode);
+int cudaStreamEndCapture(void *stream, void **pGraph);
+int cudaStreamIsCapturing(void *stream, int *pCaptureStatus);
+
 int cudaStreamCreate(void **pStream);
 int cudaStreamCreateWithFlags(void **pStream, unsigned int flags);
 int cudaStreamCreateWithPriority(void **pStream, unsigned int flags, int priority);
