@@ -23,8 +23,9 @@ static struct {
 	struct spinlock lock;
 	struct physical handles[MAX_HANDLES];
 	struct mapping mappings[MAX_MAPPINGS];
-	uint64_t next_reserve;
-} vmm = {.next_reserve = RESERVE_BASE};
+} vmm;
+
+static uint64_t next_reserve = RESERVE_BASE;
 
 static struct physical *physical_of(uint64_t handle)
 {
@@ -79,7 +80,7 @@ int impl_cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint6
 	ENTER(cuMemAddressReserve);
 	if (!out || !size || size % GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	*out = __atomic_fetch_add(&vmm.next_reserve, size, __ATOMIC_RELAXED);
+	*out = __atomic_fetch_add(&next_reserve, size, __ATOMIC_RELAXED);
 	return CUDA_SUCCESS;
 }
 

@@ -12,7 +12,7 @@
 //! | workload | arguments | what it does |
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
-//! | `args` | | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
+//! | `args` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `constructor` | | a call before `main` |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
