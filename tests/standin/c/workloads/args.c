@@ -1,8 +1,8 @@
 /*
- * args [--no-driver]: calls functions of every class with distinctive argument values and prints one JSON line
- * per call, {"api","function","ret","args":{name: value}}, with the values at entry. Addresses and handles are
- * hexadecimal text, dim3 and cudaExtent are [x,y,z]. Nothing depends on success, so it runs with the real
- * runtime too; --no-driver leaves out the last two calls, which load the driver themselves.
+ * args [--no-driver]: calls functions of every class with distinctive argument values and prints one JSON
+ * line per call, {"api","function","ret","args":{name: value}}, with the values at entry. Addresses and
+ * handles are hexadecimal text, dim3 and cudaExtent are [x,y,z]. Nothing depends on success, so it runs with
+ * the real runtime too; --no-driver leaves out the last two calls, which load the driver themselves.
  */
 #include <dlfcn.h>
 #include <string.h>
