@@ -10,7 +10,10 @@ use std::time::Duration;
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Event, LossCause, Losses, Tgid};
-use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
+    RingBufferBuilder,
+};
 
 use crate::attach::{self, Attached, Collect};
 use crate::clock::Clock;
@@ -92,7 +95,10 @@ pub struct Capture {
 
 impl std::fmt::Debug for Capture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Capture").field("tier", &self.tier).field("attached", &self.attached).finish_non_exhaustive()
+        f.debug_struct("Capture")
+            .field("tier", &self.tier)
+            .field("attached", &self.attached)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,7 +130,7 @@ impl Capture {
         Ok(Self {
             attached: HashMap::new(),
             loaders: HashMap::new(),
-            tracepoints: tracepoints,
+            tracepoints,
             calls,
             control,
             pending,
@@ -368,7 +374,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 fn reason(said: &str) -> String {
     let telling = |line: &&str| {
         let line = line.trim();
-        !line.is_empty() && !line.contains("-- BEGIN") && !line.contains("-- END") && !line.starts_with("processed ")
+        !line.is_empty()
+            && !line.contains("-- BEGIN")
+            && !line.contains("-- END")
+            && !line.starts_with("processed ")
     };
     let lines: Vec<_> = said.lines().filter(telling).collect();
     let tail = &lines[lines.len().saturating_sub(6)..];

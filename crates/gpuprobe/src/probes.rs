@@ -41,8 +41,14 @@ impl Probes {
         verbose: bool,
     ) -> Result<Self> {
         let capture = Capture::open(config)?;
-        let probes =
-            Self { capture, inspector: Inspector::new(), selection, collect, skipped: BTreeSet::new(), verbose };
+        let probes = Self {
+            capture,
+            inspector: Inspector::new(),
+            selection,
+            collect,
+            skipped: BTreeSet::new(),
+            verbose,
+        };
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
         Ok(probes)
     }
@@ -66,7 +72,10 @@ impl Probes {
         let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
         let libraries = self.inspector.inspect(&real, &real)?;
         if libraries.is_empty() {
-            bail!("{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in", path.display());
+            bail!(
+                "{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in",
+                path.display()
+            );
         }
         self.attach_scan(Scan { libraries, skipped: Vec::new() });
         Ok(())
