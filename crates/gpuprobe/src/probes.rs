@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect};
@@ -115,11 +116,13 @@ impl Probes {
             self.skip(path, reason);
         }
         for target in &plan.targets {
+            let begun = Instant::now();
             let result = self.capture.attach(target, self.collect);
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    self.tell(|| format!("{}: {count} functions", target.library.path.display()));
+                    let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
+                    self.tell(|| format!("{}: {count} functions in {took}", target.library.path.display()));
                     for Skipped { path, reason } in skipped {
                         self.skip(path, reason);
                     }
