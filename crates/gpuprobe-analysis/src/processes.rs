@@ -18,12 +18,12 @@ pub enum ProcessEnd {
 }
 
 impl ProcessEnd {
-    /// From a status as `wait` reports it: the signal in the low seven bits, the exit code in the next eight.
-    fn from_wait(status: Option<i32>) -> Self {
+    /// From a status as a shell shows it: the exit code, or 128 plus the signal.
+    fn from_shell(status: Option<i32>) -> Self {
         match status {
             None => Self::Unknown,
-            Some(status) if status & 0x7f != 0 => Self::Signal(status & 0x7f),
-            Some(status) => Self::Code((status >> 8) & 0xff),
+            Some(status) if status > 128 => Self::Signal(status - 128),
+            Some(status) => Self::Code(status),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Processes {
         let row = self.row(event.tgid, event.at_ns, &event.process);
         if event.change == ProcessChange::Exit {
             row.ended_ns = Some(event.at_ns);
-            row.end = Some(ProcessEnd::from_wait(event.exit_status));
+            row.end = Some(ProcessEnd::from_shell(event.exit_status));
         } else if row.name != *event.process {
             event.process.as_ref().clone_into(&mut row.name);
         }
@@ -100,7 +100,7 @@ mod tests {
         let mut processes = Processes::default();
         let at = |start_ns| Call { start_ns, ..call(Api::Driver, "cuInit", 0) };
         assert!(!processes.feed_call(&at(5)));
-        processes.feed_change(&process(ProcessChange::Exit, 10, Some(9)));
+        processes.feed_change(&process(ProcessChange::Exit, 10, Some(137)));
         assert!(processes.feed_call(&at(9)));
         assert!(!processes.feed_call(&at(20)));
         let report = processes.report();
@@ -119,10 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_status_is_a_code_or_a_signal() {
-        assert_eq!(ProcessEnd::from_wait(Some(3 << 8)), ProcessEnd::Code(3));
-        assert_eq!(ProcessEnd::from_wait(Some(0)), ProcessEnd::Code(0));
-        assert_eq!(ProcessEnd::from_wait(Some(11 | 0x80)), ProcessEnd::Signal(11), "with a core dump");
-        assert_eq!(ProcessEnd::from_wait(None), ProcessEnd::Unknown);
+    fn a_status_is_a_code_or_a_signal() {
+        assert_eq!(ProcessEnd::from_shell(Some(3)), ProcessEnd::Code(3));
+        assert_eq!(ProcessEnd::from_shell(Some(0)), ProcessEnd::Code(0));
+        assert_eq!(ProcessEnd::from_shell(Some(139)), ProcessEnd::Signal(11));
+        assert_eq!(ProcessEnd::from_shell(None), ProcessEnd::Unknown);
     }
 }

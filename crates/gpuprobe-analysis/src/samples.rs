@@ -54,7 +54,8 @@ pub(crate) fn alloc(ptr: u64, bytes: u64, returned_ns: u64) -> Call {
 
 /// A free that was entered at this time; `freed` is what the kernel side knew of it.
 pub(crate) fn free(ptr: u64, freed: Option<u64>, start_ns: u64) -> Call {
-    let effect = Effect { freed, ptr: Some(ptr), ..Effect::default() };
+    let kind = freed.map(|_| "device".into());
+    let effect = Effect { freed, ptr: Some(ptr), kind, ..Effect::default() };
     Call { class: Class::Free, effect, start_ns, ..call(Api::Runtime, "cudaFree", 0) }
 }
 

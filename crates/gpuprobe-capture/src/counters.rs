@@ -122,7 +122,9 @@ pub(crate) fn release_memory(
         let mut memory: gp_memory = from_bytes(&value);
         memory.live_bytes = Default::default();
         memory.live_allocations = Default::default();
-        processes.update(as_bytes(&key), as_bytes(&memory), MapFlags::EXIST).map_err(CaptureError::bpf(WRITE))?;
+        processes
+            .update(as_bytes(&key), as_bytes(&memory), MapFlags::EXIST)
+            .map_err(CaptureError::bpf(WRITE))?;
     }
     Ok(bytes)
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{MAX_OUTS, Words, arguments, effect, error_name, status, struct_arg};
 use gpuprobe_event::{
-    Call, Class, Event, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, Space, Tgid, Tid, catalogue,
+    Call, Class, Event, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, Space, Tgid, Tid,
+    catalogue,
 };
 
 use crate::clock::Clock;
@@ -148,7 +149,7 @@ fn account(call: &mut Call, raw: &gp_call) {
             call.effect.ptr = Some(raw.pointer);
             call.effect.kind = space;
         }
-        Class::Free | Class::HostUnregister if raw.pointer != 0 => {
+        Class::Free | Class::HostUnregister => {
             call.effect.ptr = Some(raw.pointer);
             let known = raw.flags & number::CALL_KNOWN_FREE != 0;
             call.effect.freed = known.then_some(raw.bytes);
@@ -247,7 +248,9 @@ mod tests {
         record.comm[0] = b'a'.cast_signed();
         assert!(matches!(decoder.control(as_bytes(&record)), Control::Event(..)));
         assert!(matches!(decoder.control(as_bytes(&record)), Control::Nothing));
-        let named = |decoder: &mut Decoder, instance| match decoder.call(as_bytes(&gp_call { instance, ..call_of("cudaFree") })) {
+        let named = |decoder: &mut Decoder, instance| match decoder
+            .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))
+        {
             Some(Event::Call(call)) => call.process.to_string(),
             _ => String::new(),
         };

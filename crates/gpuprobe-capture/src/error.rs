@@ -13,7 +13,9 @@ pub enum CaptureError {
     #[error("tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE: try sudo")]
     NotPermitted,
     /// The kernel has no type information.
-    #[error("the kernel has no BTF (/sys/kernel/btf/vmlinux is missing): it must be built with CONFIG_DEBUG_INFO_BTF=y")]
+    #[error(
+        "the kernel has no BTF (/sys/kernel/btf/vmlinux is missing): it must be built with CONFIG_DEBUG_INFO_BTF=y"
+    )]
     NoBtf,
     /// The kernel is older than anything supported.
     #[error("the kernel is {found}, gpuprobe needs {needed} or newer")]

@@ -10,7 +10,10 @@ use std::time::Duration;
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Event, LossCause, Losses, Tgid};
-use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{
+    Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
+    RingBufferBuilder,
+};
 
 use crate::attach::{self, Attached, Collect};
 use crate::clock::Clock;
@@ -56,7 +59,7 @@ impl Default for CaptureConfig {
 /// What came since the last look.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Processes first, then calls.
+    /// In the order in which they were over.
     pub events: Vec<Event>,
     /// Processes that wait, stopped, for their probes.
     pub holds: Vec<Tgid>,
@@ -92,7 +95,10 @@ pub struct Capture {
 
 impl std::fmt::Debug for Capture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Capture").field("tier", &self.tier).field("attached", &self.attached).finish_non_exhaustive()
+        f.debug_struct("Capture")
+            .field("tier", &self.tier)
+            .field("attached", &self.attached)
+            .finish_non_exhaustive()
     }
 }
 
@@ -124,7 +130,7 @@ impl Capture {
         Ok(Self {
             attached: HashMap::new(),
             loaders: HashMap::new(),
-            tracepoints: tracepoints,
+            tracepoints,
             calls,
             control,
             pending,
@@ -234,6 +240,8 @@ impl Capture {
             rest = after;
             batch.events.extend(self.decoder.call(bytes));
         }
+        // threads send in the order in which their calls end, so this is nearly sorted and costs little
+        batch.events.sort_by_key(happened_at);
         Ok(batch)
     }
 
@@ -273,6 +281,15 @@ impl Capture {
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
+    }
+}
+
+/// When an event was over, for those that take time.
+fn happened_at(event: &Event) -> u64 {
+    match event {
+        Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
+        Event::Process(process) => process.at_ns,
+        Event::Loss(loss) => loss.at_ns,
     }
 }
 
@@ -357,7 +374,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 fn reason(said: &str) -> String {
     let telling = |line: &&str| {
         let line = line.trim();
-        !line.is_empty() && !line.contains("-- BEGIN") && !line.contains("-- END") && !line.starts_with("processed ")
+        !line.is_empty()
+            && !line.contains("-- BEGIN")
+            && !line.contains("-- END")
+            && !line.starts_with("processed ")
     };
     let lines: Vec<_> = said.lines().filter(telling).collect();
     let tail = &lines[lines.len().saturating_sub(6)..];

@@ -102,7 +102,7 @@ impl ElfBuilder {
     }
 
     fn place(&mut self, name: &str, code: &[u8]) -> TestSymbol {
-        while self.code.len() % 16 != 0 {
+        while !self.code.len().is_multiple_of(16) {
             self.code.push(0xcc);
         }
         let address = CODE_ADDRESS + self.code.len() as u64;

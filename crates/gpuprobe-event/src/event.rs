@@ -167,7 +167,7 @@ pub struct ProcessEvent {
     pub process: Arc<str>,
     /// Its parent, for a start.
     pub parent: Option<Tgid>,
-    /// Exit code or signal as `wait` reports it, for an exit.
+    /// For an exit, what a shell shows: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
 }
 

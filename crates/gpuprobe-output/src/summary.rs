@@ -128,8 +128,6 @@ fn memory(out: &mut String, memory: &MemorySummary) {
         (memory.failed_allocations, "allocations that failed"),
         (memory.failed_frees, "frees that failed"),
         (memory.unknown_frees, "frees of addresses not seen allocated"),
-        (memory.replaced, "addresses allocated again without a free seen between"),
-        (memory.disagreements, "frees on which the events and the kernel's table differ"),
     ];
     for (n, what) in notes.into_iter().filter(|&(n, _)| n > 0) {
         line(out, format_args!("{what}: {n}"));

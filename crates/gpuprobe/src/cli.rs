@@ -153,7 +153,8 @@ mod tests {
 
     #[test]
     fn everything_after_the_command_is_the_commands() {
-        let Some(Command::Run(run)) = parse(&["run", "-e", "*", "--", "prog", "-e", "x", "--help"]).command else {
+        let Some(Command::Run(run)) = parse(&["run", "-e", "*", "--", "prog", "-e", "x", "--help"]).command
+        else {
             panic!("run")
         };
         assert_eq!(run.events, ["*"]);
@@ -173,9 +174,13 @@ mod tests {
 
     #[test]
     fn exclusions_and_wrong_values() {
-        let Some(Command::Run(run)) = parse(&["run", "-e", "!cudaFree", "prog"]).command else { panic!("run") };
+        let Some(Command::Run(run)) = parse(&["run", "-e", "!cudaFree", "prog"]).command else {
+            panic!("run")
+        };
         assert_eq!(run.events, ["!cudaFree"]);
-        for wrong in [&["run"][..], &["run", "--attach", "magic", "x"], &["nonsense"], &["--metrics-addr", "x"]] {
+        for wrong in
+            [&["run"][..], &["run", "--attach", "magic", "x"], &["nonsense"], &["--metrics-addr", "x"]]
+        {
             assert!(Cli::try_parse_from([&["gpuprobe"], wrong].concat()).is_err(), "{wrong:?}");
         }
     }

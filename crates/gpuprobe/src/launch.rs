@@ -62,7 +62,8 @@ impl Launched {
 
     /// How it ended, as a shell says it: the exit status, or 128 plus the signal; `None` while it runs.
     pub(crate) fn ended(&self) -> Result<Option<u8>> {
-        let status = waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command")?;
+        let status =
+            waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command")?;
         Ok(match status {
             WaitStatus::Exited(_, code) => Some(u8::try_from(code & 0xff).unwrap_or(1)),
             WaitStatus::Signaled(_, signal, _) => Some(u8::try_from(128 + signal as i32).unwrap_or(1)),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect};
@@ -41,8 +42,14 @@ impl Probes {
         verbose: bool,
     ) -> Result<Self> {
         let capture = Capture::open(config)?;
-        let probes =
-            Self { capture, inspector: Inspector::new(), selection, collect, skipped: BTreeSet::new(), verbose };
+        let probes = Self {
+            capture,
+            inspector: Inspector::new(),
+            selection,
+            collect,
+            skipped: BTreeSet::new(),
+            verbose,
+        };
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
         Ok(probes)
     }
@@ -66,7 +73,10 @@ impl Probes {
         let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
         let libraries = self.inspector.inspect(&real, &real)?;
         if libraries.is_empty() {
-            bail!("{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in", path.display());
+            bail!(
+                "{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in",
+                path.display()
+            );
         }
         self.attach_scan(Scan { libraries, skipped: Vec::new() });
         Ok(())
@@ -106,11 +116,13 @@ impl Probes {
             self.skip(path, reason);
         }
         for target in &plan.targets {
+            let begun = Instant::now();
             let result = self.capture.attach(target, self.collect);
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    self.tell(|| format!("{}: {count} functions", target.library.path.display()));
+                    let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
+                    self.tell(|| format!("{}: {count} functions in {took}", target.library.path.display()));
                     for Skipped { path, reason } in skipped {
                         self.skip(path, reason);
                     }

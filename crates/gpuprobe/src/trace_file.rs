@@ -36,10 +36,6 @@ impl TraceFile {
         Ok(Self { path, writer: Some(writer), failure: None })
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Writes an event. After a failure nothing more is written, and [`TraceFile::finish`] tells.
     pub(crate) fn event(&mut self, event: &Event) {
         let Some(writer) = &mut self.writer else { return };
@@ -138,7 +134,10 @@ mod tests {
     #[test]
     fn a_full_disk_is_told_and_the_file_stays_readable() {
         let mut trace = TraceFile::create(None.or(Some(Path::new("/dev/full"))), &Meta::default());
-        assert!(trace.as_mut().is_err(), "the meta line is written at once, so that this is seen before the command runs");
+        assert!(
+            trace.as_mut().is_err(),
+            "the meta line is written at once, so that this is seen before the command runs"
+        );
     }
 
     #[test]

@@ -1,1 +1,63 @@
+//! Stand-in CUDA libraries and the workloads that run on them, so that everything can be tested without a GPU.
+//!
+//! The libraries have the full export lists of the catalogue, the right SONAMEs and symbol versions, exact and
+//! predictable results, and a chosen prologue before every export. They are written from public prototypes only and
+//! compiled with the system's C compiler when a test or a build script asks for them. Nothing here needs a GPU, root
+//! or cargo.
+//!
+//! What a call does can be changed by the environment of the program that makes it (`c/faults.h`):
+//! `STANDIN_FAIL=cudaMalloc:2:10` fails every tenth call with 2, before it reaches the driver or has any effect, and
+//! `STANDIN_DELAY=cudaMemcpy:100` makes each call take 100 us longer. Both take lists, of runtime and driver names.
+//!
+//! | workload | arguments | what it does |
+//! |---|---|---|
+//! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
+//! | `args` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
+//! | `capture` | | a graph by stream capture over two streams, launched four times |
+//! | `constructor` | | a call before `main` |
+//! | `crash` | `--kill` | killed while a thread is inside a call |
+//! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
+//! | `driver_only` | | only the driver interface |
+//! | `forker` | `CHILDREN` | fork and exec, one line per process |
+//! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
+//! | `longjmp` | `N` | calls that never return |
+//! | `recursion` | `DEPTH` | calls inside calls, through host functions |
+//! | `static_runtime` | | the runtime inside the executable |
+//! | `vmm` | | physical handles, mappings, references |
+//!
+//! All but `demo` print JSON objects, one a line; each source begins with the fields.
 
+#![forbid(unsafe_code)]
+
+mod compile;
+mod error;
+mod exports;
+mod generate;
+mod inner;
+mod lock;
+mod options;
+mod sources;
+
+pub use compile::{Built, build};
+pub use error::Error;
+pub use exports::{ExportList, Library};
+pub use inner::{CopyKind, inner_call, inner_copy_call};
+pub use options::{BuildOptions, Cuda, Parts, Prologue};
+
+/// Every workload that [`build`] makes with [`Parts::All`].
+pub const WORKLOADS: [&str; 14] = [
+    "args",
+    "capture",
+    "constructor",
+    "crash",
+    "demo",
+    "driver_only",
+    "forker",
+    "late_dlopen",
+    "ledger",
+    "ledger_static",
+    "longjmp",
+    "recursion",
+    "static_runtime",
+    "vmm",
+];

@@ -86,7 +86,12 @@ pub(crate) fn events() -> Vec<Event> {
         Event::Call(Box::new(call(16, Runtime, "cudaStreamQuery", 700, 600))),
         with(
             call(17, Runtime, "cudaFree", 110_000, 0),
-            Effect { freed: Some(8 * MIB), ptr: Some(0x7f80_0000), ..Effect::default() },
+            Effect {
+                freed: Some(8 * MIB),
+                ptr: Some(0x7f80_0000),
+                kind: Some("device".into()),
+                ..Effect::default()
+            },
         ),
         with(call(18, Runtime, "cudaFree", 200, 0), Effect { ptr: Some(0), ..Effect::default() }),
         other(with(call(19, Runtime, "cudaMalloc", 50_000, 0), memory(0x7f00_0000, 3 * MIB / 2, "device"))),
@@ -95,7 +100,7 @@ pub(crate) fn events() -> Vec<Event> {
             status: None,
             ..call(20, Runtime, "cudaDeviceSynchronize", 0, 0)
         })),
-        change(ProcessChange::Exit, 2_500_000_000, 4242, Some(9)),
+        change(ProcessChange::Exit, 2_500_000_000, 4242, Some(137)),
         Event::Loss(LossEvent { at_ns: 2_500_000_000, cause: LossCause::RingFull, count: 12 }),
     ]);
     events

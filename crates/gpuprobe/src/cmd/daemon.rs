@@ -144,7 +144,9 @@ impl Daemon {
     }
 
     fn ended(&mut self, key: ProcessKey, now_ns: u64) -> Result<()> {
-        let Some(info) = self.processes.get_mut(&key).filter(|i| i.exited_at_ns.is_none()) else { return Ok(()) };
+        let Some(info) = self.processes.get_mut(&key).filter(|i| i.exited_at_ns.is_none()) else {
+            return Ok(());
+        };
         info.exited_at_ns = Some(now_ns);
         self.probes.capture.release_memory(key)?;
         Ok(())

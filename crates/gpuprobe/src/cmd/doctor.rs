@@ -17,7 +17,10 @@ pub(crate) fn run(_args: &DoctorArgs) -> Result<u8> {
     if support.privileged {
         writeln!(out, "privileges  enough to trace")?;
     } else {
-        writeln!(out, "privileges  NOT enough: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE")?;
+        writeln!(
+            out,
+            "privileges  NOT enough: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+        )?;
     }
     let driver = std::fs::read_to_string("/sys/module/nvidia/version");
     let driver = driver.as_deref().map_or("not loaded; stand-ins and traces still work", str::trim);
@@ -45,7 +48,10 @@ fn why_not_better(tier: Tier, support: &gpuprobe_capture::Support) -> String {
 fn libraries(out: &mut impl Write) -> Result<()> {
     let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
     if scan.libraries.is_empty() {
-        writeln!(out, "libraries   no libcuda, libcudart, NVML or NCCL found in the usual places or in running processes")?;
+        writeln!(
+            out,
+            "libraries   no libcuda, libcudart, NVML or NCCL found in the usual places or in running processes"
+        )?;
     }
     let all = Selection::from_globs(&["*".to_owned()])?;
     for library in &scan.libraries {
@@ -66,7 +72,8 @@ fn describe(library: &Library, all: &Selection) -> String {
         cheap += u32::from(function.point.cost == gpuprobe_discover::ProbeCost::Emulated);
     }
     let unknown = library.functions.len().saturating_sub(count);
-    let unknown = if unknown > 0 { format!(", {unknown} not in the catalogue or an alias") } else { String::new() };
+    let unknown =
+        if unknown > 0 { format!(", {unknown} not in the catalogue or an alias") } else { String::new() };
     format!(
         "{} ({}, {}): {count} functions can be probed, {cheap} cheaply{unknown}",
         library.path.display(),

@@ -46,7 +46,8 @@ fn present() -> HashSet<(Api, &'static str)> {
 
 /// Names that someone who wrote this glob may have meant.
 fn near(glob: &str) -> String {
-    let letters: String = glob.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
+    let letters: String =
+        glob.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
     let fits = |name: &str| !letters.is_empty() && name.to_lowercase().contains(&letters);
     let names: Vec<_> = catalogue().functions().iter().map(|f| f.name).filter(|n| fits(n)).take(5).collect();
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }

@@ -1,0 +1,32 @@
+/*
+ * Errors and delays on demand, from the environment:
+ *
+ *   STANDIN_FAIL=cudaMalloc:2:10,cuMemFree_v2:1:1   function:code:every Nth call returns the code, and does
+ * nothing STANDIN_DELAY=cudaMemcpy:100                    function:microseconds spent inside each call
+ *
+ * Read once, at the first call. Where neither is set a call pays one load and one branch.
+ */
+#ifndef STANDIN_FAULTS_H
+#define STANDIN_FAULTS_H
+
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+enum { FAULTS_UNKNOWN, FAULTS_OFF, FAULTS_ON };
+
+extern int faults_state;
+
+/* Reads the environment once; returns FAULTS_OFF or FAULTS_ON. */
+int faults_load(void);
+
+/* Waits and returns as the rules say; 0 where the call is to go on. */
+int faults_apply(const char *function);
+
+static inline int faults_enter(const char *function)
+{
+	if (LIKELY(__atomic_load_n(&faults_state, __ATOMIC_ACQUIRE) == FAULTS_OFF))
+		return 0;
+	return faults_load() == FAULTS_ON ? faults_apply(function) : 0;
+}
+
+#endif

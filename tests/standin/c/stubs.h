@@ -1,0 +1,132 @@
+/*
+ * Assembler macros of the exported functions. Every export is a stub with a chosen prologue that jumps to its
+ * implementation, so that probe placement meets each instruction pattern seen in real libraries.
+ *
+ *   STUB name, target      an export that jumps to target
+ *   GENERIC name           impl_name (weak): standin_generic("name"), unless C code defines impl_name
+ *   TAIL name, export      an export that jumps to another export of the same library
+ *   ALIAS name, export     a weak second name at the same address
+ */
+/* clang-format off */
+#if defined(__x86_64__)
+
+.macro PROLOGUE target
+#if defined(PROLOGUE_PUSH)
+	push %rbp
+	.cfi_adjust_cfa_offset 8
+	mov %rsp, %rbp
+	pop %rbp
+	.cfi_adjust_cfa_offset -8
+#elif defined(PROLOGUE_ENDBR_PUSH)
+	endbr64
+	push %rbp
+	.cfi_adjust_cfa_offset 8
+	mov %rsp, %rbp
+	pop %rbp
+	.cfi_adjust_cfa_offset -8
+#elif defined(PROLOGUE_CMP_JE)
+	cmpl $0x5a5a, standin_cmp_word(%rip)
+	je 1f
+	jmp \target
+1:
+#elif defined(PROLOGUE_MOV)
+	mov %rdi, %r11
+	lea -8(%rsp), %rsp
+	.cfi_adjust_cfa_offset 8
+	mov %r11, (%rsp)
+	lea 8(%rsp), %rsp
+	.cfi_adjust_cfa_offset -8
+#elif defined(PROLOGUE_SUB_THEN_PUSH)
+	sub $8, %rsp
+	.cfi_adjust_cfa_offset 8
+	push %rbx
+	.cfi_adjust_cfa_offset 8
+	pop %rbx
+	.cfi_adjust_cfa_offset -8
+	add $8, %rsp
+	.cfi_adjust_cfa_offset -8
+#elif defined(PROLOGUE_NOP)
+	.byte 0x0f, 0x1f, 0x44, 0x00, 0x00
+#elif defined(PROLOGUE_LOOP_BACK)
+	mov $3, %eax
+1:	nop
+	dec %eax
+	jnz 1b
+#else
+#error "no prologue chosen"
+#endif
+	jmp \target
+.endm
+
+.macro NAME_AND_JUMP label, target
+	lea \label(%rip), %rdi
+	jmp \target
+.endm
+
+#elif defined(__aarch64__)
+
+.macro PROLOGUE target
+	b \target
+.endm
+
+.macro NAME_AND_JUMP label, target
+	adrp x0, \label
+	add x0, x0, :lo12:\label
+	b \target
+.endm
+
+#else
+#error "no stubs for this architecture"
+#endif
+
+.macro STUB name, target
+	.text
+	.p2align 4
+	.globl \name
+#ifdef STATIC_RUNTIME
+	.hidden \name
+#endif
+	.type \name, %function
+\name:
+.Lstub_\name:
+	.cfi_startproc
+	PROLOGUE \target
+	.cfi_endproc
+.Lend_\name:
+	.size \name, . - \name
+.endm
+
+.macro TAIL name, export
+	STUB \name, .Lstub_\export
+.endm
+
+.macro ALIAS name, export
+	.weak \name
+	.type \name, %function
+	.set \name, .Lstub_\export
+	.size \name, .Lend_\export - .Lstub_\export
+.endm
+
+.macro GENERIC name
+	.section .rodata.names, "a"
+.Lname_\name:
+	.asciz "\name"
+	.text
+	.p2align 4
+	.weak impl_\name
+	.hidden impl_\name
+	.type impl_\name, %function
+impl_\name:
+	.cfi_startproc
+	NAME_AND_JUMP .Lname_\name, standin_generic
+	.cfi_endproc
+	.size impl_\name, . - impl_\name
+.endm
+
+	.hidden standin_generic
+	.data
+	.p2align 2
+standin_cmp_word:
+	.long 0
+	.section .note.GNU-stack, "", %progbits
+	    /* clang-format on */

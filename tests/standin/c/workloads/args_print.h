@@ -1,0 +1,40 @@
+/* Printing one JSON line per call. Formats are written with ' for ". */
+#ifndef STANDIN_ARGS_PRINT_H
+#define STANDIN_ARGS_PRINT_H
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#define HEX "'0x%lx'"
+
+static void __attribute__((format(printf, 4, 5)))
+line(const char *api, const char *function, int result, const char *format, ...)
+{
+	char text[1024];
+	va_list values;
+
+	va_start(values, format);
+	vsnprintf(text, sizeof(text), format, values);
+	va_end(values);
+	for (char *c = text; *c; c++) {
+		if (*c == '\'')
+			*c = '"';
+	}
+	printf("{\"api\":\"%s\",\"function\":\"%s\",\"ret\":%d,\"args\":{%s}}\n", api, function, result,
+	       text);
+}
+
+/* An address as the format wants it. */
+static inline unsigned long at(const void *address)
+{
+	return (unsigned long)address;
+}
+
+/* Calls a runtime function and prints what it was given; values are read before the call. */
+#define SHOW(function, call_arguments, ...)                                                                  \
+	do {                                                                                                 \
+		int result_ = function call_arguments;                                                       \
+		line("runtime", #function, result_, __VA_ARGS__);                                            \
+	} while (0)
+
+#endif

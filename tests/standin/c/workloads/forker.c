@@ -1,0 +1,75 @@
+/*
+ * forker [CHILDREN]: a parent that makes calls, forks children that make calls (default 3), one of which then
+ * executes this program again. Every process prints its own line
+ * {"process","pid","parent","calls","live","live_bytes"}; what the parent holds is not held by a child, and
+ * an exec drops what the process held before.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+static int failed;
+
+static void make_calls(int allocations, int frees, size_t size)
+{
+	void *blocks[32];
+
+	for (int i = 0; i < allocations; i++)
+		failed |= cudaMalloc(&blocks[i], size);
+	for (int i = 0; i < frees; i++)
+		failed |= cudaFree(blocks[i]);
+}
+
+static void print(const char *process, int allocations, int frees, size_t size)
+{
+	printf("{\"process\":\"%s\",\"pid\":%d,\"parent\":%d,\"calls\":{\"cudaMalloc\":%d,\"cudaFree\":%d},"
+	       "\"live\":%d,"
+	       "\"live_bytes\":%zu}\n",
+	       process, (int)getpid(), (int)getppid(), allocations, frees, allocations - frees,
+	       (size_t)(allocations - frees) * size);
+	fflush(stdout);
+}
+
+static int child(int number, char *program)
+{
+	make_calls(10, 9, 5000);
+	print("child", 10, 9, 5000);
+	if (number == 0) {
+		execl("/proc/self/exe", program, "--executed", (char *)NULL);
+		return 1;
+	}
+	return failed;
+}
+
+int main(int count, char **words)
+{
+	int children = count > 1 ? atoi(words[1]) : 3;
+
+	if (count > 1 && !strcmp(words[1], "--executed")) {
+		make_calls(5, 2, 600);
+		print("executed", 5, 2, 600);
+		return failed;
+	}
+	make_calls(4, 1, 1000);
+	for (int i = 0; i < children; i++) {
+		pid_t pid = fork();
+
+		if (pid < 0)
+			return 1;
+		if (pid == 0)
+			return child(i, words[0]);
+	}
+	for (int i = 0; i < children; i++) {
+		int status;
+
+		if (wait(&status) < 0 || status)
+			failed = 1;
+	}
+	make_calls(1, 1, 1000);
+	print("parent", 5, 2, 1000);
+	return failed;
+}

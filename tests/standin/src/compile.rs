@@ -1,0 +1,235 @@
+//! Building the libraries and workloads into a folder with the system's C compiler.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::Error;
+use crate::exports::{ExportList, Library};
+use crate::generate;
+use crate::lock::FolderLock;
+use crate::options::{BuildOptions, Parts};
+use crate::sources::{DRIVER, RUNTIME, SOURCES};
+
+const C_FLAGS: [&str; 7] =
+    ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
+const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
+const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
+
+/// A folder with stand-in libraries and workloads, which find each other there without any environment.
+#[derive(Clone, Debug)]
+pub struct Built {
+    /// The folder.
+    pub dir: PathBuf,
+    /// The runtime library.
+    pub libcudart: PathBuf,
+    /// The driver library.
+    pub libcuda: PathBuf,
+    /// What it was built from.
+    pub options: BuildOptions,
+}
+
+impl Built {
+    /// Where a workload's executable is.
+    pub fn workload(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Where a library is.
+    pub fn library(&self, library: Library) -> PathBuf {
+        self.dir.join(library.soname())
+    }
+}
+
+/// Builds into a folder, unless what is there was built from the same sources and options. Safe to call from several
+/// threads and processes at once.
+pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
+    fs::create_dir_all(out_dir).map_err(Error::io(out_dir))?;
+    let dir = out_dir.canonicalize().map_err(Error::io(out_dir))?;
+    let lock = FolderLock::take(&dir)?;
+    let stamp = dir.join("stamp");
+    let wanted = stamp_of(options);
+    if fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
+        // no stamp while the folder is half built
+        if stamp.exists() {
+            fs::remove_file(&stamp).map_err(Error::io(&stamp))?;
+        }
+        Builder { dir: dir.clone(), options: *options }.build()?;
+        fs::write(&stamp, wanted).map_err(Error::io(&stamp))?;
+    }
+    drop(lock);
+    let runtime = Library::Runtime(options.cuda).soname();
+    Ok(Built {
+        libcudart: dir.join(runtime),
+        libcuda: dir.join(Library::Driver.soname()),
+        dir,
+        options: *options,
+    })
+}
+
+/// A word that changes with everything the result depends on.
+fn stamp_of(options: &BuildOptions) -> String {
+    let mut hasher = DefaultHasher::new();
+    SOURCES.hash(&mut hasher);
+    options.hash(&mut hasher);
+    (C_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
+    for library in [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl] {
+        generate::stubs(&ExportList::of(library)).hash(&mut hasher);
+    }
+    format!("{:016x}\n", hasher.finish())
+}
+
+struct Builder {
+    dir: PathBuf,
+    options: BuildOptions,
+}
+
+impl Builder {
+    fn build(&self) -> Result<(), Error> {
+        self.write_sources()?;
+        let runtime = Library::Runtime(self.options.cuda);
+        self.library(Library::Driver, DRIVER)?;
+        self.library(runtime, RUNTIME)?;
+        let ledger = ["ledger", "ledger_work", "ledger_print"];
+        match self.options.parts {
+            Parts::Demo => return self.workload("demo", &["demo"], Link::Runtime),
+            Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
+            Parts::All => {}
+        }
+        self.library(Library::Nvml, &["nvml.c", "faults.c"])?;
+        self.library(Library::Nccl, &["nccl.c", "faults.c"])?;
+        self.static_runtime(runtime)?;
+        self.plugin()?;
+        for name in ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion"] {
+            self.workload(name, &[name], Link::Runtime)?;
+        }
+        self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
+        self.workload("driver_only", &["driver_only"], Link::Driver)?;
+        self.workload("vmm", &["vmm"], Link::Driver)?;
+        self.workload("static_runtime", &["static_runtime"], Link::Static)?;
+        self.workload("ledger", &ledger, Link::Runtime)?;
+        self.workload("ledger_static", &ledger, Link::Static)
+    }
+
+    fn source(&self, name: &str) -> PathBuf {
+        self.dir.join("src").join(name)
+    }
+
+    fn write_sources(&self) -> Result<(), Error> {
+        let write = |name: &str, text: &str| {
+            let path = self.source(name);
+            fs::write(&path, text).map_err(Error::io(path))
+        };
+        let workloads = self.source("workloads");
+        fs::create_dir_all(&workloads).map_err(Error::io(workloads))?;
+        for (name, text) in SOURCES {
+            write(name, text)?;
+        }
+        write("runtime_errors.h", &generate::error_names("cudaError_t"))?;
+        write("driver_errors.h", &generate::error_names("CUresult"))
+    }
+
+    /// The compiler with what every file needs.
+    fn cc(&self) -> Command {
+        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(C_FLAGS)
+            .arg("-I")
+            .arg(self.dir.join("src"))
+            .arg(format!("-DPROLOGUE_{}", self.options.prologue.define()))
+            .arg(format!("-DCUDA_MAJOR={}", self.options.cuda.major()))
+            .arg(format!("-DRUNTIME_VERSION={}", self.options.cuda.runtime_version()));
+        cc
+    }
+
+    /// Writes a library's generated assembler file.
+    fn stubs(&self, exports: &ExportList) -> Result<PathBuf, Error> {
+        let path = self.source(&format!("{}.S", exports.library.soname()));
+        fs::write(&path, generate::stubs(exports)).map_err(Error::io(&path))?;
+        Ok(path)
+    }
+
+    fn library(&self, library: Library, sources: &[&str]) -> Result<(), Error> {
+        let exports = ExportList::of(library);
+        let soname = library.soname();
+        let script = self.source(&format!("{soname}.map"));
+        fs::write(&script, generate::version_script(&exports)).map_err(Error::io(&script))?;
+        let mut cc = self.cc();
+        cc.args(LIBRARY_FLAGS)
+            .args(["-shared", "-s", "-pthread"])
+            .args(LINK_FLAGS)
+            .arg(format!("-Wl,-soname,{soname}"))
+            .arg(format!("-Wl,--version-script={}", script.display()))
+            .args(sources.iter().map(|s| self.source(s)))
+            .arg(self.stubs(&exports)?)
+            .args(["-ldl", "-o"])
+            .arg(self.dir.join(soname));
+        run(cc, soname)
+    }
+
+    /// One relocatable object with the whole runtime; its functions are in `.symtab` of what links it, and nowhere else.
+    fn static_runtime(&self, runtime: Library) -> Result<(), Error> {
+        let mut cc = self.cc();
+        cc.args(LIBRARY_FLAGS)
+            .args(["-DSTATIC_RUNTIME", "-r", "-nostdlib"])
+            .args(RUNTIME.iter().map(|s| self.source(s)))
+            .arg(self.source(&format!("{}.S", runtime.soname())))
+            .arg("-o")
+            .arg(self.dir.join("cudart_static.o"));
+        run(cc, "cudart_static.o")
+    }
+
+    fn plugin(&self) -> Result<(), Error> {
+        let mut cc = self.cc();
+        cc.args(["-fPIC", "-shared"])
+            .args(LINK_FLAGS)
+            .arg("-Wl,-soname,libplugin.so")
+            .arg(self.source("workloads/plugin.c"))
+            .arg(self.runtime_path())
+            .arg("-o")
+            .arg(self.dir.join("libplugin.so"));
+        run(cc, "libplugin.so")
+    }
+
+    fn runtime_path(&self) -> PathBuf {
+        self.dir.join(Library::Runtime(self.options.cuda).soname())
+    }
+
+    fn workload(&self, name: &str, sources: &[&str], link: Link) -> Result<(), Error> {
+        let mut cc = self.cc();
+        cc.args(LINK_FLAGS)
+            .arg("-pthread")
+            .args(sources.iter().map(|s| self.source(&format!("workloads/{s}.c"))));
+        match link {
+            Link::Nothing => {}
+            Link::Runtime => drop(cc.arg(self.runtime_path())),
+            Link::Static => drop(cc.arg(self.dir.join("cudart_static.o"))),
+            Link::Driver => drop(cc.arg(self.dir.join(Library::Driver.soname()))),
+        }
+        cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
+        run(cc, name)
+    }
+}
+
+/// What a workload is linked with.
+#[derive(Clone, Copy)]
+enum Link {
+    Nothing,
+    Runtime,
+    Static,
+    Driver,
+}
+
+fn run(mut command: Command, target: &str) -> Result<(), Error> {
+    let tool = command.get_program().to_string_lossy().into_owned();
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(source) => return Err(Error::Tool { tool, source }),
+    };
+    if output.status.success() {
+        return Ok(());
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Compile { tool, target: target.to_owned(), stderr })
+}

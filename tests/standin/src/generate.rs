@@ -1,0 +1,70 @@
+//! The generated sources: one assembler file per library, version scripts, and the names of errors.
+
+use std::fmt::Write;
+
+use gpuprobe_event::catalogue::{EnumTable, catalogue};
+
+use crate::exports::{ExportList, Library};
+use crate::inner::without_thread_suffix;
+
+/// One line per export, in the macros of `stubs.h`.
+pub(crate) fn stubs(exports: &ExportList) -> String {
+    let mut text = String::from("#include \"stubs.h\"\n");
+    for name in &exports.names {
+        match Stub::of(exports, name) {
+            Stub::Own => text.extend(["GENERIC ", name, "\nSTUB ", name, ", impl_", name, "\n"]),
+            Stub::SharedWith(other) => text.extend(["STUB ", name, ", impl_", other, "\n"]),
+            Stub::JumpTo(other) => text.extend(["TAIL ", name, ", ", other, "\n"]),
+            Stub::AliasOf(other) => text.extend(["ALIAS ", name, ", ", other, "\n"]),
+        }
+    }
+    text
+}
+
+/// What is behind an export.
+enum Stub<'a> {
+    /// An implementation of its own, in C or the general one.
+    Own,
+    /// The implementation of another.
+    SharedWith(&'a str),
+    /// A jump to another export, as the real library has it.
+    JumpTo(&'a str),
+    /// A second name of another export.
+    AliasOf(&'a str),
+}
+
+impl<'a> Stub<'a> {
+    fn of(exports: &ExportList, name: &'a str) -> Self {
+        if let Some(target) = name.strip_prefix("__").filter(|t| t.starts_with("cudaLaunchKernel")) {
+            return Self::JumpTo(target);
+        }
+        if exports.library == Library::Nccl {
+            return match name.strip_prefix('p') {
+                Some(target) => Self::AliasOf(target),
+                None => Self::Own,
+            };
+        }
+        let base = without_thread_suffix(name);
+        if base != name && exports.contains(base) { Self::SharedWith(base) } else { Self::Own }
+    }
+}
+
+/// Exactly the exports, under the one version where the library has one.
+pub(crate) fn version_script(exports: &ExportList) -> String {
+    let tag = if exports.library.versioned() { exports.library.soname() } else { "" };
+    let mut text = format!("{tag} {{\nglobal:\n");
+    for name in &exports.names {
+        text.extend(["\t", name, ";\n"]);
+    }
+    text.push_str("local:\n\t*;\n};\n");
+    text
+}
+
+/// `ERROR_NAME(value, name)` lines of an enum of the catalogue.
+pub(crate) fn error_names(c_type: &str) -> String {
+    let mut text = String::new();
+    for (value, name) in catalogue().enum_table(c_type).into_iter().flat_map(EnumTable::values) {
+        writeln!(text, "ERROR_NAME({value}, {name})").expect("a string takes all");
+    }
+    text
+}

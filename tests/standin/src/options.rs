@@ -1,0 +1,124 @@
+//! What to build.
+
+/// The instructions that every export begins with on x86-64. On aarch64 every export is one branch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Prologue {
+    /// `push %rbp; mov %rsp,%rbp`
+    #[default]
+    Push,
+    /// `endbr64`, then as `Push`
+    EndbrPush,
+    /// `cmpl $imm,x(%rip); je`, as in drivers 535 and 550
+    CmpJe,
+    /// `mov`, then a change of the stack pointer: no cheap probe point
+    Mov,
+    /// `sub $8,%rsp`, then a push
+    SubThenPush,
+    /// A nop of five bytes
+    Nop,
+    /// A nop that a later branch jumps back to: it runs three times per call
+    LoopBack,
+}
+
+impl Prologue {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Push, Self::EndbrPush, Self::CmpJe, Self::Mov, Self::SubThenPush, Self::Nop, Self::LoopBack];
+
+    /// The word after `PROLOGUE_` in `stubs.h`.
+    pub(crate) fn define(self) -> &'static str {
+        match self {
+            Self::Push => "PUSH",
+            Self::EndbrPush => "ENDBR_PUSH",
+            Self::CmpJe => "CMP_JE",
+            Self::Mov => "MOV",
+            Self::SubThenPush => "SUB_THEN_PUSH",
+            Self::Nop => "NOP",
+            Self::LoopBack => "LOOP_BACK",
+        }
+    }
+
+    /// The first bytes of every export, as far as they do not depend on addresses.
+    pub fn first_bytes(self) -> &'static [u8] {
+        match self {
+            Self::Push => &[0x55, 0x48, 0x89, 0xe5, 0x5d],
+            Self::EndbrPush => &[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x48, 0x89, 0xe5],
+            Self::CmpJe => &[0x81, 0x3d],
+            Self::Mov => &[0x49, 0x89, 0xfb, 0x48, 0x8d, 0x64, 0x24, 0xf8],
+            Self::SubThenPush => &[0x48, 0x83, 0xec, 0x08, 0x53],
+            Self::Nop => &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+            Self::LoopBack => &[0xb8, 0x03, 0x00, 0x00, 0x00, 0x90],
+        }
+    }
+}
+
+/// Which runtime library to build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Cuda {
+    /// `libcudart.so.12` with the exports of 12.9
+    #[default]
+    Cuda12,
+    /// `libcudart.so.13` with the exports of 13.4
+    Cuda13,
+}
+
+impl Cuda {
+    /// The major version.
+    pub fn major(self) -> u32 {
+        match self {
+            Self::Cuda12 => 12,
+            Self::Cuda13 => 13,
+        }
+    }
+
+    /// The version whose export list the library has.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::Cuda12 => "12.9",
+            Self::Cuda13 => "13.4",
+        }
+    }
+
+    /// What `cudaRuntimeGetVersion` says.
+    pub(crate) fn runtime_version(self) -> u32 {
+        match self {
+            Self::Cuda12 => 12090,
+            Self::Cuda13 => 13040,
+        }
+    }
+}
+
+/// How much to build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Parts {
+    /// All libraries and workloads.
+    #[default]
+    All,
+    /// `libcuda`, `libcudart` and the workload `ledger`.
+    Ledger,
+    /// `libcuda`, `libcudart` and the workload `demo`.
+    Demo,
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BuildOptions {
+    /// How exports begin.
+    pub prologue: Prologue,
+    /// Which runtime.
+    pub cuda: Cuda,
+    /// How much.
+    pub parts: Parts,
+}
+
+impl BuildOptions {
+    /// Everything, with this prologue and runtime.
+    pub fn new(prologue: Prologue, cuda: Cuda) -> Self {
+        Self { prologue, cuda, parts: Parts::All }
+    }
+
+    /// What `gpuprobe demo` embeds; some two seconds to build.
+    pub fn demo() -> Self {
+        Self { parts: Parts::Demo, ..Self::default() }
+    }
+}

@@ -1,0 +1,30 @@
+//! The C sources, compiled into this crate so that it builds from anywhere.
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        /// Relative path and text of every C file.
+        pub(crate) const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../c/", $name)))),*];
+    };
+}
+
+sources! {
+    "cuda_types.h", "driver.h", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
+    "driver_work.c", "faults.c", "faults.h", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h",
+    "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
+    "workloads/args.c", "workloads/args_print.h", "workloads/capture.c", "workloads/constructor.c", "workloads/crash.c",
+    "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_only.c", "workloads/forker.c",
+    "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
+    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c",
+    "workloads/static_runtime.c", "workloads/vmm.c",
+}
+
+/// The table of inner calls.
+pub(crate) const INNER_CALLS: &str = include_str!("../c/inner_calls.def");
+
+/// C files of the runtime, shared and static.
+pub(crate) const RUNTIME: &[&str] =
+    &["faults.c", "runtime_core.c", "runtime_copy.c", "runtime_memory.c", "runtime_work.c"];
+
+/// C files of the driver.
+pub(crate) const DRIVER: &[&str] =
+    &["driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c"];

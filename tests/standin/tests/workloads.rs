@@ -1,0 +1,224 @@
+//! The workloads run, and what they print agrees with itself.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use common::{all, command, json, stdout, sum};
+use gpuprobe_standin::{CopyKind, Cuda, WORKLOADS, inner_call, inner_copy_call};
+use serde_json::Value;
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
+}
+
+/// The driver calls that the ledger's runtime calls make, by the table of inner calls.
+fn expected_driver_calls(ledger: &Value) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    let mut count = |name: &str, calls: u64| *counts.entry(name.to_owned()).or_insert(0) += calls;
+    for (function, calls) in ledger["calls"].as_object().unwrap() {
+        if !function.starts_with("cudaMemcpy") {
+            count(inner_call(function).unwrap(), number(calls));
+        }
+    }
+    for kind in CopyKind::ALL {
+        let copies = &ledger["copies"][kind.as_str()];
+        count(inner_copy_call("cudaMemcpy", kind).unwrap(), number(&copies["sync"]));
+        count(inner_copy_call("cudaMemcpyAsync", kind).unwrap(), number(&copies["async"]));
+    }
+    counts
+}
+
+fn check_ledger(ledger: &Value) {
+    assert_eq!(sum(&ledger["calls"]), number(&ledger["total_calls"]));
+    let driver: BTreeMap<String, u64> =
+        ledger["driver_calls"].as_object().unwrap().iter().map(|(k, v)| (k.clone(), number(v))).collect();
+    assert_eq!(driver, expected_driver_calls(ledger));
+    assert_eq!(sum(&ledger["launches"]), number(&ledger["calls"]["cudaLaunchKernel"]));
+    let memory = ledger["memory"].as_object().unwrap();
+    for kind in memory.values() {
+        assert_eq!(number(&kind["live"]), number(&kind["allocations"]) - number(&kind["frees"]));
+        assert_eq!(
+            number(&kind["live_bytes"]),
+            number(&kind["allocated_bytes"]) - number(&kind["freed_bytes"])
+        );
+    }
+    let frees: u64 = memory.values().map(|k| number(&k["frees"])).sum();
+    let calls: u64 =
+        ["cudaFree", "cudaFreeHost", "cudaFreeAsync"].iter().map(|f| number(&ledger["calls"][*f])).sum();
+    assert_eq!(calls, frees + number(&ledger["failed_frees"]) + number(&ledger["null_frees"]));
+}
+
+#[test]
+fn the_ledger_adds_up() {
+    let built = all(Cuda::Cuda12);
+    for (name, threads, calls) in
+        [("ledger", 8, 100_000), ("ledger", 3, 10_001), ("ledger_static", 4, 20_000)]
+    {
+        let arguments =
+            ["--threads".to_owned(), threads.to_string(), "--calls".to_owned(), calls.to_string()];
+        let printed = json(command(&built.workload(name)).args(arguments));
+        assert_eq!(printed.len(), 1);
+        let ledger = &printed[0];
+        assert_eq!((number(&ledger["total_calls"]), number(&ledger["threads"])), (calls, threads));
+        assert_eq!(ledger["failed_allocations"], ledger["errors"]["cudaMalloc"]["2"]);
+        assert_eq!(ledger["unknown_frees"], ledger["errors"]["cudaFree"]["1"]);
+        check_ledger(ledger);
+    }
+}
+
+#[test]
+fn one_thread_with_one_seed_makes_the_same_calls_again() {
+    let built = all(Cuda::Cuda12);
+    let run = || {
+        let arguments = ["--threads", "1", "--calls", "3000", "--seed", "7"];
+        let mut ledger = json(command(&built.workload("ledger")).args(arguments)).remove(0);
+        ledger["pid"] = Value::Null;
+        ledger
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn the_ledger_waits_for_a_line_at_every_pause() {
+    let built = all(Cuda::Cuda12);
+    let mut child = command(&built.workload("ledger"))
+        .args(["--wait", "--pauses", "2", "--calls", "9000"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next()["ready"], true);
+    for snapshot in 1..=2 {
+        input.write_all(b"go on\n").unwrap();
+        let ledger = next();
+        assert_eq!((&ledger["ledger"], &ledger["snapshot"]), (&"snapshot".into(), &snapshot.into()));
+        assert_eq!(number(&ledger["total_calls"]), 3000 * snapshot);
+        check_ledger(&ledger);
+    }
+    input.write_all(b"go on\n").unwrap();
+    assert_eq!(number(&next()["total_calls"]), 9000);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn failures_and_delays_come_on_demand() {
+    let built = all(Cuda::Cuda12);
+    let run = |fail: &str| {
+        let arguments = ["--threads", "1", "--calls", "4000"];
+        json(command(&built.workload("ledger")).args(arguments).env("STANDIN_FAIL", fail)).remove(0)
+    };
+    for fail in ["cudaLaunchKernel:719:10,cudaMallocHost:2:1", "cuLaunchKernel:719:10,cuMemHostAlloc:2:1"] {
+        let ledger = run(fail);
+        let launches = number(&ledger["calls"]["cudaLaunchKernel"]);
+        assert_eq!(number(&ledger["errors"]["cudaLaunchKernel"]["719"]), launches / 10, "{fail}");
+        assert_eq!(ledger["errors"]["cudaMallocHost"]["2"], ledger["calls"]["cudaMallocHost"], "{fail}");
+        assert_eq!(sum(&ledger["launches"]), launches - launches / 10, "{fail}");
+    }
+    let start = std::time::Instant::now();
+    stdout(command(&built.workload("constructor")).env("STANDIN_DELAY", "cudaFree:200000,cuMemFree_v2:40"));
+    assert!(start.elapsed().as_millis() >= 200);
+}
+
+/// How often a driver function failed with the one code that nothing else gives.
+fn injected(ledger: &Value) -> u64 {
+    let codes = ledger["errors"].as_object().unwrap().values();
+    codes.filter_map(|c| c.get("777")).map(number).sum()
+}
+
+/// A rule for every Nth call tells how many calls there were: it hits at N = that number, and not above.
+#[test]
+fn every_runtime_call_makes_one_driver_call() {
+    let built = all(Cuda::Cuda12);
+    for workload in ["ledger", "ledger_static"] {
+        let run = |fail: String| {
+            let arguments = ["--threads", "1", "--calls", "3000"];
+            json(command(&built.workload(workload)).args(arguments).env("STANDIN_FAIL", fail)).remove(0)
+        };
+        let plain = run(String::new());
+        let driver_calls = plain["driver_calls"].as_object().unwrap();
+        // what makes a handle is tried again when it fails, and who asks for the version does not pass on the result
+        let told = |(name, calls): &(&String, &Value)| number(calls) > 1 && *name != "cuDriverGetVersion";
+        for (function, calls) in driver_calls.iter().filter(told) {
+            let calls = number(calls);
+            assert_eq!(injected(&run(format!("{function}:777:{calls}"))), 1, "{function} {calls}");
+            assert_eq!(injected(&run(format!("{function}:777:{}", calls + 1))), 0, "{function} {calls}");
+        }
+    }
+}
+
+#[test]
+fn every_workload_succeeds_with_both_runtimes() {
+    for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
+        let built = all(cuda);
+        for name in WORKLOADS.into_iter().filter(|n| !["crash", "demo"].contains(n)) {
+            let printed = json(&mut command(&built.workload(name)));
+            assert!(!printed.is_empty(), "{name}");
+        }
+        assert_eq!(stdout(&mut command(&built.workload("demo"))).lines().count(), 4);
+    }
+}
+
+#[test]
+fn crash_is_killed_inside_a_call() {
+    let built = all(Cuda::Cuda12);
+    let output = command(&built.workload("crash")).arg("--kill").output().unwrap();
+    assert!(output.status.code().is_none());
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["blocked_in"], "cudaDeviceSynchronize");
+}
+
+#[test]
+fn args_shows_many_functions_with_their_names_in_the_catalogue() {
+    use gpuprobe_event::catalogue::{Api, catalogue};
+    for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
+        let printed = json(&mut command(&all(cuda).workload("args")));
+        assert!(printed.len() >= 45, "{}", printed.len());
+        for line in printed {
+            let api = Api::from_name(line["api"].as_str().unwrap()).unwrap();
+            let name = line["function"].as_str().unwrap();
+            let function = catalogue().lookup(api, Some(cuda.major()), name).unwrap();
+            let mut wanted: Vec<&str> = function.args.as_ref().unwrap().iter().map(|a| a.name).collect();
+            wanted.sort_unstable();
+            let shown: Vec<&str> = line["args"].as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(shown, wanted, "{name}");
+        }
+    }
+}
+
+#[test]
+fn without_a_driver_every_call_fails_with_35() {
+    let built = all(Cuda::Cuda12);
+    let alone = built.dir.join("alone");
+    fs::create_dir_all(&alone).unwrap();
+    for file in ["args", "libcudart.so.12"] {
+        fs::copy(built.dir.join(file), alone.join(file)).unwrap();
+    }
+    // found first, and no library: a real driver of this machine is not looked for
+    fs::write(alone.join("libcuda.so.1"), "").unwrap();
+    for line in json(&mut command(&alone.join("args"))) {
+        let version =
+            ["cudaRuntimeGetVersion", "cudaDriverGetVersion"].iter().any(|f| line["function"] == **f);
+        assert_eq!(line["ret"], if version { 0 } else { 35 }, "{line}");
+    }
+}
+
+#[test]
+fn the_static_runtime_is_in_symtab_only() {
+    let built = all(Cuda::Cuda12);
+    let names = |flag: &str| {
+        let mut nm = std::process::Command::new("nm");
+        stdout(nm.arg(flag).arg(built.workload("static_runtime")))
+    };
+    let symbols = names("-a");
+    assert!(symbols.contains(" t cudaMalloc\n") && symbols.to_lowercase().contains(" t cudagraphlaunch\n"));
+    assert!(!names("-D").contains("cudaMalloc"));
+}
