@@ -4,6 +4,7 @@
 mod cli;
 mod cmd;
 mod launch;
+mod notes;
 mod probes;
 mod select;
 mod signals;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
+use crate::notes::note;
 
 fn main() -> ExitCode {
     // a closed pipe ends us as it ends every other tool: quietly
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             if !is_broken_pipe(&error) {
-                eprintln!("gpuprobe: {error:#}");
+                note!("gpuprobe: {error:#}");
             }
             ExitCode::from(1)
         }
