@@ -1,7 +1,7 @@
 """Compares a trace with what the program said of itself. Exits 1, naming what differs, when they are not equal.
 
     check.py vector TRACE LEDGER
-    check.py torch TRACE LEDGER
+    check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
 """
 
 import collections
@@ -58,14 +58,14 @@ def vector(calls, end, ledger, compare):
     compare.equal("events lost", end["lost"], {})
 
 
-def torch(calls, end, ledger, compare):
+def torch(calls, end, ledger, compare, profile):
     marks = {c["name"]: c["ts"] for c in calls if c["name"].startswith("cudaProfilerSt")}
     inside = [c for c in calls if marks["cudaProfilerStart"] < c["ts"] < marks["cudaProfilerStop"]]
     runtime = collections.Counter(c["name"] for c in inside if c["api"] == "runtime")
-    elementwise = runtime["cudaLaunchKernel"]
-    others = launches(inside) - elementwise
-    compare.equal("cudaLaunchKernel of PyTorch's own kernels", elementwise, ledger["add"])
-    compare.equal("launches by cuBLAS, past libcudart", others, ledger["matmul"])
+    compare.equal("cudaLaunchKernel of PyTorch's own kernels", runtime["cudaLaunchKernel"], ledger["add"])
+    past = launches(inside) - runtime["cudaLaunchKernel"]
+    compare.equal("launches by cuBLAS, past libcudart.so", past, profile["profiler"]["cudaLaunchKernelExC"])
+    compare.equal("kernels launched, as torch.profiler counts them", launches(inside), profile["kernels"])
     kinds = collections.Counter(c.get("kind") for c in inside if c["name"] == "cudaMemcpyAsync")
     compare.equal("copies to the device", kinds["H2D"], ledger["h2d"])
     compare.equal("copies from the device", kinds["D2H"], ledger["d2h"])
@@ -80,12 +80,17 @@ def torch(calls, end, ledger, compare):
     compare.equal("events lost", end["lost"], {})
 
 
+def said(file):
+    """The last JSON object that a program printed."""
+    return json.loads([line for line in open(file, encoding="utf-8") if line.startswith("{")][-1])
+
+
 def main():
-    program, trace, ledger = sys.argv[1:]
+    program, trace, *ledgers = sys.argv[1:]
     calls, end = read(trace)
     compare = Comparison()
-    line = [text for text in open(ledger, encoding="utf-8") if text.startswith("{")][-1]
-    {"vector": vector, "torch": torch}[program](calls, end, json.loads(line), compare)
+    ledger, *more = map(said, ledgers)
+    {"vector": vector, "torch": torch}[program](calls, end, ledger, compare, *more)
     sys.exit(1 if compare.wrong else 0)
 
 

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
 
 	for (auto &pointer : device)
 		check(cudaMalloc(&pointer, bytes), "cudaMalloc");
-	check(cudaMallocHost(&pinned, bytes), "cudaMallocHost");
+	check(cudaHostAlloc(&pinned, bytes, cudaHostAllocDefault), "cudaHostAlloc");
 	check(cudaMallocManaged(&managed, bytes), "cudaMallocManaged");
 	check(cudaStreamCreate(&stream), "cudaStreamCreate");
 	check(cudaMallocAsync(&pooled, bytes, stream), "cudaMallocAsync");
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
 	check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 
 	const int asyncs = (steps + 99) / 100;
-	printf("{\"calls\":{\"cudaMalloc\":4,\"cudaMallocHost\":1,\"cudaMallocManaged\":1,\"cudaMallocAsync\":1,"
+	printf("{\"calls\":{\"cudaMalloc\":4,\"cudaHostAlloc\":1,\"cudaMallocManaged\":1,\"cudaMallocAsync\":1,"
 	       "\"cudaStreamCreate\":1,\"cudaMemcpy\":3,\"cudaMemcpyAsync\":%d,\"cudaLaunchKernel\":%d,"
 	       "\"cudaStreamSynchronize\":1,\"cudaDeviceSynchronize\":1,\"cudaFreeAsync\":1,\"cudaFree\":3,"
 	       "\"cudaFreeHost\":1,\"cudaStreamDestroy\":1},",

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
+use gpuprobe_discover::{DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
 use gpuprobe_event::Tgid;
 
 use crate::cli::AttachArgs;
@@ -62,7 +62,7 @@ impl Probes {
     }
 
     /// Probes what a process has mapped.
-    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<()> {
+    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<(), DiscoverError> {
         let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
         self.attach_scan(scan);
         Ok(())

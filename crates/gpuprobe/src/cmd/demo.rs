@@ -27,8 +27,12 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     for (name, bytes) in FILES {
         write(&folder.path().join(name), bytes)?;
     }
-    eprintln!("A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in");
-    eprintln!("libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n");
+    eprintln!(
+        "A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in"
+    );
+    eprintln!(
+        "libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n"
+    );
     let trace = folder.path().join("trace.jsonl");
     let output = args.output.as_deref().unwrap_or(&trace);
     let command = [folder.path().join("demo").into_os_string()];
