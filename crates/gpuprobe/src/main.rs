@@ -3,6 +3,7 @@
 
 mod cli;
 mod cmd;
+mod guard;
 mod launch;
 mod notes;
 mod probes;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),
         Some(Command::Demo(args)) => cmd::demo::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
+        Some(Command::Guard(args)) => cmd::guard::run(&args),
         None if cli.daemon.is_default() => {
             drop(Cli::command().print_help());
             Ok(2)

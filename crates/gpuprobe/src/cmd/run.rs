@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::{AttachArgs, RunArgs};
+use crate::guard::Guard;
 use crate::launch::Launched;
 use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
@@ -61,11 +62,14 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
             return Err(error);
         }
     };
+    let guard = Guard::start(probes.capture.targets_id()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
     let mut recording = Recording { probes, trace, summary: Summary::default(), signals, launched };
     let status = recording.until_the_end()?;
-    recording.finish(status)
+    let recorded = recording.finish(status);
+    drop(guard);
+    recorded
 }
 
 fn meta(probes: &Probes, command: &[OsString]) -> Meta {
