@@ -177,6 +177,11 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
+    /// Takes every probe out of a file.
+    pub fn detach_file(&mut self, id: FileId) {
+        self.attached.retain(|(attached, _), _| *attached != id);
+    }
+
     /// Whether a file is probed.
     pub fn is_attached(&self, id: FileId, is_static: bool) -> bool {
         self.attached.contains_key(&(id, is_static))

@@ -23,7 +23,7 @@ pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use host::{HostPaths, of_host};
 pub use inspect::{Inspector, inspect};
-pub use library::{Library, Scan, Skipped, Symbol};
+pub use library::{Library, Scan, Skipped, Symbol, is_cuda_name};
 pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};

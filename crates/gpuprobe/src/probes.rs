@@ -63,11 +63,10 @@ impl Probes {
         }
     }
 
-    /// Probes what a process has mapped.
-    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<(), DiscoverError> {
+    /// Probes what a process has mapped; tells how many libraries were new.
+    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
-        self.attach_scan(scan);
-        Ok(())
+        Ok(self.attach_scan(scan))
     }
 
     /// Probes one file. It must have something to probe.
@@ -104,7 +103,24 @@ impl Probes {
         }
     }
 
-    fn attach_scan(&mut self, scan: Scan) {
+    /// Takes the probes out of libraries of other mount namespaces that no process maps any more: they would keep
+    /// the container's mounts from going away. Those of our own are kept for the next process.
+    pub(crate) fn detach_unused(&mut self) {
+        let foreign: Vec<_> = self.capture.attached().filter(|a| a.is_foreign).map(|a| a.id).collect();
+        if foreign.is_empty() {
+            return;
+        }
+        let scan = self.inspector.of_processes(Path::new(PROC));
+        let used: BTreeSet<_> = scan.libraries.iter().map(|l| l.id).collect();
+        for id in foreign.into_iter().filter(|id| !used.contains(id)) {
+            self.tell(|| format!("detached from a library that nobody uses any more (inode {})", id.inode));
+            self.capture.detach_file(id);
+        }
+    }
+
+    /// Probes what is new in a scan; tells how many libraries that were.
+    fn attach_scan(&mut self, scan: Scan) -> usize {
+        let before = self.capture.attached().count();
         let Scan { libraries, skipped } = scan;
         for Skipped { path, reason } in skipped {
             self.skip(path, reason);
@@ -130,6 +146,7 @@ impl Probes {
                 Err(error) => self.skip(target.library.path.clone(), error.to_string()),
             }
         }
+        self.capture.attached().count() - before
     }
 
     fn skip(&mut self, path: PathBuf, reason: String) {

@@ -19,11 +19,12 @@ use crate::notes::note;
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::watch::Watch;
 
 /// How often counters are read and published.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
-/// How often processes are looked at for libraries that were not known before.
-const SCAN_EVERY: Duration = Duration::from_secs(2);
+/// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
+const REST: Duration = Duration::from_millis(10);
 
 const EVERYTHING: &[Class] = &[
     Class::Alloc,
@@ -52,6 +53,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let mut daemon = Daemon {
         probes,
         signals,
+        // before the host is looked at, so that nothing falls between the two
+        watch: Watch::start(),
         processes: HashMap::new(),
         latest: Latest::default(),
         classic: Classic::new(sections, 0),
@@ -98,6 +101,7 @@ fn features(args: &DaemonArgs) -> (Sections, &'static [Class]) {
 struct Daemon {
     probes: Probes,
     signals: Signals,
+    watch: Watch,
     processes: HashMap<ProcessKey, ProcessInfo>,
     latest: Latest,
     classic: Classic,
@@ -107,19 +111,18 @@ impl Daemon {
     fn until_told(&mut self, display_seconds: u64) -> Result<()> {
         let display_every = Duration::from_secs(display_seconds);
         let start = Instant::now();
-        let (mut published, mut scanned, mut displayed) = (start, start, start);
+        let (mut published, mut displayed) = (start, start);
         loop {
-            self.probes.capture.wait(&[self.signals.fd()], SNAPSHOT_EVERY);
+            let mut others = self.watch.fds();
+            others.push(self.signals.fd());
+            self.probes.capture.wait(&others, SNAPSHOT_EVERY.saturating_sub(published.elapsed()));
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
             let batch = self.probes.capture.take()?;
             self.take(&batch)?;
-            if scanned.elapsed() >= SCAN_EVERY {
-                scanned = Instant::now();
-                self.probes.attach_host();
-            }
+            self.watch.look(&mut self.probes);
             if published.elapsed() >= SNAPSHOT_EVERY {
                 published = Instant::now();
                 self.publish()?;
@@ -128,6 +131,7 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
+            std::thread::sleep(REST);
         }
     }
 
@@ -167,6 +171,8 @@ impl Daemon {
         let now_ns = self.probes.capture.clock().elapsed_ns();
         self.forget_old(now_ns)?;
         let capture = &self.probes.capture;
+        let mut losses = capture.losses()?;
+        self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         let libraries: Vec<_> = capture
             .attached()
             .map(|a| LibraryProbes {
@@ -182,7 +188,7 @@ impl Daemon {
             memory: &capture.memory()?,
             allocations: &capture.allocations()?,
             processes: &self.processes,
-            losses: &capture.losses()?,
+            losses: &losses,
             libraries: &libraries,
             now_ns,
             unix_seconds: now.as_secs_f64(),

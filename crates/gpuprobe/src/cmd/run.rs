@@ -119,7 +119,7 @@ impl Recording {
             self.probes.attach_loader_of(tgid);
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
-                Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+                Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
                 Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
             }
             let_go(tgid);
