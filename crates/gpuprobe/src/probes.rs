@@ -81,6 +81,12 @@ impl Probes {
         Ok(())
     }
 
+    /// Probes whatever a file of our own mount namespace has to probe; tells how many libraries were new.
+    pub(crate) fn attach_path(&mut self, path: &Path) -> Result<usize, DiscoverError> {
+        let libraries = self.inspector.inspect(path, path)?;
+        Ok(self.attach_scan(Scan { libraries, skipped: Vec::new() }))
+    }
+
     /// Probes every library that can be found on the host.
     pub(crate) fn attach_host(&mut self) {
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());

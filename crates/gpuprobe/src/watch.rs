@@ -90,19 +90,21 @@ impl Watch {
         match probes.attach_process(mapped.tgid) {
             Ok(0) => {}
             Ok(_) => self.losses.add(LossCause::LateAttach, 1),
-            Err(DiscoverError::NoSuchProcess { .. }) => {
-                // look again when somebody else maps it
-                self.seen.remove(&(mapped.device, mapped.inode));
-                if is_cuda_name(&mapped.path) {
-                    self.losses.add(LossCause::GoneBeforeAttach, 1);
-                    // the library may still be there for the next process
-                    let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
-                    if same && let Err(error) = probes.attach_file(&mapped.path) {
-                        note!("gpuprobe: {error:#}");
-                    }
-                }
-            }
+            Err(DiscoverError::NoSuchProcess { .. }) => self.gone(mapped, probes),
             Err(_) => {}
+        }
+    }
+
+    /// A process that mapped a file has ended already. Its file may still be there for the next one.
+    fn gone(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
+        let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
+        if !same {
+            // of another mount namespace: look again when somebody else maps it
+            self.seen.remove(&(mapped.device, mapped.inode));
+        }
+        if new > 0 || (!same && is_cuda_name(&mapped.path)) {
+            self.losses.add(LossCause::GoneBeforeAttach, 1);
         }
     }
 }
