@@ -18,7 +18,7 @@ use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 /// What one record of the control ring says.
 #[derive(Debug)]
 pub(crate) enum Control {
-    Event(ProcessKey, Event),
+    Process(ProcessKey, ProcessEvent),
     /// A process has stopped itself and waits for its probes.
     Hold(Tgid),
     /// A process that is already known, or a record that makes no sense.
@@ -123,7 +123,7 @@ impl Decoder {
             None => text(&raw.comm.map(i8_to_u8)),
         };
         self.names.insert(key, Arc::clone(&process));
-        let event = Event::Process(ProcessEvent {
+        let event = ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
             change,
@@ -131,9 +131,11 @@ impl Decoder {
             tid: Tid(raw.tid),
             process,
             parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
+            ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
+            container: None,
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
-        });
-        Control::Event(key, event)
+        };
+        Control::Process(key, event)
     }
 }
 
@@ -246,7 +248,7 @@ mod tests {
             ..gp_process_record::default()
         };
         record.comm[0] = b'a'.cast_signed();
-        assert!(matches!(decoder.control(as_bytes(&record)), Control::Event(..)));
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::Process(..)));
         assert!(matches!(decoder.control(as_bytes(&record)), Control::Nothing));
         let named = |decoder: &mut Decoder, instance| match decoder
             .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))

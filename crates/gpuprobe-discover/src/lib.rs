@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod branches;
+mod container;
 mod elf;
 mod error;
 mod file;
@@ -19,6 +20,7 @@ mod process;
 #[cfg(test)]
 mod testing;
 
+pub use container::container_of;
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use host::{HostPaths, of_host};

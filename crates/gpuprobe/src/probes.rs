@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_discover::{DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
-use gpuprobe_event::Tgid;
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, CaptureError, Collect};
+use gpuprobe_discover::{
+    DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, container_of, loader_of, plan,
+};
+use gpuprobe_event::{ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
 use crate::notes::note;
@@ -25,6 +28,15 @@ pub(crate) struct Probes {
     collect: Collect,
     skipped: BTreeSet<(PathBuf, String)>,
     verbose: bool,
+}
+
+/// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
+fn fill_containers(batch: &mut Batch) {
+    for (_, process) in &mut batch.processes {
+        if process.change != ProcessChange::Exit {
+            process.container = container_of(Path::new(PROC), process.tgid.0).map(Arc::from);
+        }
+    }
 }
 
 /// The capture that the flags ask for.
@@ -61,6 +73,13 @@ impl Probes {
         if self.verbose {
             note!("gpuprobe: {}", text());
         }
+    }
+
+    /// Takes what the kernel side has sent, with the containers of processes filled in.
+    pub(crate) fn take(&mut self) -> Result<Batch, CaptureError> {
+        let mut batch = self.capture.take()?;
+        fill_containers(&mut batch);
+        Ok(batch)
     }
 
     /// Probes what a process has mapped; tells how many libraries were new.

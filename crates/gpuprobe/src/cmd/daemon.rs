@@ -10,7 +10,7 @@ use gpuprobe_analysis::snapshot::KEPT_AFTER_EXIT_NS;
 use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Class, Event, ProcessChange, Tgid};
+use gpuprobe_event::{Class, ProcessChange, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
@@ -120,7 +120,7 @@ impl Daemon {
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
-            let batch = self.probes.capture.take()?;
+            let batch = self.probes.take()?;
             self.take(&batch)?;
             self.watch.look(&mut self.probes);
             if published.elapsed() >= SNAPSHOT_EVERY {
@@ -137,12 +137,16 @@ impl Daemon {
 
     fn take(&mut self, batch: &Batch) -> Result<()> {
         let now_ns = self.probes.capture.clock().elapsed_ns();
-        for (key, event) in &batch.changes {
-            let Event::Process(process) = event else { continue };
+        for (key, process) in &batch.processes {
             match process.change {
                 ProcessChange::Start => {
-                    let name = process.process.to_string();
-                    self.processes.insert(*key, ProcessInfo { name, exited_at_ns: None });
+                    let info = ProcessInfo {
+                        name: process.process.to_string(),
+                        ns_pid: process.ns_pid,
+                        container: process.container.as_deref().map(str::to_owned),
+                        exited_at_ns: None,
+                    };
+                    self.processes.insert(*key, info);
                 }
                 // another program runs in this process: what the one before it held is gone
                 ProcessChange::Exec => {
