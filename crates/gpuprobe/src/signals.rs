@@ -14,6 +14,28 @@ pub(crate) struct Arrived {
     pub(crate) from_process: bool,
 }
 
+/// The signals that would end us, and the news about children.
+fn held_back() -> SigSet {
+    let mut set = SigSet::empty();
+    for signal in [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+        Signal::SIGCHLD,
+    ] {
+        set.add(signal);
+    }
+    set
+}
+
+/// Lets them through again in a process started by one that held them back: the mask is inherited, and kept by exec.
+pub(crate) fn let_through() -> Result<()> {
+    held_back().thread_unblock().context("cannot let signals through")
+}
+
 /// The signals that would end us, held back until they are looked at.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -21,20 +43,9 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Holds them back from now on. Children started by `std::process` begin with none held back.
+    /// Holds them back from now on, here and in children until they call [`let_through`].
     pub(crate) fn hold_back() -> Result<Self> {
-        let mut set = SigSet::empty();
-        for signal in [
-            Signal::SIGINT,
-            Signal::SIGTERM,
-            Signal::SIGHUP,
-            Signal::SIGQUIT,
-            Signal::SIGUSR1,
-            Signal::SIGUSR2,
-            Signal::SIGCHLD,
-        ] {
-            set.add(signal);
-        }
+        let set = held_back();
         set.thread_block().context("cannot hold signals back")?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot make a signalfd")?;

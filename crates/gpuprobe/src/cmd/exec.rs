@@ -7,10 +7,12 @@ use anyhow::{Result, bail};
 use nix::sys::signal::{Signal, raise};
 
 use crate::cli::ExecArgs;
+use crate::signals::let_through;
 
 pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     let [program, name, arguments @ ..] = args.command.as_slice() else { bail!("nothing to run") };
     raise(Signal::SIGSTOP)?;
+    let_through()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();
     bail!("cannot run {}: {error}", program.display());
 }
