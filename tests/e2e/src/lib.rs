@@ -3,6 +3,7 @@
 //! Everything here panics with what it was doing rather than return an error: a test has nothing better to do.
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod ledger;
 pub mod metrics;
 pub mod needs;
