@@ -1,1 +1,71 @@
-fn main() {}
+//! Checks that cargo alone does not make: `cargo xtask all`, or one by name.
+#![forbid(unsafe_code)]
+
+mod deps;
+mod files;
+mod licences;
+mod metadata;
+mod size;
+mod spdx;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+/// What a check looked at and what it found wrong, one line each.
+#[derive(Debug)]
+struct Findings {
+    looked_at: String,
+    problems: Vec<String>,
+}
+
+type Check = (&'static str, &'static str, fn() -> Result<Findings>);
+
+const CHECKS: &[Check] = &[
+    ("deps", "workspace crates use each other only as the design allows", deps::check),
+    ("size", "source files are short", size::check),
+    ("licences", "dependencies are permissive, BPF files name their licence", licences::check),
+    ("text", "files name no machine's paths and no package registry", text::check),
+];
+
+fn main() -> ExitCode {
+    let Some(name) = std::env::args().nth(1) else {
+        return usage();
+    };
+    let chosen: Vec<&Check> = CHECKS.iter().filter(|check| name == "all" || name == check.0).collect();
+    if chosen.is_empty() {
+        return usage();
+    }
+    // every check runs, so that one round of corrections can answer them all
+    let failed = chosen.into_iter().filter(|check| !passes(check)).count();
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn passes((name, _, check): &Check) -> bool {
+    let findings = match check() {
+        Ok(findings) => findings,
+        Err(error) => {
+            eprintln!("{name}: {error:#}");
+            return false;
+        }
+    };
+    let Findings { looked_at, problems } = findings;
+    if problems.is_empty() {
+        println!("{name}: ok ({looked_at})");
+        return true;
+    }
+    println!("{name}: FAILED ({looked_at})");
+    for problem in problems {
+        println!("  {problem}");
+    }
+    false
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: cargo xtask CHECK\n\n  all       every check below");
+    for (name, about, _) in CHECKS {
+        eprintln!("  {name:<9} {about}");
+    }
+    ExitCode::from(2)
+}

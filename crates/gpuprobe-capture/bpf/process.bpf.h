@@ -15,7 +15,7 @@
  * without one nobody would wake the process. It is sent after the signal, so that SIGCONT cannot come before
  * SIGSTOP.
  */
-static __always_inline void hold_current(struct task_struct *task)
+static __always_inline void hold_current(void)
 {
 	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
 
@@ -54,14 +54,16 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
 	__u32 tgid = BPF_CORE_READ(task, tgid);
+	/* the count of execs has just gone up by one */
+	struct gp_process_key before = {.instance = instance_of(task) - 1, .tgid = tgid};
 
 	/* calls that were open belong to the program that is gone; so does its instance */
 	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
-	if (!is_target(tgid))
+	if (gp_config.only_targets ? !is_target(tgid) : !bpf_map_lookup_elem(&processes, &before))
 		return 0;
 	send_process(task, GP_EXEC, 0, 0);
 	if (gp_config.hold)
-		hold_current(task);
+		hold_current();
 	return 0;
 }
 
@@ -111,7 +113,7 @@ static __always_inline int loader_state(struct pt_regs *ctx)
 	    bpf_probe_read_user(&state, sizeof(state), (void *)(PT_REGS_IP(ctx) + distance + GP_R_STATE)))
 		state = GP_RT_CONSISTENT;
 	if (state == GP_RT_CONSISTENT)
-		hold_current(bpf_get_current_task_btf());
+		hold_current();
 	return 0;
 }
 

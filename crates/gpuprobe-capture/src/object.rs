@@ -89,6 +89,8 @@ pub struct Capture {
     pending: Rc<RefCell<Pending>>,
     object: Object,
     decoder: Decoder,
+    /// Processes that ended in the last batch. Their last calls may come with the next one.
+    ended: Vec<ProcessKey>,
     clock: Clock,
     tier: Tier,
 }
@@ -136,6 +138,7 @@ impl Capture {
             pending,
             object,
             decoder: Decoder::new(clock),
+            ended: Vec::new(),
             clock,
             tier,
         })
@@ -242,6 +245,9 @@ impl Capture {
         }
         // threads send in the order in which their calls end, so this is nearly sorted and costs little
         batch.events.sort_by_key(happened_at);
+        for key in std::mem::replace(&mut self.ended, batch.exits.clone()) {
+            self.decoder.forget(key);
+        }
         Ok(batch)
     }
 
@@ -273,10 +279,8 @@ impl Capture {
     }
 
     /// Forgets a process that ended.
-    pub fn forget(&mut self, process: ProcessKey) -> Result<(), CaptureError> {
-        counters::forget(&self.map("counts")?, &self.map("processes")?, process)?;
-        self.decoder.forget(process);
-        Ok(())
+    pub fn forget(&self, process: ProcessKey) -> Result<(), CaptureError> {
+        counters::forget(&self.map("counts")?, &self.map("processes")?, process)
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

@@ -112,7 +112,7 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
         }
     }
     if denied > 0 {
-        let text = format!("mappings that could not be read: {denied}; run as root or with CAP_SYS_PTRACE");
+        let text = format!("mappings that may not be read: {denied}; CAP_SYS_PTRACE is needed");
         collector.skip(proc_root, text);
     }
 }

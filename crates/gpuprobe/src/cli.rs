@@ -89,6 +89,9 @@ pub(crate) struct DaemonArgs {
     /// Seconds between displays; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_DISPLAY_INTERVAL)]
     pub(crate) display_interval: u64,
+    /// Only this process, and what it forks (repeatable)
+    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    pub(crate) pids: Vec<u32>,
     /// A library to watch besides those found on the host (repeatable)
     #[arg(short = 'p', long = "path", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
@@ -105,6 +108,7 @@ impl DaemonArgs {
         let named = self.memleak || self.cudatrace || self.bandwidth_util;
         !named
             && self.paths.is_empty()
+            && self.pids.is_empty()
             && self.display_interval == DEFAULT_DISPLAY_INTERVAL
             && self.metrics_addr.to_string() == DEFAULT_METRICS_ADDR
             && self.attach.attach.is_none()
@@ -119,7 +123,11 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {}
+pub(crate) struct DoctorArgs {
+    /// The libraries of this process instead of those of the host
+    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
+use gpuprobe_discover::{DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
 use gpuprobe_event::Tgid;
 
 use crate::cli::AttachArgs;
@@ -61,7 +62,7 @@ impl Probes {
     }
 
     /// Probes what a process has mapped.
-    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<()> {
+    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<(), DiscoverError> {
         let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
         self.attach_scan(scan);
         Ok(())
@@ -115,11 +116,13 @@ impl Probes {
             self.skip(path, reason);
         }
         for target in &plan.targets {
+            let begun = Instant::now();
             let result = self.capture.attach(target, self.collect);
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    self.tell(|| format!("{}: {count} functions", target.library.path.display()));
+                    let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
+                    self.tell(|| format!("{}: {count} functions in {took}", target.library.path.display()));
                     for Skipped { path, reason } in skipped {
                         self.skip(path, reason);
                     }

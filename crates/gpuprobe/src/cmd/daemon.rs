@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use gpuprobe_analysis::snapshot::KEPT_AFTER_EXIT_NS;
 use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
-use gpuprobe_capture::{Batch, Collect};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Class, Event, ProcessChange};
+use gpuprobe_event::{Class, Event, ProcessChange, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
     })?;
     let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
-    let probes =
-        Probes::new(&config(&args.attach), Selection::Driver(classes), Collect::Count, args.attach.verbose)?;
+    let config = capture_config(args);
+    let probes = Probes::new(&config, Selection::Driver(classes), Collect::Count, args.attach.verbose)?;
     let signals = Signals::hold_back()?;
     let mut daemon = Daemon {
         probes,
@@ -55,6 +55,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         latest: Latest::default(),
         classic: Classic::new(sections, 0),
     };
+    for pid in &args.pids {
+        daemon.probes.attach_process(Tgid(*pid))?;
+        daemon.probes.capture.add_target(Tgid(*pid))?;
+    }
     for path in &args.paths {
         daemon.probes.attach_file(path)?;
     }
@@ -65,6 +69,12 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     daemon.until_told(args.display_interval)?;
     drop(server);
     Ok(0)
+}
+
+/// Counting sends no records of calls, so the ring for them is as small as it gets.
+fn capture_config(args: &DaemonArgs) -> CaptureConfig {
+    let only_targets = !args.pids.is_empty();
+    CaptureConfig { ring_bytes: 1 << 16, only_targets, ..config(&args.attach) }
 }
 
 /// What is shown, and the functions that it takes. With no feature named, everything.

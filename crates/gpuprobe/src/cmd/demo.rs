@@ -1,9 +1,66 @@
-//! `gpuprobe demo`.
+//! `gpuprobe demo`: a built-in program under the probes, on stand-in CUDA libraries that are part of this binary.
 
-use anyhow::{Result, bail};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gpuprobe_discover::{HostPaths, Inspector};
+use gpuprobe_event::Api;
 
 use crate::cli::DemoArgs;
+use crate::cmd::run::record;
+use crate::select::Selection;
 
-pub(crate) fn run(_args: &DemoArgs) -> Result<u8> {
-    bail!("not built in yet")
+/// The program, and the libraries it finds beside itself.
+const FILES: [(&str, &[u8]); 3] = [
+    ("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo"))),
+    ("libcudart.so.12", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.12"))),
+    ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
+];
+
+pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
+    let folder = tempfile::Builder::new()
+        .prefix("gpuprobe-demo-")
+        .tempdir()
+        .context("cannot make a folder for the demo: set TMPDIR to one that can be written")?;
+    for (name, bytes) in FILES {
+        write(&folder.path().join(name), bytes)?;
+    }
+    eprintln!(
+        "A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in"
+    );
+    eprintln!(
+        "libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n"
+    );
+    let trace = folder.path().join("trace.jsonl");
+    let output = args.output.as_deref().unwrap_or(&trace);
+    let command = [folder.path().join("demo").into_os_string()];
+    let recorded = record(&command, Selection::from_globs(&[])?, &args.attach, Some(output))?;
+    eprintln!("\nand this is what gpuprobe saw:\n");
+    eprint!("{}", gpuprobe_output::summary(&recorded.summary.report()));
+    let path = recorded.trace.finish(&recorded.end)?;
+    if args.output.is_some() {
+        eprintln!("trace: {}", path.display());
+    }
+    eprintln!("\n{}", next_step());
+    Ok(recorded.status)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let cannot = || format!("cannot write {}: set TMPDIR to another folder", path.display());
+    fs::write(path, bytes).with_context(cannot)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).with_context(cannot)
+}
+
+/// What to try next, depending on whether a real driver is here.
+fn next_step() -> String {
+    let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
+    match scan.libraries.iter().find(|l| l.kind == Api::Driver) {
+        Some(driver) => format!(
+            "{} is installed here: trace a real program with `sudo gpuprobe run -- python train.py`",
+            driver.path.display()
+        ),
+        None => "On a machine with an NVIDIA GPU: `sudo gpuprobe run -- python train.py`".to_owned(),
+    }
 }

@@ -5,12 +5,17 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{Tier, support};
-use gpuprobe_discover::{HostPaths, Inspector, Library, plan};
+use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, plan};
 
 use crate::cli::DoctorArgs;
 use crate::select::Selection;
 
-pub(crate) fn run(_args: &DoctorArgs) -> Result<u8> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
+    let proc_root = Path::new("/proc");
+    let scan = match args.pid {
+        Some(pid) => Inspector::new().of_pid(proc_root, pid)?,
+        None => Inspector::new().of_host(proc_root, &HostPaths::default()),
+    };
     let support = support();
     let mut out = io::stdout().lock();
     writeln!(out, "kernel      {}", support.kernel)?;
@@ -36,7 +41,7 @@ pub(crate) fn run(_args: &DoctorArgs) -> Result<u8> {
         Some(tier) => writeln!(out, "attach by   {tier}{}", why_not_better(tier, &support))?,
         None => writeln!(out, "attach by   nothing: see what is lacking above")?,
     }
-    libraries(&mut out)?;
+    libraries(&mut out, &scan)?;
     Ok(u8::from(!support.privileged || support.best_tier().is_none()))
 }
 
@@ -45,13 +50,9 @@ fn why_not_better(tier: Tier, support: &gpuprobe_capture::Support) -> String {
     better.filter_map(|t| Some(format!(", not {t}: no {}", support.lacks(t)?.name))).collect()
 }
 
-fn libraries(out: &mut impl Write) -> Result<()> {
-    let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
+fn libraries(out: &mut impl Write, scan: &Scan) -> Result<()> {
     if scan.libraries.is_empty() {
-        writeln!(
-            out,
-            "libraries   no libcuda, libcudart, NVML or NCCL found in the usual places or in running processes"
-        )?;
+        writeln!(out, "libraries   no libcuda, libcudart, NVML or NCCL found")?;
     }
     let all = Selection::from_globs(&["*".to_owned()])?;
     for library in &scan.libraries {

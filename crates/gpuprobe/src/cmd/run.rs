@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use gpuprobe_analysis::Summary;
 use gpuprobe_capture::{Batch, Collect};
+use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossEvent, Tgid};
 use nix::sys::signal::{Signal, kill};
@@ -112,8 +113,10 @@ impl Recording {
     fn take(&mut self, batch: Batch) {
         for tgid in batch.holds {
             self.probes.attach_loader_of(tgid);
-            if let Err(error) = self.probes.attach_process(tgid) {
-                eprintln!("gpuprobe: process {tgid} is not fully watched: {error:#}");
+            match self.probes.attach_process(tgid) {
+                // it was killed while it waited, so there is nothing to watch
+                Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+                Err(error) => eprintln!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
             }
             let_go(tgid);
         }

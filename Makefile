@@ -1,0 +1,48 @@
+# What there is to do here; `make` alone lists it. Cargo does the building, scripts/ the rest.
+
+PREFIX ?= /usr/local
+export CARGO_TARGET_DIR ?= target
+# rustup's place, for shells that have not read a profile
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: help demo build test unit bpf lint fmt install clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: build ## See gpuprobe work, without a GPU and without CUDA
+	$(SUDO) $(GPUPROBE) demo
+
+build: ## The gpuprobe binary, in target/release
+	@scripts/setup build
+	cargo build --release -p gpuprobe
+
+test: ## Every check and test; what needs root or BPF is skipped where there is none
+	@scripts/setup test
+	@scripts/test
+
+unit: ## Tests that need no root
+	@scripts/setup build
+	cargo test
+
+bpf: ## Tests of the binary on real BPF, as root
+	@scripts/setup test
+	@scripts/test build bpf
+
+lint: ## Formatting, repository checks and clippy
+	@scripts/setup test
+	@scripts/test format checks clippy
+
+fmt: ## Format Rust and C
+	cargo fmt --all
+	find crates tests tools -name '*.[ch]' -print0 | xargs -0r clang-format -i
+
+install: ## Install the built binary (PREFIX=/usr/local)
+	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }
+	install -D -m 755 $(GPUPROBE) $(DESTDIR)$(PREFIX)/bin/gpuprobe
+
+clean: ## Remove everything built
+	cargo clean

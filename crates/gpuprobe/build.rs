@@ -1,0 +1,16 @@
+//! Builds the program and the stand-in CUDA libraries of `gpuprobe demo`, which are part of the binary so that it
+//! needs no compiler, no CUDA and no GPU where it runs.
+
+use std::env;
+use std::path::PathBuf;
+
+use gpuprobe_standin::BuildOptions;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("demo");
+    if let Err(error) = gpuprobe_standin::build(&out, &BuildOptions::demo()) {
+        eprintln!("the demo's program did not build: {error}");
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,97 @@
+"""Compares a trace with what the program said of itself. Exits 1, naming what differs, when they are not equal.
+
+    check.py vector TRACE LEDGER
+    check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
+"""
+
+import collections
+import json
+import sys
+
+
+def read(trace):
+    lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
+    assert lines[0]["type"] == "meta" and lines[-1]["type"] == "end", "the trace is not whole"
+    return [line for line in lines if "api" in line], lines[-1]
+
+
+class Comparison:
+    def __init__(self):
+        self.wrong = 0
+
+    def equal(self, what, found, expected):
+        good = found == expected
+        self.wrong += not good
+        print(f"{'ok   ' if good else 'WRONG'} {what}: {found}" + ("" if good else f", expected {expected}"))
+
+
+def launches(calls):
+    """Launches, once each: a driver launch inside a runtime launch is the same one."""
+    return sum(1 for c in calls if c["type"] == "launch" and c.get("ret") == 0 and "parent" not in c)
+
+
+def vector(calls, end, ledger, compare):
+    runtime = collections.Counter(c["name"] for c in calls if c["api"] == "runtime")
+    for name, expected in ledger["calls"].items():
+        compare.equal(name, runtime[name], expected)
+    errors = collections.Counter((c["name"], str(c["ret"])) for c in calls if c["api"] == "runtime" and "error" in c)
+    for name, codes in ledger["errors"].items():
+        for code, expected in codes.items():
+            compare.equal(f"{name} failed with {code}", errors[name, code], expected)
+    compare.equal("launches", launches(calls), ledger["launches"])
+    copied, allocated, freed = (collections.Counter() for _ in range(3))
+    for c in calls:
+        if c["type"] == "transfer" and "size" in c:
+            copied[c["kind"]] += c["size"]
+        if c["type"] == "memory" and c["api"] == "runtime":
+            allocated[c.get("kind")] += c.get("size", 0)
+            freed[c.get("kind")] += c.get("freed", 0)
+    for kind, expected in ledger["copied"].items():
+        compare.equal(f"bytes copied {kind}", copied[kind], expected)
+    for kind, expected in ledger["allocated"].items():
+        compare.equal(f"bytes allocated, {kind}", allocated[kind], expected)
+        live = ledger["live"].get(kind, 0)
+        compare.equal(f"bytes live at exit, {kind}", allocated[kind] - freed[kind], live)
+    inner = [c for c in calls if c["api"] == "driver" and "parent" in c]
+    ids = {c["event_id"]: c for c in calls}
+    compare.equal("driver calls whose parent is in the trace", sum(c["parent"] in ids for c in inner), len(inner))
+    compare.equal("events lost", end["lost"], {})
+
+
+def torch(calls, end, ledger, compare, profile):
+    marks = {c["name"]: c["ts"] for c in calls if c["name"].startswith("cudaProfilerSt")}
+    inside = [c for c in calls if marks["cudaProfilerStart"] < c["ts"] < marks["cudaProfilerStop"]]
+    runtime = collections.Counter(c["name"] for c in inside if c["api"] == "runtime")
+    compare.equal("cudaLaunchKernel of PyTorch's own kernels", runtime["cudaLaunchKernel"], ledger["add"])
+    past = launches(inside) - runtime["cudaLaunchKernel"]
+    compare.equal("launches by cuBLAS, past libcudart.so", past, profile["profiler"]["cudaLaunchKernelExC"])
+    compare.equal("kernels launched, as torch.profiler counts them", launches(inside), profile["kernels"])
+    kinds = collections.Counter(c.get("kind") for c in inside if c["name"] == "cudaMemcpyAsync")
+    compare.equal("copies to the device", kinds["H2D"], ledger["h2d"])
+    compare.equal("copies from the device", kinds["D2H"], ledger["d2h"])
+    copied = sum(c.get("size", 0) for c in inside if c["type"] == "transfer")
+    compare.equal("bytes copied", copied, ledger["copied"])
+    compare.equal("cudaDeviceSynchronize", runtime["cudaDeviceSynchronize"], ledger["synchronize"])
+    mallocs = [c for c in calls if c["name"] == "cudaMalloc" and c["ret"] == 0]
+    frees = [c for c in calls if c["name"] == "cudaFree" and c["ret"] == 0 and c.get("freed")]
+    compare.equal("cudaMalloc", len(mallocs), ledger["device_allocs"])
+    reserved = sum(c["size"] for c in mallocs) - sum(c["freed"] for c in frees)
+    compare.equal("bytes reserved by the allocator", reserved, ledger["reserved"])
+    compare.equal("events lost", end["lost"], {})
+
+
+def said(file):
+    """The last JSON object that a program printed."""
+    return json.loads([line for line in open(file, encoding="utf-8") if line.startswith("{")][-1])
+
+
+def main():
+    program, trace, *ledgers = sys.argv[1:]
+    calls, end = read(trace)
+    compare = Comparison()
+    ledger, *more = map(said, ledgers)
+    {"vector": vector, "torch": torch}[program](calls, end, ledger, compare, *more)
+    sys.exit(1 if compare.wrong else 0)
+
+
+main()
