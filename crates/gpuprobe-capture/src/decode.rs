@@ -31,12 +31,14 @@ pub(crate) struct Decoder {
     clock: Clock,
     names: HashMap<ProcessKey, Arc<str>>,
     unnamed: Arc<str>,
+    /// Whether processes are told of from their fork or exec on, and not only when they make a call.
+    follows: bool,
     pub(crate) undecodable: u64,
 }
 
 impl Decoder {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), undecodable: 0 }
+    pub(crate) fn new(clock: Clock, follows: bool) -> Self {
+        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), follows, undecodable: 0 }
     }
 
     /// Forgets a process that has ended.
@@ -122,7 +124,10 @@ impl Decoder {
             Some(name) => Arc::clone(name),
             None => text(&raw.comm.map(i8_to_u8)),
         };
-        self.names.insert(key, Arc::clone(&process));
+        // the program that an exec began may make no call; where it does, its first one tells of it
+        if self.follows || change != ProcessChange::Exec {
+            self.names.insert(key, Arc::clone(&process));
+        }
         let event = Event::Process(ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
@@ -184,7 +189,7 @@ mod tests {
 
     fn decoder() -> Decoder {
         let clock = Clock::start();
-        Decoder::new(clock)
+        Decoder::new(clock, true)
     }
 
     fn call_of(name: &str) -> gp_call {
@@ -261,6 +266,18 @@ mod tests {
         assert_eq!(named(&mut decoder, 100), "b");
         assert_eq!(named(&mut decoder, 99), "a");
         assert_eq!(named(&mut decoder, 7), "?");
+    }
+
+    #[test]
+    fn a_first_call_after_an_exec_is_news_only_where_execs_are_not_followed() {
+        let record = gp_process_record { kind: number::RECORD_PROCESS, tgid: 10, ..Default::default() };
+        let exec = gp_process_record { change: number::PROCESS_EXEC, ..record };
+        let start = gp_process_record { change: number::PROCESS_START, ..record };
+        for follows in [true, false] {
+            let mut decoder = Decoder::new(Clock::start(), follows);
+            assert!(matches!(decoder.control(as_bytes(&exec)), Control::Event(..)));
+            assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Event(..)), !follows);
+        }
     }
 
     #[test]

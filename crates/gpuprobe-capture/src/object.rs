@@ -137,7 +137,7 @@ impl Capture {
             control,
             pending,
             object,
-            decoder: Decoder::new(clock),
+            decoder: Decoder::new(clock, config.only_targets),
             ended: Vec::new(),
             clock,
             tier,
