@@ -1,6 +1,6 @@
 //! The daemon, and its metrics read by a client of our own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -64,15 +64,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The values of a metric for one process, by one of its labels.
+    /// The values of a metric for one process, by one of its labels. A process that executed another program has
+    /// series under both names, which are summed up.
     pub fn by(&self, name: &str, pid: u32, label: &str) -> BTreeMap<String, u64> {
         let pid = pid.to_string();
-        let mut values = BTreeMap::new();
-        for (labels, value) in self.samples(name) {
-            if labels.get("pid") == Some(&pid) {
-                let key = labels.get(label).cloned().unwrap_or_default();
-                assert_eq!(values.insert(key, value), None, "a series twice: {name} {labels:?}");
-            }
+        let (mut values, mut series) = (BTreeMap::new(), BTreeSet::new());
+        for (labels, value) in self.samples(name).filter(|(labels, _)| labels.get("pid") == Some(&pid)) {
+            *values.entry(labels.get(label).cloned().unwrap_or_default()).or_default() += value;
+            assert!(series.insert(labels.clone()), "a series twice: {name} {labels:?}");
         }
         values
     }

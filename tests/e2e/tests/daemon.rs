@@ -1,6 +1,6 @@
 //! The daemon: what it says while programs run, and after they end, against their own ledgers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -214,4 +214,30 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
     assert_eq!(metrics.by(CALLS, pid, "function")["cuMemAlloc_v2"], since("cuMemAlloc_v2"));
     ledger.go_on();
     assert_eq!(ledger.end(), 0);
+}
+
+#[test]
+fn children_and_executed_programs_have_their_names_and_end_with_their_gauges() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (_folder, daemon, mut command) = watched("forker");
+    let mut forker = Talk::start(command.arg("3"));
+    assert_eq!(forker.end(), 0, "{}", forker.stderr());
+    let printed: Vec<Value> = (0..5).map(|_| forker.json()).collect();
+    let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
+    for line in &printed {
+        *calls.entry(pid_of(line)).or_default() += counts_of(&line["calls"]).values().sum::<u64>();
+    }
+    let all = |m: &Metrics| calls.iter().all(|(pid, n)| m.by(CALLS, *pid, "function").values().sum::<u64>() == *n);
+    daemon.until(FRESH, "the calls of every process", all);
+    let ours = |m: &Metrics| calls.keys().all(|pid| m.by(LIVE, *pid, "kind").is_empty());
+    let metrics = daemon.until(GONE, "no gauges are left", ours);
+    for pid in calls.keys() {
+        let named = metrics.samples(CALLS).filter(|(l, _)| l["pid"] == pid.to_string());
+        let names: BTreeSet<_> = named.map(|(l, _)| l["process"].clone()).collect();
+        // an exec through /proc/self/exe is named after that
+        assert!(names.iter().all(|n| n == "forker" || n == "exe"), "process {pid}: {names:?}");
+    }
 }
