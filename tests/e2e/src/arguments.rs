@@ -21,7 +21,11 @@ pub fn assert_equal(trace: &Recording, printed: &[Value], cuda_major: u32) -> us
         assert_eq!(call.status, printed["ret"].as_i64(), "{printed}");
         assert_eq!(call.error.is_some(), call.failed(), "{printed}");
         let function = catalogue().lookup(call.api, Some(cuda_major), &call.name);
-        assert_arguments(call, function.unwrap_or_else(|| panic!("not in the catalogue: {printed}")), printed);
+        assert_arguments(
+            call,
+            function.unwrap_or_else(|| panic!("not in the catalogue: {printed}")),
+            printed,
+        );
     }
     calls.len()
 }
@@ -45,7 +49,9 @@ fn equal(got: &Argument, wanted: &Value, kind: ArgKind) -> bool {
         (Argument::Int(n), Value::Number(wanted)) => wanted.as_i64() == Some(*n),
         (Argument::Hex(n), Value::String(wanted)) => *wanted == format!("{n:#x}"),
         (Argument::Name(name), Value::Number(wanted)) => enum_name(kind, wanted.as_i64()) == Some(name),
-        (Argument::Dim3(n), Value::Array(wanted)) => n.iter().map(|n| Value::from(*n)).eq(wanted.iter().cloned()),
+        (Argument::Dim3(n), Value::Array(wanted)) => {
+            n.iter().map(|n| Value::from(*n)).eq(wanted.iter().cloned())
+        }
         (Argument::Struct(fields), Value::Array(wanted)) => {
             let ArgKind::Struct { layout: Some(layout), .. } = kind else { return false };
             fields.len() == wanted.len() && layout.fields.len() == wanted.len() && all(fields, wanted, layout)

@@ -126,7 +126,11 @@ fn assert_memory(trace: &Recording, ledger: &Value) {
     assert_eq!(failed(Class::Alloc), number(&ledger["failed_allocations"]), "failed allocations");
     assert_eq!(failed(Class::Free), number(&ledger["failed_frees"]), "failed frees");
     let null = |c: &&Call| c.class == Class::Free && !c.failed() && c.effect.freed.is_none();
-    assert_eq!(outermost(trace, pid).filter(null).count() as u64, number(&ledger["null_frees"]), "free(NULL)");
+    assert_eq!(
+        outermost(trace, pid).filter(null).count() as u64,
+        number(&ledger["null_frees"]),
+        "free(NULL)"
+    );
 }
 
 fn assert_copies(trace: &Recording, ledger: &Value) {

@@ -91,7 +91,10 @@ impl Metrics {
     }
 
     /// The series of a metric with their labels. No label value of these tests has a quote or a comma in it.
-    pub fn samples<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (BTreeMap<String, String>, u64)> + 'a {
+    pub fn samples<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (BTreeMap<String, String>, u64)> + 'a {
         self.text.lines().filter_map(move |line| {
             let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once("} ")?;
             let pair = |l: &str| {

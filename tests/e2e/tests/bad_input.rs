@@ -70,24 +70,29 @@ fn commands_that_cannot_be_run_are_named_and_leave_no_trace() {
     assert_told(&traced(folder.path(), &[""]), 1, &["no such command"]);
     fs::write(&nothing, "text").unwrap();
     assert_told(&traced(folder.path(), &[&shown(&nothing)]), 1, &[&shown(&nothing), "chmod +x"]);
-    assert_told(&traced(folder.path(), &[&shown(folder.path())]), 1, &[&shown(folder.path()), "no executable"]);
+    assert_told(
+        &traced(folder.path(), &[&shown(folder.path())]),
+        1,
+        &[&shown(folder.path()), "no executable"],
+    );
     assert!(!folder.path().join("trace.jsonl").exists());
 }
 
 #[test]
-fn a_file_that_only_looks_executable_is_named() {
+fn a_script_without_its_interpreter_is_named() {
     if !needs::bpf() {
         return;
     }
     let folder = places::folder();
-    let program = folder.path().join("program");
-    fs::write(&program, [0x7f, b'E', b'L', b'F', 2, 1, 1, 0]).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let finished = traced(folder.path(), &[&shown(&program)]);
-    assert_ne!(finished.status, 0, "{}", finished.stderr);
-    let first = finished.stderr.lines().next().unwrap_or_default();
-    assert!(first.contains(&shown(&program)) && first.contains("cannot run"), "{}", finished.stderr);
-    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+    let script = folder.path().join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let finished = traced(folder.path(), &[&shown(&script)]);
+    assert_eq!(finished.status, 1, "{}", finished.stderr);
+    let told: Vec<_> = finished.stderr.lines().filter(|l| l.starts_with("gpuprobe: ")).collect();
+    assert_eq!(told.len(), 1, "{}", finished.stderr);
+    assert!(told[0].contains("cannot run") && told[0].contains(&shown(&script)), "{}", told[0]);
+    Recording::read(&folder.path().join("trace.jsonl")).assert_whole();
 }
 
 #[test]
@@ -227,7 +232,10 @@ fn a_hostile_library_that_a_program_maps_is_told_in_the_trace() {
         fs::write(&file, &content).unwrap();
         let outcome = Run::new("python3").args(&["-c", &script]).outcome();
         let stderr = &outcome.finished.stderr;
-        assert_eq!((outcome.finished.status, outcome.finished.stdout.trim()), (0, &*content.len().to_string()));
+        assert_eq!(
+            (outcome.finished.status, outcome.finished.stdout.trim()),
+            (0, &*content.len().to_string())
+        );
         assert!(!stderr.contains("panicked"), "{name}: {stderr}");
         let end = outcome.trace.assert_ended();
         assert_eq!((end.calls, end.exit_status), (0, Some(0)), "{name}");
@@ -242,7 +250,9 @@ fn a_trace_that_cannot_be_begun_stops_before_the_command_runs() {
     }
     let folder = places::folder();
     let marker = folder.path().join("marker");
-    for place in [shown(folder.path().join("missing/trace.jsonl")), "/dev/full".to_owned(), shown(folder.path())] {
+    for place in
+        [shown(folder.path().join("missing/trace.jsonl")), "/dev/full".to_owned(), shown(folder.path())]
+    {
         let finished = said(&["run", "-o", &place, "--", "touch", &shown(&marker)]);
         assert_told(&finished, 1, &["cannot write the trace", &place, "-o"]);
         assert!(!marker.exists(), "the command ran");

@@ -36,7 +36,9 @@ fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver()
     let nothing = recorded(Path::new("/bin/true"), &[]);
     let everything = recorded(&driver_only, &["-e", "*"]);
     let attaching = everything.saturating_sub(nothing).saturating_sub(bare);
-    println!("/bin/true {nothing:?}, driver_only {everything:?} ({bare:?} by itself): attaching {attaching:?}");
+    println!(
+        "/bin/true {nothing:?}, driver_only {everything:?} ({bare:?} by itself): attaching {attaching:?}"
+    );
     assert!(nothing < Duration::from_millis(500), "run of /bin/true takes {nothing:?}");
     assert!(attaching < Duration::from_millis(400), "attaching and detaching takes {attaching:?}");
 }

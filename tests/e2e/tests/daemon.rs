@@ -110,7 +110,8 @@ fn memory_and_calls_are_exact_while_a_program_runs_and_after_it_ends() {
     ledger.go_on();
     let last = ledger.json();
     assert_eq!(ledger.end(), 0);
-    let gone = |m: &Metrics| m.by(LIVE, pid, "kind").is_empty() && m.by(LIVE_ALLOCATIONS, pid, "kind").is_empty();
+    let gone =
+        |m: &Metrics| m.by(LIVE, pid, "kind").is_empty() && m.by(LIVE_ALLOCATIONS, pid, "kind").is_empty();
     let metrics = daemon.until(GONE, "the gauges of an ended process are gone", gone);
     assert_counters(&metrics, &last);
 
@@ -138,7 +139,8 @@ fn assert_display(daemon: &mut Daemon, ledger: &Value) {
     let lines = block(daemon);
     let pid = pid_of(ledger);
     let value = |name: &str| {
-        let line = lines.iter().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {lines:?}"));
+        let line =
+            lines.iter().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {lines:?}"));
         line.trim().parse::<u64>().unwrap()
     };
     let header = format!("process {pid}");
@@ -190,7 +192,11 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
     }
     let _alone = alone();
     let folder = places::folder();
-    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    places::copies(
+        &places::standins(Cuda::Cuda12),
+        folder.path(),
+        &["libcuda.so.1", "libcudart.so.12", "ledger"],
+    );
     // no path is given: the daemon finds the library in the process that has it mapped
     let mut command = Command::new(folder.path().join("ledger"));
     let mut ledger = Talk::start(command.args(["--pauses", "2", "--threads", "2", "--calls", "3000"]));
@@ -198,9 +204,8 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
     let daemon = Daemon::start(&places::standins(Cuda::Cuda12).libcuda);
     let library = folder.path().join("libcuda.so.1");
     let attached = |m: &Metrics| {
-        m.samples("gpuprobe_probes").any(|(l, n)| {
-            n > 0 && l["library"] == library.to_string_lossy() && l["state"] == "attached"
-        })
+        m.samples("gpuprobe_probes")
+            .any(|(l, n)| n > 0 && l["library"] == library.to_string_lossy() && l["state"] == "attached")
     };
     daemon.until(FRESH, "the library of a running process is probed", attached);
     ledger.go_on();
@@ -230,7 +235,8 @@ fn children_and_executed_programs_have_their_names_and_end_with_their_gauges() {
     for line in &printed {
         *calls.entry(pid_of(line)).or_default() += counts_of(&line["calls"]).values().sum::<u64>();
     }
-    let all = |m: &Metrics| calls.iter().all(|(pid, n)| m.by(CALLS, *pid, "function").values().sum::<u64>() == *n);
+    let all =
+        |m: &Metrics| calls.iter().all(|(pid, n)| m.by(CALLS, *pid, "function").values().sum::<u64>() == *n);
     daemon.until(FRESH, "the calls of every process", all);
     let ours = |m: &Metrics| calls.keys().all(|pid| m.by(LIVE, *pid, "kind").is_empty());
     let metrics = daemon.until(GONE, "no gauges are left", ours);

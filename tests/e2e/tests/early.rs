@@ -2,8 +2,8 @@
 //! children, inside each other, and calls that never return.
 
 use gpuprobe_e2e::ledger::{argument, assert_parents};
-use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
 use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, needs, places};
 use gpuprobe_event::{Api, LossCause, Outcome as Ending, ProcessChange, Value as Argument};
 use gpuprobe_standin::Cuda;
@@ -124,7 +124,8 @@ fn children_and_what_they_execute_are_processes_of_their_own() {
     let executed = named("executed").next().map(pid_of);
     let parent = named("parent").next().map(pid_of);
     let mut total = 0;
-    for (pid, mut calls) in named("parent").chain(named("child")).map(|p| (pid_of(p), counts_of(&p["calls"]))) {
+    for (pid, mut calls) in named("parent").chain(named("child")).map(|p| (pid_of(p), counts_of(&p["calls"])))
+    {
         let ended = (ProcessChange::Exit, Some(0));
         let mut changes = vec![(ProcessChange::Start, None), (ProcessChange::Exec, None), ended];
         if Some(pid) == executed {
@@ -191,7 +192,8 @@ fn calls_inside_calls_have_the_right_parents_five_levels_down() {
         let expected: Vec<_> = (0..5).map(|i| level.repeat(i + outer)).collect();
         assert_eq!(depths, expected, "{name}");
     }
-    let sizes: Vec<_> = trace.calls.iter().filter(|c| c.name == "cudaMalloc").map(|c| c.effect.size).collect();
+    let sizes: Vec<_> =
+        trace.calls.iter().filter(|c| c.name == "cudaMalloc").map(|c| c.effect.size).collect();
     assert_eq!(sizes, [100, 200, 300, 400, 500].map(Some), "each level's own allocation is counted");
 }
 
@@ -262,7 +264,8 @@ fn every_process_of_a_shell_pipeline_is_followed() {
     }
     let built = places::standins(Cuda::Cuda12);
     let path = |name| shown(built.workload(name));
-    let script = format!("{} & {}; wait; {} | cat", path("constructor"), path("driver_only"), path("recursion"));
+    let script =
+        format!("{} & {}; wait; {} | cat", path("constructor"), path("driver_only"), path("recursion"));
     let outcome = Run::new("sh").options(&["-e", "*"]).args(&["-c", &script]).outcome();
     let trace = &outcome.trace;
     assert_eq!(trace.assert_whole().exit_status, Some(0));
