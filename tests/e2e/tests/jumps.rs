@@ -57,7 +57,8 @@ fn a_function_that_jumps_to_another_is_its_parent() {
         assert_eq!(outcome.finished.status, 10, "{}", outcome.finished.stderr);
         let trace = &outcome.trace;
         trace.assert_whole();
-        let (jumps, others): (Vec<_>, Vec<_>) = trace.calls.iter().partition(|c| c.name == "cuCtxSynchronize");
+        let (jumps, others): (Vec<_>, Vec<_>) =
+            trace.calls.iter().partition(|c| c.name == "cuCtxSynchronize");
         assert_eq!((jumps.len(), others.len()), (10, 20));
         let by_id = trace.by_id();
         for call in others {
