@@ -11,6 +11,7 @@ mod error;
 mod object;
 mod rows;
 mod support;
+mod targets;
 mod wire;
 
 pub use attach::{Attached, Collect};
@@ -18,3 +19,4 @@ pub use clock::Clock;
 pub use error::CaptureError;
 pub use object::{Batch, Capture, CaptureConfig};
 pub use support::{Feature, Support, Tier, support};
+pub use targets::TargetList;

@@ -11,7 +11,7 @@ use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Event, LossCause, Losses, Tgid};
 use libbpf_rs::{
-    Link, Map, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
+    Link, Map, MapCore, MapFlags, MapInfo, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
     RingBufferBuilder,
 };
 
@@ -159,6 +159,12 @@ impl Capture {
         self.map("targets")?
             .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("add a process to watch"))
+    }
+
+    /// The id of the map of targets, for [`crate::TargetList`].
+    pub fn targets_id(&self) -> Result<u32, CaptureError> {
+        let info = MapInfo::new(self.map("targets")?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
+        Ok(info.info.id)
     }
 
     /// Probes a library. One that is probed already is left as it is.

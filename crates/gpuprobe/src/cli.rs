@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
+    #[command(name = "__guard", hide = true)]
+    Guard(GuardArgs),
 }
 
 /// How probes are attached; the same for every command that attaches some.
@@ -142,6 +144,12 @@ pub(crate) struct DemoArgs {
 pub(crate) struct ExecArgs {
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuardArgs {
+    /// The id of the map of targets
+    pub(crate) targets: u32,
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 
 mod cli;
 mod cmd;
+mod guard;
 mod launch;
+mod notes;
 mod probes;
 mod select;
 mod signals;
@@ -14,6 +16,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
+use crate::notes::note;
 
 fn main() -> ExitCode {
     // a closed pipe ends us as it ends every other tool: quietly
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),
         Some(Command::Demo(args)) => cmd::demo::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
+        Some(Command::Guard(args)) => cmd::guard::run(&args),
         None if cli.daemon.is_default() => {
             drop(Cli::command().print_help());
             Ok(2)
@@ -43,7 +47,7 @@ fn main() -> ExitCode {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             if !is_broken_pipe(&error) {
-                eprintln!("gpuprobe: {error:#}");
+                note!("gpuprobe: {error:#}");
             }
             ExitCode::from(1)
         }

@@ -10,9 +10,11 @@ use gpuprobe_discover::{DiscoverError, HostPaths, Inspector, Library, Scan, Skip
 use gpuprobe_event::Tgid;
 
 use crate::cli::AttachArgs;
+use crate::notes::note;
 use crate::select::Selection;
 
 const PROC: &str = "/proc";
+const GIVE: &str = "give a libcuda, a libcudart or a program with CUDA linked in";
 
 /// Everything that is probed, and what could not be.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl Probes {
     /// A note for `--verbose`.
     fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {
-            eprintln!("gpuprobe: {}", text());
+            note!("gpuprobe: {}", text());
         }
     }
 
@@ -71,12 +73,10 @@ impl Probes {
     /// Probes one file. It must have something to probe.
     pub(crate) fn attach_file(&mut self, path: &Path) -> Result<()> {
         let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
-        let libraries = self.inspector.inspect(&real, &real)?;
+        let libraries =
+            self.inspector.inspect(&real, &real).with_context(|| format!("nothing to probe: {GIVE}"))?;
         if libraries.is_empty() {
-            bail!(
-                "{} has no CUDA functions: give a libcuda, a libcudart or a program with CUDA linked in",
-                path.display()
-            );
+            bail!("{} has no CUDA functions: {GIVE}", path.display());
         }
         self.attach_scan(Scan { libraries, skipped: Vec::new() });
         Ok(())

@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Meta, Writer};
 
+use crate::notes::note;
+
 /// A trace being written.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
@@ -49,7 +51,7 @@ impl TraceFile {
         self.failure = Some(error);
         // what is left of a line that was cut is taken away, so that the file ends with a whole one
         if let Err(error) = cut_to_last_line(&self.path) {
-            eprintln!("gpuprobe: cannot mend {}: {error}", self.path.display());
+            note!("gpuprobe: cannot mend {}: {error}", self.path.display());
         }
     }
 

@@ -15,6 +15,7 @@ use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
+use crate::notes::note;
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
@@ -65,7 +66,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     daemon.probes.attach_host();
     daemon.publish()?;
     let server = serve(listener, daemon.latest.clone())?;
-    eprintln!("gpuprobe: metrics on http://{address}/metrics");
+    note!("gpuprobe: metrics on http://{address}/metrics");
     daemon.until_told(args.display_interval)?;
     drop(server);
     Ok(0)

@@ -9,7 +9,8 @@ use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::Api;
 
 use crate::cli::DemoArgs;
-use crate::cmd::run::record;
+use crate::cmd::run::{probes, record};
+use crate::notes::{note, tell};
 use crate::select::Selection;
 
 /// The program, and the libraries it finds beside itself.
@@ -20,6 +21,8 @@ const FILES: [(&str, &[u8]); 3] = [
 ];
 
 pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
+    // first, so that someone without the privileges reads nothing but that
+    let probes = probes(Selection::from_globs(&[])?, &args.attach)?;
     let folder = tempfile::Builder::new()
         .prefix("gpuprobe-demo-")
         .tempdir()
@@ -27,23 +30,23 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     for (name, bytes) in FILES {
         write(&folder.path().join(name), bytes)?;
     }
-    eprintln!(
+    note!(
         "A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in"
     );
-    eprintln!(
+    note!(
         "libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n"
     );
     let trace = folder.path().join("trace.jsonl");
     let output = args.output.as_deref().unwrap_or(&trace);
     let command = [folder.path().join("demo").into_os_string()];
-    let recorded = record(&command, Selection::from_globs(&[])?, &args.attach, Some(output))?;
-    eprintln!("\nand this is what gpuprobe saw:\n");
-    eprint!("{}", gpuprobe_output::summary(&recorded.summary.report()));
+    let recorded = record(&command, probes, Some(output))?;
+    note!("\nand this is what gpuprobe saw:\n");
+    tell(format_args!("{}", gpuprobe_output::summary(&recorded.summary.report())));
     let path = recorded.trace.finish(&recorded.end)?;
     if args.output.is_some() {
-        eprintln!("trace: {}", path.display());
+        note!("trace: {}", path.display());
     }
-    eprintln!("\n{}", next_step());
+    note!("\n{}", next_step());
     Ok(recorded.status)
 }
 

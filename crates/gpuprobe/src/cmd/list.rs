@@ -47,10 +47,17 @@ fn present() -> HashSet<(Api, &'static str)> {
 /// Names that someone who wrote this glob may have meant.
 fn near(glob: &str) -> String {
     let letters: String =
-        glob.chars().filter(|c| c.is_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
-    let fits = |name: &str| !letters.is_empty() && name.to_lowercase().contains(&letters);
-    let names: Vec<_> = catalogue().functions().iter().map(|f| f.name).filter(|n| fits(n)).take(5).collect();
-    if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(", ")) }
+        glob.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
+    // less and less of the name, until something begins like it or has it inside
+    for length in (4..=letters.len()).rev() {
+        let part = &letters[..length];
+        let names = catalogue().functions().iter().map(|f| f.name);
+        let names: Vec<_> = names.filter(|n| n.to_lowercase().contains(part)).take(5).collect();
+        if !names.is_empty() {
+            return format!("; did you mean {}?", names.join(", "));
+        }
+    }
+    String::new()
 }
 
 #[cfg(test)]
@@ -60,6 +67,7 @@ mod tests {
     #[test]
     fn near_misses_are_named() {
         assert!(near("cudamalloc").contains("cudaMalloc"));
+        assert!(near("cudaMallocc*").contains("cudaMalloc"));
         assert_eq!(near("zzz"), "");
         assert_eq!(near("*"), "");
     }

@@ -4,5 +4,6 @@ pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exec;
+pub(crate) mod guard;
 pub(crate) mod list;
 pub(crate) mod run;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::{Batch, Collect};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossEvent, Tgid};
@@ -14,7 +14,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::{AttachArgs, RunArgs};
+use crate::guard::Guard;
 use crate::launch::Launched;
+use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
@@ -25,11 +27,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let selection = Selection::from_globs(&args.events)?;
-    let recorded = record(&args.command, selection, &args.attach, args.output.as_deref())?;
+    let recorded = record(&args.command, probes(selection, &args.attach)?, args.output.as_deref())?;
     let text = gpuprobe_output::summary(&recorded.summary.report());
-    eprint!("{text}");
+    tell(format_args!("{text}"));
     let path = recorded.trace.finish(&recorded.end)?;
-    eprintln!("trace: {}", path.display());
+    note!("trace: {}", path.display());
     Ok(recorded.status)
 }
 
@@ -42,15 +44,14 @@ pub(crate) struct Recorded {
     pub(crate) status: u8,
 }
 
+/// The probes for a command that will be run.
+pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes> {
+    let config = CaptureConfig { only_targets: true, hold: true, ..config(attach) };
+    Probes::new(&config, selection, Collect::Stream, attach.verbose)
+}
+
 /// Runs a command under the probes.
-pub(crate) fn record(
-    command: &[OsString],
-    selection: Selection,
-    attach: &AttachArgs,
-    output: Option<&Path>,
-) -> Result<Recorded> {
-    let config = gpuprobe_capture::CaptureConfig { only_targets: true, hold: true, ..config(attach) };
-    let probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
+pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>) -> Result<Recorded> {
     // before any thread is made, and before the command, so that none of them is hit by a signal meant for us
     let signals = Signals::hold_back()?;
     let launched = Launched::stopped(command)?;
@@ -61,11 +62,14 @@ pub(crate) fn record(
             return Err(error);
         }
     };
+    let guard = Guard::start(probes.capture.targets_id()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
     let mut recording = Recording { probes, trace, summary: Summary::default(), signals, launched };
     let status = recording.until_the_end()?;
-    recording.finish(status)
+    let recorded = recording.finish(status);
+    drop(guard);
+    recorded
 }
 
 fn meta(probes: &Probes, command: &[OsString]) -> Meta {
@@ -116,7 +120,7 @@ impl Recording {
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
                 Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
-                Err(error) => eprintln!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
+                Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
             }
             let_go(tgid);
         }

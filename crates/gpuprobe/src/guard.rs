@@ -1,0 +1,38 @@
+//! A small process beside us that lets go what we have stopped, should we be killed.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// The guard. Dropping it tells it that all is well.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    child: Child,
+}
+
+impl Guard {
+    /// Starts it for the processes in a map of targets.
+    pub(crate) fn start(targets: u32) -> Result<Self> {
+        let child = Command::new("/proc/self/exe")
+            .args(["__guard", &targets.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // out of reach of a Ctrl-C meant for the command
+            .process_group(0)
+            .spawn()
+            .context("cannot start the process that guards stopped ones")?;
+        Ok(Self { child })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.child.stdin.take() {
+            stdin.write_all(b"done").ok();
+        }
+        self.child.wait().ok();
+    }
+}
