@@ -19,9 +19,11 @@ use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 #[derive(Debug)]
 pub(crate) enum Control {
     Event(ProcessKey, Event),
+    /// The first call of a process whose fork or exec was told before: no event, but its counters begin.
+    FirstCall(ProcessKey, Event),
     /// A process has stopped itself and waits for its probes.
     Hold(Tgid),
-    /// A process that is already known, or a record that makes no sense.
+    /// A record that makes no sense.
     Nothing,
 }
 
@@ -116,10 +118,6 @@ impl Decoder {
         };
         let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
         let known = self.names.contains_key(&key);
-        if change == ProcessChange::Start && known {
-            // seen at its fork or exec; its first call tells again, for those that were there before
-            return Control::Nothing;
-        }
         let process = match self.names.get(&key) {
             Some(name) => Arc::clone(name),
             None => text(&raw.comm.map(i8_to_u8)),
@@ -138,6 +136,10 @@ impl Decoder {
             parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
         });
+        // seen at its fork or exec; its first call tells again, for those that were there before
+        if change == ProcessChange::Start && known {
+            return Control::FirstCall(key, event);
+        }
         Control::Event(key, event)
     }
 }
@@ -252,7 +254,7 @@ mod tests {
         };
         record.comm[0] = b'a'.cast_signed();
         assert!(matches!(decoder.control(as_bytes(&record)), Control::Event(..)));
-        assert!(matches!(decoder.control(as_bytes(&record)), Control::Nothing));
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::FirstCall(..)));
         let named = |decoder: &mut Decoder, instance| match decoder
             .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))
         {

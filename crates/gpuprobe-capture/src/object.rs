@@ -65,7 +65,7 @@ pub struct Batch {
     pub holds: Vec<Tgid>,
     /// Processes that ended, by the key of their counters.
     pub exits: Vec<ProcessKey>,
-    /// Processes that began, changed their program or were first seen.
+    /// Processes that began, changed their program, were first seen or made their first call.
     pub changes: Vec<(ProcessKey, Event)>,
 }
 
@@ -239,6 +239,7 @@ impl Capture {
                     batch.changes.push((key, event.clone()));
                     batch.events.push(event);
                 }
+                Control::FirstCall(key, event) => batch.changes.push((key, event)),
                 Control::Hold(tgid) => batch.holds.push(tgid),
                 Control::Nothing => {}
             }
