@@ -21,8 +21,13 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one that watches this library, and waits until its metrics can be read.
     pub fn start(library: &Path) -> Self {
+        Self::with(&["-p", &shown(library)])
+    }
+
+    /// Starts one with these arguments.
+    pub fn with(args: &[&str]) -> Self {
         let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "1"]);
-        let mut talk = Talk::start(command.args(["-p", &shown(library)]));
+        let mut talk = Talk::start(command.args(args));
         let address = until(LIMIT, "the daemon tells its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("http://").nth(1)?.strip_suffix("/metrics"));

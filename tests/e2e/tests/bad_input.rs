@@ -1,4 +1,5 @@
 //! Wrong usage, hostile files and full disks: one line that names the thing and says what to do, and the right status.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::fs;
 use std::net::TcpListener;
@@ -291,6 +292,19 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
     let cut = Recording::read(&kept);
     assert_eq!((cut.damaged, cut.end.is_none()), (0, true), "no cut line, and no end");
     assert!(cut.calls.len() > 100 && cut.calls.len() < 40_000, "{}", cut.calls.len());
+}
+
+#[test]
+fn a_process_that_is_not_there_is_named() {
+    if !needs::bpf() {
+        return;
+    }
+    // beyond the largest that the kernel gives out
+    let finished = said(&["daemon", "--metrics-addr", "127.0.0.1:0", "-d", "4194305"]);
+    assert_told(&finished, 1, &["4194305"]);
+    let doctor = said(&["doctor", "-d", "4194305"]);
+    assert_eq!(doctor.status, 1, "{}", doctor.stdout);
+    assert!(doctor.stderr.contains("4194305") && !doctor.stderr.contains("panicked"), "{}", doctor.stderr);
 }
 
 #[test]

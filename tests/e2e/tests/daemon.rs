@@ -1,11 +1,12 @@
 //! The daemon: what it says while programs run, and after they end, against their own ledgers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::until;
+use gpuprobe_e2e::process::{shown, until};
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_event::{Api, Class, catalogue};
@@ -230,6 +231,33 @@ fn children_and_executed_programs_have_their_names_and_end_with_their_gauges() {
     let (_folder, daemon, mut command) = watched("forker");
     let mut forker = Talk::start(command.arg("3"));
     assert_eq!(forker.end(), 0, "{}", forker.stderr());
+    assert_family(&daemon, &mut forker);
+}
+
+#[test]
+fn a_daemon_for_one_process_follows_its_children_and_no_others() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let built = places::standins(Cuda::Cuda12);
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "forker", "constructor"]);
+    let at = |name: &str| shown(folder.path().join(name));
+    let mut shell = Talk::start(Command::new("sh").args(["-c", &format!("read line; {} 3", at("forker"))]));
+    let pid = shell.pid().to_string();
+    let daemon = Daemon::with(&["-d", &pid, "-p", &at("libcuda.so.1")]);
+    let mut stranger = Talk::start(&mut Command::new(at("constructor")));
+    let stranger_pid = pid_of(&stranger.json());
+    assert_eq!(stranger.end(), 0);
+    shell.go_on();
+    assert_eq!(shell.end(), 0, "{}", shell.stderr());
+    assert_family(&daemon, &mut shell);
+    assert_eq!(daemon.scrape().by(CALLS, stranger_pid, "function"), BTreeMap::new(), "a stranger");
+}
+
+/// What `forker 3` did, when all of its processes have ended.
+fn assert_family(daemon: &Daemon, forker: &mut Talk) {
     let printed: Vec<Value> = (0..5).map(|_| forker.json()).collect();
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
     for line in &printed {
