@@ -70,18 +70,44 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 	}
 }
 
-/* Forgets calls that the program jumped out of before this one began. */
-static __always_inline void drop_abandoned(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+/*
+ * Whether the function entered now was jumped to by the one that was entered at the same stack pointer: then
+ * what it returns to is the kernel's return trampoline, put there for the first. A new call brings a return
+ * address of the program's own.
+ */
+static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 {
+	__u64 code = 0, address = 0;
+
+#if defined(__TARGET_ARCH_x86)
+	if (bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx)) ||
+	    bpf_probe_read_user(&code, sizeof(code), (void *)address))
+		return false;
+	/* push %rax; push %rcx; push %r11 since 6.11, a breakpoint before */
+	return (__u32)code == 0x53415150 || (__u8)code == 0xcc;
+#else
+	address = ctx->regs[30];
+	if (bpf_probe_read_user(&code, sizeof(__u32), (void *)address))
+		return false;
+	/* brk #5 */
+	return code == 0xd42000a0;
+#endif
+}
+
+/* Forgets calls that the program jumped out of before this one began. */
+static __always_inline void drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
+{
+	__u64 stack_pointer = PT_REGS_SP(ctx);
+
 	for (int i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *top;
 
 		if (!thread->depth)
 			return;
 		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
-		/* equal, for another function: that one jumped here at its end, and will return after this */
+		/* equal: that one jumped here at its end and will return after this, or it was left */
 		if (top->stack_pointer > stack_pointer ||
-		    (top->stack_pointer == stack_pointer && top->function != function))
+		    (top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)))
 			return;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
@@ -109,7 +135,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 1;
-	drop_abandoned(thread, PT_REGS_SP(ctx), index);
+	drop_abandoned(thread, ctx, index);
 	if (thread->depth >= GP_DEPTH) {
 		count_loss(GP_LOSS_TOO_DEEP);
 		return 1;

@@ -19,9 +19,11 @@ use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 #[derive(Debug)]
 pub(crate) enum Control {
     Process(ProcessKey, ProcessEvent),
+    /// The first call of a process whose fork or exec was told before: no event, but its counters begin.
+    FirstCall(ProcessKey, ProcessEvent),
     /// A process has stopped itself and waits for its probes.
     Hold(Tgid),
-    /// A process that is already known, or a record that makes no sense.
+    /// A record that makes no sense.
     Nothing,
 }
 
@@ -31,12 +33,14 @@ pub(crate) struct Decoder {
     clock: Clock,
     names: HashMap<ProcessKey, Arc<str>>,
     unnamed: Arc<str>,
+    /// Whether processes are told of from their fork or exec on, and not only when they make a call.
+    follows: bool,
     pub(crate) undecodable: u64,
 }
 
 impl Decoder {
-    pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), undecodable: 0 }
+    pub(crate) fn new(clock: Clock, follows: bool) -> Self {
+        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), follows, undecodable: 0 }
     }
 
     /// Forgets a process that has ended.
@@ -114,15 +118,14 @@ impl Decoder {
         };
         let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
         let known = self.names.contains_key(&key);
-        if change == ProcessChange::Start && known {
-            // seen at its fork or exec; its first call tells again, for those that were there before
-            return Control::Nothing;
-        }
         let process = match self.names.get(&key) {
             Some(name) => Arc::clone(name),
             None => text(&raw.comm.map(i8_to_u8)),
         };
-        self.names.insert(key, Arc::clone(&process));
+        // the program that an exec began may make no call; where it does, its first one tells of it
+        if self.follows || change != ProcessChange::Exec {
+            self.names.insert(key, Arc::clone(&process));
+        }
         let event = ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
@@ -135,6 +138,10 @@ impl Decoder {
             container: None,
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
         };
+        // seen at its fork or exec; its first call tells again, for those that were there before
+        if change == ProcessChange::Start && known {
+            return Control::FirstCall(key, event);
+        }
         Control::Process(key, event)
     }
 }
@@ -186,7 +193,7 @@ mod tests {
 
     fn decoder() -> Decoder {
         let clock = Clock::start();
-        Decoder::new(clock)
+        Decoder::new(clock, true)
     }
 
     fn call_of(name: &str) -> gp_call {
@@ -249,7 +256,7 @@ mod tests {
         };
         record.comm[0] = b'a'.cast_signed();
         assert!(matches!(decoder.control(as_bytes(&record)), Control::Process(..)));
-        assert!(matches!(decoder.control(as_bytes(&record)), Control::Nothing));
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::FirstCall(..)));
         let named = |decoder: &mut Decoder, instance| match decoder
             .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))
         {
@@ -263,6 +270,18 @@ mod tests {
         assert_eq!(named(&mut decoder, 100), "b");
         assert_eq!(named(&mut decoder, 99), "a");
         assert_eq!(named(&mut decoder, 7), "?");
+    }
+
+    #[test]
+    fn a_first_call_after_an_exec_is_news_only_where_execs_are_not_followed() {
+        let record = gp_process_record { kind: number::RECORD_PROCESS, tgid: 10, ..Default::default() };
+        let exec = gp_process_record { change: number::PROCESS_EXEC, ..record };
+        let start = gp_process_record { change: number::PROCESS_START, ..record };
+        for follows in [true, false] {
+            let mut decoder = Decoder::new(Clock::start(), follows);
+            assert!(matches!(decoder.control(as_bytes(&exec)), Control::Process(..)));
+            assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Process(..)), !follows);
+        }
     }
 
     #[test]

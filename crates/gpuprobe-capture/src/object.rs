@@ -65,6 +65,8 @@ pub struct Batch {
     pub calls: Vec<Event>,
     /// Processes that wait, stopped, for their probes.
     pub holds: Vec<Tgid>,
+    /// First calls of processes that were told of before: their counters begin.
+    pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
 }
 
 impl Batch {
@@ -146,7 +148,7 @@ impl Capture {
             control,
             pending,
             object,
-            decoder: Decoder::new(clock),
+            decoder: Decoder::new(clock, config.only_targets),
             ended: Vec::new(),
             clock,
             tier,
@@ -246,6 +248,7 @@ impl Capture {
         for bytes in &pending.control {
             match self.decoder.control(bytes) {
                 Control::Process(key, process) => batch.processes.push((key, process)),
+                Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
                 Control::Hold(tgid) => batch.holds.push(tgid),
                 Control::Nothing => {}
             }

@@ -70,7 +70,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
@@ -194,9 +194,13 @@ mod tests {
             panic!("run")
         };
         assert_eq!(run.events, ["!cudaFree"]);
-        for wrong in
-            [&["run"][..], &["run", "--attach", "magic", "x"], &["nonsense"], &["--metrics-addr", "x"]]
-        {
+        for wrong in [
+            &["run"][..],
+            &["run", "--nonsense", "x"],
+            &["run", "--attach", "magic", "x"],
+            &["nonsense"],
+            &["--metrics-addr", "x"],
+        ] {
             assert!(Cli::try_parse_from([&["gpuprobe"], wrong].concat()).is_err(), "{wrong:?}");
         }
     }

@@ -32,7 +32,7 @@ pub(crate) struct Probes {
 
 /// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
 fn fill_containers(batch: &mut Batch) {
-    for (_, process) in &mut batch.processes {
+    for (_, process) in batch.processes.iter_mut().chain(&mut batch.first_calls) {
         if process.change != ProcessChange::Exit {
             process.container = container_of(Path::new(PROC), process.tgid.0).map(Arc::from);
         }

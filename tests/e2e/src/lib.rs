@@ -1,1 +1,24 @@
+//! What the end-to-end tests share: the binary under test, stand-ins, running programs with a limit, reading traces.
+//!
+//! Everything here panics with what it was doing rather than return an error: a test has nothing better to do.
+#![forbid(unsafe_code)]
 
+pub mod arguments;
+pub mod ledger;
+pub mod metrics;
+pub mod needs;
+pub mod places;
+pub mod process;
+pub mod recording;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use process::{Finished, Outcome, Run, Talk};
+pub use recording::Recording;
+
+/// Held by tests that keep every core busy or measure time, so that they do not disturb each other.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // a test that failed while it held this has said so itself
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

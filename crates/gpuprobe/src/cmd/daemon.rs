@@ -137,7 +137,7 @@ impl Daemon {
 
     fn take(&mut self, batch: &Batch) -> Result<()> {
         let now_ns = self.probes.capture.clock().elapsed_ns();
-        for (key, process) in &batch.processes {
+        for (key, process) in batch.processes.iter().chain(&batch.first_calls) {
             match process.change {
                 ProcessChange::Start => {
                     let info = ProcessInfo {

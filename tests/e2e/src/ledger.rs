@@ -1,0 +1,177 @@
+//! A trace against the ledger that the workload kept of itself. Everything is compared exactly.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuprobe_event::{Api, Call, Class, Value as Argument};
+use gpuprobe_standin::{CopyKind, inner_call, inner_copy_call};
+use serde_json::Value;
+
+use crate::recording::{Counts, Recording, counts_of, number, pid_of};
+
+/// Returns what it is told, not how it went.
+const TELLS_ERRORS: &str = "cudaGetLastError";
+
+/// Grid and block of each kernel of the ledger.
+const KERNELS: [(&str, [u32; 3], [u32; 3]); 3] = [
+    ("ledger_scale", [64, 1, 1], [256, 1, 1]),
+    ("ledger_reduce", [32, 4, 1], [128, 2, 1]),
+    ("ledger_add", [16, 8, 2], [32, 4, 2]),
+];
+
+/// Whether a call can change what is held.
+pub fn holds_memory(call: &Call) -> bool {
+    matches!(call.class, Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister)
+}
+
+/// Everything that the ledger says.
+pub fn assert_equal(trace: &Recording, ledger: &Value) {
+    let pid = pid_of(ledger);
+    assert_eq!(trace.counts(pid, Api::Runtime), counts_of(&ledger["calls"]), "runtime calls");
+    assert_eq!(trace.counts(pid, Api::Driver), counts_of(&ledger["driver_calls"]), "driver calls");
+    assert_errors(trace, ledger);
+    assert_parents(trace, pid);
+    assert_memory(trace, ledger);
+    assert_copies(trace, ledger);
+    assert_launches(trace, ledger);
+}
+
+fn outermost(trace: &Recording, pid: u32) -> impl Iterator<Item = &Call> {
+    trace.of(pid).filter(|c| c.parent.is_none())
+}
+
+fn assert_errors(trace: &Recording, ledger: &Value) {
+    let mut errors: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut last_errors = 0;
+    for call in trace.of(pid_of(ledger)).filter(|c| c.api == Api::Runtime && c.status != Some(0)) {
+        let status = call.status.unwrap_or_else(|| panic!("no status: {call:?}"));
+        if call.name == TELLS_ERRORS {
+            last_errors += 1;
+            continue;
+        }
+        assert!(call.failed() && call.error.is_some(), "{call:?}");
+        *errors.entry(call.name.to_string()).or_default().entry(status.to_string()).or_default() += 1;
+    }
+    let printed = ledger["errors"].as_object().unwrap_or_else(|| panic!("no errors: {ledger}"));
+    let printed: BTreeMap<_, _> = printed.iter().map(|(f, codes)| (f.clone(), counts_of(codes))).collect();
+    assert_eq!(errors, printed, "errors by function and code");
+    assert_eq!(last_errors, number(&ledger["last_errors"]), "what cudaGetLastError told");
+}
+
+/// That every runtime call has the one inner call it makes, on its thread and inside its time.
+pub fn assert_parents(trace: &Recording, pid: u32) {
+    let by_id = trace.by_id();
+    let mut children: HashMap<u64, u32> = HashMap::new();
+    for inner in trace.of(pid).filter(|c| c.api == Api::Driver) {
+        let parent = inner.parent.unwrap_or_else(|| panic!("no parent: {inner:?}"));
+        let outer = by_id.get(&parent).unwrap_or_else(|| panic!("the parent is not there: {inner:?}"));
+        assert_eq!(inner_of(outer), Some(&*inner.name), "{outer:?}");
+        assert_eq!((inner.tgid, inner.tid), (outer.tgid, outer.tid), "{inner:?} in {outer:?}");
+        assert!(inner.start_ns >= outer.start_ns && end_ns(inner) <= end_ns(outer), "{inner:?} in {outer:?}");
+        if outer.name != TELLS_ERRORS {
+            assert_eq!(inner.failed(), outer.failed(), "{inner:?} in {outer:?}");
+        }
+        *children.entry(parent).or_default() += 1;
+    }
+    for outer in trace.of(pid).filter(|c| c.api == Api::Runtime) {
+        assert_eq!(outer.parent, None, "{outer:?}");
+        let made = children.get(&outer.id).copied().unwrap_or(0);
+        assert_eq!(made, u32::from(inner_of(outer).is_some()), "inner calls of {outer:?}");
+    }
+}
+
+/// The driver function that a runtime call makes.
+fn inner_of(outer: &Call) -> Option<&'static str> {
+    let kind = argument(outer, "kind");
+    let kind = kind.and_then(|v| CopyKind::ALL.into_iter().find(|k| *v == Argument::Name(k.as_str().into())));
+    kind.map_or_else(|| inner_call(&outer.name), |kind| inner_copy_call(&outer.name, kind))
+}
+
+/// An argument by its name.
+pub fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Argument> {
+    call.args.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+}
+
+fn end_ns(call: &Call) -> u64 {
+    call.start_ns + call.duration_ns().unwrap_or_else(|| panic!("it did not return: {call:?}"))
+}
+
+fn assert_memory(trace: &Recording, ledger: &Value) {
+    let pid = pid_of(ledger);
+    let mut kinds: BTreeMap<String, [u64; 4]> = BTreeMap::new();
+    for call in trace.of(pid).filter(|c| holds_memory(c)) {
+        let Some(kind) = &call.effect.kind else { continue };
+        let row = kinds.entry(kind.to_string()).or_default();
+        if let Some(bytes) = call.effect.size {
+            row[0] += 1;
+            row[2] += bytes;
+        }
+        if let Some(bytes) = call.effect.freed {
+            row[1] += 1;
+            row[3] += bytes;
+        }
+        let counted = call.effect.size.is_some() || call.effect.freed.is_some();
+        assert!(!counted || (call.parent.is_none() && !call.failed()), "counted twice or failed: {call:?}");
+    }
+    for (kind, printed) in ledger["memory"].as_object().into_iter().flatten() {
+        let fields = ["allocations", "frees", "allocated_bytes", "freed_bytes"];
+        let expected = fields.map(|f| number(&printed[f]));
+        let got = kinds.remove(kind).unwrap_or_default();
+        assert_eq!(got, expected, "{fields:?} of {kind}");
+        let live = (number(&printed["live"]), number(&printed["live_bytes"]));
+        assert_eq!((got[0] - got[1], got[2] - got[3]), live, "live {kind}");
+    }
+    assert_eq!(kinds, BTreeMap::new(), "kinds that the ledger does not have");
+
+    let failed = |class| outermost(trace, pid).filter(|c| c.class == class && c.failed()).count() as u64;
+    assert_eq!(failed(Class::Alloc), number(&ledger["failed_allocations"]), "failed allocations");
+    assert_eq!(failed(Class::Free), number(&ledger["failed_frees"]), "failed frees");
+    let null = |c: &&Call| c.class == Class::Free && !c.failed() && c.effect.freed.is_none();
+    assert_eq!(
+        outermost(trace, pid).filter(null).count() as u64,
+        number(&ledger["null_frees"]),
+        "free(NULL)"
+    );
+}
+
+fn assert_copies(trace: &Recording, ledger: &Value) {
+    let pid = pid_of(ledger);
+    let mut kinds: BTreeMap<String, [u64; 4]> = BTreeMap::new();
+    let mut memset = [0; 2];
+    for call in outermost(trace, pid) {
+        let is_async = usize::from(call.name.ends_with("Async"));
+        let bytes = call.effect.size.unwrap_or(0);
+        match call.class {
+            Class::Memset => memset[is_async] += bytes,
+            Class::Memcpy => {
+                let kind = call.effect.kind.as_deref().unwrap_or("unknown");
+                let row = kinds.entry(kind.to_owned()).or_default();
+                row[is_async] += 1;
+                row[2 + is_async] += bytes;
+            }
+            _ => {}
+        }
+    }
+    for (kind, printed) in ledger["copies"].as_object().into_iter().flatten() {
+        let fields = ["sync", "async", "sync_bytes", "async_bytes"];
+        let got = kinds.remove(kind).unwrap_or_default();
+        assert_eq!(got, fields.map(|f| number(&printed[f])), "{fields:?} of {kind}");
+    }
+    assert_eq!(kinds, BTreeMap::new(), "kinds that the ledger does not have");
+    let printed = &ledger["memset_bytes"];
+    assert_eq!(memset, [number(&printed["sync"]), number(&printed["async"])], "bytes set");
+}
+
+fn assert_launches(trace: &Recording, ledger: &Value) {
+    for api in [Api::Runtime, Api::Driver] {
+        let mut launches = Counts::new();
+        for call in trace.of(pid_of(ledger)).filter(|c| c.api == api && c.class == Class::Launch) {
+            let shape = (call.effect.grid, call.effect.block);
+            let kernel = KERNELS.iter().find(|(_, grid, block)| shape == (Some(*grid), Some(*block)));
+            let (name, ..) = kernel.unwrap_or_else(|| panic!("no kernel has this shape: {call:?}"));
+            *launches.entry((*name).to_owned()).or_default() += 1;
+        }
+        let mut printed = counts_of(&ledger["launches"]);
+        printed.retain(|_, n| *n > 0);
+        assert_eq!(launches, printed, "launches by shape, {api}");
+    }
+}

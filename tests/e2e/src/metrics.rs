@@ -1,0 +1,113 @@
+//! The daemon, and its metrics read by a client of our own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::process::{Talk, gpuprobe, shown, until};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A daemon that runs. It is ended when this goes.
+#[derive(Debug)]
+pub struct Daemon {
+    /// The process.
+    pub talk: Talk,
+    address: SocketAddr,
+}
+
+impl Daemon {
+    /// Starts one that watches this library, and waits until its metrics can be read.
+    pub fn start(library: &Path) -> Self {
+        Self::with(&["-p", &shown(library)])
+    }
+
+    /// Starts one with these arguments.
+    pub fn with(args: &[&str]) -> Self {
+        let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "1"]);
+        let mut talk = Talk::start(command.args(args));
+        let address = until(LIMIT, "the daemon tells its address", || {
+            let said = talk.stderr();
+            let address = said.lines().find_map(|l| l.split("http://").nth(1)?.strip_suffix("/metrics"));
+            assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
+            Some(address?.parse().unwrap_or_else(|e| panic!("{said}: {e}")))
+        });
+        Self { talk, address }
+    }
+
+    /// The metrics as they are now.
+    pub fn scrape(&self) -> Metrics {
+        let answer = get(self.address, "/metrics");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        Metrics { text: body.to_owned() }
+    }
+
+    /// Scrapes until this holds.
+    pub fn until(&self, limit: Duration, what: &str, holds: impl Fn(&Metrics) -> bool) -> Metrics {
+        until(limit, what, || Some(self.scrape()).filter(|m| holds(m)))
+    }
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect_timeout(&address, LIMIT).unwrap_or_else(|e| panic!("{address}: {e}"));
+    stream.set_read_timeout(Some(LIMIT)).unwrap_or_else(|e| panic!("{e}"));
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e}"));
+    answer
+}
+
+/// One answer.
+#[derive(Debug)]
+pub struct Metrics {
+    /// All of it.
+    pub text: String,
+}
+
+impl Metrics {
+    /// The values of a metric for one process, by one of its labels. A process that executed another program has
+    /// series under both names, which are summed up.
+    pub fn by(&self, name: &str, pid: u32, label: &str) -> BTreeMap<String, u64> {
+        let pid = pid.to_string();
+        let (mut values, mut series) = (BTreeMap::new(), BTreeSet::new());
+        for (labels, value) in self.samples(name).filter(|(labels, _)| labels.get("pid") == Some(&pid)) {
+            *values.entry(labels.get(label).cloned().unwrap_or_default()).or_default() += value;
+            assert!(series.insert(labels.clone()), "a series twice: {name} {labels:?}");
+        }
+        values
+    }
+
+    /// The value of a metric that has one series per process.
+    pub fn of(&self, name: &str, pid: u32) -> Option<u64> {
+        self.by(name, pid, "pid").into_values().next()
+    }
+
+    /// Every process that a metric names.
+    pub fn pids(&self, name: &str) -> Vec<u32> {
+        let pid = |labels: BTreeMap<String, String>| labels.get("pid")?.parse().ok();
+        let mut pids: Vec<u32> = self.samples(name).filter_map(|(labels, _)| pid(labels)).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// The series of a metric with their labels. No label value of these tests has a quote or a comma in it.
+    pub fn samples<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (BTreeMap<String, String>, u64)> + 'a {
+        self.text.lines().filter_map(move |line| {
+            let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once("} ")?;
+            let pair = |l: &str| {
+                let (name, value) = l.split_once('=')?;
+                Some((name.to_owned(), value.trim_matches('"').to_owned()))
+            };
+            let value = value.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
+            Some((labels.split(',').filter_map(pair).collect(), value))
+        })
+    }
+}

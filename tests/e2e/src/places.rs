@@ -1,0 +1,59 @@
+//! Where things are: the binary under test and the stand-ins, all in the target folder that these tests were built in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpuprobe_standin::{BuildOptions, Built, Cuda, Parts, Prologue, build};
+
+/// The folder of the build profile; test programs lie in `deps` under it.
+fn profile() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_else(|e| panic!("cannot tell where this test is: {e}"));
+    let folder = program.ancestors().nth(2);
+    folder.unwrap_or_else(|| panic!("{} is in no target folder", program.display())).to_owned()
+}
+
+/// A folder for what is made once and kept between runs.
+pub fn kept(name: &str) -> PathBuf {
+    let folder = profile().join("e2e").join(name);
+    fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    folder
+}
+
+/// The binary under test: `GPUPROBE_BIN`, or what was built beside these tests, or in the other profile.
+pub fn gpuprobe() -> PathBuf {
+    if let Some(path) = std::env::var_os("GPUPROBE_BIN") {
+        return PathBuf::from(path);
+    }
+    let here = profile();
+    let mut folders = vec![here.clone()];
+    folders.extend(["release", "debug"].map(|other| here.with_file_name(other)));
+    let found = folders.iter().map(|f| f.join("gpuprobe")).find(|f| f.is_file());
+    found.unwrap_or_else(|| panic!("no gpuprobe in {}: build it first", here.display()))
+}
+
+/// All stand-ins of a CUDA version, with the default prologue.
+pub fn standins(cuda: Cuda) -> Built {
+    built(BuildOptions::new(Prologue::Push, cuda))
+}
+
+/// The ledger on libraries with this prologue.
+pub fn ledger(prologue: Prologue) -> Built {
+    built(BuildOptions { prologue, cuda: Cuda::Cuda12, parts: Parts::Ledger })
+}
+
+fn built(options: BuildOptions) -> Built {
+    let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);
+    build(&kept(&name), &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A folder of one test, taken away at its end.
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap_or_else(|e| panic!("cannot make a folder: {e}"))
+}
+
+/// Copies some of the stand-ins' files, so that nobody else uses them: they are other inodes to the kernel.
+pub fn copies(from: &Built, to: &Path, names: &[&str]) {
+    for name in names {
+        fs::copy(from.dir.join(name), to.join(name)).unwrap_or_else(|e| panic!("cannot copy {name}: {e}"));
+    }
+}

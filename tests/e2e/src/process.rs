@@ -1,0 +1,290 @@
+//! Running programs, each with a limit in time. What is ended is only what was started here.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::places;
+use crate::recording::Recording;
+
+/// Longer than anything here takes, even where another build keeps the machine busy.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// As a shell says it: the exit status, or 128 plus the signal.
+    pub status: i32,
+    /// What it printed.
+    pub stdout: String,
+    /// What it printed for people.
+    pub stderr: String,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+impl Finished {
+    /// The JSON objects among the lines printed.
+    pub fn json(&self) -> Vec<Value> {
+        let parse = |l: &str| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"));
+        self.stdout.lines().filter(|l| l.starts_with('{')).map(parse).collect()
+    }
+}
+
+/// A command that was recorded.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How gpuprobe ended, and what was printed by it and by the command.
+    pub finished: Finished,
+    /// What it wrote.
+    pub trace: Recording,
+}
+
+impl Outcome {
+    /// The only JSON object that the command printed.
+    pub fn printed(&self) -> Value {
+        let mut all = self.finished.json();
+        assert_eq!(all.len(), 1, "{}\n{}", self.finished.stdout, self.finished.stderr);
+        all.remove(0)
+    }
+}
+
+/// `gpuprobe run` of one program.
+#[derive(Debug)]
+pub struct Run {
+    options: Vec<OsString>,
+    command: Vec<OsString>,
+    environment: Vec<(String, OsString)>,
+}
+
+impl Run {
+    /// Of this program.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self { options: Vec::new(), command: vec![program.as_ref().to_owned()], environment: Vec::new() }
+    }
+
+    /// With these options of gpuprobe.
+    #[must_use]
+    pub fn options(mut self, options: &[&str]) -> Self {
+        self.options.extend(options.iter().map(OsString::from));
+        self
+    }
+
+    /// With these arguments of the program.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.command.extend(args.iter().map(OsString::from));
+        self
+    }
+
+    /// With this in the environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The command line, with the trace going to this file.
+    pub fn command(&self, trace: &Path) -> Command {
+        let mut command = gpuprobe(&["run"]);
+        command.args(&self.options).arg("-o").arg(trace).arg("--").args(&self.command);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs it to its end and reads the trace.
+    pub fn outcome(&self) -> Outcome {
+        let folder = places::folder();
+        let trace = folder.path().join("trace.jsonl");
+        let finished = finish(&mut self.command(&trace));
+        assert!(trace.exists(), "no trace; status {}\n{}", finished.status, finished.stderr);
+        Outcome { trace: Recording::read(&trace), finished }
+    }
+}
+
+/// The binary under test with these arguments, in a clean environment.
+pub fn gpuprobe(args: &[&str]) -> Command {
+    let mut command = Command::new(places::gpuprobe());
+    command.args(args);
+    clean(&mut command);
+    command
+}
+
+/// Takes out of the environment what changes stand-ins or where libraries are found.
+fn clean(command: &mut Command) {
+    command.env_remove("STANDIN_FAIL").env_remove("STANDIN_DELAY").env_remove("LD_LIBRARY_PATH");
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Finished {
+    let folder = places::folder();
+    let (out, err) = (folder.path().join("out"), folder.path().join("err"));
+    command.stdin(Stdio::null()).stdout(create(&out)).stderr(create(&err));
+    let start = Instant::now();
+    let mut started = Started::new(command);
+    let status = started.wait(LIMIT);
+    let took = start.elapsed();
+    Finished { status: shell_status(status), stdout: text(&out), stderr: text(&err), took }
+}
+
+fn create(path: &Path) -> File {
+    File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+fn shell_status(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// A process in a group of its own, which ends when this goes.
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    shown: String,
+}
+
+impl Started {
+    fn new(command: &mut Command) -> Self {
+        let shown = format!("{command:?}");
+        command.process_group(0);
+        Self { child: command.spawn().unwrap_or_else(|e| panic!("{shown}: {e}")), shown }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap_or_else(|e| panic!("{}: {e}", self.shown))
+    }
+
+    fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            assert!(start.elapsed() < limit, "after {limit:?} it still runs: {}", self.shown);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            // whatever it started is in its group
+            killpg(self.pid(), Signal::SIGKILL).ok();
+            self.child.wait().ok();
+        }
+    }
+}
+
+/// A program that is talked with while it runs. It is ended when this goes.
+#[derive(Debug)]
+pub struct Talk {
+    started: Started,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    folder: tempfile::TempDir,
+}
+
+impl Talk {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Self {
+        let folder = places::folder();
+        clean(command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(create(&folder.path().join("err")));
+        let mut started = Started::new(command);
+        let stdin = started.child.stdin.take();
+        let stdout = started.child.stdout.take().unwrap_or_else(|| panic!("stdout was asked for"));
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { started, stdin, lines, folder }
+    }
+
+    /// The next line it prints.
+    pub fn line(&mut self) -> String {
+        self.lines.recv_timeout(LIMIT).unwrap_or_else(|e| panic!("no line ({e}): {}", self.stderr()))
+    }
+
+    /// The next line, as JSON.
+    pub fn json(&mut self) -> Value {
+        let line = self.line();
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"))
+    }
+
+    /// What it has printed since the last look.
+    pub fn printed(&mut self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
+    /// Sends it an empty line.
+    pub fn go_on(&mut self) {
+        let stdin = self.stdin.as_mut().unwrap_or_else(|| panic!("stdin was asked for"));
+        stdin.write_all(b"\n").unwrap_or_else(|e| panic!("it does not listen: {e}"));
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.started.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&mut self, signal: Signal) {
+        if self.started.ended().is_none() {
+            kill(self.started.pid(), signal).unwrap_or_else(|e| panic!("{signal}: {e}"));
+        }
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.started.ended().is_some()
+    }
+
+    /// What it has printed for people so far.
+    pub fn stderr(&self) -> String {
+        text(&self.folder.path().join("err"))
+    }
+
+    /// Waits for its end; the status is a shell's.
+    pub fn end(&mut self) -> i32 {
+        shell_status(self.started.wait(LIMIT))
+    }
+}
+
+/// Calls this again and again until it gives something; panics when that takes longer than `limit`.
+pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A path as text, for command lines.
+pub fn shown(path: impl Into<PathBuf>) -> String {
+    path.into().into_os_string().into_string().unwrap_or_else(|p| panic!("not text: {}", p.display()))
+}

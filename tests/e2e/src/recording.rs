@@ -1,0 +1,140 @@
+//! A trace file, read whole.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+use gpuprobe_event::trace::{End, Line, Meta, Reader};
+use gpuprobe_event::{Api, Call, Event, LossEvent, ProcessChange, ProcessEvent};
+use serde_json::Value;
+
+/// How often something happened, by name.
+pub type Counts = BTreeMap<String, u64>;
+
+/// Everything in a trace, by kind of line and in the order of the lines.
+#[derive(Debug)]
+pub struct Recording {
+    /// The first line.
+    pub meta: Meta,
+    /// Calls.
+    pub calls: Vec<Call>,
+    /// Lives of processes.
+    pub processes: Vec<ProcessEvent>,
+    /// Losses.
+    pub losses: Vec<LossEvent>,
+    /// The last line.
+    pub end: Option<End>,
+    /// Lines that made no sense.
+    pub damaged: u64,
+}
+
+impl Recording {
+    /// Reads a file, which must begin as a trace.
+    pub fn read(path: &Path) -> Self {
+        let shown = path.display();
+        let file = File::open(path).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        let mut reader = Reader::new(BufReader::new(file)).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        let (mut calls, mut processes, mut losses, mut end) = (Vec::new(), Vec::new(), Vec::new(), None);
+        while let Some(line) = reader.read().unwrap_or_else(|e| panic!("{shown}: {e}")) {
+            assert!(end.is_none(), "lines after the end");
+            match line {
+                Line::Event(Event::Call(call)) => calls.push(*call),
+                Line::Event(Event::Process(process)) => processes.push(process),
+                Line::Event(Event::Loss(loss)) => losses.push(loss),
+                Line::End(line) => end = Some(line),
+            }
+        }
+        let meta = reader.meta().clone();
+        Self { meta, calls, processes, losses, end, damaged: reader.damaged() }
+    }
+
+    /// That it is whole and says so: every line makes sense, nothing was lost, and the end line counts what is there.
+    pub fn assert_whole(&self) -> &End {
+        assert_eq!(self.losses, [], "losses");
+        let end = self.assert_ended();
+        assert_eq!(end.lost, BTreeMap::new(), "lost, by the end line");
+        assert_eq!(end.skipped, Vec::<String>::new(), "skipped");
+        end
+    }
+
+    /// That every line makes sense and the end line counts what is there.
+    pub fn assert_ended(&self) -> &End {
+        assert_eq!(self.damaged, 0, "damaged lines");
+        let end = self.end.as_ref().unwrap_or_else(|| panic!("the trace has no end"));
+        let lines = self.calls.len() + self.processes.len() + self.losses.len();
+        assert_eq!((end.events, end.calls), (lines as u64, self.calls.len() as u64), "the end line's counts");
+        let ids = self.calls.iter().map(|c| c.id).chain(self.processes.iter().map(|p| p.id));
+        let mut ids: Vec<u64> = ids.collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), self.calls.len() + self.processes.len(), "event ids are unique");
+        end
+    }
+
+    /// The calls of one process.
+    pub fn of(&self, pid: u32) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(move |c| c.tgid.0 == pid)
+    }
+
+    /// How often each function of a library family was called by a process.
+    pub fn counts(&self, pid: u32, api: Api) -> Counts {
+        let mut counts = Counts::new();
+        for call in self.of(pid).filter(|c| c.api == api) {
+            *counts.entry(call.name.to_string()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Calls by their id.
+    pub fn by_id(&self) -> HashMap<u64, &Call> {
+        self.calls.iter().map(|c| (c.id, c)).collect()
+    }
+
+    /// The changes of one process, in order, with the statuses of exits.
+    pub fn changes(&self, pid: u32) -> Vec<(ProcessChange, Option<i32>)> {
+        let of_pid = self.processes.iter().filter(|p| p.tgid.0 == pid);
+        of_pid.map(|p| (p.change, p.exit_status)).collect()
+    }
+
+    /// Allocations not freed at the end of the trace, and their bytes, of one process.
+    pub fn live(&self, pid: u32) -> (u64, u64) {
+        let (mut count, mut bytes) = (0, 0);
+        for call in self.of(pid).filter(|c| crate::ledger::holds_memory(c)) {
+            if let Some(size) = call.effect.size {
+                (count, bytes) = (count + 1, bytes + size);
+            }
+            if let Some(freed) = call.effect.freed {
+                (count, bytes) = (count - 1, bytes - freed);
+            }
+        }
+        (count, bytes)
+    }
+}
+
+/// An object of numbers, as workloads print them.
+pub fn counts_of(object: &Value) -> Counts {
+    let object = object.as_object().unwrap_or_else(|| panic!("no object: {object}"));
+    object.iter().map(|(name, n)| (name.clone(), number(n))).collect()
+}
+
+/// A number that a workload printed.
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// The process id in an object that a workload printed.
+pub fn pid_of(printed: &Value) -> u32 {
+    u32::try_from(number(&printed["pid"])).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The driver functions that these runtime calls make, one each, none of them a copy.
+pub fn inner_counts(calls: &Counts) -> Counts {
+    let mut inner = Counts::new();
+    for (name, n) in calls {
+        if let Some(driver) = gpuprobe_standin::inner_call(name) {
+            *inner.entry(driver.to_owned()).or_default() += n;
+        }
+    }
+    inner
+}

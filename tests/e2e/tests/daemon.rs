@@ -1,0 +1,277 @@
+//! The daemon: what it says while programs run, and after they end, against their own ledgers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{shown, until};
+use gpuprobe_e2e::recording::{counts_of, number, pid_of};
+use gpuprobe_e2e::{Talk, alone, needs, places};
+use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_standin::{Built, Cuda};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// A snapshot a second, and a second for a slow machine.
+const FRESH: Duration = Duration::from_secs(4);
+/// When the gauges of an ended process must be gone.
+const GONE: Duration = Duration::from_millis(2500);
+
+const LIVE: &str = "gpuprobe_memory_live_bytes";
+const LIVE_ALLOCATIONS: &str = "gpuprobe_memory_live_allocations";
+const CALLS: &str = "gpuprobe_calls_total";
+
+/// Stand-ins that nobody else uses, and a daemon that watches them.
+fn watched(workload: &str) -> (tempfile::TempDir, Daemon, Command) {
+    let folder = places::folder();
+    let built: Built = places::standins(Cuda::Cuda12);
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", workload]);
+    let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
+    let command = Command::new(folder.path().join(workload));
+    (folder, daemon, command)
+}
+
+/// The driver's calls that a daemon counts.
+fn counted(ledger: &Value) -> BTreeMap<String, u64> {
+    use Class::{Alloc, Free, Launch, Memcpy, Memset, Sync};
+    let mut calls = counts_of(&ledger["driver_calls"]);
+    calls.retain(|name, _| {
+        let f = catalogue().lookup(Api::Driver, None, name).unwrap_or_else(|| panic!("{name}"));
+        !f.hot && matches!(f.class, Alloc | Free | Memcpy | Memset | Launch | Sync)
+    });
+    calls
+}
+
+fn memory(ledger: &Value, field: &str) -> BTreeMap<String, u64> {
+    let kinds = ledger["memory"].as_object().unwrap();
+    kinds.iter().map(|(kind, m)| (kind.clone(), number(&m[field]))).collect()
+}
+
+fn sum_of(ledger: &Value, field: &str) -> u64 {
+    memory(ledger, field).values().sum()
+}
+
+/// Kinds of which nothing was ever held need not be there.
+fn of_kinds(metrics: &Metrics, name: &str, pid: u32) -> BTreeMap<String, u64> {
+    let mut values = metrics.by(name, pid, "kind");
+    values.retain(|kind, n| *n > 0 || ["device", "managed", "pinned", "pool"].contains(&kind.as_str()));
+    values
+}
+
+fn assert_counters(metrics: &Metrics, ledger: &Value) {
+    let pid = pid_of(ledger);
+    assert_eq!(metrics.by(CALLS, pid, "function"), counted(ledger), "calls");
+    for (name, field) in [
+        ("gpuprobe_memory_allocated_bytes_total", "allocated_bytes"),
+        ("gpuprobe_memory_freed_bytes_total", "freed_bytes"),
+    ] {
+        assert_eq!(metrics.of(name, pid), Some(sum_of(ledger, field)), "{name}");
+    }
+    for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
+        assert_eq!(lost, 0, "{labels:?}");
+    }
+}
+
+fn assert_snapshot(metrics: &Metrics, ledger: &Value) {
+    let pid = pid_of(ledger);
+    assert_eq!(of_kinds(metrics, LIVE, pid), memory(ledger, "live_bytes"), "live bytes");
+    assert_eq!(of_kinds(metrics, LIVE_ALLOCATIONS, pid), memory(ledger, "live"), "live allocations");
+    assert_counters(metrics, ledger);
+}
+
+/// Whether the last call that the ledger made is in.
+fn is_up_to_date(metrics: &Metrics, ledger: &Value) -> bool {
+    let seen: u64 = metrics.by(CALLS, pid_of(ledger), "function").values().sum();
+    seen >= counted(ledger).values().sum()
+}
+
+#[test]
+fn memory_and_calls_are_exact_while_a_program_runs_and_after_it_ends() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (_folder, mut daemon, mut command) = watched("ledger");
+    let words = ["--wait", "--pauses", "3", "--threads", "8", "--calls", "40000"];
+    let mut ledger = Talk::start(command.args(words));
+    let pid = pid_of(&ledger.json());
+    assert_eq!(daemon.scrape().by(LIVE, pid, "kind"), BTreeMap::new(), "nothing was called yet");
+    for pause in 1..=3 {
+        ledger.go_on();
+        let printed = ledger.json();
+        assert_eq!(number(&printed["snapshot"]), pause);
+        let metrics = daemon.until(FRESH, "a fresh snapshot", |m| is_up_to_date(m, &printed));
+        assert_snapshot(&metrics, &printed);
+        if pause == 3 {
+            assert_display(&mut daemon, &printed);
+        }
+    }
+    ledger.go_on();
+    let last = ledger.json();
+    assert_eq!(ledger.end(), 0);
+    let gone =
+        |m: &Metrics| m.by(LIVE, pid, "kind").is_empty() && m.by(LIVE_ALLOCATIONS, pid, "kind").is_empty();
+    let metrics = daemon.until(GONE, "the gauges of an ended process are gone", gone);
+    assert_counters(&metrics, &last);
+
+    let start = Instant::now();
+    daemon.talk.signal(Signal::SIGTERM);
+    assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
+    assert!(start.elapsed() < Duration::from_secs(1), "it took {:?} to end", start.elapsed());
+}
+
+/// One block of the classic display that is no older than the call of this.
+fn block(daemon: &mut Daemon) -> Vec<String> {
+    const RULE: &str = "========================";
+    daemon.talk.printed();
+    let mut lines = Vec::new();
+    // the rest of a block that may have begun before, then a whole one
+    until(FRESH, "the display", || {
+        lines.extend(daemon.talk.printed());
+        let rules: Vec<_> = (0..lines.len()).filter(|i| lines[*i] == RULE).collect();
+        let whole = rules.windows(2).rev().find(|w| w[1] - w[0] > 1)?;
+        Some(lines[whole[0]..=whole[1]].to_vec())
+    })
+}
+
+fn assert_display(daemon: &mut Daemon, ledger: &Value) {
+    let lines = block(daemon);
+    let pid = pid_of(ledger);
+    let value = |name: &str| {
+        let line =
+            lines.iter().find_map(|l| l.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {lines:?}"));
+        line.trim().parse::<u64>().unwrap()
+    };
+    let header = format!("process {pid}");
+    let map = lines.iter().skip_while(|l| **l != header).skip(1).take_while(|l| l.starts_with('\t'));
+    let sizes: Vec<u64> = map
+        .map(|l| l.split(": ").nth(1).and_then(|s| s.strip_suffix(" Bytes")?.parse().ok()).unwrap())
+        .collect();
+    assert_eq!(sizes.iter().sum::<u64>(), sum_of(ledger, "live_bytes"), "{lines:?}");
+    let live = sizes.iter().filter(|s| **s > 0).count() as u64;
+    assert_eq!(live, sum_of(ledger, "live"));
+    for (function, calls) in counted(ledger) {
+        let line = lines.iter().find(|l| l.starts_with(&format!("\t{function}: {calls} call")));
+        assert!(line.is_some(), "{function}: {calls} in {lines:?}");
+    }
+    // the totals are of all processes: exact where this is the only one
+    if daemon.scrape().pids(CALLS) == [pid] {
+        assert_eq!(value("num_successful_mallocs:"), sum_of(ledger, "allocations"));
+        assert_eq!(value("num_failed_mallocs:"), number(&ledger["failed_allocations"]));
+        assert_eq!(value("num_successful_frees:"), sum_of(ledger, "frees"));
+        assert_eq!(value("num_failed_frees:"), number(&ledger["failed_frees"]));
+    }
+}
+
+#[test]
+fn the_gauges_of_a_killed_process_are_gone() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (_folder, daemon, mut command) = watched("crash");
+    let mut crash = Talk::start(&mut command);
+    let printed = crash.json();
+    let pid = pid_of(&printed);
+    let held = |m: &Metrics| m.by(LIVE, pid, "kind").get("device") == Some(&number(&printed["live_bytes"]));
+    let metrics = daemon.until(FRESH, "what it holds", held);
+    assert_eq!(metrics.by(LIVE_ALLOCATIONS, pid, "kind").get("device"), Some(&3));
+    crash.signal(Signal::SIGKILL);
+    assert_eq!(crash.end(), 137);
+    let metrics = daemon.until(GONE, "the gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    assert_eq!(metrics.by(LIVE_ALLOCATIONS, pid, "kind"), BTreeMap::new());
+    let calls = metrics.by(CALLS, pid, "function");
+    assert_eq!(calls, [("cuMemAlloc_v2".to_owned(), 3)].into(), "its counters stay");
+}
+
+#[test]
+fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    places::copies(
+        &places::standins(Cuda::Cuda12),
+        folder.path(),
+        &["libcuda.so.1", "libcudart.so.12", "ledger"],
+    );
+    // no path is given: the daemon finds the library in the process that has it mapped
+    let mut command = Command::new(folder.path().join("ledger"));
+    let mut ledger = Talk::start(command.args(["--pauses", "2", "--threads", "2", "--calls", "3000"]));
+    let first = ledger.json();
+    let daemon = Daemon::start(&places::standins(Cuda::Cuda12).libcuda);
+    let library = folder.path().join("libcuda.so.1");
+    let attached = |m: &Metrics| {
+        m.samples("gpuprobe_probes")
+            .any(|(l, n)| n > 0 && l["library"] == library.to_string_lossy() && l["state"] == "attached")
+    };
+    daemon.until(FRESH, "the library of a running process is probed", attached);
+    ledger.go_on();
+    let second = ledger.json();
+    let since = |name: &str| counted(&second)[name] - counted(&first).get(name).copied().unwrap_or(0);
+    let pid = pid_of(&first);
+    let launches = since("cuLaunchKernel");
+    assert!(launches > 0);
+    let seen = |m: &Metrics| m.by(CALLS, pid, "function").get("cuLaunchKernel") == Some(&launches);
+    let metrics = daemon.until(FRESH, "the calls since", seen);
+    assert_eq!(metrics.by(CALLS, pid, "function")["cuMemAlloc_v2"], since("cuMemAlloc_v2"));
+    ledger.go_on();
+    assert_eq!(ledger.end(), 0);
+}
+
+#[test]
+fn children_and_executed_programs_have_their_names_and_end_with_their_gauges() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (_folder, daemon, mut command) = watched("forker");
+    let mut forker = Talk::start(command.arg("3"));
+    assert_eq!(forker.end(), 0, "{}", forker.stderr());
+    assert_family(&daemon, &mut forker);
+}
+
+#[test]
+fn a_daemon_for_one_process_follows_its_children_and_no_others() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let built = places::standins(Cuda::Cuda12);
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "forker", "constructor"]);
+    let at = |name: &str| shown(folder.path().join(name));
+    let mut shell = Talk::start(Command::new("sh").args(["-c", &format!("read line; {} 3", at("forker"))]));
+    let pid = shell.pid().to_string();
+    let daemon = Daemon::with(&["-d", &pid, "-p", &at("libcuda.so.1")]);
+    let mut stranger = Talk::start(&mut Command::new(at("constructor")));
+    let stranger_pid = pid_of(&stranger.json());
+    assert_eq!(stranger.end(), 0);
+    shell.go_on();
+    assert_eq!(shell.end(), 0, "{}", shell.stderr());
+    assert_family(&daemon, &mut shell);
+    assert_eq!(daemon.scrape().by(CALLS, stranger_pid, "function"), BTreeMap::new(), "a stranger");
+}
+
+/// What `forker 3` did, when all of its processes have ended.
+fn assert_family(daemon: &Daemon, forker: &mut Talk) {
+    let printed: Vec<Value> = (0..5).map(|_| forker.json()).collect();
+    let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
+    for line in &printed {
+        *calls.entry(pid_of(line)).or_default() += counts_of(&line["calls"]).values().sum::<u64>();
+    }
+    let all =
+        |m: &Metrics| calls.iter().all(|(pid, n)| m.by(CALLS, *pid, "function").values().sum::<u64>() == *n);
+    daemon.until(FRESH, "the calls of every process", all);
+    let ours = |m: &Metrics| calls.keys().all(|pid| m.by(LIVE, *pid, "kind").is_empty());
+    let metrics = daemon.until(GONE, "no gauges are left", ours);
+    for pid in calls.keys() {
+        let named = metrics.samples(CALLS).filter(|(l, _)| l["pid"] == pid.to_string());
+        let names: BTreeSet<_> = named.map(|(l, _)| l["process"].clone()).collect();
+        // an exec through /proc/self/exe is named after that
+        assert!(names.iter().all(|n| n == "forker" || n == "exe"), "process {pid}: {names:?}");
+    }
+}

@@ -1,0 +1,287 @@
+//! Calls that are easy to miss or to get wrong: before `main`, in late libraries, without a runtime library, in
+//! children, inside each other, and calls that never return.
+
+use gpuprobe_e2e::ledger::{argument, assert_parents};
+use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
+use gpuprobe_e2e::{Outcome, Run, needs, places};
+use gpuprobe_event::{Api, LossCause, Outcome as Ending, ProcessChange, Value as Argument};
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+fn run(workload: &str, args: &[&str]) -> Outcome {
+    Run::new(places::standins(Cuda::Cuda12).workload(workload)).options(&["-e", "*"]).args(args).outcome()
+}
+
+/// The runtime calls that the workload printed, what they call, and what is live.
+fn assert_printed(trace: &Recording, printed: &Value) {
+    let (pid, calls) = (pid_of(printed), counts_of(&printed["calls"]));
+    assert_eq!(trace.counts(pid, Api::Runtime), calls, "runtime calls");
+    assert_eq!(trace.counts(pid, Api::Driver), inner_counts(&calls), "driver calls");
+    assert_live(trace, printed);
+}
+
+fn assert_live(trace: &Recording, printed: &Value) {
+    let live = (number(&printed["live"]), number(&printed["live_bytes"]));
+    assert_eq!(trace.live(pid_of(printed)), live, "live allocations and bytes");
+}
+
+#[test]
+fn a_call_before_main_is_recorded() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("constructor", &[]);
+    let printed = outcome.printed();
+    outcome.trace.assert_whole();
+    assert_printed(&outcome.trace, &printed);
+    assert_parents(&outcome.trace, pid_of(&printed));
+    let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
+    let first = first.unwrap_or_else(|| panic!("no runtime call"));
+    assert_eq!((&*first.name, first.effect.size), ("cudaMalloc", Some(4096)), "the constructor's");
+}
+
+#[test]
+fn a_library_loaded_later_is_recorded_from_its_constructor_on() {
+    if !needs::bpf() {
+        return;
+    }
+    for delay in ["0", "300"] {
+        let outcome = run("late_dlopen", &[delay]);
+        let printed = outcome.printed();
+        outcome.trace.assert_whole();
+        assert_printed(&outcome.trace, &printed);
+        assert_parents(&outcome.trace, pid_of(&printed));
+        let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
+        assert_eq!(first.and_then(|c| c.effect.size), Some(12345), "the plugin's constructor");
+    }
+}
+
+#[test]
+fn a_program_on_the_driver_alone_is_recorded() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("driver_only", &[]);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    trace.assert_whole();
+    let pid = pid_of(&printed);
+    assert_eq!(trace.counts(pid, Api::Driver), counts_of(&printed["calls"]));
+    assert_eq!(trace.counts(pid, Api::Runtime), Counts::new());
+    assert!(trace.of(pid).all(|c| c.parent.is_none() && c.status == Some(0)));
+    assert_live(trace, &printed);
+    for (kind, bytes) in counts_of(&printed["copy_bytes"]) {
+        let copies = trace.of(pid).filter(|c| c.effect.kind.as_deref() == Some(&kind));
+        assert_eq!(copies.filter_map(|c| c.effect.size).sum::<u64>(), bytes, "{kind}");
+    }
+    let launches: Vec<_> = trace.of(pid).filter(|c| c.name == "cuLaunchKernel").collect();
+    assert_eq!(launches.len(), 5);
+    for launch in launches {
+        assert_eq!((launch.effect.grid, launch.effect.block), (Some([11, 12, 13]), Some([21, 22, 1])));
+        assert_eq!(argument(launch, "sharedMemBytes"), Some(&Argument::Uint(2048)));
+    }
+}
+
+#[test]
+fn a_runtime_inside_the_executable_is_recorded() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("static_runtime", &[]);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    trace.assert_whole();
+    let (pid, calls) = (pid_of(&printed), counts_of(&printed["calls"]));
+    assert_eq!(trace.counts(pid, Api::Runtime), calls);
+    let mut inner = inner_counts(&calls);
+    inner.remove("cuMemcpy");
+    inner.insert("cuMemcpyHtoD_v2".to_owned(), 1);
+    assert_eq!(trace.counts(pid, Api::Driver), inner);
+    assert_parents(trace, pid);
+    assert_live(trace, &printed);
+}
+
+#[test]
+fn a_ledger_with_the_runtime_inside_is_exact() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("ledger_static", &["--threads", "4", "--calls", "5000"]);
+    outcome.trace.assert_whole();
+    gpuprobe_e2e::ledger::assert_equal(&outcome.trace, &outcome.printed());
+}
+
+#[test]
+fn children_and_what_they_execute_are_processes_of_their_own() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("forker", &["3"]);
+    let trace = &outcome.trace;
+    assert_eq!(trace.assert_whole().exit_status, Some(0));
+    let printed = outcome.finished.json();
+    assert_eq!(printed.len(), 5, "a parent, three children, one executed again");
+    let named = |name: &'static str| printed.iter().filter(move |p| p["process"] == name);
+    let executed = named("executed").next().map(pid_of);
+    let parent = named("parent").next().map(pid_of);
+    let mut total = 0;
+    for (pid, mut calls) in named("parent").chain(named("child")).map(|p| (pid_of(p), counts_of(&p["calls"])))
+    {
+        let ended = (ProcessChange::Exit, Some(0));
+        let mut changes = vec![(ProcessChange::Start, None), (ProcessChange::Exec, None), ended];
+        if Some(pid) == executed {
+            for (name, n) in named("executed").flat_map(|p| counts_of(&p["calls"])) {
+                *calls.entry(name).or_default() += n;
+            }
+        } else if Some(pid) == parent {
+            changes.remove(0);
+        } else {
+            changes.remove(1);
+        }
+        assert_eq!(trace.changes(pid), changes, "process {pid}");
+        assert_eq!(trace.counts(pid, Api::Runtime), calls, "process {pid}");
+        assert_eq!(trace.counts(pid, Api::Driver), inner_counts(&calls), "process {pid}");
+        assert_parents(trace, pid);
+        total += 2 * calls.values().sum::<u64>();
+    }
+    assert_eq!(trace.calls.len() as u64, total);
+    for start in trace.processes.iter().filter(|p| p.change == ProcessChange::Start) {
+        assert_eq!(start.parent.map(|p| p.0), parent, "{start:?}");
+    }
+    assert_per_program(trace, &printed);
+}
+
+/// Before and after its exec a process is two programs, with memory of their own.
+fn assert_per_program(trace: &Recording, printed: &[Value]) {
+    for line in printed {
+        let pid = pid_of(line);
+        let exec = trace.processes.iter().find(|p| p.tgid.0 == pid && p.change == ProcessChange::Exec);
+        let exec_ns = exec.map_or(0, |e| e.at_ns);
+        let again = line["process"] == "executed";
+        let mut calls = Counts::new();
+        for call in trace.of(pid).filter(|c| c.api == Api::Runtime) {
+            if line["process"] == "parent" || (call.start_ns > exec_ns) == (again || exec.is_none()) {
+                *calls.entry(call.name.to_string()).or_default() += 1;
+            }
+        }
+        assert_eq!(calls, counts_of(&line["calls"]), "{line}");
+    }
+}
+
+#[test]
+fn calls_inside_calls_have_the_right_parents_five_levels_down() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("recursion", &["5"]);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    trace.assert_whole();
+    assert_printed(trace, &printed);
+    let by_id = trace.by_id();
+    let ancestors = |id: Option<u64>| {
+        std::iter::successors(id.map(|id| by_id[&id]), |c| c.parent.map(|p| by_id[&p]))
+            .map(|c| c.name.to_string())
+            .collect::<Vec<_>>()
+    };
+    let level = ["cuLaunchHostFunc", "cudaLaunchHostFunc"];
+    for name in ["cudaMalloc", "cudaFree", "cudaLaunchHostFunc"] {
+        let calls: Vec<_> = trace.of(pid_of(&printed)).filter(|c| c.name == name).collect();
+        // the first host function is launched outside of all, what it does is one level down
+        let outer = usize::from(name != "cudaLaunchHostFunc");
+        let mut depths: Vec<_> = calls.iter().map(|c| ancestors(c.parent)).collect();
+        depths.sort_by_key(Vec::len);
+        let expected: Vec<_> = (0..5).map(|i| level.repeat(i + outer)).collect();
+        assert_eq!(depths, expected, "{name}");
+    }
+    let sizes: Vec<_> =
+        trace.calls.iter().filter(|c| c.name == "cudaMalloc").map(|c| c.effect.size).collect();
+    assert_eq!(sizes, [100, 200, 300, 400, 500].map(Some), "each level's own allocation is counted");
+}
+
+#[test]
+fn calls_left_by_longjmp_are_counted_and_later_ones_are_right() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("longjmp", &["3"]);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    let pid = pid_of(&printed);
+    let end = trace.assert_ended();
+    let returned = |api| {
+        let mut counts = Counts::new();
+        for call in trace.of(pid).filter(|c| c.api == api && c.duration_ns().is_some()) {
+            *counts.entry(call.name.to_string()).or_default() += 1;
+        }
+        counts
+    };
+    let calls = counts_of(&printed["calls"]);
+    assert_eq!(returned(Api::Runtime), calls);
+    assert_eq!(returned(Api::Driver), inner_counts(&calls));
+    // each one left took the driver's call inside it along
+    let abandoned = 2 * number(&printed["abandoned"]["cudaLaunchHostFunc"]);
+    assert_eq!(end.lost, [("abandoned".to_owned(), abandoned)].into());
+    let losses: Vec<_> = trace.losses.iter().map(|l| (l.cause, l.count)).collect();
+    assert_eq!(losses, [(LossCause::Abandoned, abandoned)]);
+    assert_live(trace, &printed);
+    let by_id = trace.by_id();
+    for call in trace.of(pid).filter(|c| c.name.starts_with("cudaMalloc") || c.name.starts_with("cudaFree")) {
+        assert_eq!(call.parent, None, "no call hangs below one that was left: {call:?}");
+    }
+    for inner in trace.of(pid).filter(|c| c.api == Api::Driver && c.duration_ns().is_some()) {
+        let outer = inner.parent.and_then(|id| by_id.get(&id)).map(|c| &*c.name);
+        assert!(matches!(outer, Some("cudaMalloc" | "cudaFree")), "{inner:?}");
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_its_open_calls_unfinished() {
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = run("crash", &["--kill"]);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    let pid = pid_of(&printed);
+    assert_eq!(outcome.finished.status, 137);
+    let end = trace.assert_whole();
+    assert_eq!(end.exit_status, Some(137));
+    assert_eq!(trace.changes(pid).last(), Some(&(ProcessChange::Exit, Some(137))));
+    let open: Vec<_> = trace.of(pid).filter(|c| c.outcome == Ending::Unfinished).collect();
+    let names: Vec<_> = open.iter().map(|c| &*c.name).collect();
+    assert_eq!(names, [printed["blocked_in"].as_str().unwrap_or_default()], "{open:?}");
+    assert_eq!((open[0].status, open[0].parent), (None, None));
+    let mut counts = trace.counts(pid, Api::Runtime);
+    counts.remove("cudaDeviceSynchronize");
+    assert_eq!(counts, counts_of(&printed["calls"]));
+    assert_live(trace, &printed);
+    let stderr = &outcome.finished.stderr;
+    assert!(stderr.contains("1 call not seen to return"), "{stderr}");
+    assert!(stderr.contains("killed by signal 9"), "{stderr}");
+}
+
+#[test]
+fn every_process_of_a_shell_pipeline_is_followed() {
+    if !needs::bpf() {
+        return;
+    }
+    let built = places::standins(Cuda::Cuda12);
+    let path = |name| shown(built.workload(name));
+    let script =
+        format!("{} & {}; wait; {} | cat", path("constructor"), path("driver_only"), path("recursion"));
+    let outcome = Run::new("sh").options(&["-e", "*"]).args(&["-c", &script]).outcome();
+    let trace = &outcome.trace;
+    assert_eq!(trace.assert_whole().exit_status, Some(0));
+    let printed = outcome.finished.json();
+    assert_eq!(printed.len(), 3);
+    let mut total = 0;
+    for line in &printed {
+        let (pid, calls) = (pid_of(line), counts_of(&line["calls"]));
+        let driver_only = calls.contains_key("cuInit");
+        let api = if driver_only { Api::Driver } else { Api::Runtime };
+        assert_eq!(trace.counts(pid, api), calls, "{line}");
+        total += calls.values().sum::<u64>() * if driver_only { 1 } else { 2 };
+        let ended = (ProcessChange::Exit, Some(0));
+        assert_eq!(trace.changes(pid), [(ProcessChange::Start, None), (ProcessChange::Exec, None), ended]);
+    }
+    assert_eq!(trace.calls.len() as u64, total);
+    let names: Vec<_> = trace.calls.iter().map(|c| &*c.process).collect();
+    assert!(names.iter().all(|n| ["constructor", "driver_only", "recursion"].contains(n)), "{names:?}");
+}

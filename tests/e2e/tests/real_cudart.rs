@@ -1,0 +1,97 @@
+//! NVIDIA's own runtime library, from PyPI, without any driver: every call but the two questions for a version fails
+//! with 35, and arguments, results and counts are exact.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuprobe_e2e::arguments::assert_equal;
+use gpuprobe_e2e::process::{finish, shown};
+use gpuprobe_e2e::recording::Counts;
+use gpuprobe_e2e::{Run, needs, places};
+use gpuprobe_event::Api;
+use gpuprobe_standin::{Cuda, ExportList, Library};
+
+const NO_DRIVER: i64 = 35;
+
+/// The runtime library of a package, fetched once. Tells and gives nothing where it cannot be had.
+fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
+    let folder = places::kept(&format!("pypi-{package}"));
+    let library = folder.join(soname);
+    if library.exists() {
+        return Some(library);
+    }
+    let work = tempfile::tempdir_in(&folder).unwrap();
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", package, "-d"]);
+    let pip = finish(pip.arg(work.path()));
+    if pip.status != 0 {
+        needs::missing("bpf", &format!("{package} cannot be fetched: {}", pip.stderr.trim()));
+        return None;
+    }
+    // a wheel is a zip archive
+    let unpack = "import sys, glob, zipfile; zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0]).extractall(sys.argv[1])";
+    let unpacked = finish(Command::new("python3").args(["-c", unpack]).arg(work.path()));
+    assert_eq!(unpacked.status, 0, "{}", unpacked.stderr);
+    let found = find(work.path(), soname).unwrap_or_else(|| panic!("{package} has no {soname}"));
+    fs::rename(found, &library).unwrap();
+    Some(library)
+}
+
+/// A file of this name in a folder or below it.
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|p| p.is_dir());
+    let here = files.into_iter().find(|p| p.file_name().is_some_and(|n| n == name));
+    here.or_else(|| folders.iter().find_map(|f| find(f, name)))
+}
+
+fn assert_real(package: &str, cuda: Cuda) {
+    if !needs::bpf() {
+        return;
+    }
+    let runtime = Library::Runtime(cuda);
+    let soname = runtime.soname();
+    let Some(library) = fetched(package, soname) else { return };
+    // the workload alone, so that its stand-in libraries are not found beside it
+    let folder = places::folder();
+    places::copies(&places::standins(cuda), folder.path(), &["args"]);
+    fs::copy(&library, folder.path().join(soname)).unwrap();
+    let run = Run::new(folder.path().join("args")).args(&["--no-driver"]).options(&["-v", "-e", "cuda*"]);
+    let outcome = run.env("LD_LIBRARY_PATH", folder.path()).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    outcome.trace.assert_whole();
+    let printed = outcome.finished.json();
+    let compared = assert_equal(&outcome.trace, &printed, cuda.major());
+    assert!(compared >= 50, "{compared}");
+    assert_eq!(outcome.trace.calls.len(), compared, "nothing else was called");
+
+    let mut others = Counts::new();
+    for call in &outcome.trace.calls {
+        assert_eq!(call.api, Api::Runtime);
+        match call.status {
+            Some(NO_DRIVER) => assert_eq!(call.error.as_deref(), Some("cudaErrorInsufficientDriver")),
+            other => *others.entry(format!("{} {other:?}", call.name)).or_default() += 1,
+        }
+    }
+    let versions = ["cudaDriverGetVersion Some(0)", "cudaRuntimeGetVersion Some(0)"];
+    assert_eq!(others.keys().collect::<Vec<_>>(), versions);
+    let attached = format!("{}: ", shown(folder.path().join(soname)));
+    let functions = outcome.finished.stderr.lines().find_map(|l| {
+        let (_, count) = l.split_once(&attached)?;
+        count.strip_suffix(" functions")?.parse::<usize>().ok()
+    });
+    let exports = ExportList::of(runtime).names.iter().filter(|n| n.starts_with("cuda")).count();
+    assert_eq!(functions, Some(exports), "functions attached: {}", outcome.finished.stderr);
+}
+
+#[test]
+fn the_real_runtime_of_cuda_12_is_traced_exactly() {
+    assert_real("nvidia-cuda-runtime-cu12==12.9.79", Cuda::Cuda12);
+}
+
+#[test]
+fn the_real_runtime_of_cuda_13_is_traced_exactly() {
+    assert_real("nvidia-cuda-runtime==13.4.92", Cuda::Cuda13);
+}
