@@ -170,9 +170,10 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
 
 /// The pid inside its namespace and the container, where a process has them; nothing for most.
 fn whereabouts(process: &ProcessSnapshot) -> String {
-    let inside = process.ns_pid.map(|pid| format!(", {pid} inside")).unwrap_or_default();
-    let container = process.container.as_deref().map(|id| format!(", container {:.12}", printable(id)));
-    inside + &container.unwrap_or_default()
+    let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
+    let container = process.container.as_deref().map(|id| format!("container {:.12}", printable(id)));
+    let known: Vec<_> = inside.into_iter().chain(container).collect();
+    if known.is_empty() { String::new() } else { format!(" [{}]", known.join(", ")) }
 }
 
 #[cfg(test)]

@@ -137,7 +137,8 @@ impl Daemon {
 
     fn take(&mut self, batch: &Batch) -> Result<()> {
         let now_ns = self.probes.capture.clock().elapsed_ns();
-        for (key, process) in batch.processes.iter().chain(&batch.first_calls) {
+        // first calls first: a process that ended in the same moment must not come to life again
+        for (key, process) in batch.first_calls.iter().chain(&batch.processes) {
             match process.change {
                 ProcessChange::Start => {
                     let info = ProcessInfo {
