@@ -12,6 +12,14 @@ pub enum CaptureError {
     /// Not enough privileges.
     #[error("tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE: try sudo")]
     NotPermitted,
+    /// A setting of the machine forbids it.
+    #[error("{name} forbids tracing: {found}")]
+    Forbidden {
+        /// Which.
+        name: &'static str,
+        /// How it stands, and what to do.
+        found: String,
+    },
     /// The kernel has no type information.
     #[error(
         "the kernel has no BTF (/sys/kernel/btf/vmlinux is missing): it must be built with CONFIG_DEBUG_INFO_BTF=y"

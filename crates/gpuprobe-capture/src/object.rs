@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::counters;
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
+use crate::machine::Verdict;
 use crate::support::{Support, Tier, support, version_of};
 use crate::wire::{OBJECT, as_bytes, gp_config};
 
@@ -319,8 +320,11 @@ fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> 
     if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
         return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.15" });
     }
-    if !support.privileged {
-        return Err(CaptureError::NotPermitted);
+    if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
+        return Err(match bad.name {
+            "capabilities" => CaptureError::NotPermitted,
+            name => CaptureError::Forbidden { name, found: bad.found.clone() },
+        });
     }
     if !support.has_btf() {
         return Err(CaptureError::NoBtf);

@@ -7,6 +7,8 @@ use std::str::FromStr;
 
 use libbpf_rs::btf::{Btf, types};
 
+use crate::machine::{self, Check, Roots, Verdict};
+
 /// How probes are attached. All three run the same program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
@@ -63,8 +65,8 @@ pub struct Feature {
 pub struct Support {
     /// Kernel release.
     pub kernel: String,
-    /// Whether the effective capabilities suffice.
-    pub privileged: bool,
+    /// Settings of the machine.
+    pub checks: Vec<Check>,
     /// The facts looked at.
     pub features: Vec<Feature>,
 }
@@ -98,7 +100,9 @@ pub fn support() -> Support {
             without: "new processes and their end are not seen",
         },
     ];
-    Support { kernel: kernel_release(), privileged: privileged(), features }
+    let kernel = kernel_release();
+    let roots = Roots { proc: Path::new("/proc"), sys: Path::new("/sys") };
+    Support { checks: machine::checks(roots, &kernel), kernel, features }
 }
 
 const BTF: &str = "BTF type information";
@@ -107,6 +111,11 @@ const MULTI: &str = "uprobe multi links";
 const TRACEPOINTS: &str = "BTF tracepoints of the scheduler";
 
 impl Support {
+    /// Whether the capabilities and settings allow tracing at all.
+    pub fn privileged(&self) -> bool {
+        self.checks.iter().all(|c| c.verdict != Verdict::Bad)
+    }
+
     fn has(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name && f.present)
     }
@@ -140,21 +149,6 @@ fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
 /// `uname -r`, from /proc so that no system call is needed.
 pub(crate) fn kernel_release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
-}
-
-/// Whether the effective capabilities allow loading and attaching.
-fn privileged() -> bool {
-    const SYS_ADMIN: u32 = 21;
-    const PERFMON: u32 = 38;
-    const BPF: u32 = 39;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|l| l.strip_prefix("CapEff:"))
-        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .unwrap_or(0);
-    let has = |bit: u32| effective & (1 << bit) != 0;
-    has(SYS_ADMIN) || (has(BPF) && has(PERFMON))
 }
 
 /// Major and minor of a release such as `6.1.0-18-amd64`.

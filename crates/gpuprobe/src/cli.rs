@@ -129,6 +129,9 @@ pub(crate) struct DoctorArgs {
     /// The libraries of this process instead of those of the host
     #[arg(short = 'd', long = "pid", value_name = "PID")]
     pub(crate) pid: Option<u32>,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use gpuprobe_capture::{Tier, support};
-use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, plan};
+use gpuprobe_capture::{Support, Tier, Verdict, support};
+use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, plan};
+use serde_json::{Value, json};
 
 use crate::cli::DoctorArgs;
 use crate::select::Selection;
@@ -17,68 +18,134 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         None => Inspector::new().of_host(proc_root, &HostPaths::default()),
     };
     let support = support();
+    let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
+    let report = Report { support, driver: driver(), libraries, scan };
     let mut out = io::stdout().lock();
-    writeln!(out, "kernel      {}", support.kernel)?;
-    if support.privileged {
-        writeln!(out, "privileges  enough to trace")?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report.json())?;
+        writeln!(out)?;
     } else {
-        writeln!(
-            out,
-            "privileges  NOT enough: run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
-        )?;
+        report.text(&mut out)?;
     }
-    let driver = std::fs::read_to_string("/sys/module/nvidia/version");
-    let driver = driver.as_deref().map_or("not loaded; stand-ins and traces still work", str::trim);
-    writeln!(out, "driver      {driver}")?;
-    for feature in &support.features {
-        if feature.present {
-            writeln!(out, "has         {}", feature.name)?;
-        } else {
-            writeln!(out, "LACKS       {}: {}", feature.name, feature.without)?;
+    Ok(u8::from(!report.support.privileged() || report.support.best_tier().is_none()))
+}
+
+fn driver() -> Option<String> {
+    let version = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(version.trim().to_owned())
+}
+
+struct Report {
+    support: Support,
+    driver: Option<String>,
+    libraries: Vec<Probable>,
+    scan: Scan,
+}
+
+/// A library, and what could be probed in it.
+struct Probable {
+    library: Library,
+    functions: usize,
+    cheap: usize,
+}
+
+impl Probable {
+    fn of(library: &Library) -> Result<Self> {
+        let all = Selection::from_globs(&["*".to_owned()])?;
+        let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
+        let points = || planned.targets.iter().flat_map(|t| &t.functions).map(|f| f.point);
+        Ok(Self {
+            library: library.clone(),
+            functions: points().count(),
+            cheap: points().filter(|p| p.cost == ProbeCost::Emulated).count(),
+        })
+    }
+
+    /// Exports that no table knows, or that jump to another.
+    fn others(&self) -> usize {
+        self.library.functions.len().saturating_sub(self.functions)
+    }
+}
+
+/// The tiers that are better than the one taken, with what each lacks.
+fn better(support: &Support) -> impl Iterator<Item = (Tier, &'static str)> + '_ {
+    Tier::ALL.into_iter().filter_map(|tier| Some((tier, support.lacks(tier)?.name)))
+}
+
+impl Report {
+    fn text(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "kernel         {}", self.support.kernel)?;
+        let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
+        writeln!(out, "NVIDIA driver  {driver}")?;
+        match self.support.best_tier() {
+            Some(tier) => writeln!(out, "attach by      {tier}")?,
+            None => writeln!(out, "attach by      nothing: see below")?,
         }
+        for (tier, missing) in better(&self.support) {
+            writeln!(out, "               not {tier}: the kernel has no {missing}")?;
+        }
+        writeln!(out)?;
+        for feature in &self.support.features {
+            let (mark, rest) = match feature.present {
+                true => ("ok     ", String::new()),
+                false => ("MISSING", format!(": {}", feature.without)),
+            };
+            writeln!(out, "{mark} {}{rest}", feature.name)?;
+        }
+        for check in &self.support.checks {
+            let mark = match check.verdict {
+                Verdict::Good => "ok     ",
+                Verdict::Limited => "LIMITED",
+                Verdict::Bad => "BAD    ",
+            };
+            writeln!(out, "{mark} {}: {}", check.name, check.found)?;
+        }
+        writeln!(out)?;
+        self.libraries_text(out)
     }
-    match support.best_tier() {
-        Some(tier) => writeln!(out, "attach by   {tier}{}", why_not_better(tier, &support))?,
-        None => writeln!(out, "attach by   nothing: see what is lacking above")?,
-    }
-    libraries(&mut out, &scan)?;
-    Ok(u8::from(!support.privileged || support.best_tier().is_none()))
-}
 
-fn why_not_better(tier: Tier, support: &gpuprobe_capture::Support) -> String {
-    let better = Tier::ALL.into_iter().take_while(|t| *t != tier);
-    better.filter_map(|t| Some(format!(", not {t}: no {}", support.lacks(t)?.name))).collect()
-}
+    fn libraries_text(&self, out: &mut impl Write) -> Result<()> {
+        if self.libraries.is_empty() {
+            writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
+        }
+        for Probable { library, functions, cheap } in &self.libraries {
+            let path = library.path.display();
+            writeln!(out, "{path} ({}, {})", library.kind, library.soname)?;
+            writeln!(out, "        {functions} functions can be probed, {cheap} of them cheaply")?;
+        }
+        for skipped in &self.scan.skipped {
+            writeln!(out, "SKIPPED {}: {}", skipped.path.display(), skipped.reason)?;
+        }
+        Ok(())
+    }
 
-fn libraries(out: &mut impl Write, scan: &Scan) -> Result<()> {
-    if scan.libraries.is_empty() {
-        writeln!(out, "libraries   no libcuda, libcudart, NVML or NCCL found")?;
+    fn json(&self) -> Value {
+        let support = &self.support;
+        json!({
+            "kernel": support.kernel,
+            "driver": self.driver,
+            "attach": support.best_tier().map(Tier::as_str),
+            "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
+            "features": support.features.iter()
+                .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
+                .collect::<Vec<_>>(),
+            "checks": support.checks.iter()
+                .map(|c| json!({"name": c.name, "verdict": c.verdict.as_str(), "found": c.found}))
+                .collect::<Vec<_>>(),
+            "libraries": self.libraries.iter()
+                .map(|p| json!({
+                    "path": p.library.path.to_string_lossy(),
+                    "api": p.library.kind.as_str(),
+                    "soname": p.library.soname,
+                    "static": p.library.is_static,
+                    "functions": p.functions,
+                    "cheap": p.cheap,
+                    "others": p.others(),
+                }))
+                .collect::<Vec<_>>(),
+            "skipped": self.scan.skipped.iter()
+                .map(|s| json!({"path": s.path.to_string_lossy(), "reason": s.reason}))
+                .collect::<Vec<_>>(),
+        })
     }
-    let all = Selection::from_globs(&["*".to_owned()])?;
-    for library in &scan.libraries {
-        writeln!(out, "library     {}", describe(library, &all))?;
-    }
-    for skipped in &scan.skipped {
-        writeln!(out, "SKIPPED     {}: {}", skipped.path.display(), skipped.reason)?;
-    }
-    Ok(())
-}
-
-fn describe(library: &Library, all: &Selection) -> String {
-    let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
-    let functions = planned.targets.iter().flat_map(|t| &t.functions);
-    let (mut count, mut cheap) = (0, 0);
-    for function in functions {
-        count += 1;
-        cheap += u32::from(function.point.cost == gpuprobe_discover::ProbeCost::Emulated);
-    }
-    let unknown = library.functions.len().saturating_sub(count);
-    let unknown =
-        if unknown > 0 { format!(", {unknown} not in the catalogue or an alias") } else { String::new() };
-    format!(
-        "{} ({}, {}): {count} functions can be probed, {cheap} cheaply{unknown}",
-        library.path.display(),
-        library.kind,
-        library.soname,
-    )
 }

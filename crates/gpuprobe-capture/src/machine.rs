@@ -1,0 +1,230 @@
+//! Facts about this machine beside what its kernel can load: settings that help or hinder, each with what to do.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::version_of;
+
+/// How it stands with one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// As it should be.
+    Good,
+    /// Works, with a limit.
+    Limited,
+    /// Stops tracing.
+    Bad,
+}
+
+impl Verdict {
+    /// A word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Limited => "limited",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// How it stands.
+    pub verdict: Verdict,
+    /// What was found, and what to do about it where it is not good.
+    pub found: String,
+}
+
+/// Where the facts are; a test puts its own there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Roots<'a> {
+    pub(crate) proc: &'a Path,
+    pub(crate) sys: &'a Path,
+}
+
+/// Looks at everything, for the capabilities that this process has.
+pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
+    let status = read(roots.proc, "self/status");
+    let effective = field(&status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    vec![
+        capabilities(effective),
+        lockdown(&read(roots.sys, "kernel/security/lockdown")),
+        tracefs(&read(roots.proc, "mounts")),
+        memlock(kernel, &read(roots.proc, "self/limits")),
+        seccomp(field(&status, "Seccomp:")),
+        uretprobe(kernel),
+        ptrace_scope(&read(roots.proc, "sys/kernel/yama/ptrace_scope"), effective),
+    ]
+}
+
+fn read(root: &Path, name: &str) -> String {
+    fs::read_to_string(root.join(name)).unwrap_or_default()
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim)
+}
+
+/// Capabilities by number, with what each is for.
+const WANTED: [(u32, &str); 4] =
+    [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (19, "CAP_SYS_PTRACE"), (2, "CAP_DAC_READ_SEARCH")];
+const SYS_ADMIN: u32 = 21;
+const SYS_PTRACE: u32 = 19;
+
+/// Whether the capabilities allow loading and attaching.
+pub(crate) fn may_trace(effective: u64) -> bool {
+    let has = |bit: u32| effective & (1 << bit) != 0;
+    has(SYS_ADMIN) || (has(39) && has(38))
+}
+
+fn capabilities(effective: u64) -> Check {
+    let missing: Vec<_> =
+        WANTED.iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name).collect();
+    let (verdict, found) = match (may_trace(effective), missing.is_empty()) {
+        (false, _) => (Verdict::Bad, format!("{} missing: run as root, or with these", missing.join(", "))),
+        (true, true) => (Verdict::Good, "all that are needed".to_owned()),
+        (true, false) => {
+            (Verdict::Limited, format!("{} missing: some processes cannot be looked at", missing.join(", ")))
+        }
+    };
+    Check { name: "capabilities", verdict, found }
+}
+
+fn lockdown(text: &str) -> Check {
+    // "none [integrity] confidentiality": the one in brackets holds
+    let mode = text.split(['[', ']']).nth(1).unwrap_or("none");
+    let (verdict, found) = match mode {
+        "confidentiality" => (
+            Verdict::Bad,
+            "confidentiality: BPF may not read memory; boot with lockdown=integrity or none".to_owned(),
+        ),
+        mode => (Verdict::Good, mode.to_owned()),
+    };
+    Check { name: "lockdown", verdict, found }
+}
+
+fn tracefs(mounts: &str) -> Check {
+    let mounted = mounts.lines().find(|l| l.split(' ').nth(2) == Some("tracefs"));
+    let (verdict, found) = match mounted.and_then(|l| l.split(' ').nth(1)) {
+        Some(place) => (Verdict::Good, format!("mounted on {place}")),
+        None => (
+            Verdict::Limited,
+            "not mounted; only XID errors need it: mount -t tracefs tracefs /sys/kernel/tracing".to_owned(),
+        ),
+    };
+    Check { name: "tracefs", verdict, found }
+}
+
+fn memlock(kernel: &str, limits: &str) -> Check {
+    const NO_LONGER_COUNTED: (u32, u32) = (5, 11);
+    let limit = field(limits, "Max locked memory").and_then(|l| l.split_whitespace().next()).unwrap_or("?");
+    let counted = version_of(kernel).is_none_or(|v| v < NO_LONGER_COUNTED);
+    let (verdict, found) = match (counted, limit) {
+        (true, limit) if limit != "unlimited" => (
+            Verdict::Limited,
+            format!("{limit} bytes, which this kernel counts BPF maps against: ulimit -l unlimited"),
+        ),
+        _ => (Verdict::Good, "no limit on BPF maps".to_owned()),
+    };
+    Check { name: "memlock", verdict, found }
+}
+
+fn seccomp(mode: Option<&str>) -> Check {
+    let (verdict, found) = match mode {
+        Some("2") => (
+            Verdict::Limited,
+            "gpuprobe itself runs under a filter: if bpf() is refused, run it outside (container: --privileged)".to_owned(),
+        ),
+        _ => (Verdict::Good, "gpuprobe runs under no filter".to_owned()),
+    };
+    Check { name: "seccomp", verdict, found }
+}
+
+/// From 6.11 on a return probe enters the kernel by a system call, which the filters of a traced program may kill;
+/// 6.14 lets it pass every filter.
+pub(crate) fn returns_by_system_call(kernel: &str) -> bool {
+    version_of(kernel).is_some_and(|v| ((6, 11)..(6, 14)).contains(&v))
+}
+
+fn uretprobe(kernel: &str) -> Check {
+    let (verdict, found) = if returns_by_system_call(kernel) {
+        let text = "programs with a seccomp filter that does not know the uretprobe system call may be killed \
+                    when traced, unless this kernel carries the fix of 6.14";
+        (Verdict::Limited, text.to_owned())
+    } else {
+        (Verdict::Good, "pass seccomp filters of traced programs".to_owned())
+    };
+    Check { name: "return probes", verdict, found }
+}
+
+fn ptrace_scope(text: &str, effective: u64) -> Check {
+    let scope = text.trim();
+    let (verdict, found) = match scope {
+        "" | "0" => (Verdict::Good, "processes may be looked at".to_owned()),
+        scope if effective & (1 << SYS_PTRACE) != 0 && scope != "3" => {
+            (Verdict::Good, format!("{scope}, which CAP_SYS_PTRACE passes"))
+        }
+        "3" => (Verdict::Good, "3: nothing is attached by ptrace here, so this does not matter".to_owned()),
+        scope => {
+            (Verdict::Limited, format!("{scope}: mappings of other users' processes need CAP_SYS_PTRACE"))
+        }
+    };
+    Check { name: "ptrace scope", verdict, found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u64 = u64::MAX;
+
+    #[test]
+    fn capabilities_are_named_when_missing() {
+        assert_eq!(capabilities(ROOT).verdict, Verdict::Good);
+        let none = capabilities(0);
+        assert_eq!(none.verdict, Verdict::Bad);
+        assert!(none.found.contains("CAP_BPF, CAP_PERFMON"));
+        let some = capabilities((1 << 39) | (1 << 38));
+        assert_eq!(some.verdict, Verdict::Limited);
+        assert!(some.found.starts_with("CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH missing"));
+    }
+
+    #[test]
+    fn lockdown_stops_only_in_confidentiality() {
+        assert_eq!(lockdown("none [integrity] confidentiality\n").verdict, Verdict::Good);
+        assert_eq!(lockdown("none integrity [confidentiality]\n").verdict, Verdict::Bad);
+        assert_eq!(lockdown("").found, "none");
+    }
+
+    #[test]
+    fn return_probes_and_seccomp_meet_on_three_kernels_only() {
+        for (kernel, verdict) in [
+            ("6.1.0-18-amd64", Verdict::Good),
+            ("6.11.0", Verdict::Limited),
+            ("6.13.4", Verdict::Limited),
+            ("6.14.0", Verdict::Good),
+            ("7.0.1", Verdict::Good),
+        ] {
+            assert_eq!(uretprobe(kernel).verdict, verdict, "{kernel}");
+        }
+    }
+
+    #[test]
+    fn memlock_matters_on_old_kernels_only() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max locked memory         67108864             67108864             bytes     \n";
+        assert_eq!(memlock("5.10.0", limits).verdict, Verdict::Limited);
+        assert_eq!(memlock("6.1.0", limits).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_no_reason_to_fail() {
+        let nowhere = Path::new("/nonexistent");
+        let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
+        assert_eq!(all.len(), 7);
+        assert_eq!(all[0].verdict, Verdict::Bad, "no capabilities are known");
+    }
+}
