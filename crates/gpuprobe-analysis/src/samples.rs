@@ -68,6 +68,8 @@ pub(crate) fn process(change: ProcessChange, at_ns: u64, exit_status: Option<i32
         tid: Tid(100),
         process: "app".into(),
         parent: None,
+        ns_pid: None,
+        container: None,
         exit_status,
     }
 }

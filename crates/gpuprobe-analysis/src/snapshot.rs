@@ -16,6 +16,10 @@ pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
 pub struct ProcessInfo {
     /// Its name.
     pub name: String,
+    /// Its pid as it sees it itself, where that is another.
+    pub ns_pid: Option<Tgid>,
+    /// The container it is in.
+    pub container: Option<String>,
     /// When it ended, on the clock of [`Inputs::now_ns`].
     pub exited_at_ns: Option<u64>,
 }
@@ -123,6 +127,10 @@ pub struct ProcessSnapshot {
     pub instance: u64,
     /// Its name.
     pub name: String,
+    /// Its pid as it sees it itself, where that is another.
+    pub ns_pid: Option<Tgid>,
+    /// The container it is in.
+    pub container: Option<String>,
     /// When it ended, if it did.
     pub exited_at_ns: Option<u64>,
     /// By function, sorted by family and name.
@@ -213,6 +221,8 @@ fn entry<'a>(
         instance: key.instance,
         // a process can be gone before anybody could ask for its name
         name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
+        ns_pid: info.and_then(|i| i.ns_pid),
+        container: info.and_then(|i| i.container.clone()),
         exited_at_ns,
         functions: Vec::new(),
         memory: MemoryCounts::default(),

@@ -31,6 +31,20 @@ static __always_inline __u64 instance_of(struct task_struct *task)
 	return BPF_CORE_READ(task, group_leader, start_boottime) + BPF_CORE_READ(task, self_exec_id);
 }
 
+/* The pid in the innermost namespace: a struct pid has a number for each level, and may be longer than we
+ * declare. */
+static __always_inline __u32 ns_tgid_of(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
+	__u32 level = BPF_CORE_READ(pid, level);
+	__u32 number = 0;
+
+	bpf_core_read(&number, sizeof(number),
+		      (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+			  level * bpf_core_type_size(struct upid) + bpf_core_field_offset(struct upid, nr));
+	return number;
+}
+
 static __always_inline void send_process(struct task_struct *task, __u32 change, __u32 parent,
 					 __s32 exit_code)
 {
@@ -49,7 +63,7 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 	record->at_ns = bpf_ktime_get_ns();
 	record->instance = instance_of(task);
 	record->exit_code = exit_code;
-	record->reserved = 0;
+	record->ns_tgid = ns_tgid_of(task);
 	BPF_CORE_READ_STR_INTO(&record->comm, task, group_leader, comm);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }

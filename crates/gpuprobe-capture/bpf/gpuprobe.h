@@ -166,7 +166,8 @@ struct gp_process_record {
 	__u64 at_ns;
 	__u64 instance;
 	__s32 exit_code;
-	__u32 reserved;
+	/* as the process sees itself, in its own pid namespace */
+	__u32 ns_tgid;
 	char comm[16];
 };
 

@@ -72,6 +72,15 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+struct upid {
+	int nr;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[];
+};
+
 struct signal_struct {
 	atomic_t live;
 };
@@ -85,6 +94,7 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
+	struct pid *thread_pid;
 	char comm[16];
 };
 

@@ -27,6 +27,8 @@ pub struct Attached {
     pub path: PathBuf,
     /// The file itself.
     pub id: FileId,
+    /// Opened through another process's mounts, which the probes keep busy.
+    pub is_foreign: bool,
     /// How many functions are probed.
     pub functions: usize,
     /// Those that could not be, with the reason.
@@ -57,6 +59,7 @@ pub(crate) fn attach(
     let mut attached = Attached {
         path: library.path.clone(),
         id: library.id,
+        is_foreign: library.open_path != library.path,
         functions: 0,
         skipped: Vec::new(),
         links: Vec::new(),

@@ -18,9 +18,9 @@ use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 /// What one record of the control ring says.
 #[derive(Debug)]
 pub(crate) enum Control {
-    Event(ProcessKey, Event),
+    Process(ProcessKey, ProcessEvent),
     /// The first call of a process whose fork or exec was told before: no event, but its counters begin.
-    FirstCall(ProcessKey, Event),
+    FirstCall(ProcessKey, ProcessEvent),
     /// A process has stopped itself and waits for its probes.
     Hold(Tgid),
     /// A record that makes no sense.
@@ -126,7 +126,7 @@ impl Decoder {
         if self.follows || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
-        let event = Event::Process(ProcessEvent {
+        let event = ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
             change,
@@ -134,13 +134,15 @@ impl Decoder {
             tid: Tid(raw.tid),
             process,
             parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
+            ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
+            container: None,
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
-        });
+        };
         // seen at its fork or exec; its first call tells again, for those that were there before
         if change == ProcessChange::Start && known {
             return Control::FirstCall(key, event);
         }
-        Control::Event(key, event)
+        Control::Process(key, event)
     }
 }
 
@@ -253,7 +255,7 @@ mod tests {
             ..gp_process_record::default()
         };
         record.comm[0] = b'a'.cast_signed();
-        assert!(matches!(decoder.control(as_bytes(&record)), Control::Event(..)));
+        assert!(matches!(decoder.control(as_bytes(&record)), Control::Process(..)));
         assert!(matches!(decoder.control(as_bytes(&record)), Control::FirstCall(..)));
         let named = |decoder: &mut Decoder, instance| match decoder
             .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))
@@ -277,8 +279,8 @@ mod tests {
         let start = gp_process_record { change: number::PROCESS_START, ..record };
         for follows in [true, false] {
             let mut decoder = Decoder::new(Clock::start(), follows);
-            assert!(matches!(decoder.control(as_bytes(&exec)), Control::Event(..)));
-            assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Event(..)), !follows);
+            assert!(matches!(decoder.control(as_bytes(&exec)), Control::Process(..)));
+            assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Process(..)), !follows);
         }
     }
 

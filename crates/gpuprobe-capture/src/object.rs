@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, LossCause, Losses, Tgid};
+use gpuprobe_event::{Event, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{
     Link, Map, MapCore, MapFlags, MapInfo, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
     RingBufferBuilder,
@@ -59,14 +59,25 @@ impl Default for CaptureConfig {
 /// What came since the last look.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// In the order in which they were over.
-    pub events: Vec<Event>,
+    /// Processes that began, changed their program or ended, with the keys of their counters.
+    pub processes: Vec<(ProcessKey, ProcessEvent)>,
+    /// Calls.
+    pub calls: Vec<Event>,
     /// Processes that wait, stopped, for their probes.
     pub holds: Vec<Tgid>,
-    /// Processes that ended, by the key of their counters.
-    pub exits: Vec<ProcessKey>,
-    /// Processes that began, changed their program, were first seen or made their first call.
-    pub changes: Vec<(ProcessKey, Event)>,
+    /// First calls of processes that were told of before: their counters begin.
+    pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
+}
+
+impl Batch {
+    /// Everything that happened, in the order in which it was over.
+    pub fn into_events(self) -> Vec<Event> {
+        let mut events = self.calls;
+        events.extend(self.processes.into_iter().map(|(_, process)| Event::Process(process)));
+        // threads send in the order in which their calls end, so this is nearly sorted and costs little
+        events.sort_by_key(happened_at);
+        events
+    }
 }
 
 /// Bytes as they came out of the rings. Calls are copied out before the processes are read, so that the record of a
@@ -177,6 +188,11 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
+    /// Takes every probe out of a file.
+    pub fn detach_file(&mut self, id: FileId) {
+        self.attached.retain(|(attached, _), _| *attached != id);
+    }
+
     /// Whether a file is probed.
     pub fn is_attached(&self, id: FileId, is_static: bool) -> bool {
         self.attached.contains_key(&(id, is_static))
@@ -231,15 +247,8 @@ impl Capture {
         let mut batch = Batch::default();
         for bytes in &pending.control {
             match self.decoder.control(bytes) {
-                Control::Event(key, event) => {
-                    let ended = matches!(&event, Event::Process(p) if p.change == gpuprobe_event::ProcessChange::Exit);
-                    if ended {
-                        batch.exits.push(key);
-                    }
-                    batch.changes.push((key, event.clone()));
-                    batch.events.push(event);
-                }
-                Control::FirstCall(key, event) => batch.changes.push((key, event)),
+                Control::Process(key, process) => batch.processes.push((key, process)),
+                Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
                 Control::Hold(tgid) => batch.holds.push(tgid),
                 Control::Nothing => {}
             }
@@ -248,11 +257,11 @@ impl Capture {
         for length in &pending.lengths {
             let (bytes, after) = rest.split_at(*length as usize);
             rest = after;
-            batch.events.extend(self.decoder.call(bytes));
+            batch.calls.extend(self.decoder.call(bytes));
         }
-        // threads send in the order in which their calls end, so this is nearly sorted and costs little
-        batch.events.sort_by_key(happened_at);
-        for key in std::mem::replace(&mut self.ended, batch.exits.clone()) {
+        let ended =
+            batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
+        for key in std::mem::replace(&mut self.ended, ended.collect()) {
             self.decoder.forget(key);
         }
         Ok(batch)

@@ -53,6 +53,13 @@ pub fn of_host(proc_root: &Path, host: &HostPaths) -> Scan {
 
 impl Inspector {
     /// All that can be found now, by the loader's cache, the usual folders and the running processes.
+    /// The libraries that processes have mapped.
+    pub fn of_processes(&mut self, proc_root: &Path) -> Scan {
+        let mut collector = Collector::new(self);
+        processes(&mut collector, proc_root);
+        collector.finish()
+    }
+
     pub fn of_host(&mut self, proc_root: &Path, host: &HostPaths) -> Scan {
         let mut collector = Collector::new(self);
         cached(&mut collector, host);

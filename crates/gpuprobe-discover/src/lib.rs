@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod branches;
+mod container;
 mod elf;
 mod error;
 mod file;
@@ -19,11 +20,12 @@ mod process;
 #[cfg(test)]
 mod testing;
 
+pub use container::container_of;
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use host::{HostPaths, of_host};
 pub use inspect::{Inspector, inspect};
-pub use library::{Library, Scan, Skipped, Symbol};
+pub use library::{Library, Scan, Skipped, Symbol, is_cuda_name};
 pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};

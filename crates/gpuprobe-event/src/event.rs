@@ -167,6 +167,10 @@ pub struct ProcessEvent {
     pub process: Arc<str>,
     /// Its parent, for a start.
     pub parent: Option<Tgid>,
+    /// Its pid as it sees it itself, where it is in a pid namespace of its own.
+    pub ns_pid: Option<Tgid>,
+    /// The container it is in, where its cgroup tells.
+    pub container: Option<Arc<str>>,
     /// For an exit, what a shell shows: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
 }

@@ -47,6 +47,10 @@ causes! {
     UnreadAllocation = "unread_allocation",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
+    /// processes that had mapped a library before it was probed; their first calls may be missing
+    LateAttach = "late_attach",
+    /// processes that mapped a CUDA library and ended before it could be probed; all their calls are missing
+    GoneBeforeAttach = "gone_before_attach",
 }
 
 impl LossCause {

@@ -104,7 +104,15 @@ impl Classic {
             if functions.is_empty() {
                 continue;
             }
-            line(out, format_args!("process {} ({})", process.pid, printable(&process.name)));
+            line(
+                out,
+                format_args!(
+                    "process {}{} ({})",
+                    process.pid,
+                    whereabouts(process),
+                    printable(&process.name)
+                ),
+            );
             functions.into_iter().for_each(|f| function(out, f));
         }
         out.push('\n');
@@ -125,7 +133,7 @@ fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>)
     if sizes.is_empty() {
         return BTreeSet::new();
     }
-    line(out, format_args!("process {}", process.pid));
+    line(out, format_args!("process {}{}", process.pid, whereabouts(process)));
     for (ptr, bytes) in &sizes {
         line(out, format_args!("\t{ptr:#018x}: {bytes} Bytes"));
     }
@@ -160,6 +168,14 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
+/// The pid inside its namespace and the container, where a process has them; nothing for most.
+fn whereabouts(process: &ProcessSnapshot) -> String {
+    let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
+    let container = process.container.as_deref().map(|id| format!("container {:.12}", printable(id)));
+    let known: Vec<_> = inside.into_iter().chain(container).collect();
+    if known.is_empty() { String::new() } else { format!(" [{}]", known.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::{Space, Tgid};
@@ -172,6 +188,8 @@ mod tests {
             pid: Tgid(7),
             instance: 1,
             name: "app".to_owned(),
+            ns_pid: None,
+            container: None,
             exited_at_ns: None,
             functions: Vec::new(),
             memory: Default::default(),

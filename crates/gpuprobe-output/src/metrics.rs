@@ -36,14 +36,14 @@ pub struct Metric {
     pub unit: Option<&'static str>,
     /// What it is, in a sentence.
     pub help: &'static str,
-    /// The names of its labels, in order.
+    /// The names of its labels, in order. One without a value is left out.
     pub labels: &'static [&'static str],
     collect: fn(&Snapshot, &mut Samples),
 }
 
-const PROCESS: &[&str] = &["pid", "process"];
-const FUNCTION: &[&str] = &["pid", "process", "api", "function"];
-const KIND: &[&str] = &["pid", "process", "kind"];
+const PROCESS: &[&str] = &["pid", "process", "container"];
+const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
+const KIND: &[&str] = &["pid", "process", "container", "kind"];
 
 const fn metric(
     family: &'static str,
@@ -81,7 +81,7 @@ pub const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_errors",
         Kind::Counter,
-        &["pid", "process", "function"],
+        &["pid", "process", "container", "function"],
         "Calls that returned a failure.",
         collect::errors,
     ),

@@ -10,6 +10,7 @@ mod probes;
 mod select;
 mod signals;
 mod trace_file;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_discover::{DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, loader_of, plan};
-use gpuprobe_event::Tgid;
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, CaptureError, Collect};
+use gpuprobe_discover::{
+    DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, container_of, loader_of, plan,
+};
+use gpuprobe_event::{ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
 use crate::notes::note;
@@ -25,6 +28,15 @@ pub(crate) struct Probes {
     collect: Collect,
     skipped: BTreeSet<(PathBuf, String)>,
     verbose: bool,
+}
+
+/// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
+fn fill_containers(batch: &mut Batch) {
+    for (_, process) in batch.processes.iter_mut().chain(&mut batch.first_calls) {
+        if process.change != ProcessChange::Exit {
+            process.container = container_of(Path::new(PROC), process.tgid.0).map(Arc::from);
+        }
+    }
 }
 
 /// The capture that the flags ask for.
@@ -63,11 +75,17 @@ impl Probes {
         }
     }
 
-    /// Probes what a process has mapped.
-    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<(), DiscoverError> {
+    /// Takes what the kernel side has sent, with the containers of processes filled in.
+    pub(crate) fn take(&mut self) -> Result<Batch, CaptureError> {
+        let mut batch = self.capture.take()?;
+        fill_containers(&mut batch);
+        Ok(batch)
+    }
+
+    /// Probes what a process has mapped; tells how many libraries were new.
+    pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
-        self.attach_scan(scan);
-        Ok(())
+        Ok(self.attach_scan(scan))
     }
 
     /// Probes one file. It must have something to probe.
@@ -80,6 +98,12 @@ impl Probes {
         }
         self.attach_scan(Scan { libraries, skipped: Vec::new() });
         Ok(())
+    }
+
+    /// Probes whatever a file of our own mount namespace has to probe; tells how many libraries were new.
+    pub(crate) fn attach_path(&mut self, path: &Path) -> Result<usize, DiscoverError> {
+        let libraries = self.inspector.inspect(path, path)?;
+        Ok(self.attach_scan(Scan { libraries, skipped: Vec::new() }))
     }
 
     /// Probes every library that can be found on the host.
@@ -104,7 +128,24 @@ impl Probes {
         }
     }
 
-    fn attach_scan(&mut self, scan: Scan) {
+    /// Takes the probes out of libraries of other mount namespaces that no process maps any more: they would keep
+    /// the container's mounts from going away. Those of our own are kept for the next process.
+    pub(crate) fn detach_unused(&mut self) {
+        let foreign: Vec<_> = self.capture.attached().filter(|a| a.is_foreign).map(|a| a.id).collect();
+        if foreign.is_empty() {
+            return;
+        }
+        let scan = self.inspector.of_processes(Path::new(PROC));
+        let used: BTreeSet<_> = scan.libraries.iter().map(|l| l.id).collect();
+        for id in foreign.into_iter().filter(|id| !used.contains(id)) {
+            self.tell(|| format!("detached from a library that nobody uses any more (inode {})", id.inode));
+            self.capture.detach_file(id);
+        }
+    }
+
+    /// Probes what is new in a scan; tells how many libraries that were.
+    fn attach_scan(&mut self, scan: Scan) -> usize {
+        let before = self.capture.attached().count();
         let Scan { libraries, skipped } = scan;
         for Skipped { path, reason } in skipped {
             self.skip(path, reason);
@@ -130,6 +171,7 @@ impl Probes {
                 Err(error) => self.skip(target.library.path.clone(), error.to_string()),
             }
         }
+        self.capture.attached().count() - before
     }
 
     fn skip(&mut self, path: PathBuf, reason: String) {

@@ -70,7 +70,9 @@ fn assert_counters(metrics: &Metrics, ledger: &Value) {
         assert_eq!(metrics.of(name, pid), Some(sum_of(ledger, field)), "{name}");
     }
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
-        assert_eq!(lost, 0, "{labels:?}");
+        // a daemon sees the whole host, so these may be about the programs of other tests
+        let about_others = ["late_attach", "gone_before_attach"].contains(&labels["cause"].as_str());
+        assert!(lost == 0 || about_others, "{labels:?}: {lost}");
     }
 }
 
@@ -145,7 +147,9 @@ fn assert_display(daemon: &mut Daemon, ledger: &Value) {
         line.trim().parse::<u64>().unwrap()
     };
     let header = format!("process {pid}");
-    let map = lines.iter().skip_while(|l| **l != header).skip(1).take_while(|l| l.starts_with('\t'));
+    // behind it may stand the container that the tests themselves run in
+    let is_header = |l: &&String| l.split(" [").next() == Some(&header);
+    let map = lines.iter().skip_while(|l| !is_header(l)).skip(1).take_while(|l| l.starts_with('\t'));
     let sizes: Vec<u64> = map
         .map(|l| l.split(": ").nth(1).and_then(|s| s.strip_suffix(" Bytes")?.parse().ok()).unwrap())
         .collect();

@@ -33,7 +33,9 @@ fn memory(process: ProcessKey) -> ProcessMemory {
 }
 
 fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u64)]) -> Snapshot {
-    let info = |&(key, at)| (key, ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at) });
+    let info = |&(key, at)| {
+        (key, ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at), ..ProcessInfo::default() })
+    };
     let mut losses = Losses::default();
     losses.add(LossCause::LiveFull, 4);
     Snapshot::build(&Inputs {

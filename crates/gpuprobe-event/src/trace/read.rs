@@ -177,6 +177,8 @@ impl<R: BufRead> Reader<R> {
             tid: Tid(small(object, "tid")?),
             process: self.name(object.get("process")?.as_str()?),
             parent: small(object, "ppid").map(Tgid),
+            ns_pid: small(object, "ns_pid").map(Tgid),
+            container: object.get("container").and_then(Json::as_str).map(|id| self.name(id)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
         })
     }

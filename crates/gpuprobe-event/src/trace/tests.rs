@@ -66,6 +66,8 @@ fn events() -> Vec<Event> {
             tid: Tid(100),
             process: Arc::from("python"),
             parent: Some(Tgid(1)),
+            ns_pid: Some(Tgid(7)),
+            container: Some(Arc::from("3f2a9c")),
             exit_status: None,
         }),
         Event::Call(Box::new(malloc())),

@@ -129,6 +129,12 @@ fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
     if let Some(parent) = process.parent {
         put(out, format_args!(",\"ppid\":{parent}"));
     }
+    if let Some(pid) = process.ns_pid {
+        put(out, format_args!(",\"ns_pid\":{pid}"));
+    }
+    if let Some(container) = &process.container {
+        text_field(out, "container", container);
+    }
     if let Some(status) = process.exit_status {
         put(out, format_args!(",\"exit_status\":{status}"));
     }

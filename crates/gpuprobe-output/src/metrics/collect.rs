@@ -5,45 +5,52 @@ use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
 
 use super::{Distribution, Samples};
 
-fn each_function(snapshot: &Snapshot, mut then: impl FnMut(&str, &str, &FunctionCounts)) {
+/// The labels that name a process.
+fn who(process: &ProcessSnapshot) -> [String; 3] {
+    [process.pid.to_string(), process.name.clone(), process.container.clone().unwrap_or_default()]
+}
+
+fn each_function(snapshot: &Snapshot, mut then: impl FnMut([&str; 3], &FunctionCounts)) {
     for process in &snapshot.processes {
-        let pid = process.pid.to_string();
-        process.functions.iter().for_each(|f| then(&pid, &process.name, f));
+        let who = who(process);
+        process.functions.iter().for_each(|f| then(who.each_ref().map(String::as_str), f));
     }
 }
 
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        let pid = process.pid.to_string();
+        let [pid, name, container] = who(process);
         for held in &process.memory.held {
-            samples.number(&[&pid, &process.name, held.kind.as_str()], value(held));
+            samples.number(&[&pid, &name, &container, held.kind.as_str()], value(held));
         }
     }
 }
 
 fn each_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&ProcessSnapshot) -> u64) {
     for process in snapshot.processes.iter().filter(|p| !p.memory.held.is_empty()) {
-        samples.number(&[&process.pid.to_string(), &process.name], value(process));
+        samples.number(&who(process).each_ref().map(String::as_str), value(process));
     }
 }
 
 pub(super) fn calls(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |pid, process, f| {
-        samples.number(&[pid, process, f.api.as_str(), f.function], f.calls);
+    each_function(snapshot, |[pid, process, container], f| {
+        samples.number(&[pid, process, container, f.api.as_str(), f.function], f.calls);
     });
 }
 
 pub(super) fn durations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |pid, process, f| {
+    each_function(snapshot, |[pid, process, container], f| {
         // the count is that of the buckets: rows are read while they change, and a histogram must add up
         let count = f.latency.iter().sum();
         let distribution = Distribution { latency: f.latency, sum_ns: f.total_ns, count };
-        samples.histogram(&[pid, process, f.api.as_str(), f.function], &distribution);
+        samples.histogram(&[pid, process, container, f.api.as_str(), f.function], &distribution);
     });
 }
 
 pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |pid, process, f| samples.number(&[pid, process, f.function], f.errors));
+    each_function(snapshot, |[pid, process, container], f| {
+        samples.number(&[pid, process, container, f.function], f.errors);
+    });
 }
 
 pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {

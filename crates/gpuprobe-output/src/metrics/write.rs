@@ -93,6 +93,7 @@ fn histogram(out: &mut String, metric: &Metric, labels: &[String], distribution:
 fn label_set(metric: &Metric, values: &[String], le: Option<&str>) -> String {
     let mut out = String::from("{");
     let own = metric.labels.iter().copied().zip(values.iter().map(String::as_str));
+    let own = own.filter(|(name, value)| *name != "container" || !value.is_empty());
     for (i, (name, value)) in own.chain(le.map(|le| ("le", le))).enumerate() {
         let comma = if i == 0 { "" } else { "," };
         put(&mut out, format_args!("{comma}{name}=\""));

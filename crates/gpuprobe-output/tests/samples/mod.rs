@@ -49,6 +49,8 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
         tid: Tid(tgid),
         process: "train\x1b[31m".into(),
         parent: Some(Tgid(1)),
+        ns_pid: None,
+        container: None,
         exit_status,
     })
 }
@@ -148,7 +150,11 @@ pub(crate) fn snapshot() -> Snapshot {
         counts(ended, Api::Runtime, "cudaMalloc", 3, 16),
     ];
     let held = Held { live_bytes: 8_000_000, live_allocations: 1 };
-    let info = |name: &str, exited_at_ns| ProcessInfo { name: name.to_owned(), exited_at_ns };
+    let info = |name: &str, exited_at_ns| ProcessInfo {
+        name: name.to_owned(),
+        exited_at_ns,
+        ..ProcessInfo::default()
+    };
     let mut losses = Losses::default();
     losses.add(LossCause::CountersFull, 5);
     Snapshot::build(&Inputs {
@@ -188,7 +194,10 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
-            processes: &HashMap::from([(app, ProcessInfo { name: "app".to_owned(), exited_at_ns })]),
+            processes: &HashMap::from([(
+                app,
+                ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },
+            )]),
             losses: &Losses::default(),
             libraries: &[],
             now_ns: 10,

@@ -10,7 +10,7 @@ use gpuprobe_analysis::snapshot::KEPT_AFTER_EXIT_NS;
 use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Class, Event, ProcessChange, Tgid};
+use gpuprobe_event::{Class, ProcessChange, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
@@ -19,11 +19,12 @@ use crate::notes::note;
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::watch::Watch;
 
 /// How often counters are read and published.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
-/// How often processes are looked at for libraries that were not known before.
-const SCAN_EVERY: Duration = Duration::from_secs(2);
+/// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
+const REST: Duration = Duration::from_millis(10);
 
 const EVERYTHING: &[Class] = &[
     Class::Alloc,
@@ -52,6 +53,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let mut daemon = Daemon {
         probes,
         signals,
+        // before the host is looked at, so that nothing falls between the two
+        watch: Watch::start(),
         processes: HashMap::new(),
         latest: Latest::default(),
         classic: Classic::new(sections, 0),
@@ -98,6 +101,7 @@ fn features(args: &DaemonArgs) -> (Sections, &'static [Class]) {
 struct Daemon {
     probes: Probes,
     signals: Signals,
+    watch: Watch,
     processes: HashMap<ProcessKey, ProcessInfo>,
     latest: Latest,
     classic: Classic,
@@ -107,19 +111,18 @@ impl Daemon {
     fn until_told(&mut self, display_seconds: u64) -> Result<()> {
         let display_every = Duration::from_secs(display_seconds);
         let start = Instant::now();
-        let (mut published, mut scanned, mut displayed) = (start, start, start);
+        let (mut published, mut displayed) = (start, start);
         loop {
-            self.probes.capture.wait(&[self.signals.fd()], SNAPSHOT_EVERY);
+            let mut others = self.watch.fds();
+            others.push(self.signals.fd());
+            self.probes.capture.wait(&others, SNAPSHOT_EVERY.saturating_sub(published.elapsed()));
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
-            let batch = self.probes.capture.take()?;
+            let batch = self.probes.take()?;
             self.take(&batch)?;
-            if scanned.elapsed() >= SCAN_EVERY {
-                scanned = Instant::now();
-                self.probes.attach_host();
-            }
+            self.watch.look(&mut self.probes);
             if published.elapsed() >= SNAPSHOT_EVERY {
                 published = Instant::now();
                 self.publish()?;
@@ -128,17 +131,23 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
+            std::thread::sleep(REST);
         }
     }
 
     fn take(&mut self, batch: &Batch) -> Result<()> {
         let now_ns = self.probes.capture.clock().elapsed_ns();
-        for (key, event) in &batch.changes {
-            let Event::Process(process) = event else { continue };
+        // first calls first: a process that ended in the same moment must not come to life again
+        for (key, process) in batch.first_calls.iter().chain(&batch.processes) {
             match process.change {
                 ProcessChange::Start => {
-                    let name = process.process.to_string();
-                    self.processes.insert(*key, ProcessInfo { name, exited_at_ns: None });
+                    let info = ProcessInfo {
+                        name: process.process.to_string(),
+                        ns_pid: process.ns_pid,
+                        container: process.container.as_deref().map(str::to_owned),
+                        exited_at_ns: None,
+                    };
+                    self.processes.insert(*key, info);
                 }
                 // another program runs in this process: what the one before it held is gone
                 ProcessChange::Exec => {
@@ -167,6 +176,8 @@ impl Daemon {
         let now_ns = self.probes.capture.clock().elapsed_ns();
         self.forget_old(now_ns)?;
         let capture = &self.probes.capture;
+        let mut losses = capture.losses()?;
+        self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         let libraries: Vec<_> = capture
             .attached()
             .map(|a| LibraryProbes {
@@ -182,7 +193,7 @@ impl Daemon {
             memory: &capture.memory()?,
             allocations: &capture.allocations()?,
             processes: &self.processes,
-            losses: &capture.losses()?,
+            losses: &losses,
             libraries: &libraries,
             now_ns,
             unix_seconds: now.as_secs_f64(),

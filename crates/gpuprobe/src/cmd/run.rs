@@ -106,7 +106,7 @@ impl Recording {
             }
             // asked before the rings are read: what the command did up to its end is then in them
             let ended = self.launched.ended()?;
-            let batch = self.probes.capture.take()?;
+            let batch = self.probes.take()?;
             self.take(batch);
             if let Some(status) = ended {
                 return Ok(status);
@@ -115,18 +115,18 @@ impl Recording {
     }
 
     fn take(&mut self, batch: Batch) {
-        for tgid in batch.holds {
+        for tgid in batch.holds.iter().copied() {
             self.probes.attach_loader_of(tgid);
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
-                Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+                Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
                 Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
             }
             let_go(tgid);
         }
-        for event in &batch.events {
-            self.summary.feed(event);
-            self.trace.event(event);
+        for event in batch.into_events() {
+            self.summary.feed(&event);
+            self.trace.event(&event);
         }
     }
 

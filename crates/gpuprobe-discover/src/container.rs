@@ -1,0 +1,85 @@
+//! Which container a process is in, as its cgroup tells.
+
+use std::fs;
+use std::path::Path;
+
+/// Container engines name a cgroup after the container: by 64 hexadecimal digits, 32 and a number on some clouds.
+const SHORTEST_ID: usize = 32;
+
+/// The id of the container that a process is in; `None` where it is in none, or has ended.
+pub fn container_of(proc_root: &Path, pid: u32) -> Option<String> {
+    let text = fs::read(proc_root.join(pid.to_string()).join("cgroup")).ok()?;
+    container_in(&String::from_utf8_lossy(&text))
+}
+
+/// The innermost container named by the text of `/proc/PID/cgroup`: `number:controllers:path` lines.
+fn container_in(text: &str) -> Option<String> {
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.rsplit('/')).find_map(id_in).map(str::to_owned)
+}
+
+/// The id in one part of a cgroup's path: `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID`.
+fn id_in(part: &str) -> Option<&str> {
+    let part = part.strip_suffix(".scope").unwrap_or(part);
+    let part = part.rsplit_once(':').map_or(part, |(_, last)| last);
+    let id = match part.rsplit_once('-') {
+        // a task of some clouds: 32 digits, a hyphen, a number
+        Some((first, last)) if is_id(first) && last.bytes().all(|b| b.is_ascii_digit()) => part,
+        Some((_, last)) => last,
+        None => part,
+    };
+    let digits = id.split('-').next().unwrap_or(id);
+    is_id(digits).then_some(id)
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() >= SHORTEST_ID && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "3f2a9c0d1e2b4f5a6978c0d1e2f3a4b53f2a9c0d1e2b4f5a6978c0d1e2f3a4b5";
+
+    #[test]
+    fn engines_name_containers_each_in_its_way() {
+        for path in [
+            format!("/docker/{ID}"),
+            format!("/system.slice/docker-{ID}.scope"),
+            format!("/kubepods.slice/kubepods-pod1.slice/cri-containerd-{ID}.scope"),
+            format!("/kubepods/burstable/pod8d1f0b52-6d0d-4a2c-9a63-0d0d5f2a7c11/{ID}"),
+            format!("/machine.slice/libpod-{ID}.scope/container"),
+            format!("/kubepods.slice/crio-{ID}.scope"),
+            format!("/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:{ID}"),
+        ] {
+            assert_eq!(container_in(&format!("0::{path}\n")).as_deref(), Some(ID), "{path}");
+        }
+        let task = "0123456789abcdef0123456789abcdef-1234567890";
+        assert_eq!(container_in(&format!("9:cpu:/ecs/{task}\n")).as_deref(), Some(task));
+    }
+
+    #[test]
+    fn other_cgroups_are_no_containers() {
+        for text in [
+            "",
+            "0::/\n",
+            "0::/user.slice/user-0.slice/session-1.scope\n",
+            "nonsense",
+            "0::/system.slice/ssh.service\n",
+        ] {
+            assert_eq!(container_in(text), None, "{text}");
+        }
+        let pod_only = "0::/kubepods/pod8d1f0b52-6d0d-4a2c-9a63-0d0d5f2a7c11\n";
+        assert_eq!(container_in(pod_only), None);
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_in_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(container_of(folder.path(), 7), None);
+        fs::create_dir(folder.path().join("7")).unwrap();
+        fs::write(folder.path().join("7/cgroup"), format!("0::/docker/{ID}\n")).unwrap();
+        assert_eq!(container_of(folder.path(), 7).as_deref(), Some(ID));
+    }
+}

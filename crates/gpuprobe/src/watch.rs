@@ -1,0 +1,110 @@
+//! Finds libraries as processes begin to use them, on the whole host, without looking at processes that do nothing new.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use gpuprobe_capture::{Mapped, Mappings};
+use gpuprobe_discover::{DiscoverError, is_cuda_name};
+use gpuprobe_event::{LossCause, Losses};
+
+use crate::notes::note;
+use crate::probes::Probes;
+
+/// How often every process is looked at where the kernel does not tell of mappings.
+const SCAN_WITHOUT_REPORTS: Duration = Duration::from_secs(1);
+/// How often libraries that nobody uses any more are looked for, and everything is looked at once more.
+const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// Files remembered as looked at. A host that has more of them is looked at again, which costs but does no harm.
+const MOST_SEEN: usize = 1 << 16;
+
+/// What identifies a file in a report.
+type Seen = ((u32, u32), u64);
+
+/// The watch over new mappings.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    mappings: Option<Mappings>,
+    seen: HashSet<Seen>,
+    losses: Losses,
+    scanned: Instant,
+    tidied: Instant,
+}
+
+impl Watch {
+    /// Begins to watch; without the kernel's reports, by looking at all processes every second.
+    pub(crate) fn start() -> Self {
+        let mappings = Mappings::open();
+        if let Err(error) = &mappings {
+            note!(
+                "gpuprobe: new libraries are found by looking, once a second: no mapping reports ({error})"
+            );
+        }
+        let now = Instant::now();
+        Self {
+            mappings: mappings.ok(),
+            seen: HashSet::new(),
+            losses: Losses::default(),
+            scanned: now,
+            tidied: now,
+        }
+    }
+
+    /// Descriptors to wait on.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.mappings.iter().flat_map(Mappings::fds).collect()
+    }
+
+    /// What was missed, by cause.
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    /// Probes what is new, and takes probes out of what is gone.
+    pub(crate) fn look(&mut self, probes: &mut Probes) {
+        let new = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
+        for mapped in &new.mapped {
+            self.consider(mapped, probes);
+        }
+        let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
+        let tidy = self.tidied.elapsed() >= TIDY_EVERY;
+        if new.lost > 0 || blind || tidy {
+            self.scanned = Instant::now();
+            probes.attach_host();
+        }
+        if tidy {
+            self.tidied = Instant::now();
+            probes.detach_unused();
+        }
+    }
+
+    fn consider(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        if self.seen.len() >= MOST_SEEN {
+            self.seen.clear();
+        }
+        if !self.seen.insert((mapped.device, mapped.inode)) {
+            return;
+        }
+        match probes.attach_process(mapped.tgid) {
+            Ok(0) => {}
+            Ok(_) => self.losses.add(LossCause::LateAttach, 1),
+            Err(DiscoverError::NoSuchProcess { .. }) => self.gone(mapped, probes),
+            Err(_) => {}
+        }
+    }
+
+    /// A process that mapped a file has ended already. Its file may still be there for the next one.
+    fn gone(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
+        let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
+        if !same {
+            // of another mount namespace: look again when somebody else maps it
+            self.seen.remove(&(mapped.device, mapped.inode));
+        }
+        if new > 0 || (!same && is_cuda_name(&mapped.path)) {
+            self.losses.add(LossCause::GoneBeforeAttach, 1);
+        }
+    }
+}
