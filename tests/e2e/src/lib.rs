@@ -7,6 +7,7 @@ pub mod arguments;
 pub mod ledger;
 pub mod metrics;
 pub mod needs;
+pub mod notes;
 pub mod places;
 pub mod process;
 pub mod recording;

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuprobe_e2e::arguments::assert_equal;
-use gpuprobe_e2e::process::{finish, shown};
+use gpuprobe_e2e::notes::attached;
+use gpuprobe_e2e::process::finish;
 use gpuprobe_e2e::recording::Counts;
 use gpuprobe_e2e::{Run, needs, places};
 use gpuprobe_event::Api;
@@ -77,13 +78,9 @@ fn assert_real(package: &str, cuda: Cuda) {
     }
     let versions = ["cudaDriverGetVersion Some(0)", "cudaRuntimeGetVersion Some(0)"];
     assert_eq!(others.keys().collect::<Vec<_>>(), versions);
-    let attached = format!("{}: ", shown(folder.path().join(soname)));
-    let functions = outcome.finished.stderr.lines().find_map(|l| {
-        let (_, count) = l.split_once(&attached)?;
-        count.split_once(" functions in ")?.0.parse::<usize>().ok()
-    });
+    let (functions, _) = attached(&outcome.finished.stderr, &folder.path().join(soname));
     let exports = ExportList::of(runtime).names.iter().filter(|n| n.starts_with("cuda")).count();
-    assert_eq!(functions, Some(exports), "functions attached: {}", outcome.finished.stderr);
+    assert_eq!(functions, exports, "functions attached");
 }
 
 #[test]
