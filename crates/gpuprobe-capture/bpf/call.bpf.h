@@ -70,6 +70,16 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 	}
 }
 
+/*
+ * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
+ * copy that kernel 6.1's verifier does not connect with this one.
+ */
+static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
+{
+	barrier_var(index);
+	return &thread->open[index & (GP_DEPTH - 1)];
+}
+
 /* Forgets calls that the program jumped out of before this one began. */
 static __always_inline void drop_abandoned(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
 {
@@ -78,7 +88,7 @@ static __always_inline void drop_abandoned(struct gp_thread *thread, __u64 stack
 
 		if (!thread->depth)
 			return;
-		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		top = open_call(thread, thread->depth - 1);
 		/* equal, for another function: that one jumped here at its end, and will return after this */
 		if (top->stack_pointer > stack_pointer ||
 		    (top->stack_pointer == stack_pointer && top->function != function))
@@ -114,8 +124,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 		count_loss(GP_LOSS_TOO_DEEP);
 		return 1;
 	}
-	outer = thread->depth ? &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)] : NULL;
-	call = &thread->open[thread->depth & (GP_DEPTH - 1)];
+	outer = thread->depth ? open_call(thread, thread->depth - 1) : NULL;
+	call = open_call(thread, thread->depth);
 	thread->depth++;
 
 	call->kind = GP_RECORD_CALL;
@@ -154,7 +164,7 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 
 		if (!thread->depth)
 			break;
-		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		top = open_call(thread, thread->depth - 1);
 		if (top->stack_pointer > stack_pointer)
 			break;
 		thread->depth--;
