@@ -71,6 +71,16 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 }
 
 /*
+ * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
+ * copy that kernel 6.1's verifier does not connect with this one.
+ */
+static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
+{
+	barrier_var(index);
+	return &thread->open[index & (GP_DEPTH - 1)];
+}
+
+/*
  * Whether the function entered now was jumped to by the one that was entered at the same stack pointer: then
  * what it returns to is the kernel's return trampoline, put there for the first. A new call brings a return
  * address of the program's own.
@@ -104,7 +114,7 @@ static __always_inline void drop_abandoned(struct gp_thread *thread, struct pt_r
 
 		if (!thread->depth)
 			return;
-		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		top = open_call(thread, thread->depth - 1);
 		/* equal: that one jumped here at its end and will return after this, or it was left */
 		if (top->stack_pointer > stack_pointer ||
 		    (top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)))
@@ -140,8 +150,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 		count_loss(GP_LOSS_TOO_DEEP);
 		return 1;
 	}
-	outer = thread->depth ? &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)] : NULL;
-	call = &thread->open[thread->depth & (GP_DEPTH - 1)];
+	outer = thread->depth ? open_call(thread, thread->depth - 1) : NULL;
+	call = open_call(thread, thread->depth);
 	thread->depth++;
 
 	call->kind = GP_RECORD_CALL;
@@ -180,7 +190,7 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 
 		if (!thread->depth)
 			break;
-		top = &thread->open[(thread->depth - 1) & (GP_DEPTH - 1)];
+		top = open_call(thread, thread->depth - 1);
 		if (top->stack_pointer > stack_pointer)
 			break;
 		thread->depth--;

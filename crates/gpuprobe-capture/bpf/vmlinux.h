@@ -62,6 +62,12 @@ struct pt_regs {
 	unsigned long regs[31];
 	unsigned long sp, pc, pstate;
 };
+
+/* what a program gets there, and bpf_tracing.h asks for: the beginning of the above */
+struct user_pt_regs {
+	unsigned long regs[31];
+	unsigned long sp, pc, pstate;
+};
 #else
 #error "this architecture has no registers here yet"
 #endif

@@ -7,6 +7,7 @@ use gpuprobe_event::catalogue;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::error::CaptureError;
+use crate::files::raise_limit;
 use crate::rows::row;
 use crate::support::Tier;
 use crate::wire::as_bytes;
@@ -64,6 +65,9 @@ pub(crate) fn attach(
         skipped: Vec::new(),
         links: Vec::new(),
     };
+    if tier == Tier::Perf {
+        raise_limit();
+    }
     let binary = &library.open_path;
     let mut last_error = None;
     let mut groups: Vec<&[PlannedFunction]> = match tier {

@@ -54,7 +54,7 @@ pub enum CaptureError {
     #[error("the BPF object has no {0}: the build is broken")]
     Missing(&'static str),
     /// A library could not be probed.
-    #[error("cannot probe {path}: {source}")]
+    #[error("cannot probe {path}: {source:#}")]
     Attach {
         /// Which.
         path: PathBuf,

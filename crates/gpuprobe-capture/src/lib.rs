@@ -8,6 +8,7 @@ mod clock;
 mod counters;
 mod decode;
 mod error;
+mod files;
 mod machine;
 mod mapping_record;
 mod mappings;

@@ -179,7 +179,7 @@ impl Capture {
         Ok(info.info.id)
     }
 
-    /// Probes a library. One that is probed already is left as it is.
+    /// Probes a library. One that is probed already is left as it is. May raise this process's limit of open files.
     pub fn attach(&mut self, target: &Target, collect: Collect) -> Result<&Attached, CaptureError> {
         let key = (target.library.id, target.library.is_static);
         if !self.attached.contains_key(&key) {

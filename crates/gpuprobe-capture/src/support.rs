@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
+use libbpf_rs::ReferencesType as _;
 use libbpf_rs::btf::{Btf, types};
 
 use crate::machine::{self, Check, Roots, Verdict};
@@ -75,7 +76,6 @@ pub struct Support {
 pub fn support() -> Support {
     let btf = Btf::from_vmlinux().ok();
     let attach_type = |name| btf.as_ref().is_some_and(|btf| has_attach_type(btf, name));
-    let function = |name| btf.as_ref().is_some_and(|b| b.type_by_name::<types::Func<'_>>(name).is_some());
     let tracepoint =
         |name| btf.as_ref().is_some_and(|b| b.type_by_name::<types::Typedef<'_>>(name).is_some());
     let features = vec![
@@ -86,7 +86,7 @@ pub fn support() -> Support {
         },
         Feature {
             name: SESSION,
-            present: attach_type("BPF_TRACE_UPROBE_SESSION") && function("bpf_session_is_return"),
+            present: attach_type("BPF_TRACE_UPROBE_SESSION") && btf.as_ref().is_some_and(tells_returns),
             without: "entry and return are two programs (kernel 6.13 has sessions)",
         },
         Feature {
@@ -144,6 +144,14 @@ impl Support {
 fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
     let Some(attach_types) = btf.type_by_name::<types::Enum<'_>>("bpf_attach_type") else { return false };
     attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
+}
+
+/// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
+/// an argument (6.13), or with the context (7.0).
+fn tells_returns(btf: &Btf<'_>) -> bool {
+    let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
+    let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());
+    prototype.is_some_and(|p| p.len() <= 1)
 }
 
 /// `uname -r`, from /proc so that no system call is needed.

@@ -1,0 +1,44 @@
+//! Room for descriptors: on the perf tier a function takes four, and a process starts with room for 1,024.
+
+use std::sync::Once;
+
+/// As many as the kernel gives by default (`fs.nr_open`).
+const WANTED: libc::rlim_t = 1 << 20;
+
+/// Raises the limit of open files as far as it goes, once. Commands that are started later inherit it, so this is not
+/// for before that.
+pub(crate) fn raise_limit() {
+    static RAISED: Once = Once::new();
+    RAISED.call_once(|| {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the struct is valid for writing during the call.
+        if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+            return;
+        }
+        let most = limit.rlim_max.max(WANTED);
+        // above the hard limit only with CAP_SYS_RESOURCE; up to it, anyone may
+        if !set(most, most) {
+            set(limit.rlim_max, limit.rlim_max);
+        }
+    });
+}
+
+fn set(rlim_cur: libc::rlim_t, rlim_max: libc::rlim_t) -> bool {
+    let limit = libc::rlimit { rlim_cur, rlim_max };
+    // SAFETY: the struct is valid for reading during the call.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_for_as_many_files_as_the_hard_limit_allows() {
+        raise_limit();
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the struct is valid for writing during the call.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+        assert_eq!(limit.rlim_cur, limit.rlim_max);
+    }
+}

@@ -1,0 +1,60 @@
+//! The BPF programs compile for every architecture, and their records differ in the registers alone.
+
+use std::collections::BTreeMap;
+
+use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::HasSize as _;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{MemberAttr, Struct};
+
+/// Sizes of the structs of the wire, and where their members lie, in bytes.
+type Layout = BTreeMap<String, (usize, Vec<(String, u32)>)>;
+
+const STRUCTS: [&str; 10] = [
+    "gp_call",
+    "gp_config",
+    "gp_count",
+    "gp_count_key",
+    "gp_function",
+    "gp_live",
+    "gp_live_key",
+    "gp_memory",
+    "gp_process_key",
+    "gp_process_record",
+];
+
+fn layout(arch: &str) -> Layout {
+    let folder = tempfile::tempdir().unwrap();
+    let object = folder.path().join("gpuprobe.bpf.o");
+    let flags = env!("GPUPROBE_BPF_FLAGS").split(' ').map(str::to_owned);
+    SkeletonBuilder::new()
+        .source(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/gpuprobe.bpf.c"))
+        .obj(&object)
+        .clang_args(flags.chain([format!("-D__TARGET_ARCH_{arch}")]))
+        .build()
+        .unwrap_or_else(|error| panic!("for {arch}: {error:#}"));
+    let btf = Btf::from_path(&object).unwrap();
+    STRUCTS
+        .iter()
+        .map(|name| {
+            let found = btf.type_by_name::<Struct<'_>>(name).unwrap_or_else(|| panic!("no {name}"));
+            let members = found.iter().map(|m| {
+                let MemberAttr::Normal { offset } = m.attr else { panic!("{name} has a bit field") };
+                (m.name.unwrap().to_string_lossy().into_owned(), offset / 8)
+            });
+            ((*name).to_owned(), (found.size(), members.collect()))
+        })
+        .collect()
+}
+
+#[test]
+fn aarch64_differs_in_two_more_registers_alone() {
+    let mut x86 = layout("x86");
+    let (size, members) = x86.get_mut("gp_call").unwrap();
+    *size += 16;
+    let registers = members.iter().position(|(name, _)| name == "registers").unwrap();
+    for (_, offset) in &mut members[registers + 1..] {
+        *offset += 16;
+    }
+    assert_eq!(layout("arm64"), x86);
+}

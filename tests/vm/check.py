@@ -1,0 +1,225 @@
+"""Compares what came back from a kernel with what the programs said of themselves; every number must be equal.
+
+    check.py RESULTS TIERS      TIERS: those that must work there, best first, with commas
+
+Prints what differs, then the counts. Exits 1 when anything does.
+"""
+
+import collections
+import fnmatch
+import json
+import pathlib
+import re
+import sys
+
+# what gpuprobe needs for a way to attach, in the words of its doctor
+NEEDS = {"session": "uprobe sessions", "multi": "uprobe multi links"}
+SPACES = ["device", "managed", "pinned", "pool"]
+# gpuprobe-standin's demo: 55 steps, 45 batches, and what they come to
+DEMO = {
+    "cudaLaunchKernel": 320,
+    "cuLaunchKernel": 320,
+    "cudaMemcpy": 110,
+    "cuMemcpyHtoD_v2": 55,
+    "cuMemcpyDtoH_v2": 55,
+    "cudaMemcpyAsync": 45,
+    "cuMemcpyHtoDAsync_v2": 45,
+    "cudaStreamSynchronize": 100,
+    "cuStreamSynchronize": 100,
+    "cudaMalloc": 6,
+    "cuMemAlloc_v2": 6,
+    "cudaFree": 4,
+    "cuMemFree_v2": 4,
+    "cudaMallocHost": 1,
+    "cuMemHostAlloc": 1,
+    "cudaFreeHost": 1,
+    "cuMemFreeHost": 1,
+}
+
+
+class Results:
+    """One check: a folder with what the guest kept."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.wrong = []
+
+    def text(self, name):
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def said(self, name):
+        """The JSON objects that a program printed."""
+        return [json.loads(line) for line in self.text(name).splitlines() if line.startswith("{")]
+
+    def equal(self, what, found, expected):
+        if found != expected:
+            self.wrong.append(f"{what}: {found}, expected {expected}")
+
+    def contains(self, what, text, part):
+        if part not in text:
+            self.wrong.append(f"{what}: no {part!r} in {text!r}")
+
+    def trace(self):
+        """The calls, after a look at how the trace ends."""
+        self.equal("exit status", self.text("status").strip(), "0")
+        lines = self.said("trace.jsonl")
+        self.equal("first line", lines[0]["type"], "meta")
+        self.equal("lost", lines[-1].get("lost"), {})
+        self.equal("not probed", lines[-1].get("skipped", []), [])
+        return [line for line in lines if "api" in line]
+
+
+def count(calls, api=None):
+    return dict(collections.Counter(c["name"] for c in calls if api in (None, c["api"])))
+
+
+def summed(calls, field):
+    """A field summed by kind, over calls that have it."""
+    sums = collections.Counter()
+    for call in calls:
+        sums[call.get("kind")] += call.get(field, 0)
+    return {kind: total for kind, total in sums.items() if total}
+
+
+def nested(check, calls):
+    """Every driver call lies in a call of the runtime on the same thread, where that one is traced."""
+    outer = {c["event_id"]: c for c in calls if c["api"] == "runtime"}
+    for call in calls:
+        parent = outer.get(call.get("parent"))
+        if call["api"] == "driver" and (not parent or parent["tid"] != call["tid"]):
+            check.wrong.append(f"{call['name']}: no parent on its thread, event {call['event_id']}")
+
+
+def ledger(check, tier):
+    calls = check.trace()
+    said = check.said("out")[-1]
+    patterns = check.text("events").split()
+
+    def traced(name):
+        return any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+    expected = {n: c for n, c in {**said["calls"], **said["driver_calls"]}.items() if traced(n)}
+    check.equal("calls made", said["total_calls"], 1000)
+    check.equal("calls", count(calls), expected)
+    errors = collections.Counter(
+        (c["name"], str(c["ret"]))
+        for c in calls
+        if c["api"] == "runtime" and c.get("ret") and c["name"] != "cudaGetLastError"
+    )
+    failed = {(n, code): k for n, codes in said["errors"].items() for code, k in codes.items() if traced(n)}
+    check.equal("errors", dict(errors), failed)
+    for name, word in [("cudaMemcpy", "sync_bytes"), ("cudaMemcpyAsync", "async_bytes")]:
+        if traced(name):
+            copied = {kind: c[word] for kind, c in said["copies"].items() if c[word]}
+            check.equal(f"bytes of {name}", summed((c for c in calls if c["name"] == name), "size"), copied)
+    if patterns == ["*"]:
+        memory = [c for c in calls if c["type"] == "memory"]
+        for field, word in [("size", "allocated_bytes"), ("freed", "freed_bytes")]:
+            check.equal(word, summed(memory, field), {kind: said["memory"][kind][word] for kind in SPACES})
+    nested(check, calls)
+    contains_tier(check, tier)
+
+
+def contains_tier(check, tier):
+    check.contains("standard error", check.text("err"), f"attaching by {tier}\n")
+
+
+def small(check, tier):
+    """Programs that print a line for each process, or for each program that a process ran."""
+    calls = check.trace()
+    said = collections.Counter()
+    live = 0
+    for line in check.said("out"):
+        for name, times in line["calls"].items():
+            said[line["pid"], name] += times
+        live += line["live_bytes"]
+    for api, names in {"runtime": ["cudaMalloc", "cudaFree"], "driver": ["cuMemAlloc_v2", "cuMemFree_v2"]}.items():
+        found = collections.Counter((c["pid"], c["name"]) for c in calls if c["api"] == api)
+        renamed = {(pid, names[name == "cudaFree"]): times for (pid, name), times in said.items()}
+        check.equal(f"{api} calls", dict(found), renamed)
+    held = sum(c.get("size", 0) - c.get("freed", 0) for c in calls)
+    check.equal("bytes never freed", held, live)
+    nested(check, calls)
+    contains_tier(check, tier)
+
+
+def daemon(check, tier):
+    check.equal("exit status", check.text("status").strip(), "0")
+    said = check.said("ledger")[0]
+    samples = re.findall(r'^(\w+)\{(.*?)\} (\d+)$', check.text("metrics"), re.MULTILINE)
+
+    def by(name, label):
+        found = {}
+        for metric, labels, value in samples:
+            labels = dict(re.findall(r'(\w+)="(.*?)"', labels))
+            if metric == name and labels.get("pid", str(said["pid"])) == str(said["pid"]) and int(value):
+                found[labels[label]] = int(value)
+        return found
+
+    for metric, word in [("gpuprobe_memory_live_bytes", "live_bytes"), ("gpuprobe_memory_live_allocations", "live")]:
+        check.equal(metric, by(metric, "kind"), {kind: said["memory"][kind][word] for kind in SPACES})
+    memory = {n: c for n, c in said["driver_calls"].items() if re.match("cuMem(Host)?(Alloc|Free)", n)}
+    check.equal("calls", by("gpuprobe_calls_total", "function"), memory)
+    check.equal("lost", by("gpuprobe_events_lost_total", "cause"), {})
+    contains_tier(check, tier)
+
+
+def demo(check, tier):
+    calls = check.trace()
+    found = count(calls)
+    events = check.folder / "events"
+    wanted = check.text("events").split() if events.exists() else DEMO
+    check.equal("calls", {name: found.get(name, 0) for name in wanted}, {name: DEMO[name] for name in wanted})
+    check.equal("errors", count(c for c in calls if "error" in c), {"cudaMalloc": 1, "cuMemAlloc_v2": 1})
+    held = sum(c.get("size", 0) - c.get("freed", 0) for c in calls if c["type"] == "memory")
+    check.equal("bytes never freed", held, 8000000)
+    nested(check, [c for c in calls if c["name"] in DEMO])
+    contains_tier(check, tier)
+
+
+def doctor(check, tier):
+    check.equal("exit status", check.text("status").strip(), "0")
+    better = [word for word in NEEDS if word not in TIERS]
+    why = "".join(f", not {word}: no {NEEDS[word]}" for word in better)
+    check.contains("doctor", check.text("out"), f"attach by   {tier}{why}\n")
+
+
+def refused(check, tier):
+    check.equal("exit status", check.text("status").strip(), "1")
+    check.contains("standard error", check.text("err"), f"cannot attach by `{tier}`: it has no {NEEDS[tier]}")
+
+
+CHECKS = {"ledger": ledger, "constructor": small, "late_dlopen": small, "forker": small, "daemon": daemon}
+RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
+
+
+def wanted():
+    """Every check that must have come back: a name, what compares it, the tier."""
+    yield "doctor", doctor, TIERS[0]
+    for tier in NEEDS:
+        if tier not in TIERS:
+            yield f"refused-{tier}", refused, tier
+    for tier in TIERS:
+        for name, compare in CHECKS.items():
+            yield f"{name}-{tier}", compare, tier
+    yield "demo", demo, TIERS[0]
+
+
+def main():
+    failed = passed = 0
+    for name, compare, tier in wanted():
+        check = Results(RESULTS / name)
+        try:
+            compare(check, tier)
+        except (OSError, LookupError, ValueError) as error:
+            check.wrong.append(f"what came back is not whole: {error!r}")
+        print(f"{'FAILED' if check.wrong else 'ok    '} {name}")
+        for line in check.wrong:
+            print(f"       {line}")
+        failed += bool(check.wrong)
+        passed += not check.wrong
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+main()
