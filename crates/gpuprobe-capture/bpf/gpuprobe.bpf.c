@@ -49,8 +49,14 @@ int call_perf_return(struct pt_regs *ctx)
 	return leave(ctx);
 }
 
+SEC("uprobe.multi")
+int loader_multi(struct pt_regs *ctx)
+{
+	return loader_state(ctx);
+}
+
 SEC("uprobe")
-int loader(struct pt_regs *ctx)
+int loader_perf(struct pt_regs *ctx)
 {
 	return loader_state(ctx);
 }

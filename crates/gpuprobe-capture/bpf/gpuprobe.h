@@ -219,11 +219,27 @@ struct gp_count {
 	__u64 latency[GP_BUCKETS];
 };
 
+/* How far user space is with a question of a process that is held. */
+enum gp_held {
+	GP_SEEN,
+	/* stop, so that probes can be attached */
+	GP_STOP,
+	GP_ANSWERED,
+};
+
+/* higher for later questions, and as one goes on */
+#define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
+
+enum gp_hold {
+	GP_HOLD_NOT,
+	GP_HOLD_BY_WAITING,
+	GP_HOLD_BY_STOPPING,
+};
+
 struct gp_config {
 	/* only processes in the targets map, and what they fork */
 	__u8 only_targets;
-	/* stop targets at exec and when their loader has mapped libraries, until user space lets them go on
-	 */
+	/* gp_hold: keep targets at exec and when their loader has mapped libraries, until they are probed */
 	__u8 hold;
 	__u8 reserved[2];
 	/* data waiting in the ring that is worth waking the reader for */

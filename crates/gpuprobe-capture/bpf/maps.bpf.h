@@ -13,6 +13,9 @@ volatile const struct gp_config gp_config SEC(".rodata.config") = {};
 /* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
 __u64 gp_next_id = 1;
 
+/* Questions to user space. */
+__u32 gp_next_ticket = 1;
+
 /* One row per function of the catalogue. An array: the cookie is the index, and a lookup is an addition. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -47,6 +50,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } targets SEC(".maps");
+
+/* Of processes that are held, how far user space is with their last question. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u64);
+} held SEC(".maps");
 
 /* Processes that made a call, with what they hold. User space removes them some time after they ended. */
 struct {

@@ -9,29 +9,87 @@
 /* struct r_debug of <link.h>: version, map, brk, then the state */
 #define GP_R_STATE 24
 #define GP_RT_CONSISTENT 0
+/* the most that bpf_loop takes */
+#define GP_MOST_STEPS (1 << 23)
+/* how long nobody may have looked at a question, and how long the answer may take then */
+#define GP_WAIT_UNSEEN_NS 1000000ULL
+#define GP_WAIT_SEEN_NS 20000000ULL
 
 /*
- * Stops the current process and asks user space to attach and let it go on. The record is reserved first:
- * without one nobody would wake the process. It is sent after the signal, so that SIGCONT cannot come before
- * SIGSTOP.
+ * Asks user space to probe what the current process has mapped. The record is reserved before anything else:
+ * without one nobody would answer.
  */
-static __always_inline void hold_current(void)
+static __always_inline bool ask(__u32 ticket, __u32 stopped)
 {
 	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
 
 	if (!record) {
 		count_loss(GP_LOSS_RING_FULL);
-		return;
+		return false;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
 	record->kind = GP_RECORD_HOLD;
+	record->change = stopped;
 	record->tgid = bpf_get_current_pid_tgid() >> 32;
 	record->tid = bpf_get_current_pid_tgid();
-	if (bpf_send_signal(GP_SIGSTOP)) {
+	record->id = ticket;
+	/* SIGCONT must not come before SIGSTOP: hence before the record is sent */
+	if (stopped && bpf_send_signal(GP_SIGSTOP)) {
 		bpf_ringbuf_discard(record, 0);
-		return;
+		return false;
 	}
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return true;
+}
+
+struct waiting {
+	__u64 until_ns;
+	__u32 tgid;
+	__u32 ticket;
+	bool seen;
+	bool answered;
+};
+
+static long wait_step(__u64 step, struct waiting *waiting)
+{
+	__u64 *answer = bpf_map_lookup_elem(&held, &waiting->tgid);
+	__u64 value = answer ? *(volatile __u64 *)answer : 0;
+
+	if (value >= GP_HELD(waiting->ticket, GP_ANSWERED)) {
+		waiting->answered = true;
+		return 1;
+	}
+	if (value >= GP_HELD(waiting->ticket, GP_STOP))
+		return 1;
+	if (value >= GP_HELD(waiting->ticket, GP_SEEN) && !waiting->seen) {
+		waiting->seen = true;
+		waiting->until_ns = bpf_ktime_get_ns() + GP_WAIT_SEEN_NS;
+	}
+	return bpf_ktime_get_ns() > waiting->until_ns;
+}
+
+/*
+ * Keeps the current thread here until user space has looked at what it mapped. It waits in the kernel,
+ * because a stop by signal is seen by parents that wait for one (shells with job control, su, sudo,
+ * debuggers), which then act on it. The wait takes a CPU, so it is given up at once where user space does not
+ * show on another one: on a machine of one CPU, or a very busy one. And probes cannot be attached while it
+ * lasts, for that needs every CPU to have left such places once. In these cases, the second of which comes
+ * once per library, the process is stopped.
+ */
+static __always_inline void hold_current(void)
+{
+	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32};
+
+	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
+	if (gp_config.hold == GP_HOLD_BY_WAITING) {
+		if (!ask(waiting.ticket, 0))
+			return;
+		waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_UNSEEN_NS;
+		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
+		if (waiting.answered)
+			return;
+	}
+	ask(waiting.ticket, 1);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -90,6 +148,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	}
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0;
+	bpf_map_delete_elem(&held, &tgid);
 	key.instance = instance_of(task);
 	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)
 				   : !!bpf_map_lookup_elem(&processes, &key))

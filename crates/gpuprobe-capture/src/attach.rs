@@ -154,11 +154,23 @@ fn attach_group(
 }
 
 /// Attaches the program that holds processes while libraries are mapped.
-pub(crate) fn attach_loader(object: &Object, loader: &Loader) -> Result<Link, CaptureError> {
+pub(crate) fn attach_loader(object: &Object, tier: Tier, loader: &Loader) -> Result<Link, CaptureError> {
     // two's complement: the program adds it back
     let distance = loader.r_debug_address.map_or(0, |r| r.wrapping_sub(loader.debug_state_address));
-    let opts = UprobeOpts { cookie: distance, ..UprobeOpts::default() };
-    program(object, "loader")?
-        .attach_uprobe_with_opts(-1, &loader.path, loader.debug_state_offset as usize, opts)
-        .map_err(|source| CaptureError::Attach { path: loader.path.clone(), source })
+    let offset = loader.debug_state_offset as usize;
+    let link = match tier {
+        Tier::Perf => {
+            let opts = UprobeOpts { cookie: distance, ..UprobeOpts::default() };
+            program(object, "loader_perf")?.attach_uprobe_with_opts(-1, &loader.path, offset, opts)
+        }
+        Tier::Multi | Tier::Session => {
+            let opts = UprobeMultiOpts {
+                offsets: vec![offset],
+                cookies: vec![distance],
+                ..UprobeMultiOpts::default()
+            };
+            program(object, "loader_multi")?.attach_uprobe_multi_with_opts(-1, &loader.path, "", opts)
+        }
+    };
+    link.map_err(|source| CaptureError::Attach { path: loader.path.clone(), source })
 }

@@ -13,6 +13,7 @@ use gpuprobe_event::{
 };
 
 use crate::clock::Clock;
+use crate::object::Hold;
 use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 
 /// What one record of the control ring says.
@@ -21,8 +22,8 @@ pub(crate) enum Control {
     Process(ProcessKey, ProcessEvent),
     /// The first call of a process whose fork or exec was told before: no event, but its counters begin.
     FirstCall(ProcessKey, ProcessEvent),
-    /// A process has stopped itself and waits for its probes.
-    Hold(Tgid),
+    /// A process waits for its probes.
+    Hold(Hold),
     /// A record that makes no sense.
     Nothing,
 }
@@ -107,7 +108,10 @@ impl Decoder {
     pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
-            (number::RECORD_HOLD, _) => return Control::Hold(Tgid(raw.tgid)),
+            (number::RECORD_HOLD, stopped) => {
+                let ticket = raw.id as u32;
+                return Control::Hold(Hold { tgid: Tgid(raw.tgid), stopped: stopped != 0, ticket });
+            }
             (number::RECORD_PROCESS, number::PROCESS_START) => ProcessChange::Start,
             (number::RECORD_PROCESS, number::PROCESS_EXEC) => ProcessChange::Exec,
             (number::RECORD_PROCESS, number::PROCESS_EXIT) => ProcessChange::Exit,

@@ -24,6 +24,6 @@ pub use error::CaptureError;
 pub use machine::{Check, Verdict};
 pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};
-pub use object::{Batch, Capture, CaptureConfig};
+pub use object::{Answer, Batch, Capture, CaptureConfig, Hold};
 pub use support::{Feature, Support, Tier, support};
 pub use targets::TargetList;

@@ -22,7 +22,7 @@ use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, support, version_of};
-use crate::wire::{OBJECT, as_bytes, gp_config};
+use crate::wire::{OBJECT, as_bytes, gp_config, number};
 
 /// What to load, and how large.
 #[derive(Clone, Debug)]
@@ -64,10 +64,32 @@ pub struct Batch {
     pub processes: Vec<(ProcessKey, ProcessEvent)>,
     /// Calls.
     pub calls: Vec<Event>,
-    /// Processes that wait, stopped, for their probes.
-    pub holds: Vec<Tgid>,
+    /// Processes that wait for their probes.
+    pub holds: Vec<Hold>,
     /// First calls of processes that were told of before: their counters begin.
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
+}
+
+/// How far user space is with a process that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Answer {
+    /// It will be dealt with; without this it does not wait long.
+    Seen = 0,
+    /// It must stop, for probes cannot be attached while it waits; it asks again when it has.
+    Stop = 1,
+    /// It may go on. One that is stopped needs SIGCONT as well.
+    GoOn = 2,
+}
+
+/// A process that waits until what it has mapped is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Which process.
+    pub tgid: Tgid,
+    /// It has been stopped by a signal, and needs SIGCONT to go on.
+    pub stopped: bool,
+    pub(crate) ticket: u32,
 }
 
 impl Batch {
@@ -173,6 +195,15 @@ impl Capture {
             .map_err(CaptureError::bpf("add a process to watch"))
     }
 
+    /// Tells a process that waits in the kernel how far we are.
+    pub fn answer(&self, hold: Hold, answer: Answer) -> Result<(), CaptureError> {
+        // GP_HELD of the header
+        let value = 4 * u64::from(hold.ticket) + answer as u64;
+        self.map("held")?
+            .update(&hold.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("answer a process that waits"))
+    }
+
     /// The id of the map of targets, for [`crate::TargetList`].
     pub fn targets_id(&self) -> Result<u32, CaptureError> {
         let info = MapInfo::new(self.map("targets")?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
@@ -204,10 +235,15 @@ impl Capture {
         self.attached.values()
     }
 
+    /// Whether targets with this dynamic loader are held already.
+    pub fn holds_by(&self, loader: &Loader) -> bool {
+        self.loaders.contains_key(&loader.id)
+    }
+
     /// Holds targets whose dynamic loader this is while it maps libraries.
     pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
         if !self.loaders.contains_key(&loader.id) {
-            let link = attach::attach_loader(&self.object, loader)?;
+            let link = attach::attach_loader(&self.object, self.tier, loader)?;
             self.loaders.insert(loader.id, link);
         }
         Ok(())
@@ -250,7 +286,7 @@ impl Capture {
             match self.decoder.control(bytes) {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
-                Control::Hold(tgid) => batch.holds.push(tgid),
+                Control::Hold(hold) => batch.holds.push(hold),
                 Control::Nothing => {}
             }
         }
@@ -371,7 +407,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             name if name.ends_with(".rodata.config") => {
                 let value = gp_config {
                     only_targets: config.only_targets.into(),
-                    hold: config.hold.into(),
+                    hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
                     ..gp_config::default()
                 };
@@ -389,9 +425,21 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
         let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
-        program.set_autoload(load && (name != "loader" || config.hold));
+        let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
+        let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
+        program.set_autoload(load);
     }
     Ok(object)
+}
+
+/// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.
+fn hold_mode(hold: bool) -> u8 {
+    let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    match (hold, alone) {
+        (false, _) => number::HOLD_NOT,
+        (true, false) => number::HOLD_BY_WAITING,
+        (true, true) => number::HOLD_BY_STOPPING,
+    }
 }
 
 /// The last lines that say something, out of a verifier log that may be very long.

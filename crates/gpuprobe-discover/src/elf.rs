@@ -11,7 +11,6 @@ use crate::file::RegularFile;
 /// No function or library that matters has a longer name; without a bound, a table of unterminated names
 /// would be searched to its end once for each symbol.
 const NAME_LIMIT: usize = 256;
-const INTERPRETER_LIMIT: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -85,19 +84,6 @@ impl<'f> Elf<'f> {
         let offset = strings.sh_offset.get(LE).saturating_add(start);
         let bytes = self.file.read_some(offset, NAME_LIMIT as u64, "the SONAME")?;
         Ok(string(&bytes, 0).map(|name| String::from_utf8_lossy(name).into_owned()))
-    }
-
-    /// The program loader that the file asks for; none when it is statically linked.
-    pub(crate) fn interpreter(&self) -> Result<Option<Vec<u8>>, Defect> {
-        let is_interpreter = |segment: &&ProgramHeader64<LE>| segment.p_type.get(LE) == elf::PT_INTERP;
-        let Some(segment) = self.segments.iter().find(is_interpreter) else { return Ok(None) };
-        let (what, size) = ("the name of the loader", segment.p_filesz.get(LE));
-        if size > INTERPRETER_LIMIT {
-            return Err(Defect::TooLarge { what, size, limit: INTERPRETER_LIMIT });
-        }
-        let mut name = self.file.read(segment.p_offset.get(LE), size, what)?;
-        name.truncate(name.iter().position(|&b| b == 0).unwrap_or(name.len()));
-        Ok(Some(name))
     }
 
     /// Defined symbols of a table whose names are wanted; none when the file has no such table.
@@ -252,7 +238,6 @@ mod tests {
         let elf = Elf::parse(&file)?;
         elf.has_section(&[b".nv_fatbin"])?;
         elf.soname()?;
-        elf.interpreter()?;
         for table in [Table::Dynamic, Table::Full] {
             for symbol in elf.symbols(table, &|_| true)? {
                 elf.code_offset(symbol.address);

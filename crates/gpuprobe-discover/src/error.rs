@@ -31,12 +31,6 @@ pub enum DiscoverError {
         #[source]
         source: io::Error,
     },
-    #[error("{path:?}: more than {limit} scripts run each other")]
-    ScriptChain { path: PathBuf, limit: usize },
-    #[error(
-        "the loader {path:?} has no _dl_debug_state, so libraries that it loads are seen only afterwards"
-    )]
-    NoDebugState { path: PathBuf },
 }
 
 /// What is wrong inside one file. Can be kept, so that a bad file is looked at once.

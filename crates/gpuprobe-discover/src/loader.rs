@@ -1,18 +1,13 @@
-//! The dynamic loader of a program, and the function in it that runs whenever libraries have been mapped: a
-//! probe there sees libcuda before its first call.
+//! The dynamic loader of a process, and the function in it that runs whenever libraries have been mapped: a probe
+//! there sees libcuda before its first call.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::elf::{Elf, Table};
 use crate::error::{Defect, DiscoverError};
 use crate::file::{FileId, RegularFile};
-
-/// As many as the kernel follows.
-const SCRIPT_LIMIT: usize = 5;
-/// The kernel reads no more of a script's first line.
-const SCRIPT_LINE: u64 = 256;
+use crate::maps::executable_files;
+use crate::process::{open_mapped, read_maps};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loader {
@@ -27,118 +22,73 @@ pub struct Loader {
     pub r_debug_address: Option<u64>,
 }
 
-/// The loader that the kernel would start for `executable`, both looked up below `root`; none for a statically
-/// linked program. For a script it is that of its interpreter: behind `/usr/bin/env` that may be another
-/// program's, but hardly ever another loader.
-pub fn loader_of(root: &Path, executable: &Path) -> Result<Option<Loader>, DiscoverError> {
-    let mut path = executable.to_owned();
-    for _ in 0..SCRIPT_LIMIT {
-        let file = RegularFile::open(&below(root, &path))?;
-        let bad = |defect: Defect| defect.of(&path);
-        let line = file.read_some(0, SCRIPT_LINE, "the first line").map_err(bad)?;
-        if let Some(interpreter) = interpreter_of_script(&line) {
-            path = interpreter;
-            continue;
+/// The loader that a process has mapped. It is there from the exec on, whatever root and mounts the process has, so
+/// no name has to be followed. None for a program that needs none.
+pub fn loader_of(proc_root: &Path, pid: u32) -> Result<Option<Loader>, DiscoverError> {
+    let folder = proc_root.join(pid.to_string());
+    for mapping in executable_files(&read_maps(&folder, pid)?) {
+        // what cannot be opened or makes no sense is no loader that could be probed
+        let Ok((file, open_path)) = open_mapped(&folder, &mapping) else { continue };
+        if let Ok(Some(loader)) = loader_in(&file, &open_path) {
+            return Ok(Some(loader));
         }
-        let name = Elf::parse(&file).and_then(|elf| elf.interpreter()).map_err(bad)?;
-        return name.map(|name| loader(&below(root, Path::new(OsStr::from_bytes(&name))))).transpose();
     }
-    Err(DiscoverError::ScriptChain { path: executable.to_owned(), limit: SCRIPT_LIMIT })
+    Ok(None)
 }
 
-fn below(root: &Path, path: &Path) -> PathBuf {
-    path.strip_prefix("/").map_or_else(|_| path.to_owned(), |relative| root.join(relative))
-}
-
-fn interpreter_of_script(line: &[u8]) -> Option<PathBuf> {
-    let line = line.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
-    let name = line.split(|b| matches!(b, b' ' | b'\t')).find(|word| !word.is_empty())?;
-    Some(PathBuf::from(OsStr::from_bytes(name)))
-}
-
-fn loader(path: &Path) -> Result<Loader, DiscoverError> {
-    let file = RegularFile::open(path)?;
+/// What is to be known of a file that has `_dl_debug_state`.
+fn loader_in(file: &RegularFile, path: &Path) -> Result<Option<Loader>, Defect> {
     let wanted = |name: &[u8]| name == b"_dl_debug_state" || name == b"_r_debug";
-    let (symbols, offset) = Elf::parse(&file)
-        .and_then(|elf| {
-            let mut symbols = elf.symbols(Table::Dynamic, &wanted)?;
-            symbols.extend(elf.symbols(Table::Full, &wanted)?);
-            let state = symbols.iter().find(|symbol| symbol.is_function);
-            let place = state.and_then(|state| Some((state.address, elf.code_offset(state.address)?)));
-            Ok((symbols, place))
-        })
-        .map_err(|defect| defect.of(path))?;
-    let Some((debug_state_address, debug_state_offset)) = offset else {
-        return Err(DiscoverError::NoDebugState { path: path.to_owned() });
-    };
-    let r_debug_address =
-        symbols.iter().find(|symbol| symbol.name == "_r_debug").map(|symbol| symbol.address);
-    Ok(Loader {
+    let elf = Elf::parse(file)?;
+    let mut symbols = elf.symbols(Table::Dynamic, &wanted)?;
+    symbols.extend(elf.symbols(Table::Full, &wanted)?);
+    let state = symbols.iter().find(|symbol| symbol.is_function);
+    let place = state.and_then(|state| Some((state.address, elf.code_offset(state.address)?)));
+    Ok(place.map(|(debug_state_address, debug_state_offset)| Loader {
         path: path.to_owned(),
         id: file.id,
         debug_state_offset,
         debug_state_address,
-        r_debug_address,
-    })
+        r_debug_address: symbols.iter().find(|symbol| symbol.name == "_r_debug").map(|symbol| symbol.address),
+    }))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
-    use crate::testing::{CODE_OFFSET, ElfBuilder};
+    use crate::testing::{CODE_OFFSET, ElfBuilder, FakeProc};
 
     #[test]
-    fn the_loader_of_the_shell_is_found() {
-        let loader = loader_of(Path::new("/"), Path::new("/bin/sh")).unwrap().unwrap();
+    fn our_own_loader_is_found() {
+        let loader = loader_of(Path::new("/proc"), std::process::id()).unwrap().unwrap();
         assert!(loader.path.is_absolute());
         assert!(loader.debug_state_offset > 0 && loader.debug_state_address > 0);
+        assert!(loader.r_debug_address.is_some(), "glibc has _r_debug");
     }
 
     #[test]
-    fn names_are_looked_up_below_the_root_and_scripts_followed() {
-        let root = tempfile::tempdir().unwrap();
-        let put = |name: &str| root.path().join(name);
+    fn the_mapped_file_with_the_function_is_the_loader() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ld.so");
         ElfBuilder::new()
             .export("other", &[0xc3])
             .export("_dl_debug_state", &[0xc3])
             .raw("_r_debug", 0x11, 1, 0x5000)
-            .write(&put("lib/ld.so"));
-        ElfBuilder::new().interpreter("/lib/ld.so").write(&put("bin/python"));
-        fs::write(put("bin/script"), "#! /bin/python -u\nprint()\n").unwrap();
-        let loader = loader_of(root.path(), Path::new("/bin/script")).unwrap().unwrap();
-        assert_eq!(loader.path, put("lib/ld.so"));
+            .write(&path);
+        let loader = loader_in(&RegularFile::open(&path).unwrap(), &path).unwrap().unwrap();
         assert_eq!(loader.debug_state_offset, CODE_OFFSET + 16);
         assert_eq!(loader.debug_state_address, 0x41010);
         assert_eq!(loader.r_debug_address, Some(0x5000));
     }
 
     #[test]
-    fn a_static_program_has_none() {
-        let root = tempfile::tempdir().unwrap();
-        ElfBuilder::new().write(&root.path().join("busybox"));
-        assert_eq!(loader_of(root.path(), Path::new("/busybox")).unwrap(), None);
-    }
-
-    #[test]
-    fn scripts_that_run_each_other_end() {
-        let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("a"), "#!/b").unwrap();
-        fs::write(root.path().join("b"), "#!/a\n").unwrap();
-        let error = loader_of(root.path(), Path::new("/a")).unwrap_err();
-        assert_eq!(error.to_string(), "\"/a\": more than 5 scripts run each other");
-    }
-
-    #[test]
-    fn a_loader_without_the_function_is_named() {
-        let root = tempfile::tempdir().unwrap();
-        ElfBuilder::new().export("other", &[0xc3]).write(&root.path().join("ld"));
-        ElfBuilder::new().interpreter("/ld").write(&root.path().join("program"));
-        let error = loader_of(root.path(), Path::new("/program")).unwrap_err();
-        assert!(matches!(error, DiscoverError::NoDebugState { .. }), "{error}");
-        fs::write(root.path().join("text"), "hello").unwrap();
-        assert!(loader_of(root.path(), Path::new("/text")).is_err());
-        assert!(loader_of(root.path(), Path::new("/absent")).is_err());
+    fn a_process_without_one_has_none_and_one_that_is_gone_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        ElfBuilder::new().export("main", &[0xc3]).write(&path);
+        assert_eq!(loader_in(&RegularFile::open(&path).unwrap(), &path).unwrap(), None);
+        let proc = FakeProc::new();
+        let error = loader_of(proc.path(), 9).unwrap_err();
+        assert!(matches!(error, DiscoverError::NoSuchProcess { pid: 9 }), "{error}");
     }
 }

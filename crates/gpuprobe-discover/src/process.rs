@@ -130,7 +130,7 @@ impl<'i> Collector<'i> {
     }
 }
 
-fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
+pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
     let read = || {
         let mut text = Vec::new();
         File::open(folder.join("maps"))?.take(TABLE_LIMIT).read_to_end(&mut text)?;
@@ -145,7 +145,7 @@ fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
 }
 
 /// The mapped file and the name it was opened by, or why it cannot be.
-fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFile, PathBuf), String> {
+pub(crate) fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFile, PathBuf), String> {
     let MappedFile { path, deleted, inode, .. } = &mapping.file;
     let map_file = folder.join("map_files").join(&mapping.range);
     // The only name that is certain, also for files that are deleted or in another mount namespace; older

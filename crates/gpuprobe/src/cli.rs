@@ -145,6 +145,8 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
+    /// The process that will say when to go on
+    pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<std::ffi::OsString>,
 }

@@ -1,7 +1,7 @@
 //! Starts a command so that nothing of it runs before it is watched.
 //!
-//! The command is started by a copy of this program that stops itself; once it is watched it is let go, and becomes
-//! the command by exec.
+//! The command is started by a copy of this program that waits for a signal; once it is watched it is let go, and
+//! becomes the command by exec.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -18,11 +18,26 @@ use nix::unistd::Pid;
 #[derive(Debug)]
 pub(crate) struct Launched {
     child: Child,
+    gone_on: bool,
+}
+
+/// The word to go on, for the copy that waits to become the command.
+pub(crate) const GO: Signal = Signal::SIGUSR2;
+
+impl Drop for Launched {
+    /// One that was never let go would wait for ever.
+    fn drop(&mut self) {
+        if !self.gone_on {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
 }
 
 impl Launched {
-    /// Starts the command up to the point where it would exec.
-    pub(crate) fn stopped(command: &[OsString]) -> Result<Self> {
+    /// Starts the command up to the point where it would exec. Signals must be held back already: the word to go on
+    /// is one of them, and must find it waiting.
+    pub(crate) fn waiting(command: &[OsString]) -> Result<Self> {
         let Some(program) = command.first() else { bail!("no command given") };
         let found = find(Path::new(program))?;
         let mut words = vec![found.into_os_string()];
@@ -30,15 +45,12 @@ impl Launched {
         // the copy gets the path that was found and, as argument 0, the name that was given
         let child = Command::new("/proc/self/exe")
             .arg("__exec")
+            .arg(std::process::id().to_string())
             .arg("--")
             .args(words)
             .spawn()
             .context("cannot start a process")?;
-        let launched = Self { child };
-        match waitpid(launched.pid(), Some(WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::Stopped(..)) => Ok(launched),
-            other => bail!("the process for the command ended before it could be watched: {other:?}"),
-        }
+        Ok(Self { child, gone_on: false })
     }
 
     fn pid(&self) -> Pid {
@@ -49,9 +61,10 @@ impl Launched {
         Tgid(self.child.id())
     }
 
-    /// Lets it go on.
-    pub(crate) fn go(&self) -> Result<()> {
-        kill(self.pid(), Signal::SIGCONT).context("cannot continue the command")
+    /// Lets it go on, and become the command.
+    pub(crate) fn go(&mut self) -> Result<()> {
+        self.gone_on = true;
+        kill(self.pid(), GO).context("cannot continue the command")
     }
 
     /// Passes a signal on.
@@ -70,6 +83,36 @@ impl Launched {
             _ => None,
         })
     }
+}
+
+/// Continues a process that we have stopped, and with it parents that stopped themselves because of it, as su and
+/// sudo do. They do so in the moment in which they see it, so that is waited for a little.
+pub(crate) fn continue_stopped(tgid: Tgid) {
+    const LOOKS: u32 = 5;
+    kill(Pid::from_raw(tgid.0.cast_signed()), Signal::SIGCONT).ok();
+    for _ in 0..LOOKS {
+        let stopped = parent_of(tgid.0).filter(|parent| is_stopped(*parent));
+        if let Some(parent) = stopped {
+            kill(Pid::from_raw(parent.cast_signed()), Signal::SIGCONT).ok();
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
+
+/// The fields of `/proc/PID/stat` behind the name, which may have anything in it, brackets too.
+fn stat(tgid: u32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{tgid}/stat")).ok()?;
+    stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
+}
+
+/// Whether a process is stopped by a signal.
+pub(crate) fn is_stopped(tgid: u32) -> bool {
+    stat(tgid).is_some_and(|rest| rest.starts_with('T'))
+}
+
+fn parent_of(tgid: u32) -> Option<u32> {
+    stat(tgid)?.split(' ').nth(1)?.parse().ok()
 }
 
 /// The file that a shell would run.

@@ -1,6 +1,6 @@
 //! Discovery, selection and capture together: from a process, a file or the host to probes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, Capture, CaptureConfig, CaptureError, Collect};
 use gpuprobe_discover::{
-    DiscoverError, HostPaths, Inspector, Library, Scan, Skipped, container_of, loader_of, plan,
+    DiscoverError, FileId, HostPaths, Inspector, Library, Scan, Skipped, container_of, loader_of, plan,
 };
 use gpuprobe_event::{ProcessChange, Tgid};
 
@@ -26,6 +26,8 @@ pub(crate) struct Probes {
     inspector: Inspector,
     selection: Selection,
     collect: Collect,
+    /// Libraries that were looked at, whether there was something to probe in them or not.
+    considered: HashSet<(FileId, bool)>,
     skipped: BTreeSet<(PathBuf, String)>,
     verbose: bool,
 }
@@ -61,6 +63,7 @@ impl Probes {
             inspector: Inspector::new(),
             selection,
             collect,
+            considered: HashSet::new(),
             skipped: BTreeSet::new(),
             verbose,
         };
@@ -80,6 +83,17 @@ impl Probes {
         let mut batch = self.capture.take()?;
         fill_containers(&mut batch);
         Ok(batch)
+    }
+
+    /// Whether a process has mapped something that was never considered.
+    pub(crate) fn has_new(&mut self, tgid: Tgid) -> bool {
+        let proc_root = Path::new(PROC);
+        let loader = loader_of(proc_root, tgid.0).ok().flatten();
+        if loader.is_some_and(|l| !self.capture.holds_by(&l)) {
+            return true;
+        }
+        let scan = self.inspector.of_pid(proc_root, tgid.0).unwrap_or_default();
+        scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.is_static)))
     }
 
     /// Probes what a process has mapped; tells how many libraries were new.
@@ -114,17 +128,15 @@ impl Probes {
 
     /// Holds processes started with this program's loader until their libraries are probed.
     pub(crate) fn attach_loader_of(&mut self, tgid: Tgid) {
-        let root = PathBuf::from(format!("{PROC}/{tgid}/root"));
-        let program = PathBuf::from(format!("{PROC}/{tgid}/exe"));
-        match loader_of(&root, &program) {
+        match loader_of(Path::new(PROC), tgid.0) {
             Ok(Some(loader)) => {
                 if let Err(error) = self.capture.attach_loader(&loader) {
                     self.skip(loader.path, error.to_string());
                 }
             }
             Ok(None) => self.tell(|| format!("process {tgid} has no dynamic loader")),
-            // it may have ended; if not, its libraries are found at the next stop or not at all, which is told
-            Err(error) => self.skip(program, error.to_string()),
+            Err(DiscoverError::NoSuchProcess { .. }) => {}
+            Err(error) => self.skip(PathBuf::from(format!("process {tgid}")), error.to_string()),
         }
     }
 
@@ -140,6 +152,7 @@ impl Probes {
         for id in foreign.into_iter().filter(|id| !used.contains(id)) {
             self.tell(|| format!("detached from a library that nobody uses any more (inode {})", id.inode));
             self.capture.detach_file(id);
+            self.considered.retain(|(considered, _)| *considered != id);
         }
     }
 
@@ -151,7 +164,7 @@ impl Probes {
             self.skip(path, reason);
         }
         let new: Vec<Library> =
-            libraries.into_iter().filter(|l| !self.capture.is_attached(l.id, l.is_static)).collect();
+            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.is_static))).collect();
         let (plan, skipped) = plan(&new, &|library, name| self.selection.function(library, name));
         for Skipped { path, reason } in skipped {
             self.skip(path, reason);

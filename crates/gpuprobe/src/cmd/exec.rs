@@ -1,20 +1,27 @@
-//! The other half of `launch`: stops, and becomes the command when it is let go.
+//! The other half of `launch`: waits, and becomes the command when it is let go.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Result, bail};
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{Pid, getppid};
 
 use crate::cli::ExecArgs;
+use crate::launch::GO;
 use crate::signals::let_through;
 
 pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     let [program, name, arguments @ ..] = args.command.as_slice() else { bail!("nothing to run") };
     // whoever started us watches first; should it be killed before it lets us go, nobody would ever do so
     set_pdeathsig(Signal::SIGKILL)?;
-    raise(Signal::SIGSTOP)?;
+    if getppid() != Pid::from_raw(args.parent) {
+        bail!("whoever started this has ended");
+    }
+    let mut word = SigSet::empty();
+    word.add(GO);
+    word.wait()?;
     set_pdeathsig(None)?;
     let_through()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();

@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::GuardArgs;
+use crate::launch::is_stopped;
 
 /// How long stopped processes are looked for: probes of a killed process are taken out within this time.
 const LOOKS: u32 = 20;
@@ -32,11 +33,4 @@ pub(crate) fn run(args: &GuardArgs) -> Result<u8> {
         sleep(BETWEEN_LOOKS);
     }
     Ok(0)
-}
-
-/// Whether a process is stopped by a signal, as `T` in `/proc/PID/stat` says.
-fn is_stopped(tgid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{tgid}/stat")).unwrap_or_default();
-    // the name before it may have anything in it, brackets too
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }

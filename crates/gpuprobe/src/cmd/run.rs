@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::{Batch, CaptureConfig, Collect};
+use gpuprobe_capture::{Answer, Batch, CaptureConfig, Collect, Hold};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossEvent, Tgid};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use crate::cli::{AttachArgs, RunArgs};
 use crate::guard::Guard;
-use crate::launch::Launched;
+use crate::launch::{self, Launched};
 use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
 use crate::select::Selection;
@@ -47,21 +45,18 @@ pub(crate) struct Recorded {
 /// The probes for a command that will be run.
 pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes> {
     let config = CaptureConfig { only_targets: true, hold: true, ..config(attach) };
-    Probes::new(&config, selection, Collect::Stream, attach.verbose)
+    let mut probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
+    // most programs have the loader that we have, so that none of them has to stop for it
+    probes.attach_loader_of(Tgid(std::process::id()));
+    Ok(probes)
 }
 
 /// Runs a command under the probes.
 pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>) -> Result<Recorded> {
     // before any thread is made, and before the command, so that none of them is hit by a signal meant for us
     let signals = Signals::hold_back()?;
-    let launched = Launched::stopped(command)?;
-    let trace = match TraceFile::create(output, &meta(&probes, command)) {
-        Ok(trace) => trace,
-        Err(error) => {
-            launched.signal(Signal::SIGKILL);
-            return Err(error);
-        }
-    };
+    let mut launched = Launched::waiting(command)?;
+    let trace = TraceFile::create(output, &meta(&probes, command))?;
     let guard = Guard::start(probes.capture.targets_id()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
@@ -107,35 +102,61 @@ impl Recording {
             // asked before the rings are read: what the command did up to its end is then in them
             let ended = self.launched.ended()?;
             let batch = self.probes.take()?;
-            self.take(batch);
+            self.take(batch)?;
             if let Some(status) = ended {
                 return Ok(status);
             }
         }
     }
 
-    fn take(&mut self, batch: Batch) {
-        for tgid in batch.holds.iter().copied() {
+    fn take(&mut self, batch: Batch) -> Result<()> {
+        for hold in &batch.holds {
+            self.probes.capture.answer(*hold, Answer::Seen)?;
+        }
+        for hold in batch.holds.iter().copied() {
+            self.serve(hold)?;
+        }
+        for event in batch.into_events() {
+            self.summary.feed(&event);
+            self.trace.event(&event);
+        }
+        Ok(())
+    }
+
+    /// Probes what a process has mapped, and lets it go on.
+    fn serve(&mut self, hold: Hold) -> Result<()> {
+        let tgid = hold.tgid;
+        if !hold.stopped && self.probes.has_new(tgid) {
+            return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
+        }
+        if hold.stopped {
             self.probes.attach_loader_of(tgid);
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
                 Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
                 Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
             }
-            let_go(tgid);
         }
-        for event in batch.into_events() {
-            self.summary.feed(&event);
-            self.trace.event(&event);
+        self.let_go(hold)
+    }
+
+    /// Lets a process go on. It may have been killed meanwhile, which is no concern of ours.
+    fn let_go(&self, hold: Hold) -> Result<()> {
+        self.probes.capture.answer(hold, Answer::GoOn)?;
+        if hold.stopped {
+            launch::continue_stopped(hold.tgid);
         }
+        Ok(())
     }
 
     fn finish(mut self, status: u8) -> Result<Recorded> {
         let at_ns = self.probes.capture.clock().elapsed_ns();
         // children that outlive the command run on, unwatched; none may be left waiting for us
         let last = self.probes.capture.detach()?;
-        last.holds.iter().copied().for_each(let_go);
-        self.take(Batch { holds: Vec::new(), ..last });
+        for hold in &last.holds {
+            self.let_go(*hold)?;
+        }
+        self.take(Batch { holds: Vec::new(), ..last })?;
         let losses = self.probes.capture.losses()?;
         for (cause, count) in losses.iter() {
             let event = Event::Loss(LossEvent { at_ns, cause, count });
@@ -151,9 +172,4 @@ impl Recording {
         };
         Ok(Recorded { summary: self.summary, trace: self.trace, end, status })
     }
-}
-
-/// Continues a process that stopped itself. It may have been killed meanwhile, which is no concern of ours.
-fn let_go(tgid: Tgid) {
-    kill(Pid::from_raw(tgid.0.cast_signed()), Signal::SIGCONT).ok();
 }
