@@ -49,16 +49,20 @@ int call_perf_return(struct pt_regs *ctx)
 	return leave(ctx);
 }
 
-SEC("uprobe.multi")
+SEC("uprobe.multi.s")
 int loader_multi(struct pt_regs *ctx)
 {
-	return loader_state(ctx);
+	if (loader_is_done(ctx))
+		hold_politely(PT_REGS_IP(ctx));
+	return 0;
 }
 
 SEC("uprobe")
 int loader_perf(struct pt_regs *ctx)
 {
-	return loader_state(ctx);
+	if (loader_is_done(ctx))
+		hold_here(0);
+	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

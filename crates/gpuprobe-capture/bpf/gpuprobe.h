@@ -219,6 +219,15 @@ struct gp_count {
 	__u64 latency[GP_BUCKETS];
 };
 
+/* How a process is held; gp_process_record.change. */
+enum gp_hold_flags {
+	GP_STOPPED = 1,
+	/* probes may be attached meanwhile */
+	GP_POLITE = 2,
+	/* nothing but the program and its loader is mapped yet */
+	GP_AT_EXEC = 4,
+};
+
 /* How far user space is with a question of a process that is held. */
 enum gp_held {
 	GP_SEEN,

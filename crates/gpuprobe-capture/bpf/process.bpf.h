@@ -14,12 +14,13 @@
 /* how long nobody may have looked at a question, and how long the answer may take then */
 #define GP_WAIT_UNSEEN_NS 1000000ULL
 #define GP_WAIT_SEEN_NS 20000000ULL
+#define GP_WAIT_POLITELY_NS 2000000000ULL
 
 /*
- * Asks user space to probe what the current process has mapped. The record is reserved before anything else:
- * without one nobody would answer.
+ * Asks user space to look at what the current process has mapped. The record is reserved before anything
+ * else: without one nobody would answer.
  */
-static __always_inline bool ask(__u32 ticket, __u32 stopped)
+static __always_inline bool ask(__u32 ticket, __u32 how)
 {
 	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
 
@@ -29,12 +30,12 @@ static __always_inline bool ask(__u32 ticket, __u32 stopped)
 	}
 	__builtin_memset(record, 0, sizeof(*record));
 	record->kind = GP_RECORD_HOLD;
-	record->change = stopped;
+	record->change = how;
 	record->tgid = bpf_get_current_pid_tgid() >> 32;
 	record->tid = bpf_get_current_pid_tgid();
 	record->id = ticket;
 	/* SIGCONT must not come before SIGSTOP: hence before the record is sent */
-	if (stopped && bpf_send_signal(GP_SIGSTOP)) {
+	if (how & GP_STOPPED && bpf_send_signal(GP_SIGSTOP)) {
 		bpf_ringbuf_discard(record, 0);
 		return false;
 	}
@@ -44,13 +45,16 @@ static __always_inline bool ask(__u32 ticket, __u32 stopped)
 
 struct waiting {
 	__u64 until_ns;
+	__u64 longest_ns;
+	/* an address of the process that can be read */
+	__u64 address;
 	__u32 tgid;
 	__u32 ticket;
 	bool seen;
 	bool answered;
 };
 
-static long wait_step(__u64 step, struct waiting *waiting)
+static __always_inline long look_for_answer(struct waiting *waiting)
 {
 	__u64 *answer = bpf_map_lookup_elem(&held, &waiting->tgid);
 	__u64 value = answer ? *(volatile __u64 *)answer : 0;
@@ -63,33 +67,65 @@ static long wait_step(__u64 step, struct waiting *waiting)
 		return 1;
 	if (value >= GP_HELD(waiting->ticket, GP_SEEN) && !waiting->seen) {
 		waiting->seen = true;
-		waiting->until_ns = bpf_ktime_get_ns() + GP_WAIT_SEEN_NS;
+		waiting->until_ns = bpf_ktime_get_ns() + waiting->longest_ns;
 	}
 	return bpf_ktime_get_ns() > waiting->until_ns;
 }
 
-/*
- * Keeps the current thread here until user space has looked at what it mapped. It waits in the kernel,
- * because a stop by signal is seen by parents that wait for one (shells with job control, su, sudo,
- * debuggers), which then act on it. The wait takes a CPU, so it is given up at once where user space does not
- * show on another one: on a machine of one CPU, or a very busy one. And probes cannot be attached while it
- * lasts, for that needs every CPU to have left such places once. In these cases, the second of which comes
- * once per library, the process is stopped.
- */
-static __always_inline void hold_current(void)
+static long wait_step(__u64 step, struct waiting *waiting)
 {
-	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32};
+	return look_for_answer(waiting);
+}
+
+/* The read is of no use but for what it passes on its way: a place where the kernel runs somebody else who
+ * waits. */
+static long wait_politely_step(__u64 step, struct waiting *waiting)
+{
+	__u32 ignored;
+
+	bpf_copy_from_user_task(&ignored, sizeof(ignored), (void *)waiting->address,
+				bpf_get_current_task_btf(), 0);
+	return look_for_answer(waiting);
+}
+
+/*
+ * Processes are kept until user space has looked at what they mapped, by waiting in the kernel: a stop by
+ * signal is seen by parents that wait for one (shells with job control, su, sudo, debuggers), which then act
+ * on it.
+ *
+ * Where a program may sleep, it lets others run meanwhile and can wait for as long as attaching takes.
+ * Elsewhere the wait takes a CPU for itself, so it is given up at once where user space does not show on
+ * another one, and probes cannot be attached while it lasts, for that needs every CPU to have left such
+ * places once. Then the process is stopped after all.
+ */
+static __always_inline void hold_here(__u32 how)
+{
+	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32, .longest_ns = GP_WAIT_SEEN_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
 	if (gp_config.hold == GP_HOLD_BY_WAITING) {
-		if (!ask(waiting.ticket, 0))
+		if (!ask(waiting.ticket, how))
 			return;
 		waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_UNSEEN_NS;
 		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
 		if (waiting.answered)
 			return;
 	}
-	ask(waiting.ticket, 1);
+	ask(waiting.ticket, how | GP_STOPPED);
+}
+
+static __always_inline void hold_politely(__u64 address)
+{
+	struct waiting waiting = {
+	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_POLITELY_NS};
+
+	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
+	if (!ask(waiting.ticket, GP_POLITE))
+		return;
+	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_POLITELY_NS;
+	bpf_loop(GP_MOST_STEPS, wait_politely_step, &waiting, 0);
+	if (!waiting.answered)
+		ask(waiting.ticket, GP_POLITE | GP_STOPPED);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -121,7 +157,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 		return 0;
 	send_process(task, GP_EXEC, 0, 0);
 	if (gp_config.hold)
-		hold_current();
+		hold_here(GP_AT_EXEC);
 	return 0;
 }
 
@@ -161,19 +197,17 @@ int BPF_PROG(on_exit, struct task_struct *task)
  * they are mapped but their constructors have not run. The cookie is the distance from that function to
  * _r_debug, where the loader says which of the two it is; 0 where it is not known.
  */
-static __always_inline int loader_state(struct pt_regs *ctx)
+static __always_inline bool loader_is_done(struct pt_regs *ctx)
 {
 	__u64 distance = bpf_get_attach_cookie(ctx);
 	__u32 state = GP_RT_CONSISTENT;
 
 	if (!is_target(bpf_get_current_pid_tgid() >> 32))
-		return 0;
+		return false;
 	if (distance &&
 	    bpf_probe_read_user(&state, sizeof(state), (void *)(PT_REGS_IP(ctx) + distance + GP_R_STATE)))
-		state = GP_RT_CONSISTENT;
-	if (state == GP_RT_CONSISTENT)
-		hold_current();
-	return 0;
+		return true;
+	return state == GP_RT_CONSISTENT;
 }
 
 #endif

@@ -108,9 +108,15 @@ impl Decoder {
     pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
-            (number::RECORD_HOLD, stopped) => {
-                let ticket = raw.id as u32;
-                return Control::Hold(Hold { tgid: Tgid(raw.tgid), stopped: stopped != 0, ticket });
+            (number::RECORD_HOLD, flags) => {
+                let has = |flag: u16| flags & flag != 0;
+                return Control::Hold(Hold {
+                    tgid: Tgid(raw.tgid),
+                    stopped: has(number::HELD_STOPPED),
+                    may_attach: has(number::HELD_STOPPED | number::HELD_POLITELY),
+                    at_exec: has(number::HELD_AT_EXEC),
+                    ticket: raw.id as u32,
+                });
             }
             (number::RECORD_PROCESS, number::PROCESS_START) => ProcessChange::Start,
             (number::RECORD_PROCESS, number::PROCESS_EXEC) => ProcessChange::Exec,

@@ -89,6 +89,10 @@ pub struct Hold {
     pub tgid: Tgid,
     /// It has been stopped by a signal, and needs SIGCONT to go on.
     pub stopped: bool,
+    /// It waits in a way that lets probes be attached; otherwise it has to be told to stop first.
+    pub may_attach: bool,
+    /// Nothing but its program and its loader is mapped yet.
+    pub at_exec: bool,
     pub(crate) ticket: u32,
 }
 

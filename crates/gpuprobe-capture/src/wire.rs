@@ -103,6 +103,10 @@ pub(crate) mod number {
     pub(crate) const CALL_UNFINISHED: u16 = 128;
     pub(crate) const CALL_KNOWN_FREE: u16 = 256;
 
+    pub(crate) const HELD_STOPPED: u16 = 1;
+    pub(crate) const HELD_POLITELY: u16 = 2;
+    pub(crate) const HELD_AT_EXEC: u16 = 4;
+
     pub(crate) const HOLD_NOT: u8 = 0;
     pub(crate) const HOLD_BY_WAITING: u8 = 1;
     pub(crate) const HOLD_BY_STOPPING: u8 = 2;
@@ -170,6 +174,7 @@ mod tests {
             ]
             .map(u64::from),
         );
+        expect("gp_hold_flags", &[HELD_STOPPED, HELD_POLITELY, HELD_AT_EXEC].map(u64::from));
         expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
         use crate::object::Answer;
         expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);

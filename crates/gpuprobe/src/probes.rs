@@ -85,12 +85,14 @@ impl Probes {
         Ok(batch)
     }
 
-    /// Whether a process has mapped something that was never considered.
-    pub(crate) fn has_new(&mut self, tgid: Tgid) -> bool {
+    /// Whether a process has mapped something that was never considered. At its exec the loader is what matters:
+    /// the program itself is looked at again, with its libraries, when the loader has mapped them.
+    pub(crate) fn has_new(&mut self, tgid: Tgid, at_exec: bool) -> bool {
         let proc_root = Path::new(PROC);
-        let loader = loader_of(proc_root, tgid.0).ok().flatten();
-        if loader.is_some_and(|l| !self.capture.holds_by(&l)) {
-            return true;
+        match loader_of(proc_root, tgid.0) {
+            Ok(Some(loader)) if !self.capture.holds_by(&loader) => return true,
+            Ok(Some(_)) if at_exec => return false,
+            _ => {}
         }
         let scan = self.inspector.of_pid(proc_root, tgid.0).unwrap_or_default();
         scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.is_static)))

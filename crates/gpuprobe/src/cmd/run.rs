@@ -126,10 +126,10 @@ impl Recording {
     /// Probes what a process has mapped, and lets it go on.
     fn serve(&mut self, hold: Hold) -> Result<()> {
         let tgid = hold.tgid;
-        if !hold.stopped && self.probes.has_new(tgid) {
+        if !hold.may_attach && self.probes.has_new(tgid, hold.at_exec) {
             return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
         }
-        if hold.stopped {
+        if hold.may_attach {
             self.probes.attach_loader_of(tgid);
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
