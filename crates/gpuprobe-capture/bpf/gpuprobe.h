@@ -118,6 +118,8 @@ enum gp_call_flags {
 	GP_UNFINISHED = 128,
 	/* the live table had the freed address */
 	GP_KNOWN_FREE = 256,
+	/* the live table had the allocated address: since_ns is how many bytes stood there */
+	GP_REPLACED = 512,
 };
 
 /*
@@ -202,7 +204,7 @@ struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
 	__u32 space;
-	__u32 function;
+	__u32 reserved;
 };
 
 struct gp_count_key {

@@ -8,11 +8,21 @@
 
 #include "common.bpf.h"
 
+/* What the call's process holds. A row that did not fit when the process began is tried for again. */
 static __always_inline struct gp_memory *memory_of(const struct gp_call *call)
 {
 	struct gp_process_key key = {.instance = call->instance, .tgid = call->tgid};
+	struct gp_memory *memory = bpf_map_lookup_elem(&processes, &key);
 
-	return bpf_map_lookup_elem(&processes, &key);
+	if (!memory) {
+		static const struct gp_memory none;
+
+		bpf_map_update_elem(&processes, &key, &none, BPF_NOEXIST);
+		memory = bpf_map_lookup_elem(&processes, &key);
+		if (!memory)
+			count_loss(GP_LOSS_PROCESSES_FULL);
+	}
+	return memory;
 }
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
@@ -60,6 +70,7 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
  */
 static __always_inline void begin_free(struct gp_call *call, const struct gp_function *function)
 {
+	struct gp_memory *memory;
 	struct gp_live_key key;
 	struct gp_live *old;
 
@@ -73,10 +84,28 @@ static __always_inline void begin_free(struct gp_call *call, const struct gp_fun
 	call->since_ns = old->since_ns;
 	call->space = old->space;
 	/* of two threads that free the same address at once, one finds it gone */
-	if (!bpf_map_delete_elem(&live, &key))
-		call->flags |= GP_KNOWN_FREE;
-	else
+	if (bpf_map_delete_elem(&live, &key)) {
 		call->bytes = 0;
+		return;
+	}
+	call->flags |= GP_KNOWN_FREE;
+	memory = memory_of(call);
+	if (memory)
+		hold_bytes(memory, call->space, call->bytes, -1);
+}
+
+/* A free that failed has freed nothing. */
+static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
+{
+	struct gp_live_key key = live_key(call);
+	struct gp_live back = {.bytes = call->bytes, .since_ns = call->since_ns, .space = call->space};
+	long err = bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST);
+
+	if (!err)
+		hold_bytes(memory, call->space, call->bytes, 1);
+	else if (!bpf_map_lookup_elem(&live, &key))
+		count_loss(GP_LOSS_LIVE_FULL);
+	/* else the address was given out again after all, and its new owner is in the table */
 }
 
 static __always_inline void end_free(struct gp_call *call, bool failed)
@@ -87,16 +116,8 @@ static __always_inline void end_free(struct gp_call *call, bool failed)
 		return;
 	if (failed) {
 		__sync_fetch_and_add(&memory->failed_frees, 1);
-		if (call->flags & GP_KNOWN_FREE) {
-			struct gp_live_key key = live_key(call);
-			struct gp_live back = {
-			    .bytes = call->bytes, .since_ns = call->since_ns, .space = call->space};
-
-			if (bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
-				hold_bytes(memory, call->space, call->bytes, -1);
-				count_loss(GP_LOSS_LIVE_FULL);
-			}
-		}
+		if (call->flags & GP_KNOWN_FREE)
+			put_back(call, memory);
 		call->bytes = 0;
 		return;
 	}
@@ -108,16 +129,13 @@ static __always_inline void end_free(struct gp_call *call, bool failed)
 	}
 	__sync_fetch_and_add(&memory->frees, 1);
 	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
-	hold_bytes(memory, call->space, call->bytes, -1);
 }
 
 static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live value = {.bytes = call->bytes,
-				.since_ns = call->start_ns + call->duration_ns,
-				.space = call->space,
-				.function = call->function};
+	struct gp_live value = {
+	    .bytes = call->bytes, .since_ns = call->start_ns + call->duration_ns, .space = call->space};
 	struct gp_live *old = bpf_map_lookup_elem(&live, &key);
 
 	if (old) {
@@ -128,6 +146,8 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		if (!bpf_map_update_elem(&live, &key, &value, BPF_EXIST)) {
 			hold_bytes(memory, space, bytes, -1);
 			__sync_fetch_and_add(&memory->replaced, 1);
+			call->flags |= GP_REPLACED;
+			call->since_ns = bytes;
 		}
 	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
 		count_loss(GP_LOSS_LIVE_FULL);

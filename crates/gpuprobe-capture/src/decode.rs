@@ -166,6 +166,8 @@ fn account(call: &mut Call, raw: &gp_call) {
         Class::Alloc | Class::HostRegister if raw.pointer != 0 => {
             call.effect.size = Some(raw.bytes);
             call.effect.ptr = Some(raw.pointer);
+            // what stood at this address: its free was not seen, but it is gone
+            call.effect.freed = (raw.flags & number::CALL_REPLACED != 0).then_some(raw.since_ns);
             call.effect.kind = space;
         }
         Class::Free | Class::HostUnregister => {

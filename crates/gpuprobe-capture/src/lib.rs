@@ -26,4 +26,4 @@ pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};
 pub use object::{Answer, Batch, Capture, CaptureConfig, Hold};
 pub use support::{Feature, Support, Tier, support};
-pub use targets::TargetList;
+pub use targets::{TargetIds, TargetList};

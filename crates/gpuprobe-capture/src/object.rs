@@ -22,6 +22,7 @@ use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, support, version_of};
+use crate::targets::TargetIds;
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
 
 /// What to load, and how large.
@@ -208,10 +209,13 @@ impl Capture {
             .map_err(CaptureError::bpf("answer a process that waits"))
     }
 
-    /// The id of the map of targets, for [`crate::TargetList`].
-    pub fn targets_id(&self) -> Result<u32, CaptureError> {
-        let info = MapInfo::new(self.map("targets")?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
-        Ok(info.info.id)
+    /// What [`crate::TargetList`] is opened by.
+    pub fn target_ids(&self) -> Result<TargetIds, CaptureError> {
+        let id = |name| {
+            let info = MapInfo::new(self.map(name)?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
+            Ok(info.info.id)
+        };
+        Ok(TargetIds { targets: id("targets")?, held: id("held")? })
     }
 
     /// Probes a library. One that is probed already is left as it is. May raise this process's limit of open files.

@@ -102,6 +102,7 @@ pub(crate) mod number {
     pub(crate) const CALL_NESTED_ACTION: u16 = 64;
     pub(crate) const CALL_UNFINISHED: u16 = 128;
     pub(crate) const CALL_KNOWN_FREE: u16 = 256;
+    pub(crate) const CALL_REPLACED: u16 = 512;
 
     pub(crate) const HELD_STOPPED: u16 = 1;
     pub(crate) const HELD_POLITELY: u16 = 2;
@@ -171,6 +172,7 @@ mod tests {
                 CALL_NESTED_ACTION,
                 CALL_UNFINISHED,
                 CALL_KNOWN_FREE,
+                CALL_REPLACED,
             ]
             .map(u64::from),
         );

@@ -153,8 +153,9 @@ pub(crate) struct ExecArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GuardArgs {
-    /// The id of the map of targets
+    /// The ids of the maps of targets and of answers
     pub(crate) targets: u32,
+    pub(crate) held: u32,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use gpuprobe_capture::TargetIds;
 
 /// The guard. Dropping it tells it that all is well.
 #[derive(Debug)]
@@ -13,10 +14,10 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts it for the processes in a map of targets.
-    pub(crate) fn start(targets: u32) -> Result<Self> {
+    /// Starts it for the processes of a capture.
+    pub(crate) fn start(ids: TargetIds) -> Result<Self> {
         let child = Command::new("/proc/self/exe")
-            .args(["__guard", &targets.to_string()])
+            .args(["__guard", &ids.targets.to_string(), &ids.held.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

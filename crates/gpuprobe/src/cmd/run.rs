@@ -57,7 +57,7 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
     let signals = Signals::hold_back()?;
     let mut launched = Launched::waiting(command)?;
     let trace = TraceFile::create(output, &meta(&probes, command))?;
-    let guard = Guard::start(probes.capture.targets_id()?)?;
+    let guard = Guard::start(probes.capture.target_ids()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
     let mut recording = Recording { probes, trace, summary: Summary::default(), signals, launched };
