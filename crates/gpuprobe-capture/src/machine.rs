@@ -51,6 +51,7 @@ pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
     let effective = field(&status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
     vec![
         capabilities(effective),
+        pid_namespace(&fs::read_link(roots.proc.join("self/ns/pid")).unwrap_or_default()),
         lockdown(&read(roots.sys, "kernel/security/lockdown")),
         tracefs(&read(roots.proc, "mounts")),
         memlock(kernel, &read(roots.proc, "self/limits")),
@@ -91,6 +92,21 @@ fn capabilities(effective: u64) -> Check {
         }
     };
     Check { name: "capabilities", verdict, found }
+}
+
+/// Pids are compared in the kernel, where they are those of the first namespace.
+fn pid_namespace(link: &Path) -> Check {
+    // the number that the kernel gives the first one; ABI by long use
+    const FIRST: &str = "pid:[4026531836]";
+    let name = link.to_string_lossy();
+    let (verdict, found) = match name.as_ref() {
+        "" | FIRST => (Verdict::Good, "the host's".to_owned()),
+        _ => (
+            Verdict::Bad,
+            "its own, so that processes are not recognised: run in the host's (--pid=host)".to_owned(),
+        ),
+    };
+    Check { name: "pid namespace", verdict, found }
 }
 
 fn lockdown(text: &str) -> Check {
@@ -193,6 +209,12 @@ mod tests {
     }
 
     #[test]
+    fn a_pid_namespace_of_ones_own_is_refused() {
+        assert_eq!(pid_namespace(Path::new("pid:[4026531836]")).verdict, Verdict::Good);
+        assert_eq!(pid_namespace(Path::new("pid:[4026532299]")).verdict, Verdict::Bad);
+    }
+
+    #[test]
     fn lockdown_stops_only_in_confidentiality() {
         assert_eq!(lockdown("none [integrity] confidentiality\n").verdict, Verdict::Good);
         assert_eq!(lockdown("none integrity [confidentiality]\n").verdict, Verdict::Bad);
@@ -224,7 +246,7 @@ mod tests {
     fn a_machine_that_tells_nothing_is_no_reason_to_fail() {
         let nowhere = Path::new("/nonexistent");
         let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
-        assert_eq!(all.len(), 7);
+        assert_eq!(all.len(), 8);
         assert_eq!(all[0].verdict, Verdict::Bad, "no capabilities are known");
     }
 }

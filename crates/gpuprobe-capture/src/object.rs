@@ -108,6 +108,9 @@ impl Batch {
     }
 }
 
+/// Calls that are taken out of the ring in one go.
+const MOST_CALLS_AT_ONCE: usize = 1 << 16;
+
 /// Bytes as they came out of the rings. Calls are copied out before the processes are read, so that the record of a
 /// process is always known when its calls are decoded.
 #[derive(Debug, Default)]
@@ -209,6 +212,11 @@ impl Capture {
             .map_err(CaptureError::bpf("answer a process that waits"))
     }
 
+    /// How many processes are watched by name.
+    pub fn target_count(&self) -> Result<usize, CaptureError> {
+        Ok(self.map("targets")?.keys().count())
+    }
+
     /// What [`crate::TargetList`] is opened by.
     pub fn target_ids(&self) -> Result<TargetIds, CaptureError> {
         let id = |name| {
@@ -281,12 +289,26 @@ impl Capture {
         self.loaders.clear();
         self.attached.clear();
         self.tracepoints.clear();
-        self.take()
+        let mut all = self.take()?;
+        loop {
+            let more = self.take()?;
+            if more.calls.is_empty() && more.processes.is_empty() && more.holds.is_empty() {
+                return Ok(all);
+            }
+            all.calls.extend(more.calls);
+            all.processes.extend(more.processes);
+            all.holds.extend(more.holds);
+        }
     }
 
     /// Takes what is there.
     pub fn take(&mut self) -> Result<Batch, CaptureError> {
-        self.calls.consume().map_err(CaptureError::bpf("read the ring buffer of calls"))?;
+        // not all at once: processes that wait must not wait for a flood of calls
+        let taken = self.calls.consume_raw_n(MOST_CALLS_AT_ONCE);
+        if taken < 0 {
+            let source = libbpf_rs::Error::from_raw_os_error(-taken);
+            return Err(CaptureError::Bpf { what: "read the ring buffer of calls", source });
+        }
         self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
         let pending = std::mem::take(&mut *self.pending.borrow_mut());
         let mut batch = Batch::default();

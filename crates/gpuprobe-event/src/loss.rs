@@ -27,7 +27,7 @@ macro_rules! causes {
 }
 
 causes! {
-    /// calls whose event found the ring buffer full; counts and live memory stay exact
+    /// records that found the ring buffer full: figures that are made of events lack them (--buffer makes it larger)
     RingFull = "ring_full",
     /// calls on a thread for which the kernel had no memory left
     NoThreadState = "no_thread_state",

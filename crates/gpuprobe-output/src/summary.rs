@@ -119,7 +119,7 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     let allocations = ("allocation", "allocations");
     row("allocated".to_owned(), memory.allocated, allocations);
     row("freed".to_owned(), memory.freed, ("free", "frees"));
-    row("freed by exit".to_owned(), memory.freed_by_exit, allocations);
+    row("held at exit".to_owned(), memory.freed_by_exit, allocations);
     for kind in &memory.live {
         row(format!("live at the end, {}", printable(&kind.kind)), kind.total, allocations);
     }

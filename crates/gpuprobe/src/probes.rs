@@ -58,6 +58,12 @@ impl Probes {
         verbose: bool,
     ) -> Result<Self> {
         let capture = Capture::open(config)?;
+        let selection = selection.on(capture.tier());
+        if matches!(selection, Selection::Few { .. }) {
+            note!(
+                "gpuprobe: this kernel attaches by perf, so only the most telling functions are traced (-e names others)"
+            );
+        }
         let probes = Self {
             capture,
             inspector: Inspector::new(),

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
+use gpuprobe_capture::Tier;
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -10,6 +11,8 @@ use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 pub(crate) enum Selection {
     /// By the user's globs.
     Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern> },
+    /// The few that tell most, without those that the user does not want.
+    Few { unwanted: Vec<Pattern> },
     /// What a daemon counts: the driver's functions of these classes.
     Driver(&'static [Class]),
 }
@@ -32,6 +35,17 @@ impl Selection {
         Ok(selection)
     }
 
+    /// What is taken on a kernel that attaches in this way. Where each function has to be taken out by itself, at a
+    /// tenth of a second, nobody who named none wants a thousand of them.
+    pub(crate) fn on(self, tier: Tier) -> Self {
+        match self {
+            Self::Globs { wanted, unwanted } if tier == Tier::Perf && wanted.is_empty() => {
+                Self::Few { unwanted }
+            }
+            other => other,
+        }
+    }
+
     /// Whether a function is wanted.
     pub(crate) fn takes(&self, f: &Function) -> bool {
         match self {
@@ -39,6 +53,9 @@ impl Selection {
                 let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
                 let wanted = if wanted.is_empty() { informative(f) } else { fits(wanted) };
                 wanted && !fits(unwanted)
+            }
+            Self::Few { unwanted } => {
+                TELLING.contains(&f.base) && !unwanted.iter().any(|p| p.matches(f.name))
             }
             Self::Driver(classes) => f.api == Api::Driver && !f.hot && classes.contains(&f.class),
         }
@@ -52,6 +69,32 @@ impl Selection {
         (!jumps && self.takes(f)).then_some(f.id)
     }
 }
+
+/// Allocations, copies, launches and waiting at the driver, where every library passes: about sixty probes.
+const TELLING: [&str; 22] = [
+    "cuMemAlloc",
+    "cuMemAllocPitch",
+    "cuMemAllocManaged",
+    "cuMemHostAlloc",
+    "cuMemAllocHost",
+    "cuMemAllocAsync",
+    "cuMemFree",
+    "cuMemFreeHost",
+    "cuMemFreeAsync",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyDtoDAsync",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuGraphLaunch",
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+];
 
 /// The functions that say something, without those that are called all the time and say nothing.
 fn informative(f: &Function) -> bool {
@@ -83,6 +126,19 @@ mod tests {
         assert!(taken(&["!cudaMalloc"], "cudaFree"));
         assert!(!taken(&["cuda*", "!cudaMem*"], "cudaMemcpy"));
         assert!(!taken(&["cuda*"], "cuMemAlloc_v2"));
+    }
+
+    #[test]
+    fn the_few_that_tell_most_are_in_the_catalogue() {
+        for base in TELLING {
+            assert!(catalogue().functions().iter().any(|f| f.base == base), "{base}");
+        }
+        let few = Selection::from_globs(&[]).unwrap().on(Tier::Perf);
+        let taken =
+            |selection: &Selection| catalogue().functions().iter().filter(|f| selection.takes(f)).count();
+        assert!(taken(&few) < 60, "{}", taken(&few));
+        let named = Selection::from_globs(&["cuda*".to_owned()]).unwrap().on(Tier::Perf);
+        assert!(taken(&named) > 400, "what is named is taken");
     }
 
     #[test]

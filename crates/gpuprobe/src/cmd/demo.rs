@@ -42,6 +42,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     let recorded = record(&command, probes, Some(output))?;
     note!("\nand this is what gpuprobe saw:\n");
     tell(format_args!("{}", gpuprobe_output::summary(&recorded.summary.report())));
+    recorded.tell_what_is_missing();
     let path = recorded.trace.finish(&recorded.end)?;
     if args.output.is_some() {
         note!("trace: {}", path.display());

@@ -28,6 +28,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let recorded = record(&args.command, probes(selection, &args.attach)?, args.output.as_deref())?;
     let text = gpuprobe_output::summary(&recorded.summary.report());
     tell(format_args!("{text}"));
+    recorded.tell_what_is_missing();
     let path = recorded.trace.finish(&recorded.end)?;
     note!("trace: {}", path.display());
     Ok(recorded.status)
@@ -40,6 +41,20 @@ pub(crate) struct Recorded {
     pub(crate) trace: TraceFile,
     pub(crate) end: End,
     pub(crate) status: u8,
+    /// Processes that run on.
+    left: usize,
+}
+
+impl Recorded {
+    /// What could not be watched, beside what was lost.
+    pub(crate) fn tell_what_is_missing(&self) {
+        for skipped in &self.end.skipped {
+            note!("not watched: {skipped}");
+        }
+        if self.left > 0 {
+            note!("not watched any more: {} processes that outlive the command", self.left);
+        }
+    }
 }
 
 /// The probes for a command that will be run.
@@ -152,6 +167,7 @@ impl Recording {
     fn finish(mut self, status: u8) -> Result<Recorded> {
         let at_ns = self.probes.capture.clock().elapsed_ns();
         // children that outlive the command run on, unwatched; none may be left waiting for us
+        let left = self.probes.capture.target_count()?;
         let last = self.probes.capture.detach()?;
         for hold in &last.holds {
             self.let_go(*hold)?;
@@ -170,6 +186,6 @@ impl Recording {
             exit_status: Some(status.into()),
             ..End::default()
         };
-        Ok(Recorded { summary: self.summary, trace: self.trace, end, status })
+        Ok(Recorded { summary: self.summary, trace: self.trace, end, status, left })
     }
 }
