@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build test unit bpf lint fmt install clean
+.PHONY: help demo build test unit bpf vm lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,10 @@ unit: ## Tests that need no root
 bpf: ## Tests of the binary on real BPF, as root
 	@scripts/setup test
 	@scripts/test build bpf
+
+vm: ## Tests of the binary on older kernels, in QEMU
+	@scripts/setup test
+	@scripts/test build vm
 
 lint: ## Formatting, repository checks and clippy
 	@scripts/setup test

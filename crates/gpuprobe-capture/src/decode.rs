@@ -187,7 +187,7 @@ fn exit_status(code: i32) -> i32 {
     if signal == 0 { (code >> 8) & 0xff } else { 128 + signal }
 }
 
-fn i8_to_u8(byte: std::ffi::c_char) -> u8 {
+fn i8_to_u8(byte: i8) -> u8 {
     byte as u8
 }
 

@@ -24,7 +24,7 @@ const STRUCTS: [&str; 10] = [
 ];
 
 fn layout(arch: &str) -> Layout {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     let object = folder.path().join("gpuprobe.bpf.o");
     let flags = env!("GPUPROBE_BPF_FLAGS").split(' ').map(str::to_owned);
     SkeletonBuilder::new()
@@ -33,14 +33,14 @@ fn layout(arch: &str) -> Layout {
         .clang_args(flags.chain([format!("-D__TARGET_ARCH_{arch}")]))
         .build()
         .unwrap_or_else(|error| panic!("for {arch}: {error:#}"));
-    let btf = Btf::from_path(&object).unwrap();
+    let btf = Btf::from_path(&object).expect("the object has type information");
     STRUCTS
         .iter()
         .map(|name| {
             let found = btf.type_by_name::<Struct<'_>>(name).unwrap_or_else(|| panic!("no {name}"));
             let members = found.iter().map(|m| {
                 let MemberAttr::Normal { offset } = m.attr else { panic!("{name} has a bit field") };
-                (m.name.unwrap().to_string_lossy().into_owned(), offset / 8)
+                (m.name.expect("members have names").to_string_lossy().into_owned(), offset / 8)
             });
             ((*name).to_owned(), (found.size(), members.collect()))
         })
