@@ -180,8 +180,8 @@ def demo(check, tier):
 def doctor(check, tier):
     check.equal("exit status", check.text("status").strip(), "0")
     better = [word for word in NEEDS if word not in TIERS]
-    why = "".join(f", not {word}: no {NEEDS[word]}" for word in better)
-    check.contains("doctor", check.text("out"), f"attach by   {tier}{why}\n")
+    why = "".join(f"{'':15}not {word}: the kernel has no {NEEDS[word]}\n" for word in better)
+    check.contains("doctor", check.text("out"), f"attach by      {tier}\n{why}\n")
 
 
 def refused(check, tier):
