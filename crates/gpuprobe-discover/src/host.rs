@@ -113,7 +113,7 @@ fn is_stub(path: &Path) -> bool {
 fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
     let mut denied = 0;
     for pid in names(proc_root).iter().filter_map(|name| name.to_str()?.parse().ok()) {
-        match collector.process(proc_root, pid, None) {
+        match collector.process(proc_root, pid) {
             Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
             Err(_) => denied += 1,
         }

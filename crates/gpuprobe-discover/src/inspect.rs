@@ -1,6 +1,6 @@
 //! From one file to the CUDA libraries in it, each file looked at once however many processes map it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::file::{FileId, RegularFile, Stamp};
 use gpuprobe_event::Api;
 
 use crate::library::{Library, Names, STATIC_RUNTIME, Symbol, major_of};
+use crate::maps::Mapping;
 
 /// libcuda has about 700.
 const FUNCTION_LIMIT: usize = 8192;
@@ -34,6 +35,8 @@ pub struct Inspector {
     contents: HashMap<Key, Result<Arc<[Library]>, Defect>>,
     /// Files by inode and stamp, with the mark of overlayfs: see `real_id`.
     seen: HashMap<(u64, Stamp), Vec<(FileId, bool)>>,
+    /// What processes had mapped when their new mappings were last asked for.
+    pub(crate) asked: HashMap<u32, HashSet<Mapping>>,
 }
 
 /// The CUDA libraries in one file, read through `open_path` and named `path`; none when it is something else.

@@ -18,7 +18,7 @@ pub(crate) struct MappedFile {
     pub(crate) inode: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
     /// START-END, the name below map_files.
     pub(crate) range: String,

@@ -22,6 +22,9 @@ const PROCESS_BYTES: u64 = 1 << 30;
 /// Reasons beyond this many are not kept: a process can have 65,000 mappings, each of a false libcuda.
 const SKIPPED_LIMIT: usize = 1000;
 
+/// Processes whose mappings are remembered; beyond this many, all are looked at anew.
+const ASKED_LIMIT: usize = 4096;
+
 /// The CUDA libraries of one process. To scan more than one, keep an [`Inspector`].
 pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
     Inspector::new().of_pid(proc_root, pid)
@@ -31,10 +34,29 @@ impl Inspector {
     /// The executable and the libraries that one process has mapped. What cannot be opened is listed, if it
     /// has the name of a CUDA library or is the program itself.
     pub fn of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
-        let mut collector = Collector::new(self);
         let folder = proc_root.join(pid.to_string());
+        let mappings = executable_files(&read_maps(&folder, pid)?);
+        self.of_mappings(&folder, pid, &mappings)
+    }
+
+    /// As [`Inspector::of_pid`], but only what the process did not have mapped when this was last asked of it. A
+    /// file that stays mapped stays the same file, so that it need not be opened again.
+    pub fn new_of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
+        let folder = proc_root.join(pid.to_string());
+        let mappings: HashSet<_> = executable_files(&read_maps(&folder, pid)?).into_iter().collect();
+        if self.asked.len() >= ASKED_LIMIT {
+            self.asked.clear();
+        }
+        let before = self.asked.remove(&pid).unwrap_or_default();
+        let new: Vec<_> = mappings.difference(&before).cloned().collect();
+        self.asked.insert(pid, mappings);
+        self.of_mappings(&folder, pid, &new)
+    }
+
+    fn of_mappings(&mut self, folder: &Path, pid: u32, mappings: &[Mapping]) -> Result<Scan, DiscoverError> {
+        let mut collector = Collector::new(self);
         let exe = fs::read_link(folder.join("exe")).ok().map(|exe| name_of(exe.as_os_str().as_bytes()));
-        collector.process(proc_root, pid, exe.as_deref())?;
+        collector.mappings(folder, mappings, exe.as_deref());
         let scan = collector.finish();
         // Files of a process that has just ended cannot be opened: that is the reason, not each of them.
         if !scan.skipped.is_empty() && !folder.exists() {
@@ -61,39 +83,40 @@ impl<'i> Collector<'i> {
         self.scan
     }
 
-    /// Everything one process has mapped as code. `exe` is worth a word even where it has no telling name.
-    pub(crate) fn process(
-        &mut self,
-        proc_root: &Path,
-        pid: u32,
-        exe: Option<&Path>,
-    ) -> Result<(), DiscoverError> {
+    /// Everything one process has mapped as code.
+    pub(crate) fn process(&mut self, proc_root: &Path, pid: u32) -> Result<(), DiscoverError> {
         let folder = proc_root.join(pid.to_string());
+        let mappings = executable_files(&read_maps(&folder, pid)?);
+        self.mappings(&folder, &mappings, None);
+        Ok(())
+    }
+
+    /// These mappings of one process. `exe` is worth a word even where it has no telling name.
+    fn mappings(&mut self, folder: &Path, mappings: &[Mapping], exe: Option<&Path>) {
         let mut bytes_read = 0;
-        for mapping in executable_files(&read_maps(&folder, pid)?) {
+        for mapping in mappings {
             if self.mapped.contains(&mapping.file) {
                 continue;
             }
             let path = &mapping.file.path;
             let telling = Api::of_name(path).is_some() || exe == Some(path.as_path());
-            match open_mapped(&folder, &mapping) {
+            match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
                     self.file(&file, path, &open_path, telling);
                     bytes_read += file.bytes_read();
-                    self.mapped.insert(mapping.file);
+                    self.mapped.insert(mapping.file.clone());
                 }
                 Err(reason) if telling => self.skip(path, reason),
                 Err(_) => {}
             }
             if bytes_read > PROCESS_BYTES {
                 self.skip(
-                    &folder,
+                    folder,
                     format!("its files have more than the {PROCESS_BYTES} bytes that are read"),
                 );
                 break;
             }
         }
-        Ok(())
     }
 
     /// A file that may or may not be there.
@@ -264,5 +287,24 @@ mod tests {
         let scan = of_pid(Path::new("/proc"), std::process::id()).unwrap();
         assert!(scan.libraries.is_empty());
         assert_eq!(scan.skipped, []);
+    }
+
+    #[test]
+    fn only_what_is_new_is_told_the_second_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("libcuda.so.1"), folder.path().join("libcuda.so.2"));
+        driver().write(&first);
+        driver().write(&second);
+        let proc = FakeProc::new();
+        let name = |path: &Path| path.to_str().unwrap().to_owned();
+        let mut inspector = Inspector::new();
+        proc.process(7, &[(&name(&first), &first)]);
+        assert_eq!(inspector.new_of_pid(proc.path(), 7).unwrap().libraries.len(), 1);
+        assert_eq!(inspector.new_of_pid(proc.path(), 7).unwrap().libraries.len(), 0);
+        fs::remove_dir_all(proc.path().join("7")).unwrap();
+        proc.process(7, &[(&name(&first), &first), (&name(&second), &second)]);
+        let new = inspector.new_of_pid(proc.path(), 7).unwrap().libraries;
+        assert_eq!(new.iter().map(|l| &l.path).collect::<Vec<_>>(), [&second]);
+        assert_eq!(inspector.of_pid(proc.path(), 7).unwrap().libraries.len(), 2, "asking for all tells all");
     }
 }

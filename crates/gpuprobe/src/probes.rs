@@ -106,7 +106,7 @@ impl Probes {
 
     /// Probes what a process has mapped; tells how many libraries were new.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
-        let scan = self.inspector.of_pid(Path::new(PROC), tgid.0)?;
+        let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         Ok(self.attach_scan(scan))
     }
 

@@ -145,7 +145,10 @@ impl Recording {
             return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
         }
         if hold.may_attach {
-            self.probes.attach_loader_of(tgid);
+            // later it is the loader itself that asks
+            if hold.at_exec {
+                self.probes.attach_loader_of(tgid);
+            }
             match self.probes.attach_process(tgid) {
                 // it was killed while it waited, so there is nothing to watch
                 Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
