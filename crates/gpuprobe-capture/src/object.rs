@@ -382,9 +382,10 @@ fn happened_at(event: &Event) -> u64 {
 
 /// Privileges and kernel, in the order in which a person would have to mend them.
 fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> {
-    const OLDEST: (u32, u32) = (5, 15);
+    // bpf_loop
+    const OLDEST: (u32, u32) = (5, 17);
     if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
-        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.15" });
+        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.17" });
     }
     if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
         return Err(match bad.name {
