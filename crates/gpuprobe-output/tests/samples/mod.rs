@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_analysis::{Ended, Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
@@ -166,6 +166,7 @@ pub(crate) fn snapshot() -> Snapshot {
             (again, info("a\"b\\c\nd", None)),
             (ended, info("short", Some(1))),
         ]),
+        ended: &Ended::default(),
         losses: &losses,
         libraries: &[LibraryProbes {
             path: "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14".to_owned(),
@@ -198,6 +199,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },
             )]),
+            ended: &Ended::default(),
             losses: &Losses::default(),
             libraries: &[],
             now_ns: 10,
