@@ -158,7 +158,14 @@ mod tests {
         assert_eq!(ended.forgotten(), MemoryTotals::default());
         ended.forget_old(KEPT_AFTER_EXIT_NS + 10);
         assert_eq!(pids(&ended), [2]);
-        let sums = MemoryTotals { allocations: 4, failed_allocations: 3, frees: 3, failed_frees: 1 };
+        let sums = MemoryTotals {
+            allocations: 4,
+            failed_allocations: 3,
+            frees: 3,
+            failed_frees: 1,
+            unknown_frees: 1,
+            replaced: 0,
+        };
         assert_eq!((ended.forgotten(), ended.forgotten_early()), (sums, 0));
     }
 

@@ -155,6 +155,10 @@ pub struct MemoryTotals {
     pub frees: u64,
     /// Frees that failed.
     pub failed_frees: u64,
+    /// Of the frees that succeeded, those of addresses whose allocation was not seen.
+    pub unknown_frees: u64,
+    /// Addresses allocated again while still live: a free was missed.
+    pub replaced: u64,
 }
 
 /// Everything the daemon shows at one moment.
@@ -179,6 +183,8 @@ impl MemoryTotals {
         self.failed_allocations += memory.failed_allocations;
         self.frees += memory.frees + memory.unknown_frees;
         self.failed_frees += memory.failed_frees;
+        self.unknown_frees += memory.unknown_frees;
+        self.replaced += memory.replaced;
     }
 }
 

@@ -11,7 +11,7 @@ pub(crate) enum Selection {
     /// By the user's globs.
     Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern> },
     /// What a daemon counts: the driver's functions of these classes.
-    Driver(&'static [Class]),
+    Driver(Vec<Class>),
 }
 
 impl Selection {

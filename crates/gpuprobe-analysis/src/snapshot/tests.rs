@@ -29,7 +29,7 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         frees: 1,
         failed_frees: 5,
         unknown_frees: 7,
-        replaced: 0,
+        replaced: 1,
     }
 }
 
@@ -93,7 +93,14 @@ fn memory_is_told_by_kind_and_summed_over_processes() {
     let held = &snapshot.processes[1].memory.held;
     assert_eq!(held.len(), Space::COUNTED.len(), "what is not counted is not told");
     assert_eq!(held[2], KindHeld { kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
-    let totals = MemoryTotals { allocations: 4, failed_allocations: 6, frees: 16, failed_frees: 10 };
+    let totals = MemoryTotals {
+        allocations: 4,
+        failed_allocations: 6,
+        frees: 16,
+        failed_frees: 10,
+        unknown_frees: 14,
+        replaced: 2,
+    };
     assert_eq!(snapshot.totals, totals);
 }
 

@@ -157,9 +157,10 @@ pub(crate) fn snapshot() -> Snapshot {
     };
     let mut losses = Losses::default();
     losses.add(LossCause::CountersFull, 5);
+    let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     Snapshot::build(&Inputs {
         calls: &calls,
-        memory: &[memory(train, held), memory(ended, held)],
+        memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
         processes: &HashMap::from([
             (train, info("a\"b\\c\nd", None)),
