@@ -122,7 +122,7 @@ pub(crate) fn take_rows(
         let key: gp_count_key = from_bytes(bytes);
         if ended.contains(&process_of(key.tgid, key.instance)) {
             rows.calls.push(sum(key, values.chunks_exact(cpu)));
-            keys.push(key);
+            keys.extend_from_slice(bytes);
         }
     })?;
     batch::delete_all(counts, &keys)?;
@@ -132,7 +132,7 @@ pub(crate) fn take_rows(
             processes.lookup(as_bytes(&key), MapFlags::ANY).map_err(CaptureError::bpf(READ))?
         {
             rows.memory.push(process_memory((key, from_bytes(&value))));
-            keys.push(key);
+            keys.extend_from_slice(as_bytes(&key));
         }
     }
     batch::delete_all(processes, &keys)?;
@@ -145,9 +145,9 @@ pub(crate) fn release_memory(live: &Map<'_>, ended: &HashSet<ProcessKey>) -> Res
     batch::each_entry(live, |bytes, _| {
         let key: gp_live_key = from_bytes(bytes);
         if ended.contains(&process_of(key.tgid, key.instance)) {
-            keys.push(key);
+            keys.extend_from_slice(bytes);
         }
     })?;
     batch::delete_all(live, &keys)?;
-    Ok(keys.len())
+    Ok(keys.len() / size_of::<gp_live_key>())
 }

@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
@@ -100,16 +101,16 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// Most processes that are counted at once; takes 0.3 KB of kernel memory each
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=MOST_ROWS))]
+    /// Most processes counted at once; each takes 240 bytes of kernel memory, 2 MB by default
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,
-    /// Most live allocations, of all processes together; takes 16 bytes of kernel memory each and 0.1 KB more for each
-    /// that there is
-    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=MOST_ALLOCATIONS))]
+    /// Most live allocations of all processes; each takes 16 bytes of kernel memory and 104 more while it is live: 17
+    /// to 126 MB by default
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = up_to(MOST_ALLOCATIONS))]
     pub(crate) max_allocations: u32,
-    /// Most functions that are counted, for each process that uses one; takes 0.3 KB of kernel memory each for every
-    /// CPU of the machine
-    #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = clap::value_parser!(u32).range(1..=MOST_ROWS))]
+    /// Most pairs of a process and a function counted at once; each takes 290 bytes of kernel memory per CPU, 3 MB per
+    /// CPU by default
+    #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
@@ -118,6 +119,11 @@ pub(crate) struct DaemonArgs {
 
 const MOST_ROWS: i64 = 1 << 20;
 const MOST_ALLOCATIONS: i64 = 1 << 26;
+
+/// A number of rows.
+fn up_to(most: i64) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=most)
+}
 
 /// An address, or a name and a port; of a name with several addresses, the first.
 fn metrics_addr(text: &str) -> Result<SocketAddr, String> {

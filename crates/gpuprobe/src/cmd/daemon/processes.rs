@@ -93,22 +93,29 @@ impl Processes {
 
     /// How long [`Processes::settle`] can wait; `None` where there is nothing for it to do.
     pub(crate) fn due(&self) -> Option<Duration> {
-        let take = (!self.over.is_empty())
-            .then(|| if self.over.len() >= MANY { Duration::ZERO } else { left(self.taken, TAKE_EVERY) });
-        let release = (!self.holding.is_empty()).then(|| left(self.released, RELEASE_EVERY));
-        take.into_iter().chain(release).min()
+        self.take_due().into_iter().chain(self.release_due()).min()
+    }
+
+    fn take_due(&self) -> Option<Duration> {
+        match self.over.len() {
+            0 => None,
+            MANY.. => Some(Duration::ZERO),
+            _ => Some(left(self.taken, TAKE_EVERY)),
+        }
+    }
+
+    fn release_due(&self) -> Option<Duration> {
+        (!self.holding.is_empty()).then(|| left(self.released, RELEASE_EVERY))
     }
 
     /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
     pub(crate) fn settle(&mut self, capture: &Capture) -> Result<(), CaptureError> {
-        let take =
-            !self.over.is_empty() && (self.over.len() >= MANY || left(self.taken, TAKE_EVERY).is_zero());
-        if take {
+        if self.take_due() == Some(Duration::ZERO) {
             let rows = capture.take_rows(&self.over)?;
             self.keep(rows);
             self.taken = Some(Instant::now());
         }
-        if !self.holding.is_empty() && left(self.released, RELEASE_EVERY).is_zero() {
+        if self.release_due() == Some(Duration::ZERO) {
             self.release(capture)?;
         }
         Ok(())
