@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod copies;
+pub mod ended;
 pub mod errors;
 pub mod functions;
 pub mod launches;
@@ -14,6 +15,7 @@ pub mod snapshot;
 pub mod summary;
 
 pub use copies::CopySummary;
+pub use ended::{Ended, EndedProcess};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use launches::LaunchSummary;

@@ -6,6 +6,7 @@ use gpuprobe_event::counters::{Allocation, CallCounts, LATENCY_BUCKETS, ProcessK
 use gpuprobe_event::{Api, Class, FunctionId, Losses, Space, Tgid, catalogue};
 use serde::Serialize;
 
+use crate::ended::Ended;
 use crate::losses::{LossCount, every_cause};
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -46,8 +47,10 @@ pub struct Inputs<'a> {
     pub memory: &'a [ProcessMemory],
     /// Live allocations; may be empty where nobody asked for them.
     pub allocations: &'a [Allocation],
-    /// Names and ends of processes.
+    /// Names and ends of the processes that these rows are of.
     pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
+    /// Processes that ended, with rows of their own.
+    pub ended: &'a Ended,
     /// What was lost.
     pub losses: &'a Losses,
     /// How the probes stand.
@@ -93,7 +96,7 @@ pub struct KindHeld {
 /// What one process did to memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryCounts {
-    /// By kind, every kind once; empty where the process did nothing to memory.
+    /// By kind, every counted kind once; empty where the process did nothing to memory.
     pub held: Vec<KindHeld>,
     /// Bytes ever allocated.
     pub allocated_bytes: u64,
@@ -152,6 +155,10 @@ pub struct MemoryTotals {
     pub frees: u64,
     /// Frees that failed.
     pub failed_frees: u64,
+    /// Of the frees that succeeded, those of addresses whose allocation was not seen.
+    pub unknown_frees: u64,
+    /// Addresses allocated again while still live: a free was missed.
+    pub replaced: u64,
 }
 
 /// Everything the daemon shows at one moment.
@@ -169,20 +176,37 @@ pub struct Snapshot {
     pub libraries: Vec<LibraryProbes>,
 }
 
+impl MemoryTotals {
+    /// Adds what one process did.
+    pub fn add(&mut self, memory: &ProcessMemory) {
+        self.allocations += memory.allocations;
+        self.failed_allocations += memory.failed_allocations;
+        self.frees += memory.frees + memory.unknown_frees;
+        self.failed_frees += memory.failed_frees;
+        self.unknown_frees += memory.unknown_frees;
+        self.replaced += memory.replaced;
+    }
+}
+
 impl Snapshot {
     /// Puts the kernel's counters and the names together.
     pub fn build(inputs: &Inputs<'_>) -> Self {
         let mut processes = BTreeMap::new();
+        let mut totals = inputs.ended.forgotten();
+        for ended in inputs.ended.iter() {
+            let process = processes.entry(ended.key).or_insert_with(|| shown(ended.key, Some(&ended.info)));
+            ended.calls.iter().for_each(|counts| add_calls(&mut process.functions, counts));
+            if let Some(memory) = &ended.memory {
+                totals.add(memory);
+                process.memory = memory_counts(memory);
+            }
+        }
         for counts in inputs.calls {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
             add_calls(&mut process.functions, counts);
         }
-        let mut totals = MemoryTotals::default();
         for memory in inputs.memory {
-            totals.allocations += memory.allocations;
-            totals.failed_allocations += memory.failed_allocations;
-            totals.frees += memory.frees + memory.unknown_frees;
-            totals.failed_frees += memory.failed_frees;
+            totals.add(memory);
             let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
             process.memory = memory_counts(memory);
         }
@@ -212,22 +236,29 @@ fn entry<'a>(
     key: ProcessKey,
 ) -> Option<&'a mut ProcessSnapshot> {
     let info = inputs.processes.get(&key);
-    let exited_at_ns = info.and_then(|i| i.exited_at_ns);
-    if exited_at_ns.is_some_and(|at| inputs.now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS) {
+    if info
+        .and_then(|i| i.exited_at_ns)
+        .is_some_and(|at| inputs.now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS)
+    {
         return None;
     }
-    Some(processes.entry(key).or_insert_with(|| ProcessSnapshot {
+    Some(processes.entry(key).or_insert_with(|| shown(key, info)))
+}
+
+/// A process with nothing in it yet.
+fn shown(key: ProcessKey, info: Option<&ProcessInfo>) -> ProcessSnapshot {
+    ProcessSnapshot {
         pid: key.tgid,
         instance: key.instance,
         // a process can be gone before anybody could ask for its name
         name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
         ns_pid: info.and_then(|i| i.ns_pid),
         container: info.and_then(|i| i.container.clone()),
-        exited_at_ns,
+        exited_at_ns: info.and_then(|i| i.exited_at_ns),
         functions: Vec::new(),
         memory: MemoryCounts::default(),
         allocations: Vec::new(),
-    }))
+    }
 }
 
 /// Adds a row. Signatures of one name are one function to people, so their rows are summed.
@@ -260,8 +291,9 @@ fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
         live_bytes: held.live_bytes,
         live_allocations: held.live_allocations,
     };
+    let counted = Space::ALL.into_iter().zip(&memory.held).filter(|(kind, _)| Space::COUNTED.contains(kind));
     MemoryCounts {
-        held: Space::ALL.into_iter().zip(&memory.held).map(held).collect(),
+        held: counted.map(held).collect(),
         allocated_bytes: memory.allocated_bytes,
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,

@@ -1,16 +1,25 @@
 //! Reads what the kernel side counts.
 
+use std::collections::HashSet;
+
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::{FunctionId, LossCause, Losses, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
+use crate::batch::{self, READ};
 use crate::error::CaptureError;
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_count, gp_count_key, gp_live, gp_live_key, gp_memory, gp_process_key,
+    as_bytes, from_bytes, gp_count, gp_count_key, gp_live, gp_live_key, gp_memory, gp_process_key,
 };
 
-const READ: &str = "read a table of the kernel side";
-const WRITE: &str = "write a table of the kernel side";
+/// The last rows of processes that ended.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Calls, a row per process and function.
+    pub calls: Vec<CallCounts>,
+    /// Memory, a row per process.
+    pub memory: Vec<ProcessMemory>,
+}
 
 pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
     let mut losses = Losses::default();
@@ -29,124 +38,116 @@ pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
 
 pub(crate) fn counts(map: &Map<'_>) -> Result<Vec<CallCounts>, CaptureError> {
     let mut all = Vec::new();
-    for key in map.keys() {
-        // a key may go between the two calls; then there is nothing to read
-        let Some(values) = map.lookup_percpu(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))? else {
-            continue;
-        };
-        let key: gp_count_key = from_bytes(&key);
-        let mut sum = CallCounts {
-            process: ProcessKey { tgid: Tgid(key.tgid), instance: key.instance },
-            function: FunctionId(key.function),
-            calls: 0,
-            errors: 0,
-            bytes: 0,
-            total_ns: 0,
-            latency: [0; LATENCY_BUCKETS],
-        };
-        for value in &values {
-            let value: gp_count = from_bytes(value);
-            sum.calls += value.calls;
-            sum.errors += value.errors;
-            sum.bytes += value.bytes;
-            sum.total_ns += value.total_ns;
-            for (bucket, count) in sum.latency.iter_mut().zip(value.latency) {
-                *bucket += count;
-            }
-        }
-        all.push(sum);
-    }
+    let cpu = batch::cpu_value_bytes(map);
+    batch::each_entry(map, |key, values| all.push(sum(from_bytes(key), values.chunks_exact(cpu))))?;
     Ok(all)
 }
 
-/// Every entry of a hash.
-fn entries<K: Wire, V: Wire>(map: &Map<'_>) -> Result<Vec<(K, V)>, CaptureError> {
-    let mut all = Vec::new();
-    for key in map.keys() {
-        if let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))? {
-            all.push((from_bytes(&key), from_bytes(&value)));
+fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCounts {
+    let mut sum = CallCounts {
+        process: process_of(key.tgid, key.instance),
+        function: FunctionId(key.function),
+        calls: 0,
+        errors: 0,
+        bytes: 0,
+        total_ns: 0,
+        latency: [0; LATENCY_BUCKETS],
+    };
+    for value in cpus {
+        let value: gp_count = from_bytes(value);
+        sum.calls += value.calls;
+        sum.errors += value.errors;
+        sum.bytes += value.bytes;
+        sum.total_ns += value.total_ns;
+        for (bucket, count) in sum.latency.iter_mut().zip(value.latency) {
+            *bucket += count;
         }
     }
-    Ok(all)
+    sum
+}
+
+fn process_of(tgid: u32, instance: u64) -> ProcessKey {
+    ProcessKey { tgid: Tgid(tgid), instance }
+}
+
+fn key_of(process: ProcessKey) -> gp_process_key {
+    gp_process_key { instance: process.instance, tgid: process.tgid.0, reserved: 0 }
 }
 
 pub(crate) fn memory(map: &Map<'_>) -> Result<Vec<ProcessMemory>, CaptureError> {
-    let process = |(key, value): (gp_process_key, gp_memory)| {
-        let mut held = [Held::default(); Space::ALL.len()];
-        for (i, held) in held.iter_mut().enumerate() {
-            held.live_bytes = value.live_bytes[i];
-            held.live_allocations = value.live_allocations[i];
-        }
-        ProcessMemory {
-            process: ProcessKey { tgid: Tgid(key.tgid), instance: key.instance },
-            held,
-            allocated_bytes: value.allocated_bytes,
-            freed_bytes: value.freed_bytes,
-            allocations: value.allocations,
-            failed_allocations: value.failed_allocations,
-            frees: value.frees,
-            failed_frees: value.failed_frees,
-            unknown_frees: value.unknown_frees,
-            replaced: value.replaced,
-        }
-    };
-    Ok(entries(map)?.into_iter().map(process).collect())
+    Ok(batch::entries(map)?.into_iter().map(process_memory).collect())
+}
+
+fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
+    let mut held = [Held::default(); Space::ALL.len()];
+    for (i, held) in held.iter_mut().enumerate() {
+        held.live_bytes = value.live_bytes[i];
+        held.live_allocations = value.live_allocations[i];
+    }
+    ProcessMemory {
+        process: process_of(key.tgid, key.instance),
+        held,
+        allocated_bytes: value.allocated_bytes,
+        freed_bytes: value.freed_bytes,
+        allocations: value.allocations,
+        failed_allocations: value.failed_allocations,
+        frees: value.frees,
+        failed_frees: value.failed_frees,
+        unknown_frees: value.unknown_frees,
+        replaced: value.replaced,
+    }
 }
 
 pub(crate) fn allocations(map: &Map<'_>) -> Result<Vec<Allocation>, CaptureError> {
     let allocation = |(key, value): (gp_live_key, gp_live)| Allocation {
-        process: ProcessKey { tgid: Tgid(key.tgid), instance: key.instance },
+        process: process_of(key.tgid, key.instance),
         ptr: key.pointer,
         bytes: value.bytes,
         space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
         since_ns: value.since_ns,
     };
-    Ok(entries(map)?.into_iter().map(allocation).collect())
+    Ok(batch::entries(map)?.into_iter().map(allocation).collect())
 }
 
-/// Removes the live allocations of one process and sets what it holds to nothing. Returns the bytes given back.
-pub(crate) fn release_memory(
-    live: &Map<'_>,
+/// Takes the rows of processes that ended out of both tables, in one pass over the counts.
+pub(crate) fn take_rows(
+    counts: &Map<'_>,
     processes: &Map<'_>,
-    process: ProcessKey,
-) -> Result<u64, CaptureError> {
-    let mut bytes = 0;
-    for (key, value) in entries::<gp_live_key, gp_live>(live)? {
-        if key.tgid == process.tgid.0 && key.instance == process.instance {
-            bytes += value.bytes;
-            delete(live, as_bytes(&key))?;
+    ended: &HashSet<ProcessKey>,
+) -> Result<Rows, CaptureError> {
+    let mut rows = Rows::default();
+    let mut keys = Vec::new();
+    let cpu = batch::cpu_value_bytes(counts);
+    batch::each_entry(counts, |bytes, values| {
+        let key: gp_count_key = from_bytes(bytes);
+        if ended.contains(&process_of(key.tgid, key.instance)) {
+            rows.calls.push(sum(key, values.chunks_exact(cpu)));
+            keys.extend_from_slice(bytes);
+        }
+    })?;
+    batch::delete_all(counts, &keys)?;
+    let mut keys = Vec::new();
+    for key in ended.iter().map(|process| key_of(*process)) {
+        if let Some(value) =
+            processes.lookup(as_bytes(&key), MapFlags::ANY).map_err(CaptureError::bpf(READ))?
+        {
+            rows.memory.push(process_memory((key, from_bytes(&value))));
+            keys.extend_from_slice(as_bytes(&key));
         }
     }
-    let key = gp_process_key { instance: process.instance, tgid: process.tgid.0, reserved: 0 };
-    if let Some(value) = processes.lookup(as_bytes(&key), MapFlags::ANY).map_err(CaptureError::bpf(READ))? {
-        let mut memory: gp_memory = from_bytes(&value);
-        memory.live_bytes = Default::default();
-        memory.live_allocations = Default::default();
-        processes
-            .update(as_bytes(&key), as_bytes(&memory), MapFlags::EXIST)
-            .map_err(CaptureError::bpf(WRITE))?;
-    }
-    Ok(bytes)
+    batch::delete_all(processes, &keys)?;
+    Ok(rows)
 }
 
-pub(crate) fn forget(counts: &Map<'_>, processes: &Map<'_>, process: ProcessKey) -> Result<(), CaptureError> {
-    let keys: Vec<_> = counts.keys().collect();
-    for key in keys {
-        let parsed: gp_count_key = from_bytes(&key);
-        if parsed.tgid == process.tgid.0 && parsed.instance == process.instance {
-            delete(counts, &key)?;
+/// Removes the live allocations of processes that ended, in one pass. Returns how many they were.
+pub(crate) fn release_memory(live: &Map<'_>, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+    let mut keys = Vec::new();
+    batch::each_entry(live, |bytes, _| {
+        let key: gp_live_key = from_bytes(bytes);
+        if ended.contains(&process_of(key.tgid, key.instance)) {
+            keys.extend_from_slice(bytes);
         }
-    }
-    let key = gp_process_key { instance: process.instance, tgid: process.tgid.0, reserved: 0 };
-    delete(processes, as_bytes(&key))
-}
-
-/// Deletes a key; one that is gone already is as good as deleted.
-fn delete(map: &Map<'_>, key: &[u8]) -> Result<(), CaptureError> {
-    match map.delete(key) {
-        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-            Err(CaptureError::Bpf { what: WRITE, source: error })
-        }
-        _ => Ok(()),
-    }
+    })?;
+    batch::delete_all(live, &keys)?;
+    Ok(keys.len() / size_of::<gp_live_key>())
 }

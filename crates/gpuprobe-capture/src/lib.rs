@@ -4,6 +4,7 @@
 //! attached; dropping it takes every probe out again.
 
 mod attach;
+mod batch;
 mod clock;
 mod counters;
 mod decode;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use attach::{Attached, Collect};
 pub use clock::Clock;
+pub use counters::Rows;
 pub use error::CaptureError;
 pub use machine::{Check, Verdict};
 pub use mapping_record::Mapped;

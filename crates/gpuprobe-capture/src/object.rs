@@ -1,7 +1,7 @@
 //! The loaded programs and everything attached through them.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ use libbpf_rs::{
 
 use crate::attach::{self, Attached, Collect};
 use crate::clock::Clock;
-use crate::counters;
+use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::machine::Verdict;
@@ -356,14 +356,14 @@ impl Capture {
         counters::allocations(&self.map("live")?)
     }
 
-    /// Takes the live allocations of a process that ended: what it held is gone.
-    pub fn release_memory(&self, process: ProcessKey) -> Result<u64, CaptureError> {
-        counters::release_memory(&self.map("live")?, &self.map("processes")?, process)
+    /// Takes out the rows of processes that ended: there is room for others at once.
+    pub fn take_rows(&self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
+        counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)
     }
 
-    /// Forgets a process that ended.
-    pub fn forget(&self, process: ProcessKey) -> Result<(), CaptureError> {
-        counters::forget(&self.map("counts")?, &self.map("processes")?, process)
+    /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
+    pub fn release_memory(&self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+        counters::release_memory(&self.map("live")?, ended)
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

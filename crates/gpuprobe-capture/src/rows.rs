@@ -36,7 +36,7 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
 /// What the function does to memory, and how many bytes that is.
 fn action(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
-    let counted = !matches!(roles.space, Some(Space::Array | Space::Vmm));
+    let counted = roles.space.is_none_or(|s| Space::COUNTED.contains(&s));
     row.space = roles.space.map_or(0, |s| s as u8);
     match f.class {
         Class::Alloc if counted && row.outs > 0 => {

@@ -51,6 +51,8 @@ causes! {
     LateAttach = "late_attach",
     /// processes that mapped a CUDA library and ended before it could be probed; all their calls are missing
     GoneBeforeAttach = "gone_before_attach",
+    /// ended processes shown for less than five minutes because too many had ended; totals keep what they did
+    ForgottenEarly = "forgotten_early",
 }
 
 impl LossCause {

@@ -64,6 +64,9 @@ impl Classic {
         if self.sections.launches || self.sections.copies {
             self.calls(&mut out, snapshot);
         }
+        if self.sections.memory {
+            unexplained(&mut out, snapshot);
+        }
         losses(&mut out, snapshot);
         out.push_str(RULE);
         out.push('\n');
@@ -156,6 +159,19 @@ fn function(out: &mut String, f: &FunctionCounts) {
     line(out, format_args!("{text}, mean {}", duration(mean)));
 }
 
+/// Frees and allocations that do not fit what was seen before; nothing where all do.
+fn unexplained(out: &mut String, snapshot: &Snapshot) {
+    let (frees, replaced) = (snapshot.totals.unknown_frees, snapshot.totals.replaced);
+    if frees > 0 || replaced > 0 {
+        line(
+            out,
+            format_args!(
+                "frees of memory not seen allocated: {frees}, allocations where a free was missed: {replaced}"
+            ),
+        );
+    }
+}
+
 fn losses(out: &mut String, snapshot: &Snapshot) {
     for loss in snapshot.losses.iter().filter(|l| l.count > 0) {
         line(out, format_args!("lost {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
@@ -226,6 +242,19 @@ mod tests {
         classic.render(&snapshot([16].into_iter()));
         assert_eq!(addresses(&classic.render(&snapshot([].into_iter()))), ["0x0000000000000010: 0 Bytes"]);
         assert_eq!(addresses(&classic.render(&snapshot([16].into_iter()))), ["0x0000000000000010: 2 Bytes"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_one_line_and_only_then() {
+        let mut snapshot = snapshot([16].into_iter());
+        let says = |snapshot: &Snapshot| {
+            let block = Classic::new(Sections::ALL, 0).render(snapshot);
+            block.lines().find(|l| l.starts_with("frees of")).map(str::to_owned)
+        };
+        assert_eq!(says(&snapshot), None);
+        (snapshot.totals.unknown_frees, snapshot.totals.replaced) = (3, 1);
+        let line = "frees of memory not seen allocated: 3, allocations where a free was missed: 1";
+        assert_eq!(says(&snapshot).as_deref(), Some(line));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -12,8 +13,13 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use gpuprobe_analysis::Snapshot;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
-use tokio::sync::oneshot;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
 
 use crate::metrics::{Format, encode};
 
@@ -66,8 +72,29 @@ impl Drop for ServerHandle {
     }
 }
 
+/// What clients may take up.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Connections at once; more wait for one to end.
+    connections: usize,
+    /// How long a request may take to arrive.
+    request: Duration,
+    /// How long a connection may last. Each serves one request: a client that keeps it open would be cut in the middle
+    /// of a later one.
+    connection: Duration,
+}
+
+const LIMITS: Limits =
+    Limits { connections: 64, request: Duration::from_secs(5), connection: Duration::from_secs(60) };
+/// After a connection could not be accepted, as where there are no descriptors left.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
 /// Serves `/metrics`, `/healthz` and an index on a thread of its own.
 pub fn serve(listener: TcpListener, latest: Latest) -> Result<ServerHandle, HttpError> {
+    serve_within(LIMITS, listener, latest)
+}
+
+fn serve_within(limits: Limits, listener: TcpListener, latest: Latest) -> Result<ServerHandle, HttpError> {
     listener.set_nonblocking(true).map_err(HttpError::Listener)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(HttpError::Runtime)?;
@@ -77,7 +104,7 @@ pub fn serve(listener: TcpListener, latest: Latest) -> Result<ServerHandle, Http
     };
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
-        let server = runtime.spawn(async move { axum::serve(listener, router(latest)).await });
+        let server = runtime.spawn(accept(limits, listener, router(latest)));
         // an error means that the sender is gone, which is the sign to stop
         let _sign: Result<(), _> = runtime.block_on(stopped);
         server.abort();
@@ -87,6 +114,32 @@ pub fn serve(listener: TcpListener, latest: Latest) -> Result<ServerHandle, Http
     let thread = std::thread::Builder::new().name("http".to_owned()).spawn(work);
     let thread = thread.map_err(HttpError::Thread)?;
     Ok(ServerHandle { stop: Some(stop), thread: Some(thread) })
+}
+
+async fn accept(limits: Limits, listener: tokio::net::TcpListener, router: Router) {
+    let free = Arc::new(Semaphore::new(limits.connections));
+    // the semaphore is never closed
+    while let Ok(place) = Arc::clone(&free).acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        let answered = answer(limits, stream, router.clone());
+        tokio::spawn(async move {
+            answered.await;
+            drop(place);
+        });
+    }
+}
+
+/// Answers one request. A client that is too slow, or goes away, has itself to blame.
+async fn answer(limits: Limits, stream: TcpStream, router: Router) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    timeout(limits.connection, connection).await.ok();
 }
 
 fn router(latest: Latest) -> Router {

@@ -123,6 +123,20 @@ pub const METRICS: &[Metric] = &[
         "bytes",
     ),
     metric(
+        "gpuprobe_memory_replaced",
+        Kind::Counter,
+        PROCESS,
+        "Addresses allocated again while they were still live: their frees were missed.",
+        collect::replaced,
+    ),
+    metric(
+        "gpuprobe_memory_unknown_frees",
+        Kind::Counter,
+        PROCESS,
+        "Frees of memory whose allocation was not seen, as of what was allocated before the probes came.",
+        collect::unknown_frees,
+    ),
+    metric(
         "gpuprobe_events_lost",
         Kind::Counter,
         &["cause"],

@@ -11,7 +11,33 @@ fn check(name: &str, got: &str) {
     if std::env::var_os("GPUPROBE_BLESS").is_some() {
         std::fs::write(&path, got).expect(&path);
     }
-    assert_eq!(got, std::fs::read_to_string(&path).expect(&path), "{path}");
+    let expected = std::fs::read_to_string(&path).expect(&path);
+    if got != expected {
+        panic!("{path}: {}", first_difference(got, &expected));
+    }
+}
+
+/// The first line that differs; line ends count.
+fn first_difference(got: &str, expected: &str) -> String {
+    let mut lines = (got.split_inclusive('\n'), expected.split_inclusive('\n'));
+    for number in 1.. {
+        match (lines.0.next(), lines.1.next()) {
+            (None, None) => break,
+            (got, expected) if got == expected => {}
+            (got, expected) => {
+                let shown = |line: Option<&str>| line.map_or("nothing".to_owned(), |l| format!("{l:?}"));
+                return format!("line {number} is {}, not {}", shown(got), shown(expected));
+            }
+        }
+    }
+    "no difference".to_owned()
+}
+
+#[test]
+fn a_difference_is_told_by_its_first_line() {
+    assert_eq!(first_difference("a\nb\nc\n", "a\nx\nc\n"), r#"line 2 is "b\n", not "x\n""#);
+    assert_eq!(first_difference("a\n", "a\nb\n"), r#"line 2 is nothing, not "b\n""#);
+    assert_eq!(first_difference("a", "a\n"), r#"line 1 is "a", not "a\n""#);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The command line.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
@@ -45,7 +46,7 @@ pub(crate) enum Command {
     Guard(GuardArgs),
 }
 
-/// How probes are attached; the same for every command that attaches some.
+/// How calls are recorded; the same for every command that records some.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct AttachArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
@@ -85,11 +86,11 @@ pub(crate) struct DaemonArgs {
     /// Copies and their bandwidth
     #[arg(long)]
     pub(crate) bandwidth_util: bool,
-    /// Address for the metrics endpoint
-    #[arg(long, value_name = "ADDR", default_value = DEFAULT_METRICS_ADDR)]
+    /// Address for the metrics endpoint, as HOST:PORT
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
     /// Seconds between displays; 0 for none
-    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_DISPLAY_INTERVAL)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub(crate) display_interval: u64,
     /// Only this process, and what it forks (repeatable)
     #[arg(short = 'd', long = "pid", value_name = "PID")]
@@ -97,24 +98,42 @@ pub(crate) struct DaemonArgs {
     /// A library to watch besides those found on the host (repeatable)
     #[arg(short = 'p', long = "path", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    #[command(flatten)]
-    pub(crate) attach: AttachArgs,
+    /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
+    #[arg(long, value_name = "TIER")]
+    pub(crate) attach: Option<Tier>,
+    /// Most processes counted at once; each takes 240 bytes of kernel memory, 2 MB by default
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
+    pub(crate) max_processes: u32,
+    /// Most live allocations of all processes; each takes 16 bytes of kernel memory and 104 more while it is live: 17
+    /// to 126 MB by default
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = up_to(MOST_ALLOCATIONS))]
+    pub(crate) max_allocations: u32,
+    /// Most pairs of a process and a function counted at once; each takes 290 bytes of kernel memory per CPU, 3 MB per
+    /// CPU by default
+    #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
+    pub(crate) max_counters: u32,
+    /// Tell what was found, attached and skipped
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
 }
 
-const DEFAULT_METRICS_ADDR: &str = "0.0.0.0:9000";
-const DEFAULT_DISPLAY_INTERVAL: u64 = 5;
+const MOST_ROWS: i64 = 1 << 20;
+const MOST_ALLOCATIONS: i64 = 1 << 26;
 
-impl DaemonArgs {
-    /// Whether nothing at all was asked for.
-    pub(crate) fn is_default(&self) -> bool {
-        let named = self.memleak || self.cudatrace || self.bandwidth_util;
-        !named
-            && self.paths.is_empty()
-            && self.pids.is_empty()
-            && self.display_interval == DEFAULT_DISPLAY_INTERVAL
-            && self.metrics_addr.to_string() == DEFAULT_METRICS_ADDR
-            && self.attach.attach.is_none()
+/// A number of rows.
+fn up_to(most: i64) -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=most)
+}
+
+/// An address, or a name and a port; of a name with several addresses, the first.
+fn metrics_addr(text: &str) -> Result<SocketAddr, String> {
+    let example = "such as 127.0.0.1:9000 or localhost:9000";
+    let port = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    if port.is_none() {
+        return Err(format!("give a host and a port, {example}"));
     }
+    let mut found = text.to_socket_addrs().map_err(|e| format!("{e}: give another, {example}"))?;
+    found.next().ok_or_else(|| format!("this name has no address: give another, {example}"))
 }
 
 #[derive(Debug, Args)]
@@ -189,9 +208,38 @@ mod tests {
     #[test]
     fn the_daemons_flags_stand_alone() {
         let cli = parse(&["--memleak", "--display-interval", "3", "--metrics-addr", "127.0.0.1:0"]);
-        assert!(cli.command.is_none() && cli.daemon.memleak && !cli.daemon.is_default());
+        assert!(cli.command.is_none() && cli.daemon.memleak);
         assert_eq!(cli.daemon.display_interval, 3);
-        assert!(parse(&[]).daemon.is_default());
+    }
+
+    #[test]
+    fn the_metrics_address_may_be_a_name() {
+        let of = |text: &str| parse(&["--metrics-addr", text]).daemon.metrics_addr;
+        assert_eq!(of("[::1]:80"), "[::1]:80".parse().unwrap());
+        assert!(of("localhost:9000").ip().is_loopback() && of("localhost:9000").port() == 9000);
+        for wrong in ["localhost", ":", "1.2.3.4:65536", "no such host:80", ""] {
+            let error = metrics_addr(wrong).unwrap_err();
+            assert!(error.contains("127.0.0.1:9000") && error.lines().count() == 1, "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_tables_of_a_daemon_have_bounds_and_its_ring_none() {
+        let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
+        assert_eq!(
+            (daemon.max_processes, daemon.max_allocations, daemon.max_counters),
+            (9, 5_000_000, 10_240)
+        );
+        let defaults = gpuprobe_capture::CaptureConfig::default();
+        let daemon = parse(&["daemon"]);
+        let Some(Command::Daemon(daemon)) = daemon.command else { panic!("daemon") };
+        assert_eq!(
+            (daemon.max_processes, daemon.max_allocations, daemon.max_counters),
+            (defaults.process_entries, defaults.live_entries, defaults.count_entries)
+        );
+        for wrong in [["--max-counters", "0"], ["--max-processes", "x"], ["--buffer", "8"]] {
+            assert!(Cli::try_parse_from([&["gpuprobe"], &wrong[..]].concat()).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

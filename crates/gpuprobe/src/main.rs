@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Some(Command::Demo(args)) => cmd::demo::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::Guard(args)) => cmd::guard::run(&args),
-        None if cli.daemon.is_default() => {
+        None if std::env::args_os().len() <= 1 => {
             drop(Cli::command().print_help());
             Ok(2)
         }

@@ -14,7 +14,7 @@ pub(crate) enum Selection {
     /// The few that tell most, without those that the user does not want.
     Few { unwanted: Vec<Pattern> },
     /// What a daemon counts: the driver's functions of these classes.
-    Driver(&'static [Class]),
+    Driver(Vec<Class>),
 }
 
 impl Selection {

@@ -24,9 +24,15 @@ impl Daemon {
         Self::with(&["-p", &shown(library)])
     }
 
-    /// Starts one with these arguments.
+    /// Starts one with these arguments, that displays every second.
     pub fn with(args: &[&str]) -> Self {
-        let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "1"]);
+        Self::displaying(1, args)
+    }
+
+    /// Starts one with these arguments, that displays every so many seconds.
+    pub fn displaying(seconds: u32, args: &[&str]) -> Self {
+        let interval = format!("--display-interval={seconds}");
+        let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", &interval]);
         let mut talk = Talk::start(command.args(args));
         let address = until(LIMIT, "the daemon tells its address", || {
             let said = talk.stderr();

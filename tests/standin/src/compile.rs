@@ -107,6 +107,7 @@ impl Builder {
         }
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
         self.workload("driver_only", &["driver_only"], Link::Driver)?;
+        self.workload("hoarder", &["hoarder"], Link::Driver)?;
         self.workload("vmm", &["vmm"], Link::Driver)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
         self.workload("ledger", &ledger, Link::Runtime)?;

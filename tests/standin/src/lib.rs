@@ -19,6 +19,7 @@
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN` | fork and exec, one line per process |
+//! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
@@ -45,7 +46,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 14] = [
+pub const WORKLOADS: [&str; 15] = [
     "args",
     "capture",
     "constructor",
@@ -53,6 +54,7 @@ pub const WORKLOADS: [&str; 14] = [
     "demo",
     "driver_only",
     "forker",
+    "hoarder",
     "late_dlopen",
     "ledger",
     "ledger_static",

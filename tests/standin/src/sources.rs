@@ -13,6 +13,7 @@ sources! {
     "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
     "workloads/args.c", "workloads/args_print.h", "workloads/capture.c", "workloads/constructor.c", "workloads/crash.c",
     "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_only.c", "workloads/forker.c",
+    "workloads/hoarder.c",
     "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
     "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c",
     "workloads/static_runtime.c", "workloads/vmm.c",

@@ -2,6 +2,7 @@ use gpuprobe_event::LossCause;
 use gpuprobe_event::counters::Held;
 
 use super::*;
+use crate::ended::EndedProcess;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -28,7 +29,7 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         frees: 1,
         failed_frees: 5,
         unknown_frees: 7,
-        replaced: 0,
+        replaced: 1,
     }
 }
 
@@ -43,6 +44,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         memory,
         allocations: &[],
         processes: &exits.iter().map(info).collect(),
+        ended: &Ended::default(),
         losses: &losses,
         libraries: &[],
         now_ns: 1000 * SECOND,
@@ -89,9 +91,16 @@ fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
 fn memory_is_told_by_kind_and_summed_over_processes() {
     let snapshot = built(&[], &[memory(key(1)), memory(key(2))], &[]);
     let held = &snapshot.processes[1].memory.held;
-    assert_eq!(held.len(), Space::ALL.len());
+    assert_eq!(held.len(), Space::COUNTED.len(), "what is not counted is not told");
     assert_eq!(held[2], KindHeld { kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
-    let totals = MemoryTotals { allocations: 4, failed_allocations: 6, frees: 16, failed_frees: 10 };
+    let totals = MemoryTotals {
+        allocations: 4,
+        failed_allocations: 6,
+        frees: 16,
+        failed_frees: 10,
+        unknown_frees: 14,
+        replaced: 2,
+    };
     assert_eq!(snapshot.totals, totals);
 }
 
@@ -102,6 +111,43 @@ fn a_process_is_shown_for_five_minutes_after_its_end_and_its_totals_stay() {
     let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
     assert_eq!(pids, [2]);
     assert_eq!(snapshot.totals.allocations, 4);
+}
+
+#[test]
+fn kept_processes_are_shown_and_the_totals_never_fall() {
+    let mut ended = Ended::default();
+    let info = |at| ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at), ..ProcessInfo::default() };
+    for (tgid, at) in [(1, 10), (2, 20)] {
+        ended.keep(EndedProcess {
+            key: key(tgid),
+            info: info(at),
+            calls: vec![counts(key(tgid), function("cudaFree"), 3)],
+            memory: Some(memory(key(tgid))),
+        });
+    }
+    let snapshot = |ended: &Ended| {
+        Snapshot::build(&Inputs {
+            calls: &[counts(key(3), function("cudaFree"), 4)],
+            memory: &[memory(key(3))],
+            allocations: &[],
+            processes: &HashMap::new(),
+            ended,
+            losses: &Losses::default(),
+            libraries: &[],
+            now_ns: 30,
+            unix_seconds: 1.5,
+        })
+    };
+    let all = snapshot(&ended);
+    let shown: Vec<_> =
+        all.processes.iter().map(|p| (p.pid.0, p.exited_at_ns, p.functions[0].calls)).collect();
+    assert_eq!(shown, [(1, Some(10), 3), (2, Some(20), 3), (3, None, 4)]);
+    assert_eq!(all.processes[0].memory.held[2].live_bytes, 0);
+    assert_eq!(all.processes[0].memory.allocated_bytes, 8192);
+    ended.forget_old(KEPT_AFTER_EXIT_NS + 15);
+    let later = snapshot(&ended);
+    assert_eq!(later.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(later.totals, all.totals);
 }
 
 #[test]

@@ -70,6 +70,8 @@ impl Space {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Device, Self::Managed, Self::Pinned, Self::Pool, Self::Vmm, Self::Array];
+    /// Those whose live bytes are summed. The others are seen as calls only, so nothing is said of what is held.
+    pub const COUNTED: &'static [Self] = &[Self::Device, Self::Managed, Self::Pinned, Self::Pool];
 
     /// The word used in traces and metrics.
     pub fn as_str(self) -> &'static str {

@@ -71,6 +71,32 @@ fn dropping_the_handle_stops_it_even_with_a_client_that_waits() {
 }
 
 #[test]
+fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let limits = Limits { connections: 4, request: Duration::from_millis(300), ..LIMITS };
+    let _server = serve_within(limits, listener, Latest::default()).unwrap();
+    let slow = || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    let begun = Instant::now();
+    let streams: Vec<_> = (0..4).map(|_| slow()).collect();
+    assert_eq!(ask(address, "/healthz", "").1, "ok\n");
+    assert!(begun.elapsed() >= limits.request, "there was no place before");
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        // closed, or reset because of what was sent
+        assert!(
+            stream.read_to_end(&mut rest).is_ok_and(|_| !rest.starts_with(b"HTTP/1.1 200"))
+                || rest.is_empty()
+        );
+    }
+}
+
+#[test]
 fn the_accept_header_decides_the_format() {
     use Format::{OpenMetrics, Prometheus};
     let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\

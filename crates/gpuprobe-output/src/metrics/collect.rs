@@ -69,6 +69,14 @@ pub(super) fn freed(snapshot: &Snapshot, samples: &mut Samples) {
     each_memory(snapshot, samples, |process| process.memory.freed_bytes);
 }
 
+pub(super) fn replaced(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.replaced);
+}
+
+pub(super) fn unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.unknown_frees);
+}
+
 pub(super) fn lost(snapshot: &Snapshot, samples: &mut Samples) {
     for loss in &snapshot.losses {
         samples.number(&[loss.cause.as_str()], loss.count);

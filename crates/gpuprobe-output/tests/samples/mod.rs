@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_analysis::{Ended, Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
@@ -157,15 +157,17 @@ pub(crate) fn snapshot() -> Snapshot {
     };
     let mut losses = Losses::default();
     losses.add(LossCause::CountersFull, 5);
+    let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     Snapshot::build(&Inputs {
         calls: &calls,
-        memory: &[memory(train, held), memory(ended, held)],
+        memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
         processes: &HashMap::from([
             (train, info("a\"b\\c\nd", None)),
             (again, info("a\"b\\c\nd", None)),
             (ended, info("short", Some(1))),
         ]),
+        ended: &Ended::default(),
         losses: &losses,
         libraries: &[LibraryProbes {
             path: "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14".to_owned(),
@@ -198,6 +200,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },
             )]),
+            ended: &Ended::default(),
             losses: &Losses::default(),
             libraries: &[],
             now_ns: 10,

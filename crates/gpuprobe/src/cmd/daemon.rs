@@ -1,25 +1,26 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
-use std::collections::HashMap;
+mod processes;
+
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use gpuprobe_analysis::snapshot::KEPT_AFTER_EXIT_NS;
-use gpuprobe_analysis::{Inputs, LibraryProbes, ProcessInfo, Snapshot};
-use gpuprobe_capture::{Batch, CaptureConfig, Collect};
-use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Class, ProcessChange, Tgid};
+use gpuprobe_analysis::{Inputs, LibraryProbes, Snapshot};
+use gpuprobe_capture::{Capture, CaptureConfig, Collect};
+use gpuprobe_event::counters::Allocation;
+use gpuprobe_event::{Class, LossCause, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::notes::note;
-use crate::probes::{Probes, config};
+use crate::probes::Probes;
 use crate::select::Selection;
 use crate::signals::Signals;
 use crate::watch::Watch;
+use processes::Processes;
 
 /// How often counters are read and published.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
@@ -40,6 +41,9 @@ const EVERYTHING: &[Class] = &[
     Class::Context,
     Class::Module,
 ];
+const MEMORY: &[Class] = &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister];
+const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
+const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
@@ -48,15 +52,16 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     })?;
     let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
     let config = capture_config(args);
-    let probes = Probes::new(&config, Selection::Driver(classes), Collect::Count, args.attach.verbose)?;
+    let probes = Probes::new(&config, Selection::Driver(classes), Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
     let mut daemon = Daemon {
         probes,
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(),
-        processes: HashMap::new(),
+        processes: Processes::default(),
         latest: Latest::default(),
+        shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
     };
     for pid in &args.pids {
@@ -67,6 +72,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         daemon.probes.attach_file(path)?;
     }
     daemon.probes.attach_host();
+    if daemon.probes.capture.attached().next().is_none() {
+        note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
+    }
     daemon.publish()?;
     let server = serve(listener, daemon.latest.clone())?;
     note!("gpuprobe: metrics on http://{address}/metrics");
@@ -75,26 +83,28 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Counting sends no records of calls, so the ring for them is as small as it gets.
 fn capture_config(args: &DaemonArgs) -> CaptureConfig {
-    let only_targets = !args.pids.is_empty();
-    CaptureConfig { ring_bytes: 1 << 16, only_targets, ..config(&args.attach) }
+    CaptureConfig {
+        tier: args.attach,
+        only_targets: !args.pids.is_empty(),
+        // counting sends no records of calls, so the ring for them is as small as it gets
+        ring_bytes: 1 << 16,
+        live_entries: args.max_allocations,
+        count_entries: args.max_counters,
+        process_entries: args.max_processes,
+        ..CaptureConfig::default()
+    }
 }
 
 /// What is shown, and the functions that it takes. With no feature named, everything.
-fn features(args: &DaemonArgs) -> (Sections, &'static [Class]) {
-    let all = !(args.memleak || args.cudatrace || args.bandwidth_util);
-    let sections = Sections {
-        memory: all || args.memleak,
-        launches: all || args.cudatrace,
-        copies: all || args.bandwidth_util,
-    };
-    let classes: &[Class] = match (args.memleak, args.cudatrace, args.bandwidth_util) {
-        (true, false, false) => &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister],
-        (false, true, false) => &[Class::Launch, Class::GraphLaunch],
-        (false, false, true) => &[Class::Memcpy, Class::Memset],
-        _ => EVERYTHING,
-    };
+fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
+    let named = [(args.memleak, MEMORY), (args.cudatrace, LAUNCHES), (args.bandwidth_util, COPIES)];
+    let classes: Vec<Class> =
+        named.iter().filter(|(wanted, _)| *wanted).flat_map(|(_, classes)| *classes).copied().collect();
+    if classes.is_empty() {
+        return (Sections::ALL, EVERYTHING.to_vec());
+    }
+    let sections = Sections { memory: args.memleak, launches: args.cudatrace, copies: args.bandwidth_util };
     (sections, classes)
 }
 
@@ -102,8 +112,9 @@ struct Daemon {
     probes: Probes,
     signals: Signals,
     watch: Watch,
-    processes: HashMap<ProcessKey, ProcessInfo>,
+    processes: Processes,
     latest: Latest,
+    shows_memory: bool,
     classic: Classic,
 }
 
@@ -115,13 +126,16 @@ impl Daemon {
         loop {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
-            self.probes.capture.wait(&others, SNAPSHOT_EVERY.saturating_sub(published.elapsed()));
+            let snapshot_due = SNAPSHOT_EVERY.saturating_sub(published.elapsed());
+            let due = self.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            self.probes.capture.wait(&others, due);
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
             let batch = self.probes.take()?;
-            self.take(&batch)?;
+            self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
+            self.processes.settle(&self.probes.capture)?;
             self.watch.look(&mut self.probes);
             if published.elapsed() >= SNAPSHOT_EVERY {
                 published = Instant::now();
@@ -135,86 +149,73 @@ impl Daemon {
         }
     }
 
-    fn take(&mut self, batch: &Batch) -> Result<()> {
-        let now_ns = self.probes.capture.clock().elapsed_ns();
-        // first calls first: a process that ended in the same moment must not come to life again
-        for (key, process) in batch.first_calls.iter().chain(&batch.processes) {
-            match process.change {
-                ProcessChange::Start => {
-                    let info = ProcessInfo {
-                        name: process.process.to_string(),
-                        ns_pid: process.ns_pid,
-                        container: process.container.as_deref().map(str::to_owned),
-                        exited_at_ns: None,
-                    };
-                    self.processes.insert(*key, info);
-                }
-                // another program runs in this process: what the one before it held is gone
-                ProcessChange::Exec => {
-                    let before: Vec<_> =
-                        self.processes.keys().copied().filter(|k| k.tgid == key.tgid && k != key).collect();
-                    for key in before {
-                        self.ended(key, now_ns)?;
-                    }
-                }
-                ProcessChange::Exit => self.ended(*key, now_ns)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn ended(&mut self, key: ProcessKey, now_ns: u64) -> Result<()> {
-        let Some(info) = self.processes.get_mut(&key).filter(|i| i.exited_at_ns.is_none()) else {
-            return Ok(());
-        };
-        info.exited_at_ns = Some(now_ns);
-        self.probes.capture.release_memory(key)?;
-        Ok(())
-    }
-
     fn publish(&mut self) -> Result<()> {
-        let now_ns = self.probes.capture.clock().elapsed_ns();
-        self.forget_old(now_ns)?;
+        self.processes.forget_old(self.probes.capture.clock().elapsed_ns());
+        self.latest.publish(self.snapshot(&[])?);
+        Ok(())
+    }
+
+    /// Everything as it stands, with these allocations.
+    fn snapshot(&self, allocations: &[Allocation]) -> Result<Snapshot> {
         let capture = &self.probes.capture;
         let mut losses = capture.losses()?;
         self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
-        let libraries: Vec<_> = capture
-            .attached()
-            .map(|a| LibraryProbes {
-                path: a.path.display().to_string(),
-                attached: a.functions as u64,
-                skipped: a.skipped.len() as u64,
-                state: "attached".to_owned(),
-            })
-            .collect();
+        losses.add(LossCause::ForgottenEarly, self.processes.ended().forgotten_early());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let snapshot = Snapshot::build(&Inputs {
+        Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
             memory: &capture.memory()?,
-            allocations: &capture.allocations()?,
-            processes: &self.processes,
+            allocations,
+            processes: self.processes.infos(),
+            ended: self.processes.ended(),
             losses: &losses,
-            libraries: &libraries,
-            now_ns,
+            libraries: &libraries(capture),
+            now_ns: capture.clock().elapsed_ns(),
             unix_seconds: now.as_secs_f64(),
-        });
-        self.latest.publish(snapshot);
-        Ok(())
+        }))
     }
 
-    /// Counters stay a while after the end of their process, so that the last scrape sees them.
-    fn forget_old(&mut self, now_ns: u64) -> Result<()> {
-        let old = |info: &ProcessInfo| info.exited_at_ns.is_some_and(|at| now_ns - at > KEPT_AFTER_EXIT_NS);
-        let keys: Vec<_> = self.processes.iter().filter(|(_, info)| old(info)).map(|(key, _)| *key).collect();
-        for key in keys {
-            self.probes.capture.forget(key)?;
-            self.processes.remove(&key);
-        }
-        Ok(())
-    }
-
+    /// Allocations are read here and nowhere else: there may be a million of them, and metrics need only their sums.
     fn display(&mut self) -> Result<()> {
-        let text = self.classic.render(&self.latest.get());
+        let text = if self.shows_memory {
+            // those of ended processes would be shown as somebody's
+            self.processes.release(&self.probes.capture)?;
+            let allocations = self.probes.capture.allocations()?;
+            self.classic.render(&self.snapshot(&allocations)?)
+        } else {
+            self.classic.render(&self.latest.get())
+        };
         io::stdout().write_all(text.as_bytes()).context("cannot write the display")
+    }
+}
+
+fn libraries(capture: &Capture) -> Vec<LibraryProbes> {
+    let library = |a: &gpuprobe_capture::Attached| LibraryProbes {
+        path: a.path.display().to_string(),
+        attached: a.functions as u64,
+        skipped: a.skipped.len() as u64,
+        state: "attached".to_owned(),
+    };
+    capture.attached().map(library).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn of(words: &[&str]) -> (Sections, Vec<Class>) {
+        features(&Cli::try_parse_from([&["gpuprobe"], words].concat()).unwrap().daemon)
+    }
+
+    #[test]
+    fn features_named_together_take_the_functions_of_each_and_no_others() {
+        assert_eq!(of(&["-v"]), (Sections::ALL, EVERYTHING.to_vec()));
+        let (sections, classes) = of(&["--memleak", "--bandwidth-util"]);
+        assert_eq!(sections, Sections { memory: true, launches: false, copies: true });
+        assert_eq!(classes, [MEMORY, COPIES].concat());
+        assert_eq!(of(&["--cudatrace"]).1, LAUNCHES);
     }
 }

@@ -1,0 +1,220 @@
+//! Whole hashes of the kernel, read and emptied with few system calls.
+//!
+//! Not by the iterator of libbpf-rs: it takes a short batch for the last one, though the kernel returns short ones
+//! wherever the next bucket does not fit, and it cannot read per-CPU hashes.
+
+use std::os::fd::AsRawFd;
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapType, libbpf_sys};
+
+use crate::error::CaptureError;
+use crate::wire::{Wire, from_bytes};
+
+pub(crate) const READ: &str = "read a table of the kernel side";
+pub(crate) const WRITE: &str = "write a table of the kernel side";
+
+/// Room for the values of one batch; a per-CPU value of a large machine has tens of kilobytes.
+const BATCH_BYTES: usize = 4 << 20;
+/// More than a bucket ever holds, and no more than is worth a system call.
+const BATCH_ENTRIES: std::ops::RangeInclusive<usize> = 64..=8192;
+/// A kernel pads each CPU's value to this.
+const CPU_VALUE_ALIGN: usize = 8;
+
+/// Hands over every entry of a hash: the key and the value, or the values of all CPUs one after the other, each
+/// [`cpu_value_bytes`] long. What comes or goes meanwhile may be among them or not.
+pub(crate) fn each_entry(map: &impl MapCore, mut then: impl FnMut(&[u8], &[u8])) -> Result<(), CaptureError> {
+    let (key_bytes, value_bytes) = (map.key_size() as usize, value_bytes(map)?);
+    let mut take = |keys: &[u8], values: &[u8]| {
+        for (key, value) in keys.chunks_exact(key_bytes).zip(values.chunks_exact(value_bytes)) {
+            then(key, value);
+        }
+    };
+    if lookup_batches(map, value_bytes, &mut take)? { Ok(()) } else { one_by_one(map, take) }
+}
+
+/// The room that the value of one CPU takes.
+pub(crate) fn cpu_value_bytes(map: &impl MapCore) -> usize {
+    (map.value_size() as usize).next_multiple_of(CPU_VALUE_ALIGN)
+}
+
+fn is_per_cpu(map: &impl MapCore) -> bool {
+    map.map_type() == MapType::PercpuHash
+}
+
+fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
+    if !is_per_cpu(map) {
+        return Ok(map.value_size() as usize);
+    }
+    let cpus = libbpf_rs::num_possible_cpus().map_err(CaptureError::bpf("count the CPUs"))?;
+    Ok(cpu_value_bytes(map) * cpus)
+}
+
+/// Reads in batches; `false` where the kernel refuses to, and then nothing was handed over.
+fn lookup_batches(
+    map: &impl MapCore,
+    value_bytes: usize,
+    mut take: impl FnMut(&[u8], &[u8]),
+) -> Result<bool, CaptureError> {
+    let key_bytes = map.key_size() as usize;
+    let most = (BATCH_BYTES / value_bytes.max(1)).clamp(*BATCH_ENTRIES.start(), *BATCH_ENTRIES.end());
+    let (mut keys, mut values) = (vec![0_u8; most * key_bytes], vec![0_u8; most * value_bytes]);
+    // the kernel's note of where to go on: the number of a bucket
+    let (mut from, mut next) = (None::<u32>, 0_u32);
+    loop {
+        let mut count = most as u32;
+        let begin = from.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        // SAFETY: `keys` and `values` have room for `count` entries of this map, as the kernel lays them out; the
+        // notes are the four bytes that it reads and writes for a hash; null options are the defaults.
+        let failed = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                begin.cast(),
+                std::ptr::from_mut(&mut next).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                std::ptr::null(),
+            )
+        };
+        if failed != 0 && failed != -libc::ENOENT {
+            let source = libbpf_rs::Error::from_raw_os_error(-failed);
+            return if from.is_none() { Ok(false) } else { Err(CaptureError::Bpf { what: READ, source }) };
+        }
+        let count = count as usize;
+        take(&keys[..count * key_bytes], &values[..count * value_bytes]);
+        // the kernel has no more
+        if failed != 0 {
+            return Ok(true);
+        }
+        from = Some(next);
+    }
+}
+
+fn one_by_one(map: &impl MapCore, mut take: impl FnMut(&[u8], &[u8])) -> Result<(), CaptureError> {
+    // a key that goes while it is the last one read makes the kernel begin anew
+    let keys: std::collections::HashSet<_> = map.keys().take(map.max_entries() as usize).collect();
+    for key in keys {
+        let value = if is_per_cpu(map) {
+            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
+            values.map(|cpus| cpus.concat())
+        } else {
+            map.lookup(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))?
+        };
+        if let Some(value) = value {
+            take(&key, &value);
+        }
+    }
+    Ok(())
+}
+
+/// Deletes keys, which lie one after the other; those that are gone already are as good as deleted.
+pub(crate) fn delete_all(map: &impl MapCore, keys: &[u8]) -> Result<(), CaptureError> {
+    let key_bytes = map.key_size() as usize;
+    for some in keys.chunks(*BATCH_ENTRIES.end() * key_bytes) {
+        let count = (some.len() / key_bytes) as u32;
+        // a batch ends at the first key that is not there
+        if map.delete_batch(some, count, MapFlags::ANY, MapFlags::ANY).is_err() {
+            some.chunks_exact(key_bytes).try_for_each(|key| delete(map, key))?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes a key; one that is gone already is as good as deleted.
+fn delete(map: &impl MapCore, key: &[u8]) -> Result<(), CaptureError> {
+    match map.delete(key) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(CaptureError::Bpf { what: WRITE, source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Every entry of a hash with one value per key.
+pub(crate) fn entries<K: Wire, V: Wire>(map: &impl MapCore) -> Result<Vec<(K, V)>, CaptureError> {
+    let mut all = Vec::new();
+    each_entry(map, |key, value| all.push((from_bytes(key), from_bytes(value))))?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use libbpf_rs::MapHandle;
+    use libbpf_sys::bpf_map_create_opts;
+
+    use super::*;
+
+    /// A hash of numbers; `None` where this may not make one.
+    fn hash(kind: MapType, entries: u32) -> Option<MapHandle> {
+        let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
+        match MapHandle::create(kind, Some("gp_test"), 8, 8, entries, &options) {
+            Ok(map) => Some(map),
+            Err(error) => {
+                eprintln!("not tested: {error}");
+                None
+            }
+        }
+    }
+
+    fn all_of(
+        map: &MapHandle,
+        read: impl FnOnce(&MapHandle, &mut dyn FnMut(&[u8], &[u8])),
+    ) -> BTreeMap<u64, Vec<u8>> {
+        let mut all = BTreeMap::new();
+        read(map, &mut |key, value| {
+            let key = u64::from_ne_bytes(key.try_into().unwrap());
+            assert_eq!(all.insert(key, value.to_vec()), None, "{key} twice");
+        });
+        all
+    }
+
+    #[test]
+    fn batches_give_every_entry_once_and_so_does_reading_one_by_one() {
+        // more than some batches, and nearly as many as there is room for, so that buckets have several
+        const ENTRIES: u32 = 50_000;
+        let Some(map) = hash(MapType::Hash, ENTRIES) else { return };
+        for i in 0..u64::from(ENTRIES) {
+            map.update(&i.to_ne_bytes(), &(2 * i).to_ne_bytes(), MapFlags::ANY).unwrap();
+        }
+        let expected: BTreeMap<_, _> =
+            (0..u64::from(ENTRIES)).map(|i| (i, (2 * i).to_ne_bytes().to_vec())).collect();
+        let batched = all_of(&map, |map, take| {
+            assert!(
+                lookup_batches(map, 8, |keys, values| {
+                    keys.chunks_exact(8).zip(values.chunks_exact(8)).for_each(|(k, v)| take(k, v));
+                })
+                .unwrap()
+            );
+        });
+        assert!(batched == expected);
+        assert!(all_of(&map, |map, take| each_entry(map, take).unwrap()) == expected);
+        assert!(all_of(&map, |map, take| one_by_one(map, take).unwrap()) == expected);
+    }
+
+    #[test]
+    fn the_values_of_every_cpu_are_read_either_way() {
+        let Some(map) = hash(MapType::PercpuHash, 100) else { return };
+        let cpus = libbpf_rs::num_possible_cpus().unwrap() as u64;
+        for i in 0..100_u64 {
+            let values: Vec<_> = (0..cpus).map(|cpu| (i + cpu).to_ne_bytes().to_vec()).collect();
+            map.update_percpu(&i.to_ne_bytes(), &values, MapFlags::ANY).unwrap();
+        }
+        let value = |i: u64| (0..cpus).flat_map(|cpu| (i + cpu).to_ne_bytes()).collect::<Vec<_>>();
+        let expected: BTreeMap<_, _> = (0..100).map(|i| (i, value(i))).collect();
+        assert_eq!(all_of(&map, |map, take| each_entry(map, take).unwrap()), expected);
+        assert_eq!(all_of(&map, |map, take| one_by_one(map, take).unwrap()), expected);
+    }
+
+    #[test]
+    fn keys_that_are_gone_do_not_keep_others_from_being_deleted() {
+        let Some(map) = hash(MapType::Hash, 100) else { return };
+        let key = |i: u64| i.to_ne_bytes();
+        (0..10).for_each(|i| map.update(&key(i), &key(i), MapFlags::ANY).unwrap());
+        let keys = [3, 77, 4, 5].map(key).concat();
+        delete_all(&map, &keys).unwrap();
+        let left: Vec<_> = all_of(&map, |map, take| each_entry(map, take).unwrap()).into_keys().collect();
+        assert_eq!(left, [0, 1, 2, 6, 7, 8, 9]);
+    }
+}

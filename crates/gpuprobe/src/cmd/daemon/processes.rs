@@ -1,0 +1,260 @@
+//! The processes that a daemon knows: who runs, who has ended, and when the kernel's rows of these are taken out.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
+use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid};
+
+/// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
+/// has a few of them in each pass.
+const TAKE_EVERY: Duration = Duration::from_millis(100);
+/// So many ended processes do not wait for that time: new ones need their room.
+const MANY: usize = 256;
+/// The shortest time between two passes over the table of live allocations, which may be a hundred times larger.
+const RELEASE_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    /// Who runs, by pid: there is one program at a time.
+    running: HashMap<Tgid, ProcessKey>,
+    /// What is known of those that have rows in the kernel.
+    infos: HashMap<ProcessKey, ProcessInfo>,
+    /// Ended, with rows in the kernel's tables of counters and processes.
+    over: HashSet<ProcessKey>,
+    /// Ended, with allocations in the kernel's table of live memory.
+    holding: HashSet<ProcessKey>,
+    ended: Ended,
+    taken: Option<Instant>,
+    released: Option<Instant>,
+}
+
+/// How long until something may be done again.
+fn left(since: Option<Instant>, every: Duration) -> Duration {
+    since.map_or(Duration::ZERO, |since| every.saturating_sub(since.elapsed()))
+}
+
+impl Processes {
+    /// What is known of those that have rows in the kernel.
+    pub(crate) fn infos(&self) -> &HashMap<ProcessKey, ProcessInfo> {
+        &self.infos
+    }
+
+    /// Those that ended and have none any more.
+    pub(crate) fn ended(&self) -> &Ended {
+        &self.ended
+    }
+
+    /// Takes in what happened.
+    pub(crate) fn take(&mut self, batch: &Batch, now_ns: u64) {
+        let mut all: Vec<_> = batch.first_calls.iter().chain(&batch.processes).collect();
+        // the two are told apart from each other; what one process does is in the order of its times
+        all.sort_by_key(|(_, process)| process.at_ns);
+        for (key, process) in all {
+            self.change(*key, process, now_ns);
+        }
+    }
+
+    fn change(&mut self, key: ProcessKey, process: &ProcessEvent, now_ns: u64) {
+        match process.change {
+            ProcessChange::Start => {
+                self.end_others(key, now_ns);
+                self.running.insert(key.tgid, key);
+                self.infos.insert(key, info(process));
+            }
+            // another program runs in this process: what the one before it held is gone
+            ProcessChange::Exec => self.end_others(key, now_ns),
+            ProcessChange::Exit => {
+                // its start may have been lost; its rows are there all the same
+                self.infos.entry(key).or_insert_with(|| info(process));
+                self.end(key, now_ns);
+            }
+        }
+    }
+
+    /// Whoever had this pid before has ended, also where that was not told.
+    fn end_others(&mut self, key: ProcessKey, now_ns: u64) {
+        if let Some(before) = self.running.get(&key.tgid).copied().filter(|before| *before != key) {
+            self.end(before, now_ns);
+        }
+    }
+
+    fn end(&mut self, key: ProcessKey, now_ns: u64) {
+        if self.running.get(&key.tgid) == Some(&key) {
+            self.running.remove(&key.tgid);
+        }
+        if let Some(info) = self.infos.get_mut(&key) {
+            info.exited_at_ns.get_or_insert(now_ns);
+            self.over.insert(key);
+        }
+    }
+
+    /// How long [`Processes::settle`] can wait; `None` where there is nothing for it to do.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.take_due().into_iter().chain(self.release_due()).min()
+    }
+
+    fn take_due(&self) -> Option<Duration> {
+        match self.over.len() {
+            0 => None,
+            MANY.. => Some(Duration::ZERO),
+            _ => Some(left(self.taken, TAKE_EVERY)),
+        }
+    }
+
+    fn release_due(&self) -> Option<Duration> {
+        (!self.holding.is_empty()).then(|| left(self.released, RELEASE_EVERY))
+    }
+
+    /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
+    pub(crate) fn settle(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+        if self.take_due() == Some(Duration::ZERO) {
+            let rows = capture.take_rows(&self.over)?;
+            self.keep(rows);
+            self.taken = Some(Instant::now());
+        }
+        if self.release_due() == Some(Duration::ZERO) {
+            self.release(capture)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the allocations of ended processes out of the kernel now.
+    pub(crate) fn release(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+        if !self.holding.is_empty() {
+            capture.release_memory(&self.holding)?;
+            self.holding.clear();
+            self.released = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Keeps the last rows of those that are over.
+    fn keep(&mut self, rows: Rows) {
+        let mut ended: HashMap<ProcessKey, EndedProcess> = HashMap::new();
+        for key in self.over.drain() {
+            let info = self.infos.remove(&key).unwrap_or_default();
+            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None });
+        }
+        for row in rows.calls {
+            if let Some(process) = ended.get_mut(&row.process) {
+                process.calls.push(row);
+            }
+        }
+        for row in rows.memory {
+            if row.held.iter().any(|held| held.live_allocations > 0) {
+                self.holding.insert(row.process);
+            }
+            if let Some(process) = ended.get_mut(&row.process) {
+                process.memory = Some(row);
+            }
+        }
+        let mut ended: Vec<_> = ended.into_values().collect();
+        ended.sort_by_key(|p| (p.info.exited_at_ns, p.key));
+        ended.into_iter().for_each(|process| self.ended.keep(process));
+    }
+
+    /// Forgets those that ended long ago.
+    pub(crate) fn forget_old(&mut self, now_ns: u64) {
+        self.ended.forget_old(now_ns);
+    }
+}
+
+fn info(process: &ProcessEvent) -> ProcessInfo {
+    ProcessInfo {
+        name: process.process.to_string(),
+        ns_pid: process.ns_pid,
+        container: process.container.as_deref().map(str::to_owned),
+        exited_at_ns: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tid;
+    use gpuprobe_event::counters::{CallCounts, Held, LATENCY_BUCKETS, ProcessMemory};
+    use gpuprobe_event::{FunctionId, Space};
+
+    use super::*;
+
+    fn event(change: ProcessChange, tgid: u32, instance: u64, at_ns: u64) -> (ProcessKey, ProcessEvent) {
+        let event = ProcessEvent {
+            id: 0,
+            at_ns,
+            change,
+            tgid: Tgid(tgid),
+            tid: Tid(tgid),
+            process: "app".into(),
+            parent: None,
+            ns_pid: None,
+            container: None,
+            exit_status: None,
+        };
+        (ProcessKey { tgid: Tgid(tgid), instance }, event)
+    }
+
+    fn rows(keys: &[ProcessKey], live: u64) -> Rows {
+        let call = |&process| CallCounts {
+            process,
+            function: FunctionId(1),
+            calls: 7,
+            errors: 0,
+            bytes: 0,
+            total_ns: 0,
+            latency: [0; LATENCY_BUCKETS],
+        };
+        let memory = |&process| ProcessMemory {
+            process,
+            held: [Held { live_bytes: live, live_allocations: live }; Space::ALL.len()],
+            allocated_bytes: 0,
+            freed_bytes: 0,
+            allocations: 1,
+            failed_allocations: 0,
+            frees: 0,
+            failed_frees: 0,
+            unknown_frees: 0,
+            replaced: 0,
+        };
+        Rows { calls: keys.iter().map(call).collect(), memory: keys.iter().map(memory).collect() }
+    }
+
+    #[test]
+    fn what_comes_in_two_lists_is_taken_in_the_order_of_its_times() {
+        use ProcessChange::{Exec, Exit, Start};
+        let mut processes = Processes::default();
+        // a program executes another, whose first call comes in the other list; the second ends too
+        let batch = Batch {
+            processes: vec![event(Start, 5, 1, 10), event(Exec, 5, 2, 20), event(Exit, 5, 2, 40)],
+            first_calls: vec![event(Start, 5, 2, 30)],
+            ..Batch::default()
+        };
+        processes.take(&batch, 100);
+        assert_eq!(processes.over.len(), 2);
+        assert!(processes.running.is_empty());
+        assert!(processes.infos.values().all(|i| i.exited_at_ns == Some(100)));
+    }
+
+    #[test]
+    fn a_pid_used_again_ends_who_had_it_and_an_exit_without_a_start_counts() {
+        use ProcessChange::{Exit, Start};
+        let mut processes = Processes::default();
+        let start = Batch {
+            processes: vec![event(Start, 5, 1, 10), event(Start, 5, 9, 20), event(Exit, 6, 1, 30)],
+            ..Batch::default()
+        };
+        processes.take(&start, 100);
+        let (first, second, unknown) =
+            (event(Start, 5, 1, 0).0, event(Start, 5, 9, 0).0, event(Exit, 6, 1, 0).0);
+        assert_eq!(processes.over, HashSet::from([first, unknown]));
+        assert_eq!(processes.running[&Tgid(5)], second);
+        assert_eq!(processes.due(), Some(Duration::ZERO));
+
+        processes.keep(rows(&[first], 3));
+        assert_eq!(processes.holding, HashSet::from([first]), "only who holds something is looked for");
+        let kept: Vec<_> = processes.ended().iter().map(|p| (p.key, p.calls[0].calls)).collect();
+        assert_eq!(kept, [(first, 7)], "who did nothing is not kept");
+        assert_eq!(processes.infos().keys().collect::<Vec<_>>(), [&second]);
+    }
+}

@@ -1,0 +1,214 @@
+//! A daemon on a busy host: very many allocations, very many short processes, small tables, and its command line.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{finish, gpuprobe, shown, until};
+use gpuprobe_e2e::recording::{counts_of, number, pid_of};
+use gpuprobe_e2e::{Talk, alone, needs, places};
+use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_standin::Cuda;
+use nix::sys::signal::Signal;
+
+const FRESH: Duration = Duration::from_secs(10);
+const CALLS: &str = "gpuprobe_calls_total";
+const LIVE: &str = "gpuprobe_memory_live_allocations";
+
+/// Stand-ins that nobody else uses, and a daemon with these arguments that watches them.
+fn watched(workload: &str, args: &[&str]) -> (tempfile::TempDir, Daemon) {
+    watched_every(1, workload, args)
+}
+
+/// Likewise, with its display every so many seconds.
+fn watched_every(seconds: u32, workload: &str, args: &[&str]) -> (tempfile::TempDir, Daemon) {
+    let folder = places::folder();
+    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", workload]);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let daemon = Daemon::displaying(seconds, &[&["-p", &library], args].concat());
+    (folder, daemon)
+}
+
+fn lost(metrics: &Metrics, cause: &str) -> u64 {
+    metrics.samples("gpuprobe_events_lost_total").find(|(l, _)| l["cause"] == cause).unwrap().1
+}
+
+/// Runs a program many times, several at once.
+fn run_many(program: &Path, times: usize) {
+    const AT_ONCE: usize = 8;
+    thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            scope.spawn(move || {
+                for _ in (worker..times).step_by(AT_ONCE) {
+                    let status = Command::new(program).stdout(Stdio::null()).status().unwrap();
+                    assert!(status.success());
+                }
+            });
+        }
+    });
+}
+
+/// What a metric says of every process named so, by another label.
+fn summed(metrics: &Metrics, name: &str, process: &str, label: &str) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for (labels, n) in metrics.samples(name).filter(|(l, _)| l["process"] == process) {
+        *sums.entry(labels.get(label).cloned().unwrap_or_default()).or_default() += n;
+    }
+    sums
+}
+
+fn resident_kilobytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+}
+
+/// Time on CPUs, in clock ticks: hundredths of a second.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    after_name.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn thousands_of_short_processes_lose_nothing() {
+    const TIMES: usize = 2000;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, mut daemon) = watched("driver_only", &[]);
+    // a name of its own: a daemon sees the whole host, and others may run the same program
+    let name = format!("short{}", std::process::id());
+    let program = folder.path().join(&name);
+    fs::rename(folder.path().join("driver_only"), &program).unwrap();
+    let printed = finish(&mut Command::new(&program)).json().remove(0);
+    run_many(&program, TIMES - 1);
+    let mut expected = counts_of(&printed["calls"]);
+    expected.retain(|name, _| {
+        let f = catalogue().lookup(Api::Driver, None, name).unwrap();
+        !f.hot && counted(f.class)
+    });
+    expected.values_mut().for_each(|n| *n *= TIMES as u64);
+    let metrics = daemon.until(FRESH, "every process has ended", |m| {
+        summed(m, CALLS, &name, "function") == expected && summed(m, LIVE, &name, "kind").is_empty()
+    });
+    assert_eq!(summed(&metrics, CALLS, &name, "pid").len(), TIMES);
+    for cause in ["counters_full", "processes_full", "live_full", "ring_full", "forgotten_early"] {
+        assert_eq!(lost(&metrics, cause), 0, "{cause}");
+    }
+    let allocations = TIMES as u64 * counts_of(&printed["calls"])["cuMemAlloc_v2"];
+    let total = until(FRESH, "the total of all", || {
+        let lines = daemon.talk.printed();
+        lines.iter().rev().find_map(|l| l.strip_prefix("num_successful_mallocs:")?.trim().parse::<u64>().ok())
+    });
+    assert!(total >= allocations, "{total} of {allocations}");
+    let resident = resident_kilobytes(daemon.talk.pid());
+    println!("{TIMES} processes: {resident} kB resident");
+    assert!(resident < 300_000, "{resident} kB");
+}
+
+/// What a daemon with no feature named counts.
+fn counted(class: Class) -> bool {
+    use Class::{Alloc, Context, Free, Launch, Memcpy, Memset, Module, Sync};
+    matches!(class, Alloc | Free | Memcpy | Memset | Launch | Sync | Context | Module)
+}
+
+#[test]
+fn very_many_allocations_cost_little_and_their_end_is_quick() {
+    const MANY: &str = "400000";
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, mut daemon) = watched_every(5, "hoarder", &[]);
+    let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg(MANY));
+    let pid = pid_of(&hoarder.json());
+    let holds = |m: &Metrics| m.by(LIVE, pid, "kind").get("device").is_some_and(|n| n.to_string() == MANY);
+    daemon.until(FRESH, "what it holds", holds);
+    let (begun, before) = (Instant::now(), ticks(daemon.talk.pid()));
+    thread::sleep(Duration::from_secs(5));
+    let share = (ticks(daemon.talk.pid()) - before) as f64 / begun.elapsed().as_secs_f64();
+    println!("{MANY} allocations: {share:.1} % of a core");
+    assert!(share < 15.0, "{share:.1} % of a core");
+    let rest = "\tand 399000 more: 204288000 Bytes".to_owned();
+    until(FRESH, "the display of all of them", || daemon.talk.printed().contains(&rest).then_some(()));
+    hoarder.go_on();
+    assert_eq!(hoarder.end(), 0);
+    daemon.until(FRESH, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    let start = Instant::now();
+    daemon.talk.signal(Signal::SIGTERM);
+    assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
+    assert!(start.elapsed() < Duration::from_secs(2), "it took {:?} to end", start.elapsed());
+}
+
+#[test]
+fn the_tables_are_as_large_as_was_asked_for() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, daemon) = watched("hoarder", &["--max-allocations", "100", "--max-processes", "64"]);
+    let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg("250"));
+    let printed = hoarder.json();
+    let pid = pid_of(&printed);
+    let metrics = daemon.until(FRESH, "the table is full", |m| lost(m, "live_full") > 0);
+    assert_eq!(metrics.by(LIVE, pid, "kind")["device"], 100);
+    assert_eq!(lost(&metrics, "live_full"), 150);
+    assert_eq!(
+        metrics.of("gpuprobe_memory_allocated_bytes_total", pid),
+        Some(number(&printed["live_bytes"]))
+    );
+    let kinds: Vec<_> = metrics.by(LIVE, pid, "kind").into_keys().collect();
+    assert_eq!(kinds, ["device", "managed", "pinned", "pool"], "kinds that are not counted are not told");
+    for name in ["gpuprobe_memory_replaced_total", "gpuprobe_memory_unknown_frees_total"] {
+        assert_eq!(metrics.of(name, pid), Some(0), "{name}");
+    }
+    hoarder.go_on();
+    assert_eq!(hoarder.end(), 0);
+    daemon.until(FRESH, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    // its allocations leave the table within a second, and then there is room again for the next
+    thread::sleep(Duration::from_millis(1500));
+    let mut next = Talk::start(Command::new(folder.path().join("hoarder")).arg("90"));
+    let pid = pid_of(&next.json());
+    let metrics = daemon.until(FRESH, "the next", |m| m.by(LIVE, pid, "kind").get("device") == Some(&90));
+    assert_eq!(lost(&metrics, "live_full"), 150);
+    next.go_on();
+    assert_eq!(next.end(), 0);
+}
+
+#[test]
+fn features_named_together_attach_what_each_of_them_needs() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, daemon) = watched("driver_only", &["--memleak", "--cudatrace"]);
+    let printed = finish(&mut Command::new(folder.path().join("driver_only"))).json().remove(0);
+    let pid = pid_of(&printed);
+    let metrics = daemon.until(FRESH, "its calls", |m| !m.by(CALLS, pid, "function").is_empty());
+    let functions: Vec<_> = metrics.by(CALLS, pid, "function").into_keys().collect();
+    assert_eq!(functions, ["cuLaunchKernel", "cuMemAlloc_v2", "cuMemFree_v2"]);
+}
+
+#[test]
+fn flags_with_their_default_values_start_a_daemon_and_none_at_all_print_help() {
+    let bare = finish(&mut gpuprobe(&[]));
+    assert_eq!(bare.status, 2);
+    assert!(bare.stdout.contains("Usage:"), "{}", bare.stdout);
+    if !needs::bpf() {
+        return;
+    }
+    let mut daemon = Talk::start(&mut gpuprobe(&["--metrics-addr", "localhost:0", "-v"]));
+    until(FRESH, "the daemon listens", || {
+        assert!(!daemon.has_ended(), "{}", daemon.stderr());
+        daemon.stderr().contains("metrics on http://").then_some(())
+    });
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.end(), 0);
+}
