@@ -13,7 +13,7 @@ use gpuprobe_event::{
 };
 
 use crate::clock::Clock;
-use crate::object::Hold;
+use crate::news::Hold;
 use crate::wire::{from_bytes, gp_call, gp_process_record, number};
 
 /// What one record of the control ring says.

@@ -4,109 +4,22 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
-use libbpf_rs::{
-    Link, Map, MapCore, MapFlags, MapInfo, Object, ObjectBuilder, OpenObject, PrintLevel, RingBuffer,
-    RingBufferBuilder,
-};
+use gpuprobe_event::{LossCause, Losses, ProcessChange, Tgid};
+use libbpf_rs::{Link, Map, MapCore, MapFlags, MapInfo, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
-use crate::machine::Verdict;
-use crate::support::{Support, Tier, support, version_of};
+use crate::load::{CaptureConfig, check, load};
+use crate::news::{Answer, Batch, Hold};
+use crate::support::{Tier, support};
 use crate::targets::TargetIds;
-use crate::wire::{OBJECT, as_bytes, gp_config, number};
-
-/// What to load, and how large.
-#[derive(Clone, Debug)]
-pub struct CaptureConfig {
-    /// The attach tier; the best there is when `None`.
-    pub tier: Option<Tier>,
-    /// Watch only the processes named by [`Capture::add_target`], and what they fork.
-    pub only_targets: bool,
-    /// Stop targets while libraries are mapped, until [`Batch::holds`] has been answered.
-    pub hold: bool,
-    /// Size of the ring buffer for calls: a power of two times the page size.
-    pub ring_bytes: u32,
-    /// How many live allocations are kept.
-    pub live_entries: u32,
-    /// How many (process, function) pairs are counted.
-    pub count_entries: u32,
-    /// How many processes are kept.
-    pub process_entries: u32,
-}
-
-impl Default for CaptureConfig {
-    fn default() -> Self {
-        Self {
-            tier: None,
-            only_targets: false,
-            hold: false,
-            ring_bytes: 64 << 20,
-            live_entries: 1 << 20,
-            count_entries: 10_240,
-            process_entries: 8_192,
-        }
-    }
-}
-
-/// What came since the last look.
-#[derive(Debug, Default)]
-pub struct Batch {
-    /// Processes that began, changed their program or ended, with the keys of their counters.
-    pub processes: Vec<(ProcessKey, ProcessEvent)>,
-    /// Calls.
-    pub calls: Vec<Event>,
-    /// Processes that wait for their probes.
-    pub holds: Vec<Hold>,
-    /// First calls of processes that were told of before: their counters begin.
-    pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
-}
-
-/// How far user space is with a process that waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Answer {
-    /// It will be dealt with; without this it does not wait long.
-    Seen = 0,
-    /// It must stop, for probes cannot be attached while it waits; it asks again when it has.
-    Stop = 1,
-    /// It may go on. One that is stopped needs SIGCONT as well.
-    GoOn = 2,
-}
-
-/// A process that waits until what it has mapped is probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// Which process.
-    pub tgid: Tgid,
-    /// It has been stopped by a signal, and needs SIGCONT to go on.
-    pub stopped: bool,
-    /// It waits in a way that lets probes be attached; otherwise it has to be told to stop first.
-    pub may_attach: bool,
-    /// Nothing but its program and its loader is mapped yet.
-    pub at_exec: bool,
-    pub(crate) ticket: u32,
-}
-
-impl Batch {
-    /// Everything that happened, in the order in which it was over.
-    pub fn into_events(self) -> Vec<Event> {
-        let mut events = self.calls;
-        events.extend(self.processes.into_iter().map(|(_, process)| Event::Process(process)));
-        // threads send in the order in which their calls end, so this is nearly sorted and costs little
-        events.sort_by_key(happened_at);
-        events
-    }
-}
 
 /// Calls that are taken out of the ring in one go.
 const MOST_CALLS_AT_ONCE: usize = 1 << 16;
@@ -266,13 +179,13 @@ impl Capture {
     }
 
     /// A descriptor that becomes readable when there is something urgent.
-    pub fn control_fd(&self) -> BorrowedFd<'_> {
+    fn control_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor belongs to the ring buffer, which lives as long as the borrow of self.
         unsafe { BorrowedFd::borrow_raw(self.control.epoll_fd()) }
     }
 
     /// Likewise for calls.
-    pub fn calls_fd(&self) -> BorrowedFd<'_> {
+    fn calls_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: as for `control_fd`.
         unsafe { BorrowedFd::borrow_raw(self.calls.epoll_fd()) }
     }
@@ -369,122 +282,6 @@ impl Capture {
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
     }
-}
-
-/// When an event was over, for those that take time.
-fn happened_at(event: &Event) -> u64 {
-    match event {
-        Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
-        Event::Process(process) => process.at_ns,
-        Event::Loss(loss) => loss.at_ns,
-    }
-}
-
-/// Privileges and kernel, in the order in which a person would have to mend them.
-fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> {
-    // bpf_loop
-    const OLDEST: (u32, u32) = (5, 17);
-    if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
-        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.17" });
-    }
-    if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
-        return Err(match bad.name {
-            "capabilities" => CaptureError::NotPermitted,
-            name => CaptureError::Forbidden { name, found: bad.found.clone() },
-        });
-    }
-    if !support.has_btf() {
-        return Err(CaptureError::NoBtf);
-    }
-    match forced {
-        None => support.best_tier().ok_or(CaptureError::NoBtf),
-        Some(tier) => match support.lacks(tier) {
-            None => Ok(tier),
-            Some(feature) => {
-                Err(CaptureError::TierMissing { tier, missing: format!("it has no {}", feature.name) })
-            }
-        },
-    }
-}
-
-/// What libbpf said, kept so that a failure can tell its reason.
-static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
-
-fn keep_what_libbpf_says(_level: PrintLevel, text: String) {
-    const KEPT: usize = 1 << 20;
-    if let Ok(mut said) = LIBBPF_SAID.lock()
-        && said.len() < KEPT
-    {
-        said.push_str(&text);
-    }
-}
-
-fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
-    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_what_libbpf_says)));
-    let loaded = open(config, tier).and_then(OpenObject::load);
-    let said = LIBBPF_SAID.lock().map(|mut s| std::mem::take(&mut *s)).unwrap_or_default();
-    loaded.map_err(|source| CaptureError::Load { reason: reason(&said), source })
-}
-
-fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        match name.as_str() {
-            "calls" => map.set_max_entries(config.ring_bytes)?,
-            "live" => map.set_max_entries(config.live_entries)?,
-            "counts" => map.set_max_entries(config.count_entries)?,
-            "processes" => map.set_max_entries(config.process_entries)?,
-            name if name.ends_with(".rodata.config") => {
-                let value = gp_config {
-                    only_targets: config.only_targets.into(),
-                    hold: hold_mode(config.hold),
-                    wakeup_bytes: config.ring_bytes / 32,
-                    ..gp_config::default()
-                };
-                map.set_initial_value(as_bytes(&value))?;
-            }
-            _ => {}
-        }
-    }
-    let wanted: &[&str] = match tier {
-        Tier::Session => &["call_session"],
-        Tier::Multi => &["call_multi_entry", "call_multi_return"],
-        Tier::Perf => &["call_perf_entry", "call_perf_return"],
-    };
-    for mut program in object.progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        // a program that names what a kernel lacks must not be loaded there
-        let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
-        let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
-        let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
-        program.set_autoload(load);
-    }
-    Ok(object)
-}
-
-/// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.
-fn hold_mode(hold: bool) -> u8 {
-    let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-    match (hold, alone) {
-        (false, _) => number::HOLD_NOT,
-        (true, false) => number::HOLD_BY_WAITING,
-        (true, true) => number::HOLD_BY_STOPPING,
-    }
-}
-
-/// The last lines that say something, out of a verifier log that may be very long.
-fn reason(said: &str) -> String {
-    let telling = |line: &&str| {
-        let line = line.trim();
-        !line.is_empty()
-            && !line.contains("-- BEGIN")
-            && !line.contains("-- END")
-            && !line.starts_with("processed ")
-    };
-    let lines: Vec<_> = said.lines().filter(telling).collect();
-    let tail = &lines[lines.len().saturating_sub(6)..];
-    if tail.is_empty() { "no reason was given".to_owned() } else { tail.join("\n  ") }
 }
 
 fn ring(

@@ -178,7 +178,7 @@ mod tests {
         );
         expect("gp_hold_flags", &[HELD_STOPPED, HELD_POLITELY, HELD_AT_EXEC].map(u64::from));
         expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
-        use crate::object::Answer;
+        use crate::news::Answer;
         expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);
         expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
     }

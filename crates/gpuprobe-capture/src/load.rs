@@ -1,0 +1,212 @@
+//! From settings to loaded programs: what the machine allows, what is loaded and how large.
+
+use std::sync::Mutex;
+
+use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
+
+use crate::error::CaptureError;
+use crate::machine::Verdict;
+use crate::support::{Support, Tier, version_of};
+use crate::wire::{OBJECT, as_bytes, gp_config, number};
+
+/// What to load, and how large.
+#[derive(Clone, Debug)]
+pub struct CaptureConfig {
+    /// The attach tier; the best there is when `None`.
+    pub tier: Option<Tier>,
+    /// Watch only the processes named by [`Capture::add_target`], and what they fork.
+    pub only_targets: bool,
+    /// Stop targets while libraries are mapped, until [`Batch::holds`] has been answered.
+    pub hold: bool,
+    /// Size of the ring buffer for calls: a power of two times the page size.
+    pub ring_bytes: u32,
+    /// How many live allocations are kept.
+    pub live_entries: u32,
+    /// How many (process, function) pairs are counted.
+    pub count_entries: u32,
+    /// How many processes are kept.
+    pub process_entries: u32,
+}
+
+impl Default for CaptureConfig {
+    fn default() -> Self {
+        Self {
+            tier: None,
+            only_targets: false,
+            hold: false,
+            ring_bytes: 64 << 20,
+            live_entries: 1 << 20,
+            count_entries: 10_240,
+            process_entries: 8_192,
+        }
+    }
+}
+
+/// Privileges and kernel, in the order in which a person would have to mend them.
+pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> {
+    // bpf_loop
+    const OLDEST: (u32, u32) = (5, 17);
+    if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
+        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.17" });
+    }
+    if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
+        return Err(match bad.name {
+            "capabilities" => CaptureError::NotPermitted,
+            name => CaptureError::Forbidden { name, found: bad.found.clone() },
+        });
+    }
+    if !support.has_btf() {
+        return Err(CaptureError::NoBtf);
+    }
+    match forced {
+        None => support.best_tier().ok_or(CaptureError::NoBtf),
+        Some(tier) => match support.lacks(tier) {
+            None => Ok(tier),
+            Some(feature) => {
+                Err(CaptureError::TierMissing { tier, missing: format!("it has no {}", feature.name) })
+            }
+        },
+    }
+}
+
+/// What libbpf said, kept so that a failure can tell its reason.
+static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
+
+fn keep_what_libbpf_says(_level: PrintLevel, text: String) {
+    const KEPT: usize = 1 << 20;
+    if let Ok(mut said) = LIBBPF_SAID.lock()
+        && said.len() < KEPT
+    {
+        said.push_str(&text);
+    }
+}
+
+pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_what_libbpf_says)));
+    let loaded = open(config, tier).and_then(OpenObject::load);
+    let said = LIBBPF_SAID.lock().map(|mut s| std::mem::take(&mut *s)).unwrap_or_default();
+    loaded.map_err(|source| CaptureError::Load { reason: reason(&said), source })
+}
+
+fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
+    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            "calls" => map.set_max_entries(config.ring_bytes)?,
+            "live" => map.set_max_entries(config.live_entries)?,
+            "counts" => map.set_max_entries(config.count_entries)?,
+            "processes" => map.set_max_entries(config.process_entries)?,
+            name if name.ends_with(".rodata.config") => {
+                let value = gp_config {
+                    only_targets: config.only_targets.into(),
+                    hold: hold_mode(config.hold),
+                    wakeup_bytes: config.ring_bytes / 32,
+                    ..gp_config::default()
+                };
+                map.set_initial_value(as_bytes(&value))?;
+            }
+            _ => {}
+        }
+    }
+    let wanted: &[&str] = match tier {
+        Tier::Session => &["call_session"],
+        Tier::Multi => &["call_multi_entry", "call_multi_return"],
+        Tier::Perf => &["call_perf_entry", "call_perf_return"],
+    };
+    for mut program in object.progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        // a program that names what a kernel lacks must not be loaded there
+        let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
+        let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
+        let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
+        program.set_autoload(load);
+    }
+    Ok(object)
+}
+
+/// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.
+fn hold_mode(hold: bool) -> u8 {
+    let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    match (hold, alone) {
+        (false, _) => number::HOLD_NOT,
+        (true, false) => number::HOLD_BY_WAITING,
+        (true, true) => number::HOLD_BY_STOPPING,
+    }
+}
+
+/// The last lines that say something, out of a verifier log that may be very long.
+fn reason(said: &str) -> String {
+    let telling = |line: &&str| {
+        let line = line.trim();
+        !line.is_empty()
+            && !line.contains("-- BEGIN")
+            && !line.contains("-- END")
+            && !line.starts_with("processed ")
+    };
+    let lines: Vec<_> = said.lines().filter(telling).collect();
+    let tail = &lines[lines.len().saturating_sub(6)..];
+    if tail.is_empty() { "no reason was given".to_owned() } else { tail.join("\n  ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Check;
+    use crate::support::support;
+
+    /// This machine, as if it were another.
+    fn machine(kernel: &str, change: impl Fn(&mut Support)) -> Support {
+        let mut support = support();
+        support.kernel = kernel.to_owned();
+        support.checks = vec![Check { name: "capabilities", verdict: Verdict::Good, found: String::new() }];
+        support.features.iter_mut().for_each(|f| f.present = true);
+        change(&mut support);
+        support
+    }
+
+    fn refusal(support: &Support, forced: Option<Tier>) -> String {
+        check(support, forced).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_kernel_that_is_too_old_or_has_no_btf_is_named_with_what_is_needed() {
+        let old = refusal(&machine("5.10.0-28-amd64", |_| {}), None);
+        assert_eq!(old, "the kernel is 5.10.0-28-amd64, gpuprobe needs 5.17 or newer");
+        let no_btf = machine("6.1.0", |s| s.features.iter_mut().for_each(|f| f.present = false));
+        assert!(refusal(&no_btf, None).contains("CONFIG_DEBUG_INFO_BTF=y"));
+    }
+
+    #[test]
+    fn what_the_machine_forbids_is_told_before_anything_is_loaded() {
+        let unprivileged = machine("6.1.0", |s| s.checks[0].verdict = Verdict::Bad);
+        assert!(refusal(&unprivileged, None).contains("try sudo"));
+        let locked = machine("6.1.0", |s| {
+            s.checks.push(Check {
+                name: "lockdown",
+                verdict: Verdict::Bad,
+                found: "confidentiality".to_owned(),
+            });
+        });
+        assert_eq!(refusal(&locked, None), "lockdown forbids tracing: confidentiality");
+    }
+
+    #[test]
+    fn the_best_tier_is_taken_and_a_missing_one_refused() {
+        let all = machine("6.18.0", |_| {});
+        assert_eq!(check(&all, None).unwrap(), Tier::Session);
+        assert_eq!(check(&all, Some(Tier::Perf)).unwrap(), Tier::Perf);
+        let multi = machine("6.12.0", |s| {
+            s.features.iter_mut().filter(|f| f.name.contains("sessions")).for_each(|f| f.present = false);
+        });
+        assert_eq!(check(&multi, None).unwrap(), Tier::Multi);
+        assert!(refusal(&multi, Some(Tier::Session)).contains("it has no uprobe sessions"));
+    }
+
+    #[test]
+    fn the_verifiers_last_words_are_the_reason() {
+        let said = "-- BEGIN PROG LOAD LOG --\n0: (b7) r0 = 0\nR2 unbounded memory access\nprocessed 12 insns\n-- END\n";
+        assert_eq!(reason(said), "0: (b7) r0 = 0\n  R2 unbounded memory access");
+        assert_eq!(reason(""), "no reason was given");
+    }
+}
