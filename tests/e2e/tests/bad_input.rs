@@ -131,7 +131,7 @@ fn without_privileges_it_says_what_is_needed() {
     assert_told(&nobody(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
     let doctor = nobody(&["doctor"]);
     assert_eq!(doctor.status, 1);
-    assert!(doctor.stdout.contains("NOT enough"), "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("BAD     capabilities: CAP_BPF"), "{}", doctor.stdout);
 }
 
 #[test]
