@@ -127,11 +127,11 @@ fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>)
     let live: &[LiveAllocation] = if process.exited_at_ns.is_some() { &[] } else { &process.allocations };
     // sorted by address, so the rest lies above all that are listed
     let (listed, rest) = live.split_at(live.len().min(MOST_ADDRESSES));
-    let mut sizes: BTreeMap<u64, u64> = live.iter().map(|a| (a.ptr, a.bytes)).collect();
+    let mut sizes: BTreeMap<u64, u64> = listed.iter().map(|a| (a.ptr, a.bytes)).collect();
+    let is_live = |ptr: &u64| live.binary_search_by_key(ptr, |a| a.ptr).is_ok();
     // live ones go first; of those that are freed, as many as there is room for
     let room = MOST_ADDRESSES - listed.len();
-    let freed: Vec<u64> = known.into_iter().filter(|ptr| !sizes.contains_key(ptr)).take(room).collect();
-    sizes.retain(|ptr, _| rest.first().is_none_or(|first| *ptr < first.ptr));
+    let freed: Vec<u64> = known.into_iter().filter(|ptr| !is_live(ptr)).take(room).collect();
     sizes.extend(freed.into_iter().map(|ptr| (ptr, 0)));
     if sizes.is_empty() {
         return BTreeSet::new();
