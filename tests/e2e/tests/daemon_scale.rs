@@ -154,9 +154,17 @@ fn the_tables_are_as_large_as_was_asked_for() {
         return;
     }
     let _alone = alone();
-    let (folder, daemon) = watched("hoarder", &["--max-allocations", "100", "--max-processes", "64"]);
-    let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg("250"));
-    let printed = hoarder.json();
+    // only these processes: those of others would fill so small a table
+    let folder = places::folder();
+    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "hoarder"]);
+    let at = |name: &str| shown(folder.path().join(name));
+    let script = format!("read line; {0} 250; read line; {0} 90", at("hoarder"));
+    let mut shell = Talk::start(Command::new("sh").args(["-c", &script]));
+    let (pid, library) = (shell.pid().to_string(), at("libcuda.so.1"));
+    let sizes = ["--max-allocations", "100", "--max-processes", "64"];
+    let daemon = Daemon::with(&[&["-d", &pid, "-p", &library], &sizes[..]].concat());
+    shell.go_on();
+    let printed = shell.json();
     let pid = pid_of(&printed);
     let metrics = daemon.until(FRESH, "the table is full", |m| lost(m, "live_full") > 0);
     assert_eq!(metrics.by(LIVE, pid, "kind")["device"], 100);
@@ -170,17 +178,16 @@ fn the_tables_are_as_large_as_was_asked_for() {
     for name in ["gpuprobe_memory_replaced_total", "gpuprobe_memory_unknown_frees_total"] {
         assert_eq!(metrics.of(name, pid), Some(0), "{name}");
     }
-    hoarder.go_on();
-    assert_eq!(hoarder.end(), 0);
+    shell.go_on();
     daemon.until(FRESH, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
     // its allocations leave the table within a second, and then there is room again for the next
     thread::sleep(Duration::from_millis(1500));
-    let mut next = Talk::start(Command::new(folder.path().join("hoarder")).arg("90"));
-    let pid = pid_of(&next.json());
+    shell.go_on();
+    let pid = pid_of(&shell.json());
     let metrics = daemon.until(FRESH, "the next", |m| m.by(LIVE, pid, "kind").get("device") == Some(&90));
     assert_eq!(lost(&metrics, "live_full"), 150);
-    next.go_on();
-    assert_eq!(next.end(), 0);
+    shell.go_on();
+    assert_eq!(shell.end(), 0);
 }
 
 #[test]
