@@ -8,9 +8,9 @@ use object::pod::{self, Pod};
 use crate::error::Defect;
 use crate::file::RegularFile;
 
-/// No function or library that matters has a longer name; without a bound, a table of unterminated names
-/// would be searched to its end once for each symbol.
-const NAME_LIMIT: usize = 256;
+/// Names of C++ templates are longer than anybody would think; without a bound, a table of unterminated names would
+/// be searched to its end once for each symbol.
+const NAME_LIMIT: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -130,6 +130,37 @@ impl<'f> Elf<'f> {
             }
             segment.p_offset.get(LE).checked_add(within).filter(|&offset| offset < self.file.stamp.size)
         })
+    }
+
+    /// The inverse of [`Elf::code_offset`].
+    pub(crate) fn code_address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let loaded =
+                segment.p_type.get(LE) == elf::PT_LOAD && segment.p_flags.get(LE).contains(elf::PF_X);
+            let within = offset.checked_sub(segment.p_offset.get(LE))?;
+            (loaded && within < segment.p_filesz.get(LE))
+                .then(|| segment.p_vaddr.get(LE).wrapping_add(within))
+        })
+    }
+
+    /// What the linker named the file by, the same for every copy of it.
+    pub(crate) fn build_id(&self) -> Result<Option<Vec<u8>>, Defect> {
+        // name size, size, type, then the name and the id
+        let Some(note) = self.section(b".note.gnu.build-id")? else { return Ok(None) };
+        let size = note.get(4..8).map_or(0, |b| usize::from(b[0]));
+        let is_id = note.get(..4) == Some(&[4, 0, 0, 0]) && note.get(8..16) == Some(b"\x03\0\0\0GNU\0");
+        Ok(note.get(16..16 + size).filter(|id| is_id && !id.is_empty()).map(<[u8]>::to_vec))
+    }
+
+    /// The contents of a section; none where there is no such section, or it is compressed.
+    pub(crate) fn section(&self, name: &[u8]) -> Result<Option<Vec<u8>>, Defect> {
+        let Some(strings) = self.sections.get(self.section_names) else { return Ok(None) };
+        let strings = self.contents(strings, "the names of the sections")?;
+        let found = self.sections.iter().find(|s| string(&strings, s.sh_name.get(LE)) == Some(name));
+        let plain = |s: &&SectionHeader64<LE>| {
+            s.sh_type.get(LE) != elf::SHT_NOBITS && !s.sh_flags.get(LE).contains(elf::SHF_COMPRESSED)
+        };
+        found.filter(plain).map(|s| self.contents(s, "a section")).transpose()
     }
 
     fn section_of_type(&self, kind: elf::SectionType) -> Option<&SectionHeader64<LE>> {

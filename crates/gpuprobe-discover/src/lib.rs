@@ -17,6 +17,7 @@ mod maps;
 mod plan;
 mod point;
 mod process;
+mod symbolize;
 #[cfg(test)]
 mod testing;
 
@@ -30,3 +31,4 @@ pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};
 pub use process::of_pid;
+pub use symbolize::{Place, Symbolizer};

@@ -32,6 +32,22 @@ pub(crate) fn executable_files(text: &[u8]) -> Vec<Mapping> {
     mappings.filter(|mapping| seen.insert(mapping.file.clone())).collect()
 }
 
+/// The mapping of a file that an address lies in, and the offset in the file that it stands for.
+pub(crate) fn mapping_of(text: &[u8], address: u64) -> Option<(Mapping, u64)> {
+    text.split(|&b| b == b'\n').find_map(|line| {
+        let found = mapping(line)?;
+        let (start, end) = found.range.split_once('-')?;
+        let number = |text: &str| u64::from_str_radix(text, 16).ok();
+        let within = address.checked_sub(number(start)?)?;
+        if address >= number(end)? {
+            return None;
+        }
+        let offset = line.split(|&b| b == b' ').filter(|word| !word.is_empty()).nth(2)?;
+        let offset = number(std::str::from_utf8(offset).ok()?)?.checked_add(within)?;
+        Some((found, offset))
+    })
+}
+
 fn mapping(line: &[u8]) -> Option<Mapping> {
     let (range, rest) = word(line)?;
     let (permissions, rest) = word(rest)?;

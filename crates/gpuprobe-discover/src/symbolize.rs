@@ -1,0 +1,242 @@
+//! Addresses of processes to names: the function, demangled, and the line where debug information is.
+//!
+//! Files are read piece by piece, never mapped: a process that cuts its file short while it is looked at would
+//! otherwise end us.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use addr2line::{Context, demangle_auto};
+use gimli::{Dwarf, EndianRcSlice, LittleEndian, SectionId};
+
+use crate::elf::{Elf, Table};
+use crate::error::{Defect, DiscoverError};
+use crate::file::{FileId, RegularFile};
+use crate::maps::mapping_of;
+use crate::process::{open_mapped, read_maps};
+
+type Reader = EndianRcSlice<LittleEndian>;
+
+/// Files whose names are kept; beyond this many, all are read again.
+const FILE_LIMIT: usize = 256;
+/// Where distributions put debug information of stripped files, by build id.
+const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
+
+/// What an address is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The function, demangled.
+    pub function: String,
+    /// Bytes from its beginning.
+    pub offset: u64,
+    /// The file it is in.
+    pub module: PathBuf,
+    /// Source file and line, where debug information tells.
+    pub line: Option<(String, u32)>,
+}
+
+/// Copies of a file have the same build id; files without one are told apart by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    BuildId(Vec<u8>),
+    File(FileId),
+}
+
+/// Knows the names in files, each read once.
+#[derive(Default)]
+pub struct Symbolizer {
+    files: HashMap<Key, Rc<Names>>,
+    debug_folder: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Symbolizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Symbolizer").field("files", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl Symbolizer {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What an address of a process is; none where it lies in no file, or the file has no name for it.
+    pub fn name(&mut self, proc_root: &Path, pid: u32, address: u64) -> Result<Option<Place>, DiscoverError> {
+        let folder = proc_root.join(pid.to_string());
+        let Some((mapping, offset)) = mapping_of(&read_maps(&folder, pid)?, address) else { return Ok(None) };
+        let path = mapping.file.path.clone();
+        let Ok((file, _)) = open_mapped(&folder, &mapping) else { return Ok(None) };
+        let place = self.in_file(&file, &path, offset).map_err(|defect| defect.of(&path))?;
+        Ok(place)
+    }
+
+    fn in_file(&mut self, file: &RegularFile, path: &Path, offset: u64) -> Result<Option<Place>, Defect> {
+        let elf = Elf::parse(file)?;
+        let Some(address) = elf.code_address(offset) else { return Ok(None) };
+        let key = elf.build_id()?.map_or(Key::File(file.id), Key::BuildId);
+        if self.files.len() >= FILE_LIMIT {
+            self.files.clear();
+        }
+        let names = match self.files.get(&key) {
+            Some(names) => Rc::clone(names),
+            None => {
+                let names = Rc::new(Names::read(&elf, &key, self.debug_folder())?);
+                self.files.insert(key, Rc::clone(&names));
+                names
+            }
+        };
+        Ok(names.at(address).map(|(name, offset)| Place {
+            function: demangle_auto(name.into(), None).into_owned(),
+            offset,
+            module: path.to_owned(),
+            line: names.line(address),
+        }))
+    }
+
+    fn debug_folder(&self) -> &Path {
+        self.debug_folder.as_deref().unwrap_or(Path::new(DEBUG_FOLDER))
+    }
+}
+
+/// The names of one file.
+struct Names {
+    /// By address: where a function begins, its size and its name.
+    functions: Vec<(u64, u64, String)>,
+    lines: Option<Context<Reader>>,
+}
+
+impl Names {
+    fn read(elf: &Elf<'_>, key: &Key, debug_folder: &Path) -> Result<Self, Defect> {
+        let debug_file = match key {
+            Key::BuildId(id) => RegularFile::open(&debug_path(debug_folder, id)).ok(),
+            Key::File(_) => None,
+        };
+        // one that is damaged is as good as none
+        let debug = debug_file.as_ref().and_then(|file| Elf::parse(file).ok());
+        let mut functions = Vec::new();
+        for elf in [Some(elf), debug.as_ref()].into_iter().flatten() {
+            for table in [Table::Full, Table::Dynamic] {
+                let symbols = elf.symbols(table, &|_| true)?;
+                functions.extend(
+                    symbols.into_iter().filter(|s| s.is_function).map(|s| (s.address, s.size, s.name)),
+                );
+            }
+        }
+        functions.sort_unstable();
+        functions.dedup_by_key(|f| f.0);
+        let lines = [debug.as_ref(), Some(elf)].into_iter().flatten().find_map(lines);
+        Ok(Self { functions, lines })
+    }
+
+    /// The function that an address lies in.
+    fn at(&self, address: u64) -> Option<(&str, u64)> {
+        let after = self.functions.partition_point(|f| f.0 <= address);
+        let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        let within = address - start;
+        // hand-written functions may have no size; then the next symbol ends them
+        (*size == 0 || within < *size).then_some((name.as_str(), within))
+    }
+
+    fn line(&self, address: u64) -> Option<(String, u32)> {
+        let location = self.lines.as_ref()?.find_location(address).ok().flatten()?;
+        Some((location.file?.to_owned(), location.line?))
+    }
+}
+
+/// `ab/cdef.debug` for the id abcdef.
+fn debug_path(folder: &Path, id: &[u8]) -> PathBuf {
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let (first, rest) = hex.split_at(hex.len().min(2));
+    folder.join(first).join(format!("{rest}.debug"))
+}
+
+/// The line table of a file that has one and is not too large to be read.
+fn lines(elf: &Elf<'_>) -> Option<Context<Reader>> {
+    let load = |id: SectionId| -> Result<Reader, Defect> {
+        let bytes = elf.section(id.name().as_bytes())?.unwrap_or_default();
+        Ok(Reader::new(Rc::from(bytes), LittleEndian))
+    };
+    elf.section(b".debug_line").ok().flatten()?;
+    Context::from_dwarf(Dwarf::load(load).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_function_of_our_own_is_named_with_its_line() {
+        let address = a_function_of_our_own_is_named_with_its_line as *const () as u64;
+        let place = Symbolizer::new().name(Path::new("/proc"), std::process::id(), address).unwrap().unwrap();
+        assert!(place.function.contains("symbolize::tests::a_function_of_our_own"), "{}", place.function);
+        assert_eq!(place.offset, 0);
+        let (file, line) = place.line.expect("tests are built with line tables");
+        assert!(file.ends_with("symbolize.rs") && line > 100, "{file}:{line}");
+    }
+
+    /// A small C++ library, stripped into a folder of debug files or not.
+    fn library(folder: &Path, flags: &[&str]) -> PathBuf {
+        let (source, library) = (folder.join("source.cpp"), folder.join("lib.so"));
+        fs::write(&source, "namespace gpu { int scale(int a, float b) { return a + (int)b; } }\n").unwrap();
+        let built = Command::new("c++")
+            .args(["-shared", "-fPIC", "-O1", "-g", "-Wl,--build-id=sha1", "-o"])
+            .args([&library, &source])
+            .args(flags)
+            .status();
+        assert!(built.unwrap().success());
+        library
+    }
+
+    fn place_of(symbolizer: &mut Symbolizer, library: &Path) -> Option<Place> {
+        let file = RegularFile::open(library).unwrap();
+        let elf = Elf::parse(&file).unwrap();
+        let symbols = elf.symbols(Table::Dynamic, &|name| name == b"_ZN3gpu5scaleEif").unwrap();
+        let offset = elf.code_offset(symbols.first()?.address).unwrap();
+        symbolizer.in_file(&file, library, offset + 1).unwrap()
+    }
+
+    #[test]
+    fn names_are_demangled_and_lines_come_from_the_debug_file_of_a_stripped_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = library(folder.path(), &[]);
+        let whole = place_of(&mut Symbolizer::new(), &library).unwrap();
+        assert_eq!((whole.function.as_str(), whole.offset), ("gpu::scale(int, float)", 1));
+        let (file, line) = whole.line.unwrap();
+        assert!(file.ends_with("source.cpp"));
+        assert_eq!(line, 1);
+
+        let id = Elf::parse(&RegularFile::open(&library).unwrap()).unwrap().build_id().unwrap().unwrap();
+        let debug = debug_path(folder.path(), &id);
+        fs::create_dir_all(debug.parent().unwrap()).unwrap();
+        fs::copy(&library, &debug).unwrap();
+        assert!(Command::new("strip").arg(&library).status().unwrap().success());
+        assert_eq!(place_of(&mut Symbolizer::new(), &library).unwrap().line, None);
+        let mut symbolizer = Symbolizer { debug_folder: Some(folder.path().to_owned()), ..Symbolizer::new() };
+        assert_eq!(place_of(&mut symbolizer, &library).unwrap().line.unwrap().1, 1);
+    }
+
+    #[test]
+    fn a_file_is_read_once_for_all_its_copies() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = library(folder.path(), &[]);
+        let copy = folder.path().join("copy.so");
+        fs::copy(&library, &copy).unwrap();
+        let mut symbolizer = Symbolizer::new();
+        let first = place_of(&mut symbolizer, &library).unwrap();
+        let second = place_of(&mut symbolizer, &copy).unwrap();
+        assert_eq!((symbolizer.files.len(), &second.function), (1, &first.function));
+        assert_eq!(second.module, copy);
+    }
+
+    #[test]
+    fn what_has_no_name_has_none() {
+        let mut symbolizer = Symbolizer::new();
+        let own = std::process::id();
+        assert_eq!(symbolizer.name(Path::new("/proc"), own, 0x10).unwrap(), None);
+        assert!(symbolizer.name(Path::new("/proc"), u32::MAX, 0x10).is_err());
+    }
+}
