@@ -14,7 +14,9 @@
 /* how long nobody may have looked at a question, and how long the answer may take then */
 #define GP_WAIT_UNSEEN_NS 1000000ULL
 #define GP_WAIT_SEEN_NS 20000000ULL
-#define GP_WAIT_POLITELY_NS 2000000000ULL
+/* longer than attaching takes; who takes probes out, or attaches in another gpuprobe, may have to wait for
+ * this */
+#define GP_WAIT_POLITELY_NS 300000000ULL
 
 /*
  * Asks user space to look at what the current process has mapped. The record is reserved before anything
@@ -110,7 +112,12 @@ static __always_inline void hold_here(__u32 how)
 		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
 		if (waiting.answered)
 			return;
+	} else if (how & GP_AT_EXEC) {
+		ask(waiting.ticket, how);
 	}
+	/* at exec most have a loader that is probed, and need not be stopped for nobody having looked */
+	if (how & GP_AT_EXEC && !waiting.seen)
+		return;
 	ask(waiting.ticket, how | GP_STOPPED);
 }
 

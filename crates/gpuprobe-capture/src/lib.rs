@@ -19,6 +19,7 @@ mod object;
 mod rows;
 mod support;
 mod targets;
+mod urgency;
 mod wire;
 
 pub use attach::{Attached, Collect};
@@ -33,3 +34,4 @@ pub use news::{Answer, Batch, Hold};
 pub use object::Capture;
 pub use support::{Feature, Support, Tier, support};
 pub use targets::{TargetIds, TargetList};
+pub use urgency::Urgent;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::{Answer, Batch, CaptureConfig, Collect, Hold};
+use gpuprobe_capture::{Answer, Batch, CaptureConfig, Collect, Hold, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossEvent, Tgid};
@@ -108,6 +108,8 @@ struct Recording {
 impl Recording {
     fn until_the_end(&mut self) -> Result<u8> {
         loop {
+            // from here until those who wait have been answered
+            let urgent = Urgent::begin();
             self.probes.capture.wait(&[self.signals.fd()], LOOK_EVERY);
             for arrived in self.signals.take() {
                 if arrived.from_process {
@@ -117,25 +119,27 @@ impl Recording {
             // asked before the rings are read: what the command did up to its end is then in them
             let ended = self.launched.ended()?;
             let batch = self.probes.take()?;
-            self.take(batch)?;
+            self.serve_all(&batch.holds)?;
+            drop(urgent);
+            self.take(batch);
             if let Some(status) = ended {
                 return Ok(status);
             }
         }
     }
 
-    fn take(&mut self, batch: Batch) -> Result<()> {
-        for hold in &batch.holds {
-            self.probes.capture.answer(*hold, Answer::Seen)?;
-        }
-        for hold in batch.holds.iter().copied() {
-            self.serve(hold)?;
-        }
+    fn take(&mut self, batch: Batch) {
         for event in batch.into_events() {
             self.summary.feed(&event);
             self.trace.event(&event);
         }
-        Ok(())
+    }
+
+    fn serve_all(&mut self, holds: &[Hold]) -> Result<()> {
+        for hold in holds {
+            self.probes.capture.answer(*hold, Answer::Seen)?;
+        }
+        holds.iter().try_for_each(|hold| self.serve(*hold))
     }
 
     /// Probes what a process has mapped, and lets it go on.
@@ -175,7 +179,7 @@ impl Recording {
         for hold in &last.holds {
             self.let_go(*hold)?;
         }
-        self.take(Batch { holds: Vec::new(), ..last })?;
+        self.take(last);
         let losses = self.probes.capture.losses()?;
         for (cause, count) in losses.iter() {
             let event = Event::Loss(LossEvent { at_ns, cause, count });
