@@ -1,0 +1,175 @@
+//! Containers, made by hand: own mounts and pids, libraries on overlays; and processes too short or too odd to probe.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{finish, shown, until};
+use gpuprobe_e2e::recording::{counts_of, pid_of};
+use gpuprobe_e2e::{Run, Talk, alone, needs, places};
+use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+const FRESH: Duration = Duration::from_secs(5);
+const CALLS: &str = "gpuprobe_calls_total";
+
+/// The driver's calls that a daemon counts.
+fn counted(printed: &Value, field: &str) -> BTreeMap<String, u64> {
+    use Class::{Alloc, Context, Free, Launch, Memcpy, Memset, Module, Sync};
+    let mut calls = counts_of(&printed[field]);
+    calls.retain(|name, _| {
+        let f = catalogue().lookup(Api::Driver, None, name).unwrap_or_else(|| panic!("{name}"));
+        !f.hot && matches!(f.class, Alloc | Free | Memcpy | Memset | Launch | Sync | Context | Module)
+    });
+    calls
+}
+
+/// A container: an overlay over `lower` at `merged`, seen only by the ledger that waits in it.
+fn container(folder: &Path, name: &str, calls: u32) -> Talk {
+    let lower = shown(folder.join("lower"));
+    let own = folder.join(name);
+    for part in ["own", "merged"] {
+        fs::create_dir_all(own.join(part)).unwrap_or_else(|e| panic!("{part}: {e}"));
+    }
+    let (own, merged) = (shown(own.join("own")), shown(own.join("merged")));
+    let script = format!(
+        "mount -t tmpfs tmpfs {own} && mkdir {own}/upper {own}/work && \
+         mount -t overlay overlay -o lowerdir={lower},upperdir={own}/upper,workdir={own}/work {merged} && \
+         {merged}/ledger --wait --pauses 1 --threads 2 --calls {calls}; status=$?; \
+         umount {merged} && umount {own} && echo unmounted; exit $status"
+    );
+    Talk::start(Command::new("unshare").args(["-mpf", "--mount-proc", "sh", "-c", &script]))
+}
+
+/// Whether an overlay can be mounted here.
+fn overlay() -> bool {
+    let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    filesystems.contains("\toverlay") || needs::missing("overlay", "this kernel has no overlayfs")
+}
+
+/// The process, as the host knows it, that has this name and lies below another.
+fn below(root: u32, name: &str) -> u32 {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let entries = || fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    until(FRESH, name, || {
+        entries().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
+            let is_it = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+            is_it && std::iter::successors(Some(*pid), |pid| parent(*pid)).take(16).any(|pid| pid == root)
+        })
+    })
+}
+
+#[test]
+fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
+    if !needs::bpf() || !overlay() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let lower = folder.path().join("lower");
+    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
+    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    // the file below: it is what the kernel probes, whatever overlay it is seen through
+    let mut daemon = Daemon::start(&lower.join("libcuda.so.1"));
+    let mut both: Vec<Talk> =
+        [("one", 3000), ("two", 5000)].map(|(name, calls)| container(folder.path(), name, calls)).into();
+    both.iter_mut().for_each(|talk| assert_eq!(talk.json()["ready"], true));
+    let pids: Vec<u32> = both.iter().map(|talk| below(talk.pid(), "ledger")).collect();
+    let ours = |m: &Metrics| {
+        let of_ours = m.samples("gpuprobe_probes").filter(|(l, n)| {
+            *n > 0 && l["state"] == "attached" && l["library"].starts_with(&*folder.path().to_string_lossy())
+        });
+        of_ours.count()
+    };
+    both.iter_mut().for_each(Talk::go_on);
+    let halves: Vec<Value> = both.iter_mut().map(Talk::json).collect();
+    for (pid, half) in pids.iter().zip(&halves) {
+        let expected = counted(half, "driver_calls");
+        let all = |m: &Metrics| {
+            m.by(CALLS, *pid, "function").values().sum::<u64>() >= expected.values().sum::<u64>()
+        };
+        let metrics = daemon.until(FRESH, "the calls of a container", all);
+        assert_eq!(metrics.by(CALLS, *pid, "function"), expected, "calls of {pid}");
+        assert_eq!(ours(&metrics), 1, "one file, attached once");
+    }
+    for (pid, half) in pids.iter().zip(&halves) {
+        let head = format!("process {pid} [pid {} inside", pid_of(half));
+        until(FRESH, &head, || daemon.talk.printed().iter().any(|l| l.starts_with(&head)).then_some(()));
+    }
+    both.iter_mut().for_each(Talk::go_on);
+    let start = Instant::now();
+    for talk in &mut both {
+        talk.json();
+        assert_eq!(talk.line(), "unmounted", "{}", talk.stderr());
+        assert_eq!(talk.end(), 0, "{}", talk.stderr());
+    }
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_not() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let new = |name: &str| {
+        let own = folder.path().join(name);
+        fs::create_dir(&own).unwrap_or_else(|e| panic!("{e}"));
+        places::copies(&places::standins(Cuda::Cuda12), &own, &["libcuda.so.1", "driver_only"]);
+        own
+    };
+    let known = new("known");
+    let daemon = Daemon::start(&known.join("libcuda.so.1"));
+    let missed = |m: &Metrics| {
+        let of = |cause: &str| {
+            m.samples("gpuprobe_events_lost_total")
+                .filter(|(l, _)| l["cause"] == cause)
+                .map(|(_, n)| n)
+                .sum::<u64>()
+        };
+        of("late_attach") + of("gone_before_attach")
+    };
+    let before = missed(&daemon.scrape());
+    let finished = finish(&mut Command::new(known.join("driver_only")));
+    let printed = &finished.json()[0];
+    let expected = counted(printed, "calls");
+    daemon.until(FRESH, "its calls", |m| m.by(CALLS, pid_of(printed), "function") == expected);
+    assert_eq!(missed(&daemon.scrape()), before, "nothing was missed");
+
+    for n in 1..=3_u64 {
+        let unknown = new(&format!("unknown{n}"));
+        assert_eq!(finish(&mut Command::new(unknown.join("driver_only"))).status, 0);
+        daemon.until(FRESH, "it is counted as missed", |m| missed(m) >= before + n);
+    }
+    assert_eq!(missed(&daemon.scrape()), before + 3, "each of them once");
+}
+
+#[test]
+fn what_only_has_the_name_of_libcuda_hangs_nobody() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let daemon = Daemon::with(&[]);
+    for make in ["mkfifo $f", "mkdir $f", "ln -s libcuda.so.1 $f", "truncate -s 10G $f"] {
+        let folder = places::folder();
+        let lib = shown(folder.path());
+        let script =
+            format!("mount -t tmpfs tmpfs {lib} && f={lib}/libcuda.so.1 && {make} && sleep 0.2; echo $?");
+        let run = Run::new("unshare").args(&["-m", "sh", "-c", &script]).env("LD_LIBRARY_PATH", &lib);
+        let outcome = run.outcome();
+        assert_eq!((outcome.finished.status, &*outcome.finished.stdout), (0, "0\n"), "{make}: {outcome:?}");
+        assert!(outcome.finished.took < Duration::from_secs(10), "{make}: {:?}", outcome.finished.took);
+        outcome.trace.assert_whole();
+    }
+    let snapshot = |m: &Metrics| m.text.lines().count();
+    assert!(snapshot(&daemon.scrape()) > 0, "the daemon answers");
+}
