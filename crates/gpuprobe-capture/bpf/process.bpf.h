@@ -65,8 +65,10 @@ static __always_inline long look_for_answer(struct waiting *waiting)
 		waiting->answered = true;
 		return 1;
 	}
-	if (value >= GP_HELD(waiting->ticket, GP_STOP))
+	if (value >= GP_HELD(waiting->ticket, GP_STOP)) {
+		waiting->seen = true;
 		return 1;
+	}
 	if (value >= GP_HELD(waiting->ticket, GP_SEEN) && !waiting->seen) {
 		waiting->seen = true;
 		waiting->until_ns = bpf_ktime_get_ns() + waiting->longest_ns;

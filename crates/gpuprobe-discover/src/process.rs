@@ -157,7 +157,8 @@ pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverErro
     let read = || {
         let mut text = Vec::new();
         File::open(folder.join("maps"))?.take(TABLE_LIMIT).read_to_end(&mut text)?;
-        Ok(text)
+        // one that has ended and waits for its parent to ask has no memory any more
+        if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text) }
     };
     read().map_err(|source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => DiscoverError::NoSuchProcess { pid },

@@ -1,15 +1,16 @@
 //! `gpuprobe run`: a command from its first instruction to its end.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use gpuprobe_analysis::Summary;
 use gpuprobe_capture::{Answer, Batch, CaptureConfig, Collect, Hold, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::trace::{End, FORMAT, Meta};
-use gpuprobe_event::{Event, LossEvent, Tgid};
+use gpuprobe_event::{Event, LossCause, LossEvent, Tgid};
 
 use crate::cli::{AttachArgs, RunArgs};
 use crate::guard::Guard;
@@ -75,7 +76,15 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
     let guard = Guard::start(probes.capture.target_ids()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
-    let mut recording = Recording { probes, trace, summary: Summary::default(), signals, launched };
+    let mut recording = Recording {
+        probes,
+        trace,
+        summary: Summary::default(),
+        signals,
+        launched,
+        told_to_stop: HashMap::new(),
+        late: 0,
+    };
     let status = recording.until_the_end()?;
     let recorded = recording.finish(status);
     drop(guard);
@@ -97,12 +106,19 @@ fn meta(probes: &Probes, command: &[OsString]) -> Meta {
     }
 }
 
+/// How long a process that was told to stop may take to say that it has.
+const STOPS_WITHIN: Duration = Duration::from_millis(20);
+
 struct Recording {
     probes: Probes,
     trace: TraceFile,
     summary: Summary,
     signals: Signals,
     launched: Launched,
+    /// Processes that were told to stop, and have not said that they did.
+    told_to_stop: HashMap<Tgid, Instant>,
+    /// Processes that had gone on before their loader was probed.
+    late: u64,
 }
 
 impl Recording {
@@ -120,6 +136,7 @@ impl Recording {
             let ended = self.launched.ended()?;
             let batch = self.probes.take()?;
             self.serve_all(&batch.holds)?;
+            self.attach_late();
             drop(urgent);
             self.take(batch);
             if let Some(status) = ended {
@@ -146,20 +163,35 @@ impl Recording {
     fn serve(&mut self, hold: Hold) -> Result<()> {
         let tgid = hold.tgid;
         if !hold.may_attach && self.probes.has_new(tgid, hold.at_exec) {
+            self.told_to_stop.insert(tgid, Instant::now());
             return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
         }
         if hold.may_attach {
-            // later it is the loader itself that asks
-            if hold.at_exec {
-                self.probes.attach_loader_of(tgid);
-            }
-            match self.probes.attach_process(tgid) {
-                // it was killed while it waited, so there is nothing to watch
-                Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
-                Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
-            }
+            self.told_to_stop.remove(&tgid);
+            self.attach(tgid, hold.at_exec);
         }
         self.let_go(hold)
+    }
+
+    /// Probes what a process has mapped. Its loader is looked at when it begins; later it is the loader that asks.
+    fn attach(&mut self, tgid: Tgid, with_loader: bool) {
+        if with_loader {
+            self.probes.attach_loader_of(tgid);
+        }
+        match self.probes.attach_process(tgid) {
+            // it was killed while it waited, so there is nothing to watch
+            Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+            Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
+        }
+    }
+
+    /// Processes that were told to stop when they had already gone on: on a very busy machine nobody looks in time.
+    fn attach_late(&mut self) {
+        let late: Vec<_> = self.told_to_stop.extract_if(|_, since| since.elapsed() > STOPS_WITHIN).collect();
+        for (tgid, _) in late {
+            self.late += 1;
+            self.attach(tgid, true);
+        }
     }
 
     /// Lets a process go on. It may have been killed meanwhile, which is no concern of ours.
@@ -180,7 +212,8 @@ impl Recording {
             self.let_go(*hold)?;
         }
         self.take(last);
-        let losses = self.probes.capture.losses()?;
+        let mut losses = self.probes.capture.losses()?;
+        losses.add(LossCause::LateAttach, self.late);
         for (cause, count) in losses.iter() {
             let event = Event::Loss(LossEvent { at_ns, cause, count });
             self.summary.feed(&event);
