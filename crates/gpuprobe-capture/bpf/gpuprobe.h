@@ -221,6 +221,13 @@ struct gp_count {
 	__u64 latency[GP_BUCKETS];
 };
 
+/* A file, as the kernel knows it. */
+struct gp_file {
+	__u64 inode;
+	__u32 device;
+	__u32 reserved;
+};
+
 /* How a process is held; gp_process_record.change. */
 enum gp_hold_flags {
 	GP_STOPPED = 1,

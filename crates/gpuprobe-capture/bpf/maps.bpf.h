@@ -51,6 +51,15 @@ struct {
 	__type(value, __u32);
 } targets SEC(".maps");
 
+/* Dynamic loaders that have a probe. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_file);
+	__type(value, __u32);
+} loaders SEC(".maps");
+
 /* Of processes that are held, how far user space is with their last question. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

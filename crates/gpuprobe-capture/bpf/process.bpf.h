@@ -114,12 +114,7 @@ static __always_inline void hold_here(__u32 how)
 		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
 		if (waiting.answered)
 			return;
-	} else if (how & GP_AT_EXEC) {
-		ask(waiting.ticket, how);
 	}
-	/* at exec most have a loader that is probed, and need not be stopped for nobody having looked */
-	if (how & GP_AT_EXEC && !waiting.seen)
-		return;
 	ask(waiting.ticket, how | GP_STOPPED);
 }
 
@@ -153,6 +148,30 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	return 0;
 }
 
+static long note_file(struct task_struct *task, struct vm_area_struct *vma, struct gp_file *file)
+{
+	file->inode = BPF_CORE_READ(vma, vm_file, f_inode, i_ino);
+	file->device = BPF_CORE_READ(vma, vm_file, f_inode, i_sb, s_dev);
+	return 0;
+}
+
+/*
+ * Whether the program that begins does so in a loader that has a probe: then that probe will hold it in time.
+ * Where it begins is in its registers; what cannot be found out is taken as unknown.
+ */
+static __always_inline bool has_known_loader(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct gp_file file = {};
+	__u64 ip = 0;
+
+	if (bpf_probe_read_kernel(&ip, sizeof(ip), (void *)&PT_REGS_IP(regs)) ||
+	    bpf_find_vma(task, ip, note_file, &file, 0))
+		return false;
+	return bpf_map_lookup_elem(&loaders, &file);
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
@@ -165,7 +184,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 	if (gp_config.only_targets ? !is_target(tgid) : !bpf_map_lookup_elem(&processes, &before))
 		return 0;
 	send_process(task, GP_EXEC, 0, 0);
-	if (gp_config.hold)
+	if (gp_config.hold && !has_known_loader())
 		hold_here(GP_AT_EXEC);
 	return 0;
 }

@@ -78,6 +78,23 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+
+struct file {
+	struct inode *f_inode;
+};
+
+struct vm_area_struct {
+	struct file *vm_file;
+};
+
 struct upid {
 	int nr;
 };

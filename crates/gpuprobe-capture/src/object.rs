@@ -20,6 +20,7 @@ use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::support::{Tier, support};
 use crate::targets::TargetIds;
+use crate::wire::{as_bytes, gp_file};
 
 /// Calls that are taken out of the ring in one go.
 const MOST_CALLS_AT_ONCE: usize = 1 << 16;
@@ -174,6 +175,12 @@ impl Capture {
         if !self.loaders.contains_key(&loader.id) {
             let link = attach::attach_loader(&self.object, self.tier, loader)?;
             self.loaders.insert(loader.id, link);
+            // the kernel's own numbering of devices
+            let (major, minor, inode) = loader.mapped;
+            let file = gp_file { inode, device: major << 20 | minor, reserved: 0 };
+            self.map("loaders")?
+                .update(as_bytes(&file), &1u32.to_ne_bytes(), MapFlags::ANY)
+                .map_err(CaptureError::bpf("note a loader"))?;
         }
         Ok(())
     }

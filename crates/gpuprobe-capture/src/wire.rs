@@ -20,8 +20,8 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_count, gp_count_key, gp_function, gp_live, gp_live_key, gp_memory, gp_out,
-    gp_place, gp_process_key, gp_process_record,
+    gp_call, gp_config, gp_count, gp_count_key, gp_file, gp_function, gp_live, gp_live_key, gp_memory,
+    gp_out, gp_place, gp_process_key, gp_process_record,
 };
 
 /// The compiled programs.
@@ -48,6 +48,7 @@ wire!(
     gp_config,
     gp_count,
     gp_count_key,
+    gp_file,
     gp_function,
     gp_live,
     gp_live_key,

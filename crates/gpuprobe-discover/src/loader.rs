@@ -14,6 +14,8 @@ pub struct Loader {
     /// What the kernel can open now.
     pub path: PathBuf,
     pub id: FileId,
+    /// Device (major, minor) and inode as the kernel shows them for the mapping.
+    pub mapped: (u32, u32, u64),
     /// File offset of `_dl_debug_state`.
     pub debug_state_offset: u64,
     /// The same as an address before relocation.
@@ -30,7 +32,8 @@ pub fn loader_of(proc_root: &Path, pid: u32) -> Result<Option<Loader>, DiscoverE
         // what cannot be opened or makes no sense is no loader that could be probed
         let Ok((file, open_path)) = open_mapped(&folder, &mapping) else { continue };
         if let Ok(Some(loader)) = loader_in(&file, &open_path) {
-            return Ok(Some(loader));
+            let (major, minor) = mapping.file.device().unwrap_or_default();
+            return Ok(Some(Loader { mapped: (major, minor, mapping.file.inode), ..loader }));
         }
     }
     Ok(None)
@@ -47,6 +50,7 @@ fn loader_in(file: &RegularFile, path: &Path) -> Result<Option<Loader>, Defect> 
     Ok(place.map(|(debug_state_address, debug_state_offset)| Loader {
         path: path.to_owned(),
         id: file.id,
+        mapped: (0, 0, 0),
         debug_state_offset,
         debug_state_address,
         r_debug_address: symbols.iter().find(|symbol| symbol.name == "_r_debug").map(|symbol| symbol.address),

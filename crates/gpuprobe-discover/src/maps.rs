@@ -18,6 +18,14 @@ pub(crate) struct MappedFile {
     pub(crate) inode: u64,
 }
 
+impl MappedFile {
+    /// Major and minor number of the device, which are written `fe:00`.
+    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+        let (major, minor) = std::str::from_utf8(&self.dev).ok()?.split_once(':')?;
+        Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
     /// START-END, the name below map_files.
