@@ -14,9 +14,9 @@ use crate::wire::{OBJECT, as_bytes, gp_config, number};
 pub struct CaptureConfig {
     /// The attach tier; the best there is when `None`.
     pub tier: Option<Tier>,
-    /// Watch only the processes named by [`Capture::add_target`], and what they fork.
+    /// Watch only the processes named by [`crate::Capture::add_target`], and what they fork.
     pub only_targets: bool,
-    /// Stop targets while libraries are mapped, until [`Batch::holds`] has been answered.
+    /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
     pub ring_bytes: u32,
