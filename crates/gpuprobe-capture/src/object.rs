@@ -155,11 +155,6 @@ impl Capture {
         self.attached.retain(|(attached, _), _| *attached != id);
     }
 
-    /// Whether a file is probed.
-    pub fn is_attached(&self, id: FileId, is_static: bool) -> bool {
-        self.attached.contains_key(&(id, is_static))
-    }
-
     /// Every library that is probed.
     pub fn attached(&self) -> impl Iterator<Item = &Attached> {
         self.attached.values()

@@ -18,7 +18,7 @@ use gpuprobe_capture::Tier;
     before_help = "Examples:
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
-  sudo gpuprobe --memleak                    who holds GPU memory, every 5 seconds, and metrics on :9000
+  sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
   sudo gpuprobe doctor                       what this machine can do, and what it lacks"
 )]
 pub(crate) struct Cli {
