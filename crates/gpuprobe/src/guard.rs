@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use gpuprobe_capture::TargetIds;
 
-/// The guard. Dropping it tells it that all is well.
+/// The guard. Dropped without being dismissed, as on an error, it lets everybody go as if we had been killed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -29,8 +29,9 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl Guard {
+    /// All went well: nobody waits for us any more.
+    pub(crate) fn dismiss(mut self) {
         if let Some(mut stdin) = self.child.stdin.take() {
             stdin.write_all(b"done").ok();
         }

@@ -86,9 +86,9 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
         late: 0,
     };
     let status = recording.until_the_end()?;
-    let recorded = recording.finish(status);
-    drop(guard);
-    recorded
+    let recorded = recording.finish(status)?;
+    guard.dismiss();
+    Ok(recorded)
 }
 
 fn meta(probes: &Probes, command: &[OsString]) -> Meta {
