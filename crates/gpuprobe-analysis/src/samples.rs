@@ -20,6 +20,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         error: None,
         args: None,
         effect: Effect::default(),
+        stack: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
 
-use gpuprobe_event::{Call, Event, Losses, ProcessChange};
+use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
 use serde::Serialize;
 
 use crate::copies::{Copies, CopySummary};
@@ -64,6 +64,8 @@ impl Summary {
     /// Takes in one event.
     pub fn feed(&mut self, event: &Event) {
         match event {
+            // its end will be counted
+            Event::Call(call) if call.outcome == Outcome::Begun => {}
             Event::Call(call) => self.call(call),
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);

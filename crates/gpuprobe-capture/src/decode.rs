@@ -97,6 +97,7 @@ impl Decoder {
             error: status.and_then(|s| error_name(function, s)),
             args: arguments(function, &words),
             effect: effect(function, &words),
+            stack: None,
         };
         if finished {
             account(&mut call, raw);

@@ -35,6 +35,8 @@ pub enum Value {
     Hex(u64),
     /// An enum value by name.
     Name(Name),
+    /// Text that an argument points to, as far as it was read.
+    Text(String),
     /// `dim3`.
     Dim3([u32; 3]),
     /// A struct with the fields that are known.
@@ -50,6 +52,8 @@ pub enum Outcome {
     Returned { value: u64, duration_ns: u64 },
     /// The process ended, or the recording stopped, while it was open.
     Unfinished,
+    /// It began. Its end is an event of its own, with the same id, where ends are watched at all.
+    Begun,
 }
 
 /// One call of a hooked function.
@@ -83,6 +87,8 @@ pub struct Call {
     pub args: Option<Vec<(Name, Value)>>,
     /// What the call did to memory, the bus or the GPU.
     pub effect: Effect,
+    /// Where it was called from, innermost first, where that was asked for.
+    pub stack: Option<Vec<String>>,
 }
 
 /// What a call did. A field is set only where it applies and could be read.
@@ -98,8 +104,8 @@ pub struct Effect {
     pub kind: Option<Name>,
     /// The stream.
     pub stream: Option<u64>,
-    /// The kernel's name.
-    pub kernel: Option<String>,
+    /// The kernel's name, demangled.
+    pub kernel: Option<Arc<str>>,
     /// Grid of a launch.
     pub grid: Option<[u32; 3]>,
     /// Block of a launch.
@@ -116,7 +122,7 @@ impl Call {
     pub fn duration_ns(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Returned { duration_ns, .. } => Some(duration_ns),
-            Outcome::Unfinished => None,
+            Outcome::Unfinished | Outcome::Begun => None,
         }
     }
 }

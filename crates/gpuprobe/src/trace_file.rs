@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuprobe_event::Event;
-use gpuprobe_event::trace::{End, Meta, Writer};
+use gpuprobe_event::trace::{End, Meta, Phases, Writer};
 
 use crate::notes::note;
 
@@ -30,7 +30,8 @@ impl TraceFile {
         };
         let cannot = || format!("cannot write the trace {}: give another place with -o", path.display());
         let file = File::create(&path).with_context(cannot)?;
-        let mut writer = Writer::new(BufWriter::with_capacity(1 << 18, file), meta).with_context(cannot)?;
+        let mut writer = Writer::new(BufWriter::with_capacity(1 << 18, file), Phases::Together, meta)
+            .with_context(cannot)?;
         writer.flush().with_context(cannot)?;
         if let Some(latest) = latest {
             point(&latest, &path).with_context(cannot)?;

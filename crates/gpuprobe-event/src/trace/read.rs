@@ -138,17 +138,22 @@ impl<R: BufRead> Reader<R> {
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
         let status = ret.filter(|_| known.is_none_or(|f| crate::decode::status(f, 0).is_some()));
+        let mut start_ns = nanoseconds(object)?;
         let outcome = match object.get("phase")?.as_str()? {
-            "X" => Outcome::Returned {
-                value: ret.unwrap_or(0).cast_unsigned(),
-                duration_ns: scaled(object.get("duration_us")?, 1e3)?,
-            },
-            _ => Outcome::Unfinished,
+            phase @ ("X" | "E") => {
+                let duration_ns = scaled(object.get("duration_us")?, 1e3)?;
+                if phase == "E" {
+                    start_ns = start_ns.saturating_sub(duration_ns);
+                }
+                Outcome::Returned { value: ret.unwrap_or(0).cast_unsigned(), duration_ns }
+            }
+            _ if object.contains_key("unfinished") => Outcome::Unfinished,
+            _ => Outcome::Begun,
         };
         Some(Call {
             id: number(object, "event_id")?,
             parent: number(object, "parent"),
-            start_ns: nanoseconds(object)?,
+            start_ns,
             outcome,
             tgid: Tgid(small(object, "pid")?),
             tid: Tid(small(object, "tid")?),
@@ -159,7 +164,11 @@ impl<R: BufRead> Reader<R> {
             status,
             error: text(object, "error").filter(|_| status.is_some_and(is_failure)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
-            effect: effect(object),
+            effect: self.effect(object),
+            stack: object
+                .get("stack")
+                .and_then(Json::as_array)
+                .map(|frames| frames.iter().filter_map(Json::as_str).map(str::to_owned).collect()),
         })
     }
 
@@ -183,7 +192,20 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    /// One allocation per process name, not per line.
+    fn effect(&mut self, object: &Map<String, Json>) -> Effect {
+        Effect {
+            size: number(object, "size"),
+            freed: number(object, "freed"),
+            ptr: hex_field(object, "ptr"),
+            kind: text(object, "kind"),
+            stream: hex_field(object, "stream"),
+            kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name)),
+            grid: object.get("grid").and_then(dim3),
+            block: object.get("block").and_then(dim3),
+        }
+    }
+
+    /// One allocation per name of a process or a kernel, not per line.
     fn name(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
@@ -228,19 +250,6 @@ fn dim3(json: &Json) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
     let part = |j: &Json| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
-}
-
-fn effect(object: &Map<String, Json>) -> Effect {
-    Effect {
-        size: number(object, "size"),
-        freed: number(object, "freed"),
-        ptr: hex_field(object, "ptr"),
-        kind: text(object, "kind"),
-        stream: hex_field(object, "stream"),
-        kernel: object.get("kernel").and_then(Json::as_str).map(str::to_owned),
-        grid: object.get("grid").and_then(dim3),
-        block: object.get("block").and_then(dim3),
-    }
 }
 
 fn values(object: &Map<String, Json>, depth: u32) -> Vec<(Name, Value)> {

@@ -28,6 +28,7 @@ fn malloc() -> Call {
             kind: Some(Cow::Borrowed("device")),
             ..Effect::default()
         },
+        stack: None,
     }
 }
 
@@ -47,11 +48,12 @@ fn launch() -> Call {
         ]),
         effect: Effect {
             stream: Some(0),
-            kernel: Some("void k<int>(int*)".to_owned()),
+            kernel: Some(Arc::from("void k<int>(int*)")),
             grid: Some([1, 2, 3]),
             block: Some([32, 1, 1]),
             ..Effect::default()
         },
+        stack: Some(vec!["main (a.c:3)".to_owned(), "?".to_owned()]),
         ..malloc()
     }
 }
@@ -91,7 +93,7 @@ fn meta() -> Meta {
 }
 
 fn written() -> String {
-    let mut writer = Writer::new(Vec::new(), &meta()).unwrap();
+    let mut writer = Writer::new(Vec::new(), Phases::Together, &meta()).unwrap();
     for event in events() {
         writer.event(&event).unwrap();
     }
@@ -119,6 +121,20 @@ fn the_format_is_the_golden_one() {
         std::fs::write(golden, written()).unwrap();
     }
     assert_eq!(written(), std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn the_two_ends_of_a_call_may_be_told_apart() {
+    let begun = Call { outcome: Outcome::Begun, status: None, effect: Effect::default(), ..malloc() };
+    let events = [Event::Call(Box::new(begun)), Event::Call(Box::new(malloc()))];
+    let mut writer = Writer::new(Vec::new(), Phases::Apart, &meta()).unwrap();
+    events.iter().for_each(|event| writer.event(event).unwrap());
+    let text = String::from_utf8(writer.finish(&End::default()).unwrap()).unwrap();
+    assert!(text.contains(r#""ts":1.234567891,"type":"memory","name":"cudaMalloc","phase":"B""#), "{text}");
+    assert!(text.contains(r#""ts":1.234570236,"type":"memory","name":"cudaMalloc","phase":"E""#), "{text}");
+    let (read, end, _) = read(&text);
+    assert_eq!(read, events);
+    assert_eq!(end.map(|end| (end.events, end.calls)), Some((2, 1)));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessEvent, 
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
+    phases: Phases,
     line: Vec<u8>,
     events: u64,
     calls: u64,
@@ -18,8 +19,8 @@ pub struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Begins a trace with its meta line.
-    pub fn new(out: W, meta: &Meta) -> io::Result<Self> {
-        let mut writer = Self { out, line: Vec::with_capacity(1024), events: 0, calls: 0 };
+    pub fn new(out: W, phases: Phases, meta: &Meta) -> io::Result<Self> {
+        let mut writer = Self { out, phases, line: Vec::with_capacity(1024), events: 0, calls: 0 };
         writer.tagged("meta", meta)?;
         Ok(writer)
     }
@@ -27,9 +28,9 @@ impl<W: Write> Writer<W> {
     /// Writes one event.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         self.line.clear();
-        event_line(event, &mut self.line);
+        event_line(event, self.phases, &mut self.line);
         self.events += 1;
-        self.calls += u64::from(matches!(event, Event::Call(_)));
+        self.calls += u64::from(matches!(event, Event::Call(call) if call.outcome != Outcome::Begun));
         self.out.write_all(&self.line)
     }
 
@@ -60,20 +61,37 @@ impl<W: Write> Writer<W> {
     }
 }
 
+/// How the two ends of a call are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phases {
+    /// In one line, when it has returned.
+    #[default]
+    Together,
+    /// In a line each, as they happen.
+    Apart,
+}
+
 /// Appends one event as a line, with its line feed.
-pub fn event_line(event: &Event, out: &mut Vec<u8>) {
+pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
     match event {
-        Event::Call(call) => call_line(call, out),
+        Event::Call(call) => call_line(call, phases, out),
         Event::Process(process) => process_line(process, out),
         Event::Loss(loss) => loss_line(loss, out),
     }
     out.extend_from_slice(b"}\n");
 }
 
-fn call_line(call: &Call, out: &mut Vec<u8>) {
-    let phase = if call.outcome == Outcome::Unfinished { "B" } else { "X" };
-    head(out, call.id, call.start_ns, type_of(call.class), &call.name, phase);
+fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
+    let (phase, ns) = match (call.outcome, phases) {
+        (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
+        (Outcome::Returned { duration_ns, .. }, Phases::Apart) => ("E", call.start_ns + duration_ns),
+        (Outcome::Unfinished | Outcome::Begun, _) => ("B", call.start_ns),
+    };
+    head(out, call.id, ns, type_of(call.class), &call.name, phase);
     who(out, call.tgid.0, call.tid.0, &call.process);
+    if call.outcome == Outcome::Unfinished {
+        out.extend_from_slice(b",\"unfinished\":true");
+    }
     if let Some(ns) = call.duration_ns() {
         put(out, format_args!(",\"duration_us\":{}.{:03}", ns / 1000, ns % 1000));
     }
@@ -95,6 +113,16 @@ fn call_line(call: &Call, out: &mut Vec<u8>) {
         put(out, format_args!(",\"parent\":{parent}"));
     }
     effect_fields(out, &call.effect);
+    if let Some(stack) = &call.stack {
+        out.extend_from_slice(b",\"stack\":[");
+        for (i, frame) in stack.iter().enumerate() {
+            if i > 0 {
+                out.push(b',');
+            }
+            string(out, frame);
+        }
+        out.push(b']');
+    }
 }
 
 fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
@@ -172,6 +200,7 @@ fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
             Value::Int(n) => put(out, format_args!("{n}")),
             Value::Hex(n) => put(out, format_args!("\"{n:#x}\"")),
             Value::Name(name) => string(out, name),
+            Value::Text(text) => string(out, text),
             Value::Dim3([x, y, z]) => put(out, format_args!("[{x},{y},{z}]")),
             Value::Struct(fields) => object(out, fields),
             Value::Unread => out.extend_from_slice(b"null"),

@@ -29,6 +29,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         error: gpuprobe_event::decode::error_name(function, status),
         args: None,
         effect: Effect::default(),
+        stack: None,
     }
 }
 
