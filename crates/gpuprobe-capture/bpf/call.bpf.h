@@ -8,15 +8,8 @@
 #define GP_CALL_BPF_H
 
 #include "memory.bpf.h"
-
-#if defined(__TARGET_ARCH_x86)
-/* at entry the return address lies on top of the stack; at return it is gone */
-#define GP_FIRST_STACK_ARGUMENT 8
-#define GP_POPPED_BY_RETURN 8
-#else
-#define GP_FIRST_STACK_ARGUMENT 0
-#define GP_POPPED_BY_RETURN 0
-#endif
+#include "names.bpf.h"
+#include "stack.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
 {
@@ -31,6 +24,16 @@ static __always_inline void save_registers(struct gp_call *call, struct pt_regs 
 	for (int i = 0; i < GP_REGISTERS; i++)
 		call->registers[i] = ctx->regs[i];
 #endif
+}
+
+static __always_inline void read_text(struct gp_call *call, __u64 address)
+{
+	long length = bpf_probe_read_user_str(call->pointee, sizeof(call->pointee), (void *)address);
+
+	if (length < 0)
+		call->flags |= GP_UNREAD_POINTEE;
+	else if (length == sizeof(call->pointee))
+		call->flags |= GP_CUT_TEXT;
 }
 
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
@@ -49,8 +52,11 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 	if (bytes) {
 		if (bytes > sizeof(call->pointee))
 			bytes = sizeof(call->pointee);
-		if (!argument(call, function->pointee, &address) ||
-		    bpf_probe_read_user(call->pointee, bytes, (void *)address))
+		if (!argument(call, function->pointee, &address))
+			call->flags |= GP_UNREAD_POINTEE;
+		else if (function->flags & GP_TEXT)
+			read_text(call, address);
+		else if (bpf_probe_read_user(call->pointee, bytes, (void *)address))
 			call->flags |= GP_UNREAD_POINTEE;
 	}
 }
@@ -124,12 +130,58 @@ static __always_inline void drop_abandoned(struct gp_thread *thread, struct pt_r
 	}
 }
 
+/* Where the function returns to. One that was jumped to returns where the one before it would have. */
+static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp_call *outer)
+{
+	__u64 address = 0;
+
+	if (outer && outer->stack_pointer == PT_REGS_SP(ctx))
+		return outer->return_address;
+#if defined(__TARGET_ARCH_x86)
+	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx));
+#else
+	address = ctx->regs[30];
+#endif
+	return address;
+}
+
+static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+	__u64 bytes = function->record_bytes;
+	__u64 flags = BPF_RB_NO_WAKEUP;
+
+	/* keeps the compiler from folding the check into one that the verifier cannot follow */
+	barrier_var(bytes);
+	if (bytes < 8 || bytes > sizeof(*call))
+		bytes = sizeof(*call);
+	/* wake the reader once as the mark is passed; it also looks by itself from time to time */
+	if (waiting < gp_config.wakeup_bytes && waiting + bytes >= gp_config.wakeup_bytes)
+		flags = BPF_RB_FORCE_WAKEUP;
+	if (bpf_ringbuf_output(&calls, (void *)call, bytes, flags))
+		count_loss(GP_LOSS_RING_FULL);
+}
+
+/* Tells that a call has begun, where that is wanted. */
+static __always_inline void send_begin(struct gp_thread *thread, struct gp_call *call,
+				       const struct gp_function *function, struct pt_regs *ctx)
+{
+	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
+		return;
+	if (gp_config.entry_only && gp_config.stacks)
+		send_stack(thread, call, ctx);
+	call->flags |= GP_BEGUN;
+	send_call(call, function);
+	call->flags &= ~GP_BEGUN;
+}
+
 /* Returns 0 when the return is wanted, 1 when it is not. */
 static __always_inline int enter(struct pt_regs *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
-	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
 	struct gp_call *call, *outer;
 
@@ -164,7 +216,12 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->tgid = thread->tgid;
 	call->tid = thread->tid;
 	call->stack_pointer = PT_REGS_SP(ctx);
+	call->depth = thread->depth - 1;
+	call->library = cookie >> 32;
 	call->duration_ns = 0;
+	call->since_ns = 0;
+	if (gp_config.stacks)
+		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
 	call->space = function->space;
 	save_registers(call, ctx);
@@ -177,8 +234,18 @@ static __always_inline int enter(struct pt_regs *ctx)
 			begin_free(call, function);
 		call->actions |= 1 << (function->action & 3);
 	}
-	/* last, so that the time of this probe is not the function's */
+	if (gp_config.names && function->flags & GP_LAUNCH)
+		meet_kernel(call, function, outer);
+	if (gp_config.entry_only) {
+		call->start_ns = bpf_ktime_get_ns();
+		send_begin(thread, call, function, ctx);
+		thread->depth--;
+		return 1;
+	}
+	/* as late as possible, so that the time of this probe is not the function's */
 	call->start_ns = bpf_ktime_get_ns();
+	if (gp_config.phases)
+		send_begin(thread, call, function, ctx);
 	return 0;
 }
 
@@ -242,21 +309,11 @@ static __always_inline void count_call(const struct gp_call *call, bool failed)
 	__sync_fetch_and_add(&count->latency[latency_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
 }
 
-static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+/* Whether a call that has returned is one of those asked for. */
+static __always_inline bool is_wanted(const struct gp_call *call, bool failed)
 {
-	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
-	__u64 bytes = function->record_bytes;
-	__u64 flags = BPF_RB_NO_WAKEUP;
-
-	/* keeps the compiler from folding the check into one that the verifier cannot follow */
-	barrier_var(bytes);
-	if (bytes < 8 || bytes > sizeof(*call))
-		bytes = sizeof(*call);
-	/* wake the reader once as the mark is passed; it also looks by itself from time to time */
-	if (waiting < gp_config.wakeup_bytes && waiting + bytes >= gp_config.wakeup_bytes)
-		flags = BPF_RB_FORCE_WAKEUP;
-	if (bpf_ringbuf_output(&calls, (void *)call, bytes, flags))
-		count_loss(GP_LOSS_RING_FULL);
+	return !(gp_config.outermost_only && call->parent) && !(gp_config.errors_only && !failed) &&
+	       call->duration_ns >= gp_config.min_duration_ns;
 }
 
 static __always_inline int leave(struct pt_regs *ctx)
@@ -292,8 +349,13 @@ static __always_inline int leave(struct pt_regs *ctx)
 	}
 	if (function->flags & GP_COUNT)
 		count_call(call, failed);
-	if (function->flags & GP_STREAM)
+	if (function->flags & GP_NAMES && gp_config.names && !failed)
+		tell_name(call, function);
+	if (function->flags & GP_STREAM && is_wanted(call, failed)) {
+		if (gp_config.stacks)
+			send_stack(thread, call, ctx);
 		send_call(call, function);
+	}
 	return 0;
 }
 

@@ -9,6 +9,15 @@
 
 #define GP_ID_BLOCK 64
 
+#if defined(__TARGET_ARCH_x86)
+/* at entry the return address lies on top of the stack; at return it is gone */
+#define GP_FIRST_STACK_ARGUMENT 8
+#define GP_POPPED_BY_RETURN 8
+#else
+#define GP_FIRST_STACK_ARGUMENT 0
+#define GP_POPPED_BY_RETURN 0
+#endif
+
 static __always_inline void count_loss(__u32 cause)
 {
 	__u64 *count = bpf_map_lookup_elem(&losses, &cause);

@@ -65,4 +65,24 @@ int loader_perf(struct pt_regs *ctx)
 	return 0;
 }
 
+/* Every call that is open now, thread by thread, the outermost first. */
+SEC("iter/task")
+int open_calls(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gp_thread *thread;
+
+	if (!task)
+		return 0;
+	thread = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!thread)
+		return 0;
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		if (i >= thread->depth)
+			break;
+		bpf_seq_write(ctx->meta->seq, &thread->open[i], sizeof(struct gp_call));
+	}
+	return 0;
+}
+
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

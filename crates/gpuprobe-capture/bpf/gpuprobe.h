@@ -18,6 +18,15 @@
 #define GP_BUCKETS 32
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
+/* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
+#define GP_TEXT_SHORT 256
+#define GP_TEXT_MIDDLE 1024
+#define GP_TEXT_LONG 4096
+/* words of a kernel's handle that are looked at for its name */
+#define GP_HANDLE_WORDS 16
+/* the stack is copied page by page, for as many as there are */
+#define GP_STACK_PAGES 8
+#define GP_STACK_PAGE 4096
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 
@@ -80,6 +89,16 @@ enum gp_function_flags {
 	GP_STATUS = 4,
 	/* the address is an argument, not read from outs[0] (host memory that is registered) */
 	GP_POINTER_IS_ARGUMENT = 8,
+	/* the pointee is text, up to its end */
+	GP_TEXT = 16,
+	/* `kernel` is the handle that is launched */
+	GP_LAUNCH = 32,
+	/* a call that succeeds tells the name of a handle, or what it stands for */
+	GP_NAMES = 64,
+	/* the handle is outs[0], not an argument */
+	GP_HANDLE_IS_OUT = 128,
+	/* the name is where outs[0] points */
+	GP_NAME_IS_OUT = 256,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -98,6 +117,10 @@ struct gp_function {
 	__u8 stack_words;
 	__u8 outs;
 	__u8 reserved;
+	/* the handle launched or named, its name, and the handle that it is another form of */
+	struct gp_place kernel;
+	struct gp_place name;
+	struct gp_place alias;
 	struct gp_out out[GP_OUTS];
 };
 
@@ -105,6 +128,8 @@ enum gp_record_kind {
 	GP_RECORD_CALL = 1,
 	GP_RECORD_PROCESS,
 	GP_RECORD_HOLD,
+	GP_RECORD_NAME,
+	GP_RECORD_STACK,
 };
 
 enum gp_call_flags {
@@ -120,6 +145,10 @@ enum gp_call_flags {
 	GP_KNOWN_FREE = 256,
 	/* the live table had the allocated address: since_ns is how many bytes stood there */
 	GP_REPLACED = 512,
+	/* it has been entered; its return is told apart, or not at all */
+	GP_BEGUN = 1024,
+	/* the text has an end that was not read */
+	GP_CUT_TEXT = 2048,
 };
 
 /*
@@ -144,12 +173,66 @@ struct gp_call {
 	/* bit per gp_action: this call and those around it */
 	__u32 actions;
 	__u8 space;
-	__u8 padding[3];
+	/* calls around this one */
+	__u8 depth;
+	/* which attached file the function is in */
+	__u16 library;
 	__u64 since_ns;
+	/* where it returns to */
+	__u64 return_address;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	__u64 stack[GP_STACK_WORDS];
 	__u8 pointee[GP_POINTEE];
+};
+
+enum gp_name_kind {
+	/* the name of a handle or of a host function */
+	GP_NAME_TOLD,
+	/* the handle is another form of `other` */
+	GP_NAME_ALIAS,
+	/* what a handle that was never seen before holds where names have been found; `other` is what the call
+	 * around it launches */
+	GP_NAME_CANDIDATE,
+};
+
+/* What a kernel's handle is called. */
+struct gp_name_record {
+	__u16 kind;
+	__u16 how;
+	__u32 tgid;
+	__u64 instance;
+	__u64 handle;
+	__u64 other;
+	/* bit per word of what the handle points to: that word points to the same text */
+	__u32 matches;
+	/* of a candidate: which word it came from */
+	__u16 word;
+	__u16 library;
+	/* of the text with its end; as long as the record has room where it was cut */
+	__u32 length;
+	__u32 reserved;
+};
+
+/* A return address that a return probe has replaced on the stack. */
+struct gp_patch {
+	__u64 slot;
+	__u64 address;
+};
+
+/* The stack at a call, sent before the call itself; the bytes follow, page by page from the stack pointer. */
+struct gp_stack_record {
+	__u16 kind;
+	__u16 patches;
+	__u32 tgid;
+	__u64 id;
+	__u64 instruction_pointer;
+	__u64 stack_pointer;
+	__u64 frame_pointer;
+	__u64 link_register;
+	__u32 length;
+	__u32 reserved;
+	struct gp_patch patch[GP_DEPTH];
 };
 
 enum gp_process_change {
@@ -176,6 +259,14 @@ struct gp_process_record {
 /* One run of one program in one process; see instance_of(). */
 struct gp_process_key {
 	__u64 instance;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+/* A kernel, as one program launches it. */
+struct gp_kernel_key {
+	__u64 instance;
+	__u64 handle;
 	__u32 tgid;
 	__u32 reserved;
 };
@@ -259,9 +350,25 @@ struct gp_config {
 	__u8 only_targets;
 	/* gp_hold: keep targets at exec and when their loader has mapped libraries, until they are probed */
 	__u8 hold;
-	__u8 reserved[2];
+	/* what targets fork is a target too */
+	__u8 follow_forks;
+	/* calls that fail */
+	__u8 errors_only;
+	/* calls that are not made inside others */
+	__u8 outermost_only;
+	/* a record when a call begins, and one when it has returned */
+	__u8 phases;
+	/* there are no return probes */
+	__u8 entry_only;
+	/* the stack of every call that is sent */
+	__u8 stacks;
+	/* handles of kernels that were never seen are told of */
+	__u8 names;
+	__u8 reserved[3];
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
+	/* calls that take at least this long */
+	__u64 min_duration_ns;
 };
 
 #endif

@@ -77,6 +77,23 @@ struct {
 	__type(value, struct gp_memory);
 } processes SEC(".maps");
 
+/* Handles of kernels that have been told of. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_kernel_key);
+	__type(value, __u32);
+} kernels SEC(".maps");
+
+/* Which word of a handle is looked at for a name: what user space has found out. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} name_word SEC(".maps");
+
 /* Live allocations. A plain hash: an LRU would forget the oldest, which are the leaks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -115,5 +132,7 @@ struct {
 
 /* For the type information of structs that no map names. */
 struct gp_process_record gp_unused_process_record = {};
+struct gp_name_record gp_unused_name_record = {};
+struct gp_stack_record gp_unused_stack_record = {};
 
 #endif

@@ -140,7 +140,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	__u32 one = 1;
 
 	/* a new thread of the same process is nothing new */
-	if (tgid == parent_tgid || !gp_config.only_targets || !bpf_map_lookup_elem(&targets, &parent_tgid))
+	if (tgid == parent_tgid || !gp_config.only_targets || !gp_config.follow_forks ||
+	    !bpf_map_lookup_elem(&targets, &parent_tgid))
 		return 0;
 	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
 		count_loss(GP_LOSS_PROCESSES_FULL);
@@ -205,7 +206,8 @@ int BPF_PROG(on_exit, struct task_struct *task)
 				break;
 			call->flags |= GP_UNFINISHED;
 			function = bpf_map_lookup_elem(&functions, &call->function);
-			if (function && function->flags & GP_STREAM)
+			if (function && function->flags & GP_STREAM && !gp_config.errors_only &&
+			    !(gp_config.outermost_only && call->parent))
 				send_call(call, function);
 		}
 		thread->depth = 0;

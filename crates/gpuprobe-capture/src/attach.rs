@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, Skipped, Target};
-use gpuprobe_event::catalogue;
+use gpuprobe_event::{FunctionId, catalogue};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
 
 use crate::error::CaptureError;
 use crate::files::raise_limit;
+use crate::kernel_names::LibraryNumber;
 use crate::rows::row;
 use crate::support::Tier;
 use crate::wire::as_bytes;
@@ -19,6 +20,8 @@ pub enum Collect {
     Count,
     /// One record a call.
     Stream,
+    /// No more than what kernels are called.
+    Names,
 }
 
 /// A library with its probes in.
@@ -48,13 +51,30 @@ pub(crate) fn program<'o>(object: &'o Object, name: &'static str) -> Result<Prog
     object.progs_mut().find(|p| p.name() == name).ok_or(CaptureError::Missing(name))
 }
 
+/// How a library is attached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attach {
+    pub(crate) tier: Tier,
+    /// Without return probes.
+    pub(crate) entry_only: bool,
+    /// The number that its calls will bear.
+    pub(crate) library: LibraryNumber,
+}
+
+impl Attach {
+    fn cookie(&self, f: &PlannedFunction) -> u64 {
+        u64::from(self.library) << 32 | u64::from(f.function.0)
+    }
+}
+
 /// Attaches one library.
 pub(crate) fn attach(
     object: &Object,
-    tier: Tier,
     target: &Target,
-    collect: Collect,
+    how: Attach,
+    collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
+    let tier = how.tier;
     fill_rows(object, &target.functions, collect)?;
     let library = &target.library;
     let mut attached = Attached {
@@ -76,7 +96,7 @@ pub(crate) fn attach(
     };
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some(group) = groups.pop() {
-        match attach_group(object, tier, binary, group) {
+        match attach_group(object, how, binary, group) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
@@ -101,11 +121,16 @@ pub(crate) fn attach(
     }
 }
 
-fn fill_rows(object: &Object, functions: &[PlannedFunction], collect: Collect) -> Result<(), CaptureError> {
+fn fill_rows(
+    object: &Object,
+    functions: &[PlannedFunction],
+    collect: &dyn Fn(FunctionId) -> Collect,
+) -> Result<(), CaptureError> {
     let map = object.maps().find(|m| m.name() == "functions").ok_or(CaptureError::Missing("functions"))?;
     for planned in functions {
         let Some(function) = catalogue().get(planned.function) else { continue };
-        map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row(function, collect)), MapFlags::ANY)
+        let row = row(function, collect(planned.function));
+        map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }
     Ok(())
@@ -113,14 +138,14 @@ fn fill_rows(object: &Object, functions: &[PlannedFunction], collect: Collect) -
 
 fn attach_group(
     object: &Object,
-    tier: Tier,
+    how: Attach,
     path: &Path,
     group: &[PlannedFunction],
 ) -> Result<Vec<Link>, CaptureError> {
     let multi = |name: &'static str, retprobe: bool, session: bool| {
         let opts = UprobeMultiOpts {
             offsets: group.iter().map(|f| f.point.offset as usize).collect(),
-            cookies: group.iter().map(|f| u64::from(f.function.0)).collect(),
+            cookies: group.iter().map(|f| how.cookie(f)).collect(),
             retprobe,
             session,
             ..UprobeMultiOpts::default()
@@ -131,21 +156,24 @@ fn attach_group(
             .map_err(|source| CaptureError::Attach { path: path.to_owned(), source })
     };
     let perf = |name: &'static str, retprobe: bool, f: &PlannedFunction| {
-        let opts = UprobeOpts { cookie: u64::from(f.function.0), retprobe, ..UprobeOpts::default() };
+        let opts = UprobeOpts { cookie: how.cookie(f), retprobe, ..UprobeOpts::default() };
         program(object, name)?
             .attach_uprobe_with_opts(-1, path, f.point.offset as usize, opts)
             .map_err(|source| CaptureError::Attach { path: path.to_owned(), source })
     };
     // returns first: an entry without its return would count as a call that never ends
-    match tier {
-        Tier::Session => Ok(vec![multi("call_session", false, true)?]),
-        Tier::Multi => {
+    match how.tier {
+        Tier::Session if !how.entry_only => Ok(vec![multi("call_session", false, true)?]),
+        Tier::Session | Tier::Multi if how.entry_only => Ok(vec![multi("call_multi_entry", false, false)?]),
+        Tier::Session | Tier::Multi => {
             Ok(vec![multi("call_multi_return", true, false)?, multi("call_multi_entry", false, false)?])
         }
         Tier::Perf => {
             let mut links = Vec::with_capacity(2 * group.len());
             for f in group {
-                links.push(perf("call_perf_return", true, f)?);
+                if !how.entry_only {
+                    links.push(perf("call_perf_return", true, f)?);
+                }
                 links.push(perf("call_perf_entry", false, f)?);
             }
             Ok(links)

@@ -1,20 +1,25 @@
 //! Bytes of the ring buffers to events. Pure: the bytes go in, events come out, and nonsense is counted.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::decode::{MAX_OUTS, Words, arguments, effect, error_name, status, struct_arg};
+use gpuprobe_event::decode::{
+    MAX_OUTS, MAX_POINTEE, Words, argument_number, arguments, effect, error_name, status, struct_arg,
+    text_arg,
+};
 use gpuprobe_event::{
-    Call, Class, Event, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, Space, Tgid, Tid,
+    Api, Call, Class, Event, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, Space, Tgid, Tid,
     catalogue,
 };
 
 use crate::clock::Clock;
+use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
-use crate::wire::{from_bytes, gp_call, gp_process_record, number};
+use crate::resolve::{RawStack, Resolve};
+use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, number};
 
 /// What one record of the control ring says.
 #[derive(Debug)]
@@ -28,45 +33,141 @@ pub(crate) enum Control {
     Nothing,
 }
 
-/// Knows the names of processes, so that every call can bear one.
+/// Knows the names of processes and kernels, so that every call can bear them.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     clock: Clock,
     names: HashMap<ProcessKey, Arc<str>>,
     unnamed: Arc<str>,
+    kernels: KernelNames,
+    /// Which attached files are drivers.
+    drivers: HashMap<LibraryNumber, bool>,
+    /// Host functions whose symbol was looked for in vain.
+    nameless: HashSet<(ProcessKey, u64)>,
+    resolve: Box<dyn Resolve>,
+    /// The stack of the call that comes next.
+    stack: Option<RawStack>,
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
     follows: bool,
     pub(crate) undecodable: u64,
 }
 
 impl Decoder {
-    pub(crate) fn new(clock: Clock, follows: bool) -> Self {
-        Self { clock, names: HashMap::new(), unnamed: Arc::from("?"), follows, undecodable: 0 }
+    pub(crate) fn new(clock: Clock, follows: bool, resolve: Box<dyn Resolve>) -> Self {
+        Self {
+            clock,
+            names: HashMap::new(),
+            unnamed: Arc::from("?"),
+            kernels: KernelNames::default(),
+            drivers: HashMap::new(),
+            nameless: HashSet::new(),
+            resolve,
+            stack: None,
+            follows,
+            undecodable: 0,
+        }
     }
 
     /// Forgets a process that has ended.
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.names.remove(&key);
+        self.kernels.forget(key);
+        self.nameless.retain(|(process, _)| *process != key);
+        self.resolve.forget(key.tgid);
     }
 
-    /// One record of the ring of calls.
+    /// A file that calls will come from, and where its handles are known to have their names.
+    pub(crate) fn add_library(&mut self, number: LibraryNumber, api: Api, name_word: Option<u16>) {
+        self.drivers.insert(number, api == Api::Driver);
+        if let Some(word) = name_word.filter(|_| api == Api::Driver) {
+            self.kernels.trust(number, word);
+        }
+    }
+
+    /// The word of handles that has names, where one has proven right.
+    pub(crate) fn name_word(&self) -> Option<u16> {
+        self.kernels.word()
+    }
+
+    /// One record of the ring of calls. Some of them only tell of something that calls will need.
     pub(crate) fn call(&mut self, bytes: &[u8]) -> Option<Event> {
         let raw: gp_call = from_bytes(bytes);
+        match raw.kind {
+            number::RECORD_NAME => {
+                self.name(bytes);
+                return None;
+            }
+            number::RECORD_STACK => {
+                self.stack = RawStack::from_record(bytes);
+                return None;
+            }
+            _ => {}
+        }
         let function = catalogue().get(FunctionId(raw.function));
         let whole = raw.kind == number::RECORD_CALL && bytes.len() >= offset_of!(gp_call, out);
         let Some(function) = function.filter(|_| whole) else {
             self.undecodable += 1;
             return None;
         };
-        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
-        let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
-        Some(Event::Call(Box::new(self.build(function, &raw, process))))
+        let mut call = self.build(function, &raw);
+        if let Some(stack) = self.stack.take().filter(|stack| stack.id == raw.id) {
+            call.stack = Some(self.resolve.stack(call.tgid, &stack));
+        }
+        Some(Event::Call(Box::new(call)))
     }
 
-    fn build(&self, function: &'static Function, raw: &gp_call, process: Arc<str>) -> Call {
+    /// A call that is open, as its thread has it.
+    pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Event> {
+        let raw: gp_call = from_bytes(bytes);
+        let function = catalogue().get(FunctionId(raw.function))?;
+        let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..raw };
+        Some(Event::Call(Box::new(self.build(function, &open))))
+    }
+
+    /// A record that tells what a kernel is called.
+    fn name(&mut self, bytes: &[u8]) {
+        let raw: gp_name_record = from_bytes(bytes);
+        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
+        let text = bytes.get(size_of::<gp_name_record>()..).unwrap_or_default();
+        // its length counts the zero at its end
+        let text = text.get(..(raw.length as usize).saturating_sub(1)).unwrap_or_default();
+        let text = String::from_utf8_lossy(text);
+        let said = match raw.how {
+            number::NAME_TOLD => Said::Name { text: &text, matches: raw.matches },
+            number::NAME_ALIAS => Said::AliasOf(raw.other),
+            number::NAME_CANDIDATE => Said::Candidate { text: &text, word: raw.word, outer: raw.other },
+            _ => {
+                self.undecodable += 1;
+                return;
+            }
+        };
+        let driver = Some(raw.library).filter(|number| self.drivers.get(number) == Some(&true));
+        self.kernels.learn(key, driver, raw.handle, said);
+    }
+
+    /// What a launch launches. Where nobody told, the program's own symbols may: the function is then its host's.
+    fn kernel(&mut self, key: ProcessKey, api: Api, handle: u64) -> Option<Arc<str>> {
+        if let Some(name) = self.kernels.name(key, handle) {
+            return Some(Arc::clone(name));
+        }
+        if api != Api::Runtime || !self.nameless.insert((key, handle)) {
+            return None;
+        }
+        let name = self.resolve.symbol(key.tgid, handle)?;
+        self.kernels.found(key, handle, &name);
+        self.kernels.name(key, handle).map(Arc::clone)
+    }
+
+    fn build(&mut self, function: &'static Function, raw: &gp_call) -> Call {
+        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
+        let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
         let has = |flag: u16| raw.flags & flag != 0;
-        let finished = !has(number::CALL_UNFINISHED);
-        let pointee_bytes = struct_arg(function).map_or(0, |(_, layout)| usize::from(layout.bytes));
+        let finished = !has(number::CALL_UNFINISHED | number::CALL_BEGUN);
+        let pointee_bytes = match struct_arg(function) {
+            Some((_, layout)) => usize::from(layout.bytes),
+            None if text_arg(function).is_some() => MAX_POINTEE,
+            None => 0,
+        };
         let mut outs = [None; MAX_OUTS];
         for (i, out) in outs.iter_mut().enumerate() {
             *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
@@ -76,6 +177,7 @@ impl Decoder {
             stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
             outs,
             pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
+            is_text_cut: has(number::CALL_CUT_TEXT),
         };
         let status = if finished { status(function, raw.result) } else { None };
         let mut call = Call {
@@ -84,6 +186,8 @@ impl Decoder {
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: if finished {
                 Outcome::Returned { value: raw.result, duration_ns: raw.duration_ns }
+            } else if has(number::CALL_BEGUN) {
+                Outcome::Begun
             } else {
                 Outcome::Unfinished
             },
@@ -99,6 +203,11 @@ impl Decoder {
             effect: effect(function, &words),
             stack: None,
         };
+        if function.class == Class::Launch
+            && let Some(handle) = argument_number(function, function.roles.func, &words)
+        {
+            call.effect.kernel = self.kernel(key, function.api, handle);
+        }
         if finished {
             account(&mut call, raw);
         }
@@ -204,9 +313,25 @@ mod tests {
     use super::*;
     use crate::wire::as_bytes;
 
+    /// Nothing has a name.
+    #[derive(Debug)]
+    struct NoResolver;
+
+    impl Resolve for NoResolver {
+        fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
+            None
+        }
+
+        fn stack(&mut self, _tgid: Tgid, stack: &RawStack) -> Vec<String> {
+            vec![format!("{:#x}", stack.ip)]
+        }
+
+        fn forget(&mut self, _tgid: Tgid) {}
+    }
+
     fn decoder() -> Decoder {
         let clock = Clock::start();
-        Decoder::new(clock, true)
+        Decoder::new(clock, true, Box::new(NoResolver))
     }
 
     fn call_of(name: &str) -> gp_call {
@@ -291,7 +416,7 @@ mod tests {
         let exec = gp_process_record { change: number::PROCESS_EXEC, ..record };
         let start = gp_process_record { change: number::PROCESS_START, ..record };
         for follows in [true, false] {
-            let mut decoder = Decoder::new(Clock::start(), follows);
+            let mut decoder = Decoder::new(Clock::start(), follows, Box::new(NoResolver));
             assert!(matches!(decoder.control(as_bytes(&exec)), Control::Process(..)));
             assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Process(..)), !follows);
         }

@@ -16,6 +16,22 @@ pub struct CaptureConfig {
     pub tier: Option<Tier>,
     /// Watch only the processes named by [`crate::Capture::add_target`], and what they fork.
     pub only_targets: bool,
+    /// What targets fork is watched too.
+    pub follow_forks: bool,
+    /// Of the calls that are streamed, only those that fail.
+    pub errors_only: bool,
+    /// Only those that are not made inside others.
+    pub outermost_only: bool,
+    /// Only those that take at least so long.
+    pub min_duration_ns: u64,
+    /// Tell when a call begins, as well as when it has returned.
+    pub phases: bool,
+    /// Tell only when a call begins: there are no return probes.
+    pub entry_only: bool,
+    /// The stack of every call that is streamed.
+    pub stacks: bool,
+    /// Learn what kernels are called.
+    pub names: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -34,6 +50,14 @@ impl Default for CaptureConfig {
             tier: None,
             only_targets: false,
             hold: false,
+            follow_forks: true,
+            errors_only: false,
+            outermost_only: false,
+            min_duration_ns: 0,
+            phases: false,
+            entry_only: false,
+            stacks: false,
+            names: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
@@ -102,6 +126,14 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     only_targets: config.only_targets.into(),
                     hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
+                    follow_forks: config.follow_forks.into(),
+                    errors_only: config.errors_only.into(),
+                    outermost_only: config.outermost_only.into(),
+                    phases: config.phases.into(),
+                    entry_only: config.entry_only.into(),
+                    stacks: config.stacks.into(),
+                    names: config.names.into(),
+                    min_duration_ns: config.min_duration_ns,
                     ..gp_config::default()
                 };
                 map.set_initial_value(as_bytes(&value))?;
@@ -110,6 +142,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         }
     }
     let wanted: &[&str] = match tier {
+        Tier::Session if config.entry_only => &["call_multi_entry"],
         Tier::Session => &["call_session"],
         Tier::Multi => &["call_multi_entry", "call_multi_return"],
         Tier::Perf => &["call_perf_entry", "call_perf_return"],

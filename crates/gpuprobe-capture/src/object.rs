@@ -2,25 +2,30 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{LossCause, Losses, ProcessChange, Tgid};
-use libbpf_rs::{Link, Map, MapCore, MapFlags, MapInfo, Object, RingBuffer, RingBufferBuilder};
+use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, Tgid};
+use libbpf_rs::{
+    Iter, IterOpts, Link, Map, MapCore, MapFlags, MapInfo, Object, RingBuffer, RingBufferBuilder,
+};
 
-use crate::attach::{self, Attached, Collect};
+use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
+use crate::resolve::OfFiles;
 use crate::support::{Tier, support};
 use crate::targets::TargetIds;
-use crate::wire::{as_bytes, gp_file};
+use crate::wire::{as_bytes, gp_call, gp_file};
 
 /// Calls that are taken out of the ring in one go.
 const MOST_CALLS_AT_ONCE: usize = 1 << 16;
@@ -49,6 +54,11 @@ pub struct Capture {
     ended: Vec<ProcessKey>,
     clock: Clock,
     tier: Tier,
+    /// Files attached so far: each has a number.
+    libraries: u16,
+    /// What the kernel side was told last.
+    name_word: Option<u16>,
+    entry_only: bool,
 }
 
 impl std::fmt::Debug for Capture {
@@ -93,7 +103,10 @@ impl Capture {
             control,
             pending,
             object,
-            decoder: Decoder::new(clock, config.only_targets),
+            decoder: Decoder::new(clock, config.only_targets, Box::new(OfFiles::default())),
+            libraries: 0,
+            name_word: None,
+            entry_only: config.entry_only,
             ended: Vec::new(),
             clock,
             tier,
@@ -141,11 +154,21 @@ impl Capture {
     }
 
     /// Probes a library. One that is probed already is left as it is. May raise this process's limit of open files.
-    pub fn attach(&mut self, target: &Target, collect: Collect) -> Result<&Attached, CaptureError> {
+    pub fn attach(
+        &mut self,
+        target: &Target,
+        collect: &dyn Fn(FunctionId) -> Collect,
+    ) -> Result<&Attached, CaptureError> {
         let key = (target.library.id, target.library.is_static);
         if !self.attached.contains_key(&key) {
-            let attached = attach::attach(&self.object, self.tier, target, collect)?;
+            // numbers may come round after 65,536 files; names of kernels would then be learned anew
+            self.libraries = self.libraries.wrapping_add(1);
+            let how = Attach { tier: self.tier, entry_only: self.entry_only, library: self.libraries };
+            let library = &target.library;
+            self.decoder.add_library(self.libraries, library.kind, proven_name_word(&library.path));
+            let attached = attach::attach(&self.object, target, how, collect)?;
             self.attached.insert(key, attached);
+            self.tell_name_word()?;
         }
         Ok(&self.attached[&key])
     }
@@ -241,12 +264,39 @@ impl Capture {
             rest = after;
             batch.calls.extend(self.decoder.call(bytes));
         }
+        self.tell_name_word()?;
         let ended =
             batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
         for key in std::mem::replace(&mut self.ended, ended.collect()) {
             self.decoder.forget(key);
         }
         Ok(batch)
+    }
+
+    /// Tells the kernel side which word of handles to look at, when that has changed.
+    fn tell_name_word(&mut self) -> Result<(), CaptureError> {
+        let word = self.decoder.name_word();
+        if word != self.name_word
+            && let Some(word) = word
+        {
+            self.map("name_word")?
+                .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
+                .map_err(CaptureError::bpf("say where names are"))?;
+        }
+        self.name_word = word;
+        Ok(())
+    }
+
+    /// Calls that are open now, of all threads, outer ones before those made inside them.
+    pub fn open_calls(&mut self) -> Result<Vec<Event>, CaptureError> {
+        let program = attach::program(&self.object, "open_calls")?;
+        let cannot = CaptureError::bpf("look at open calls");
+        let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;
+        let mut bytes = Vec::new();
+        let mut iterator = Iter::new(&link).map_err(CaptureError::bpf("look at open calls"))?;
+        let read = iterator.read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
+        read.map_err(CaptureError::bpf("look at open calls"))?;
+        Ok(bytes.chunks_exact(size_of::<gp_call>()).filter_map(|call| self.decoder.open_call(call)).collect())
     }
 
     /// Everything lost so far.
@@ -284,6 +334,14 @@ impl Capture {
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
     }
+}
+
+/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
+fn proven_name_word(path: &Path) -> Option<u16> {
+    /// Major releases, with the word that had the name of every kernel of a test.
+    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.", 1)];
+    let name = path.file_name()?.to_str()?;
+    PROVEN.iter().find(|(driver, _)| name.starts_with(driver)).map(|(_, word)| *word)
 }
 
 fn ring(

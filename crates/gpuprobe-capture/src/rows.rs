@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use gpuprobe_event::catalogue::{Arg, Place};
-use gpuprobe_event::decode::{out_reads, stack_words, struct_arg};
+use gpuprobe_event::decode::{MAX_POINTEE, out_reads, stack_words, struct_arg, text_arg};
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
@@ -15,6 +15,7 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
+        Collect::Names => 0,
     };
     if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
         row.flags |= number::FUNCTION_STATUS;
@@ -28,9 +29,44 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
         row.pointee = place(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
     }
+    if let Some(position) = text_arg(f) {
+        row.flags |= number::FUNCTION_TEXT;
+        row.pointee = place(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
+    }
+    names(f, &mut row);
     action(f, &mut row);
     row.record_bytes = record_bytes(&row);
     row
+}
+
+/// What the function tells of a kernel: which one it launches, or what one is called.
+fn names(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if f.class == Class::Launch && roles.func.is_some() {
+        row.flags |= number::FUNCTION_LAUNCH;
+        row.kernel = place(f.arg(roles.func));
+    }
+    if !tells_names(f) {
+        return;
+    }
+    row.flags |= number::FUNCTION_NAMES;
+    row.kernel = place(f.arg(roles.named));
+    row.name = place(f.arg(roles.name));
+    row.alias = place(f.arg(roles.alias));
+    if roles.func_out.is_some() {
+        row.flags |= number::FUNCTION_HANDLE_IS_OUT;
+    }
+    if roles.name_out.is_some() {
+        row.flags |= number::FUNCTION_NAME_IS_OUT;
+    }
+}
+
+/// Whether the calls of a function tell what kernels are called.
+pub fn tells_names(f: &Function) -> bool {
+    let roles = &f.roles;
+    let handle = roles.func_out.or(roles.named).is_some();
+    handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
 }
 
 /// What the function does to memory, and how many bytes that is.

@@ -20,8 +20,8 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_count, gp_count_key, gp_file, gp_function, gp_live, gp_live_key, gp_memory,
-    gp_out, gp_place, gp_process_key, gp_process_record,
+    gp_call, gp_config, gp_count, gp_count_key, gp_file, gp_function, gp_kernel_key, gp_live, gp_live_key,
+    gp_memory, gp_name_record, gp_out, gp_place, gp_process_key, gp_process_record, gp_stack_record,
 };
 
 /// The compiled programs.
@@ -50,11 +50,14 @@ wire!(
     gp_count_key,
     gp_file,
     gp_function,
+    gp_kernel_key,
     gp_live,
     gp_live_key,
     gp_memory,
+    gp_name_record,
     gp_process_key,
     gp_process_record,
+    gp_stack_record,
 );
 
 /// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
@@ -92,10 +95,21 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_STREAM: u16 = 2;
     pub(crate) const FUNCTION_STATUS: u16 = 4;
     pub(crate) const FUNCTION_POINTER_IS_ARGUMENT: u16 = 8;
+    pub(crate) const FUNCTION_TEXT: u16 = 16;
+    pub(crate) const FUNCTION_LAUNCH: u16 = 32;
+    pub(crate) const FUNCTION_NAMES: u16 = 64;
+    pub(crate) const FUNCTION_HANDLE_IS_OUT: u16 = 128;
+    pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
 
     pub(crate) const RECORD_CALL: u16 = 1;
     pub(crate) const RECORD_PROCESS: u16 = 2;
     pub(crate) const RECORD_HOLD: u16 = 3;
+    pub(crate) const RECORD_NAME: u16 = 4;
+    pub(crate) const RECORD_STACK: u16 = 5;
+
+    pub(crate) const NAME_TOLD: u16 = 0;
+    pub(crate) const NAME_ALIAS: u16 = 1;
+    pub(crate) const NAME_CANDIDATE: u16 = 2;
 
     pub(crate) const CALL_UNREAD_OUT: u16 = 1;
     pub(crate) const CALL_UNREAD_STACK: u16 = 16;
@@ -104,6 +118,8 @@ pub(crate) mod number {
     pub(crate) const CALL_UNFINISHED: u16 = 128;
     pub(crate) const CALL_KNOWN_FREE: u16 = 256;
     pub(crate) const CALL_REPLACED: u16 = 512;
+    pub(crate) const CALL_BEGUN: u16 = 1024;
+    pub(crate) const CALL_CUT_TEXT: u16 = 2048;
 
     pub(crate) const HELD_STOPPED: u16 = 1;
     pub(crate) const HELD_POLITELY: u16 = 2;
@@ -161,9 +177,22 @@ mod tests {
         expect("gp_size_rule", &[0, SIZE_ARGUMENT.into(), SIZE_PRODUCT.into(), SIZE_PITCH.into()]);
         expect(
             "gp_function_flags",
-            &[FUNCTION_COUNT, FUNCTION_STREAM, FUNCTION_STATUS, FUNCTION_POINTER_IS_ARGUMENT].map(u64::from),
+            &[
+                FUNCTION_COUNT,
+                FUNCTION_STREAM,
+                FUNCTION_STATUS,
+                FUNCTION_POINTER_IS_ARGUMENT,
+                FUNCTION_TEXT,
+                FUNCTION_LAUNCH,
+                FUNCTION_NAMES,
+                FUNCTION_HANDLE_IS_OUT,
+                FUNCTION_NAME_IS_OUT,
+            ]
+            .map(u64::from),
         );
-        expect("gp_record_kind", &[RECORD_CALL, RECORD_PROCESS, RECORD_HOLD].map(u64::from));
+        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK];
+        expect("gp_record_kind", &records.map(u64::from));
+        expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
         expect(
             "gp_call_flags",
             &[
@@ -174,6 +203,8 @@ mod tests {
                 CALL_UNFINISHED,
                 CALL_KNOWN_FREE,
                 CALL_REPLACED,
+                CALL_BEGUN,
+                CALL_CUT_TEXT,
             ]
             .map(u64::from),
         );

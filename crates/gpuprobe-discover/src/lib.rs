@@ -5,6 +5,7 @@
 
 mod branches;
 mod container;
+mod demangle;
 mod elf;
 mod error;
 mod file;
@@ -22,6 +23,7 @@ mod symbolize;
 mod testing;
 
 pub use container::container_of;
+pub use demangle::demangle;
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use host::{HostPaths, of_host};

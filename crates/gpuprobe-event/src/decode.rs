@@ -14,8 +14,10 @@ pub struct Words<'a> {
     pub stack: &'a [u64],
     /// What [`out_reads`] asked for, as found when the call returned; `None` where unreadable.
     pub outs: [Option<u64>; MAX_OUTS],
-    /// The bytes that the argument named by [`struct_arg`] pointed to at entry.
+    /// The bytes that the argument named by [`struct_arg`] or [`text_arg`] pointed to at entry.
     pub pointee: &'a [u8],
+    /// The text goes on after these.
+    pub is_text_cut: bool,
 }
 
 /// How many out arguments a probe reads.
@@ -47,7 +49,8 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
         ["CUdeviceptr_v1*", "unsigned int*", "int*"].contains(&ty)
     };
     let read = |arg| OutRead { arg, offset: 0, bytes: if narrow(arg) { 4 } else { 8 } };
-    [f.roles.out, f.roles.pitch_out].into_iter().flatten().map(read).collect()
+    let first = f.roles.out.or(f.roles.func_out).or(f.roles.name_out);
+    [first, f.roles.pitch_out].into_iter().flatten().map(read).collect()
 }
 
 /// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
@@ -56,6 +59,17 @@ pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
     let ty = f.arg(Some(position))?.ty.trim_start_matches("const ").trim_end_matches('*');
     let layout = crate::catalogue().layout(ty)?;
     (usize::from(layout.bytes) <= MAX_POINTEE).then_some((position, layout))
+}
+
+/// The argument whose text is copied at entry: a name, or else the first that is text.
+pub fn text_arg(f: &Function) -> Option<u8> {
+    let is_text = |position: &u8| f.arg(Some(*position)).is_some_and(|arg| arg.ty == "const char*");
+    let count = u8::try_from(f.args.as_ref()?.len()).ok()?;
+    if struct_arg(f).is_some() {
+        return None;
+    }
+    // a host function is declared as text, and is none
+    f.roles.name.filter(is_text).or_else(|| (0..count).filter(|p| Some(*p) != f.roles.named).find(is_text))
 }
 
 /// How many stack words hold arguments.
@@ -70,7 +84,24 @@ pub fn stack_words(f: &Function) -> usize {
 /// The arguments by name, in order; `None` where no prototype is known.
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
-    Some(args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect())
+    let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
+    if let Some((_, value)) = text_arg(f).and_then(|position| values.get_mut(usize::from(position))) {
+        // no text at all is shown as the pointer that it is
+        if *value != Value::Hex(0) {
+            *value = text(words).map_or(Value::Unread, Value::Text);
+        }
+    }
+    Some(values)
+}
+
+/// The text that was copied; whoever called may have passed anything.
+fn text(words: &Words<'_>) -> Option<String> {
+    let end = words.pointee.iter().position(|b| *b == 0)?;
+    let mut text = String::from_utf8_lossy(&words.pointee[..end]).into_owned();
+    if words.is_text_cut {
+        text.push('…');
+    }
+    Some(text)
 }
 
 /// The value of one argument.
@@ -174,14 +205,16 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     })
 }
 
+/// An argument as a plain number.
+pub fn argument_number(f: &Function, position: Option<u8>, words: &Words<'_>) -> Option<u64> {
+    let arg = f.arg(position)?;
+    raw(arg.place(), arg.kind.bytes(), words).map(|b| number(&b))
+}
+
 /// What a call says of itself: kind, stream, grid and block. Bytes and addresses are the kernel side's to tell,
 /// because only it knows what was counted.
 pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
-    let plain = |position: Option<u8>| {
-        let arg = f.arg(position)?;
-        raw(arg.place(), arg.kind.bytes(), words).map(|b| number(&b))
-    };
-    let mut effect = Effect { stream: plain(f.roles.stream), ..Effect::default() };
+    let mut effect = Effect { stream: argument_number(f, f.roles.stream, words), ..Effect::default() };
     effect.kind = match f.roles.direction {
         Some(Direction::Fixed(name)) => Some(Cow::Borrowed(name)),
         Some(Direction::FromKind) => f.arg(f.roles.kind).and_then(|a| match argument(a, words) {

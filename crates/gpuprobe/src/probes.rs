@@ -179,7 +179,9 @@ impl Probes {
         }
         for target in &plan.targets {
             let begun = Instant::now();
-            let result = self.capture.attach(target, self.collect);
+            let (selection, collect) = (&self.selection, self.collect);
+            let collect = |id| if selection.takes_id(id) { collect } else { Collect::Names };
+            let result = self.capture.attach(target, &collect);
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::Tier;
+use gpuprobe_capture::{Tier, tells_names};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -10,7 +10,7 @@ use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 #[derive(Debug)]
 pub(crate) enum Selection {
     /// By the user's globs.
-    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern> },
+    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool },
     /// The few that tell most, without those that the user does not want.
     Few { unwanted: Vec<Pattern> },
     /// What a daemon counts: the driver's functions of these classes.
@@ -28,9 +28,14 @@ impl Selection {
                 None => wanted.push(pattern(glob)?),
             }
         }
-        let selection = Self::Globs { wanted, unwanted };
-        if !catalogue().functions().iter().any(|f| selection.takes(f)) {
+        let mut selection = Self::Globs { wanted, unwanted, has_launches: false };
+        let mut taken = catalogue().functions().iter().filter(|f| selection.takes(f)).peekable();
+        if taken.peek().is_none() {
             bail!("no function fits {}: `gpuprobe list` shows their names", globs.join(" "));
+        }
+        let launches = taken.any(|f| f.class == Class::Launch);
+        if let Self::Globs { has_launches, .. } = &mut selection {
+            *has_launches = launches;
         }
         Ok(selection)
     }
@@ -39,7 +44,7 @@ impl Selection {
     /// tenth of a second, nobody who named none wants a thousand of them.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {
-            Self::Globs { wanted, unwanted } if tier == Tier::Perf && wanted.is_empty() => {
+            Self::Globs { wanted, unwanted, .. } if tier == Tier::Perf && wanted.is_empty() => {
                 Self::Few { unwanted }
             }
             other => other,
@@ -49,7 +54,7 @@ impl Selection {
     /// Whether a function is wanted.
     pub(crate) fn takes(&self, f: &Function) -> bool {
         match self {
-            Self::Globs { wanted, unwanted } => {
+            Self::Globs { wanted, unwanted, .. } => {
                 let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
                 let wanted = if wanted.is_empty() { informative(f) } else { fits(wanted) };
                 wanted && !fits(unwanted)
@@ -66,7 +71,23 @@ impl Selection {
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
         // what jumps to another export at its end would be counted twice
         let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
-        (!jumps && self.takes(f)).then_some(f.id)
+        (!jumps && (self.takes(f) || self.takes_for_names(f))).then_some(f.id)
+    }
+
+    /// Whether a function is wanted, by its row.
+    pub(crate) fn takes_id(&self, id: FunctionId) -> bool {
+        catalogue().get(id).is_some_and(|f| self.takes(f))
+    }
+
+    /// Whether a function is probed only because its calls tell what kernels are called: where launches are wanted,
+    /// and what is called all the time costs too much for that.
+    fn takes_for_names(&self, f: &Function) -> bool {
+        match self {
+            Self::Globs { has_launches, .. } => *has_launches && tells_names(f) && !f.hot,
+            // each costs a tenth of a second there: those by which every kernel passes
+            Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
+            Self::Driver(_) => false,
+        }
     }
 }
 

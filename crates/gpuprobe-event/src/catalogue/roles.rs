@@ -145,6 +145,13 @@ pub struct Roles {
     pub params: Option<u8>,
     pub shared: Option<u8>,
     pub name: Option<u8>,
+    /// A handle or host function whose name the call tells.
+    pub named: Option<u8>,
+    pub name_out: Option<u8>,
+    /// Where the handle of a kernel is returned.
+    pub func_out: Option<u8>,
+    /// The handle that the returned one is another form of.
+    pub alias: Option<u8>,
     /// One dim3, or three integers from this argument on.
     pub grid: Option<u8>,
     pub block: Option<u8>,
@@ -188,6 +195,10 @@ impl Roles {
                 "params" => roles.params = position(value),
                 "shared" => roles.shared = position(value),
                 "name" => roles.name = position(value),
+                "named" => roles.named = position(value),
+                "name_out" => roles.name_out = position(value),
+                "func_out" => roles.func_out = position(value),
+                "alias" => roles.alias = position(value),
                 "grid" => roles.grid = position(value),
                 "block" => roles.block = position(value),
                 "elem" => roles.elem = value.parse().unwrap_or(1),

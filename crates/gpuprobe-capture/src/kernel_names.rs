@@ -1,0 +1,242 @@
+//! What kernels are called, learned from what programs do: they register kernels, look them up by name, and launch
+//! handles that point to an object of the driver with the name in it. Where in that object is not documented, so it is
+//! believed only of a driver whose handles of known names have been seen to have theirs there. Pure.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpuprobe_discover::demangle;
+use gpuprobe_event::counters::ProcessKey;
+
+/// Handles remembered of one process. PyTorch registers some twenty thousand; a program that makes up more is its own
+/// affair.
+const MOST_HANDLES: usize = 1 << 17;
+/// Forms of a handle that stand for each other: host function, kernel, function.
+const MOST_ALIASES: usize = 4;
+/// Words of a handle's object that may hold the name.
+const WORDS: usize = 16;
+
+/// Which attached file a record comes from.
+pub(crate) type LibraryNumber = u16;
+
+/// What a record says of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said<'a> {
+    /// Its name. The words of its object that point to the same text are set.
+    Name { text: &'a str, matches: u32 },
+    /// It is another form of a handle.
+    AliasOf(u64),
+    /// The text that one of its words points to, and what the launch around this one was given.
+    Candidate { text: &'a str, word: u16, outer: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Kernels {
+    known: HashMap<u64, Arc<str>>,
+    aliases: HashMap<u64, u64>,
+    candidates: HashMap<u64, (u16, Arc<str>)>,
+    driver: Option<LibraryNumber>,
+}
+
+/// How often each word of a driver's handles had the name, and how often not.
+#[derive(Debug, Default)]
+struct Layout {
+    right: [u32; WORDS],
+    wrong: [u32; WORDS],
+}
+
+impl Layout {
+    fn saw(&mut self, matches: u32) {
+        for word in 0..WORDS {
+            if matches & 1 << word != 0 {
+                self.right[word] = self.right[word].saturating_add(1);
+            } else {
+                self.wrong[word] = self.wrong[word].saturating_add(1);
+            }
+        }
+    }
+
+    /// The word that had the name of every handle whose name was known.
+    fn word(&self) -> Option<u16> {
+        (0..WORDS).find(|w| self.right[*w] > 0 && self.wrong[*w] == 0).and_then(|w| u16::try_from(w).ok())
+    }
+}
+
+/// The names of all processes.
+#[derive(Debug, Default)]
+pub(crate) struct KernelNames {
+    processes: HashMap<ProcessKey, Kernels>,
+    layouts: HashMap<LibraryNumber, Layout>,
+}
+
+impl KernelNames {
+    /// A driver whose layout is known from elsewhere.
+    pub(crate) fn trust(&mut self, driver: LibraryNumber, word: u16) {
+        self.layouts.entry(driver).or_default().saw(1 << word);
+    }
+
+    /// Takes in what a record says. `driver` is the file it comes from, where that is a driver.
+    pub(crate) fn learn(
+        &mut self,
+        key: ProcessKey,
+        driver: Option<LibraryNumber>,
+        handle: u64,
+        said: Said<'_>,
+    ) {
+        let kernels = self.processes.entry(key).or_default();
+        kernels.driver = driver.or(kernels.driver);
+        if kernels.known.len() + kernels.aliases.len() + kernels.candidates.len() >= MOST_HANDLES {
+            return;
+        }
+        match said {
+            Said::Name { text, matches } => {
+                if let Some(driver) = driver {
+                    self.layouts.entry(driver).or_default().saw(matches);
+                }
+                // no name at all is no name
+                if !text.is_empty() {
+                    kernels.known.insert(handle, demangle(text).into());
+                }
+            }
+            Said::AliasOf(other) => {
+                kernels.aliases.insert(handle, other);
+            }
+            Said::Candidate { text, word, outer } => {
+                if outer != 0 && outer != handle {
+                    kernels.aliases.entry(outer).or_insert(handle);
+                }
+                if is_name(text) {
+                    kernels.candidates.insert(handle, (word, demangle(text).into()));
+                }
+            }
+        }
+    }
+
+    /// A name that was found in the program's own symbols.
+    pub(crate) fn found(&mut self, key: ProcessKey, handle: u64, name: &str) {
+        let kernels = self.processes.entry(key).or_default();
+        // a host function that launches is called by the kernel's name, with something before it in old toolkits
+        let name = name.trim_start_matches("__device_stub__");
+        kernels.known.insert(handle, demangle(name).into());
+        let inner = kernels.aliases.get(&handle).and_then(|inner| kernels.candidates.get(inner));
+        if let (Some((word, text)), Some(driver)) = (inner, kernels.driver) {
+            let matches = if Some(text) == kernels.known.get(&handle) { 1 << word } else { 0 };
+            self.layouts.entry(driver).or_default().saw(matches);
+        }
+    }
+
+    /// What a handle is called, if it is known.
+    pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
+        let kernels = self.processes.get(&key)?;
+        let word = kernels.driver.and_then(|driver| self.layouts.get(&driver)).and_then(Layout::word);
+        let mut handle = handle;
+        for _ in 0..MOST_ALIASES {
+            let candidate = kernels.candidates.get(&handle).filter(|(w, _)| Some(*w) == word).map(|(_, n)| n);
+            if let Some(name) = kernels.known.get(&handle).or(candidate) {
+                return Some(name);
+            }
+            handle = *kernels.aliases.get(&handle)?;
+        }
+        None
+    }
+
+    /// The word to look at in handles that are seen for the first time: of the driver that was learned last.
+    pub(crate) fn word(&self) -> Option<u16> {
+        self.layouts.values().find_map(Layout::word)
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn forget(&mut self, key: ProcessKey) {
+        self.processes.remove(&key);
+    }
+}
+
+/// Whether a text can be the name of a kernel: what linkers take, and no more.
+fn is_name(text: &str) -> bool {
+    let first = text.bytes().next();
+    first.is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b'$' || b == b'.')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.' | b'@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const KEY: ProcessKey = ProcessKey { tgid: Tgid(1), instance: 1 };
+    const DRIVER: LibraryNumber = 3;
+
+    fn told(text: &str, matches: u32) -> Said<'_> {
+        Said::Name { text, matches }
+    }
+
+    fn candidate(text: &str, outer: u64) -> Said<'_> {
+        Said::Candidate { text, word: 1, outer }
+    }
+
+    fn name(names: &KernelNames, handle: u64) -> Option<&str> {
+        names.name(KEY, handle).map(|name| &**name)
+    }
+
+    #[test]
+    fn what_was_registered_or_looked_up_is_known_under_all_its_forms() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, None, 0x10, told("_Z3addPfS_i", 0));
+        names.learn(KEY, Some(DRIVER), 0x20, Said::AliasOf(0x10));
+        names.learn(KEY, Some(DRIVER), 0x30, Said::AliasOf(0x20));
+        for handle in [0x10, 0x20, 0x30] {
+            assert_eq!(name(&names, handle), Some("add(float*, float*, int)"));
+        }
+        assert_eq!(name(&names, 0x40), None);
+        names.learn(KEY, None, 0x50, Said::AliasOf(0x60));
+        names.learn(KEY, None, 0x60, Said::AliasOf(0x50));
+        assert_eq!(name(&names, 0x50), None, "handles that stand for each other have no name, and no end");
+        names.forget(KEY);
+        assert_eq!(name(&names, 0x10), None);
+    }
+
+    #[test]
+    fn what_a_handle_holds_is_believed_only_where_it_has_proven_right() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("late_kernel", 0));
+        assert_eq!((name(&names, 0x10), names.word()), (None, None));
+        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b10));
+        assert_eq!((name(&names, 0x10), names.word()), (Some("late_kernel"), Some(1)));
+        let other = ProcessKey { tgid: Tgid(2), instance: 1 };
+        names.learn(other, Some(DRIVER + 1), 0x10, candidate("of_another_driver", 0));
+        assert_eq!(names.name(other, 0x10), None);
+        names.learn(KEY, Some(DRIVER), 0x30, told("a_name_that_is_elsewhere", 0b100));
+        assert_eq!((name(&names, 0x10), names.word()), (None, None), "one that is wrong ends it");
+    }
+
+    #[test]
+    fn the_call_around_a_launch_has_the_same_kernel() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
+        assert_eq!((name(&names, 0x10), name(&names, 0x7000)), (Some("k()"), Some("k()")));
+    }
+
+    #[test]
+    fn a_symbol_of_the_program_proves_where_names_are() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
+        names.learn(KEY, Some(DRIVER), 0x20, candidate("_Z1lv", 0));
+        assert_eq!(name(&names, 0x20), None);
+        names.found(KEY, 0x7000, "k()");
+        assert_eq!((name(&names, 0x7000), name(&names, 0x20)), (Some("k()"), Some("l()")));
+        names.found(KEY, 0x8000, "__device_stub___Z1mv");
+        assert_eq!(name(&names, 0x8000), Some("m()"));
+    }
+
+    #[test]
+    fn texts_that_cannot_be_names_are_none() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        for (handle, text) in ["", "a b", "\x1b[2J", "7up", "a/b"].iter().enumerate() {
+            names.learn(KEY, Some(DRIVER), handle as u64, candidate(text, 0));
+            assert_eq!(name(&names, handle as u64), None, "{text:?}");
+        }
+    }
+}
