@@ -8,6 +8,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
     Call {
         id: 1,
         parent: None,
+        depth: 0,
         start_ns: 100,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 1000 },
         tgid: Tgid(100),
@@ -36,7 +37,7 @@ pub(crate) fn unfinished(call: Call) -> Call {
 
 /// The same call, made inside another.
 pub(crate) fn inside(call: Call, parent: u64) -> Call {
-    Call { parent: Some(parent), ..call }
+    Call { parent: Some(parent), depth: 1, ..call }
 }
 
 pub(crate) fn copy(kind: Option<&'static str>, bytes: u64, status: i64) -> Call {

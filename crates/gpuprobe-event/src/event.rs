@@ -63,6 +63,9 @@ pub struct Call {
     pub id: u64,
     /// The id of the call that this one was made inside, on the same thread.
     pub parent: Option<u64>,
+    /// How many calls it was made inside. A live display needs it, because inner calls end, and so are told, before
+    /// outer ones; a trace file says it by its parents.
+    pub depth: u8,
     /// Nanoseconds since the recording began.
     pub start_ns: u64,
     /// How it ended.

@@ -11,7 +11,7 @@ pub mod ids;
 pub mod loss;
 pub mod trace;
 
-pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue};
+pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue, meaning};
 pub use event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value};
 pub use ids::{FunctionId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

@@ -5,6 +5,7 @@
 //! follows from its type by the calling convention ([`abi`]), so no table repeats it.
 
 pub mod abi;
+mod meanings;
 mod parse;
 mod roles;
 mod types;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 pub use abi::Place;
+pub use meanings::meaning;
 pub use roles::{Class, Direction, Roles, Space};
 pub use types::{ArgKind, EnumTable, Field, StructLayout};
 

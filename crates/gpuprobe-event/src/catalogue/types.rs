@@ -149,7 +149,7 @@ pub(crate) fn lines(table: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 /// `[header]` lines and the lines under each.
-fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
+pub(crate) fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in lines(table) {
         if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {

@@ -150,9 +150,11 @@ impl<R: BufRead> Reader<R> {
             _ if object.contains_key("unfinished") => Outcome::Unfinished,
             _ => Outcome::Begun,
         };
+        let parent = number(object, "parent");
         Some(Call {
             id: number(object, "event_id")?,
-            parent: number(object, "parent"),
+            parent,
+            depth: u8::from(parent.is_some()),
             start_ns,
             outcome,
             tgid: Tgid(small(object, "pid")?),

@@ -8,6 +8,7 @@ fn malloc() -> Call {
     Call {
         id: 7,
         parent: None,
+        depth: 0,
         start_ns: 1_234_567_891,
         outcome: Outcome::Returned { value: 0, duration_ns: 2345 },
         tgid: Tgid(100),
@@ -36,6 +37,7 @@ fn launch() -> Call {
     Call {
         id: 8,
         parent: Some(7),
+        depth: 1,
         outcome: Outcome::Returned { value: 700, duration_ns: 999 },
         name: Cow::Borrowed("cudaLaunchKernel"),
         class: Class::Launch,

@@ -17,6 +17,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
     Call {
         id,
         parent: None,
+        depth: 0,
         start_ns: id * 1_000_000,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns },
         tgid: Tgid(4242),
@@ -34,7 +35,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
 }
 
 fn inside(call: Call, parent: u64) -> Event {
-    Event::Call(Box::new(Call { parent: Some(parent), ..call }))
+    Event::Call(Box::new(Call { parent: Some(parent), depth: 1, ..call }))
 }
 
 fn with(call: Call, effect: Effect) -> Event {
