@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_discover::demangle;
+use gpuprobe_discover::demangled;
 use gpuprobe_event::counters::ProcessKey;
 
 /// Handles remembered of one process. PyTorch registers some twenty thousand; a program that makes up more is its own
@@ -95,7 +95,7 @@ impl KernelNames {
                 }
                 // no name at all is no name
                 if !text.is_empty() {
-                    kernels.known.insert(handle, demangle(text).into());
+                    kernels.known.insert(handle, demangled(text).into());
                 }
             }
             Said::AliasOf(other) => {
@@ -106,7 +106,7 @@ impl KernelNames {
                     kernels.aliases.entry(outer).or_insert(handle);
                 }
                 if is_name(text) {
-                    kernels.candidates.insert(handle, (word, demangle(text).into()));
+                    kernels.candidates.insert(handle, (word, demangled(text).into()));
                 }
             }
         }
@@ -117,7 +117,7 @@ impl KernelNames {
         let kernels = self.processes.entry(key).or_default();
         // a host function that launches is called by the kernel's name, with something before it in old toolkits
         let name = name.trim_start_matches("__device_stub__");
-        kernels.known.insert(handle, demangle(name).into());
+        kernels.known.insert(handle, demangled(name).into());
         let inner = kernels.aliases.get(&handle).and_then(|inner| kernels.candidates.get(inner));
         if let (Some((word, text)), Some(driver)) = (inner, kernels.driver) {
             let matches = if Some(text) == kernels.known.get(&handle) { 1 << word } else { 0 };

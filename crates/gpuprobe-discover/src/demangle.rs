@@ -1,45 +1,51 @@
-//! Names as people write them. Mangled names come from programs, which may have made them up: nothing here takes more
-//! than a bounded time and space.
+//! Names of C++ and Rust as they were written. A mangled name of 4 KB can stand for more text than there is memory,
+//! for it repeats its parts by number; so what is written is bounded.
 
 use std::fmt::{self, Write};
 
-use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
+use cpp_demangle::{DemangleOptions, Symbol};
 
-/// Longer names are left as they are.
-const LONGEST: usize = 4096;
-/// So are those that grow beyond this: a few bytes of substitutions can stand for gigabytes.
-const LONGEST_DEMANGLED: usize = 4 * LONGEST;
-const DEEPEST: u32 = 96;
+/// Bytes of a name. The names of deep templates have some hundreds.
+const LIMIT: usize = 4096;
+/// Stands at the end of a name that was cut.
+const CUT: &str = "...";
 
-/// A text that refuses to grow beyond its bound.
+/// A name as it was written; itself if it is of no language that is known.
+pub fn demangled(name: &str) -> String {
+    let mut text = Bounded::default();
+    let written = match rustc_demangle::try_demangle(name) {
+        Ok(found) => write!(text, "{found:#}"),
+        Err(_) => match Symbol::new(name) {
+            Ok(found) => found.structured_demangle(&mut text, &DemangleOptions::default()),
+            Err(_) => text.write_str(name),
+        },
+    };
+    match written {
+        Ok(()) => text.text,
+        Err(fmt::Error) if text.full => text.text + CUT,
+        Err(fmt::Error) => name.to_owned(),
+    }
+}
+
+/// Takes text until it is full, and then refuses, which ends the writing.
 #[derive(Default)]
-struct Bounded(String);
+struct Bounded {
+    text: String,
+    full: bool,
+}
 
 impl Write for Bounded {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST_DEMANGLED {
-            return Err(fmt::Error);
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let room = LIMIT - CUT.len() - self.text.len();
+        if more.len() <= room {
+            self.text.push_str(more);
+            return Ok(());
         }
-        self.0.push_str(text);
-        Ok(())
+        let whole = (0..=room).rev().find(|&at| more.is_char_boundary(at)).unwrap_or(0);
+        self.text.push_str(&more[..whole]);
+        self.full = true;
+        Err(fmt::Error)
     }
-}
-
-/// A C++ name demangled; any other as it is.
-pub fn demangle(name: &str) -> String {
-    try_demangle(name).unwrap_or_else(|| name.to_owned())
-}
-
-fn try_demangle(name: &str) -> Option<String> {
-    if name.len() > LONGEST || !name.starts_with("_Z") {
-        return None;
-    }
-    let parse = ParseOptions::default().recursion_limit(DEEPEST);
-    let symbol = Symbol::new_with_options(name, &parse).ok()?;
-    let mut text = Bounded::default();
-    let show = DemangleOptions::default().recursion_limit(DEEPEST);
-    symbol.structured_demangle(&mut text, &show).ok()?;
-    Some(text.0)
 }
 
 #[cfg(test)]
@@ -47,24 +53,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_cxx_are_demangled_and_others_left() {
-        assert_eq!(demangle("_Z9vectorAddPKfS0_Pfi"), "vectorAdd(float const*, float const*, float*, int)");
-        assert_eq!(demangle("_Z4fillIiEvPT_S0_m"), "void fill<int>(int*, int, unsigned long)");
-        for plain in ["sm80_xmma_gemm_f32f32", "_Znonsense", "", "_Z"] {
-            assert_eq!(demangle(plain), plain);
+    fn names_are_as_they_were_written() {
+        for (mangled, name) in [
+            ("_ZN3gpu5scaleEif", "gpu::scale(int, float)"),
+            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            ("cudaMalloc", "cudaMalloc"),
+            ("_Z", "_Z"),
+            ("", ""),
+        ] {
+            assert_eq!(demangled(mangled), name, "{mangled}");
         }
     }
 
     #[test]
-    fn names_that_were_made_up_take_little() {
-        // every substitution doubles what stands before it
-        let mut bomb = String::from("_Z1fI1aIccEE");
-        for i in 0..60u32 {
-            let digit = char::from_digit(i % 36, 36).unwrap_or('0').to_ascii_uppercase();
-            bomb.push_str(&format!("1bIS{digit}_S{digit}_E"));
+    fn a_name_that_repeats_itself_is_cut() {
+        // f(A<int, int>, B<first, first>, ...): each argument is twice as long as the one before
+        let mut mangled = String::from("_Z1f1AIiiE");
+        for (index, level) in (0..40).enumerate() {
+            let previous = if index == 0 { "S0_".to_owned() } else { format!("S{}_", base36(2 * index)) };
+            mangled += &format!("3B{level:02}I{previous}{previous}E");
         }
-        assert!(demangle(&bomb).len() <= LONGEST_DEMANGLED);
-        let deep = format!("_Z1f{}i", "P".repeat(4000));
-        assert!(demangle(&deep).len() <= LONGEST_DEMANGLED);
+        let name = demangled(&mangled);
+        assert_eq!(name.len(), LIMIT);
+        assert!(name.starts_with("f(A<int, int>, ") && name.ends_with(CUT), "{name:.200}");
+    }
+
+    fn base36(number: usize) -> String {
+        let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
+        if number < 36 { digit(number).to_string() } else { format!("{}{}", digit(number / 36), digit(number)) }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_letters() {
+        let name = demangled(&"é".repeat(3000));
+        assert_eq!(name.len(), LIMIT - 1, "an odd number of bytes is left, and a letter takes two");
+        assert!(name.ends_with("é..."));
     }
 }

@@ -143,6 +143,26 @@ impl<'f> Elf<'f> {
         })
     }
 
+    /// Where the loader puts the search table of the unwind information, and its size.
+    pub(crate) fn unwind_header(&self) -> Option<(u64, u64)> {
+        let found = self.segments.iter().find(|s| s.p_type.get(LE) == elf::PT_GNU_EH_FRAME)?;
+        Some((found.p_vaddr.get(LE), found.p_filesz.get(LE)))
+    }
+
+    /// At most `size` bytes of what the loader puts at an address, fewer at the end of the segment.
+    pub(crate) fn loaded(&self, address: u64, size: u64, what: &'static str) -> Result<Vec<u8>, Defect> {
+        let found = self.segments.iter().find_map(|segment| {
+            let within = address.checked_sub(segment.p_vaddr.get(LE))?;
+            let rest = segment.p_filesz.get(LE).checked_sub(within).filter(|&rest| rest > 0)?;
+            let offset = segment.p_offset.get(LE).checked_add(within)?;
+            (segment.p_type.get(LE) == elf::PT_LOAD).then_some((offset, rest))
+        });
+        let Some((offset, rest)) = found else {
+            return Err(Defect::malformed(format!("{what} lies where nothing is loaded")));
+        };
+        self.file.read_some(offset, size.min(rest), what)
+    }
+
     /// What the linker named the file by, the same for every copy of it.
     pub(crate) fn build_id(&self) -> Result<Option<Vec<u8>>, Defect> {
         // name size, size, type, then the name and the id
@@ -154,13 +174,21 @@ impl<'f> Elf<'f> {
 
     /// The contents of a section; none where there is no such section, or it is compressed.
     pub(crate) fn section(&self, name: &[u8]) -> Result<Option<Vec<u8>>, Defect> {
+        self.section_up_to(name, u64::MAX).map(|found| found.map(|(_, bytes)| bytes))
+    }
+
+    /// As [`Elf::section`], with its address; none where it is larger than `limit`.
+    pub(crate) fn section_up_to(&self, name: &[u8], limit: u64) -> Result<Option<(u64, Vec<u8>)>, Defect> {
         let Some(strings) = self.sections.get(self.section_names) else { return Ok(None) };
         let strings = self.contents(strings, "the names of the sections")?;
         let found = self.sections.iter().find(|s| string(&strings, s.sh_name.get(LE)) == Some(name));
         let plain = |s: &&SectionHeader64<LE>| {
-            s.sh_type.get(LE) != elf::SHT_NOBITS && !s.sh_flags.get(LE).contains(elf::SHF_COMPRESSED)
+            s.sh_type.get(LE) != elf::SHT_NOBITS
+                && !s.sh_flags.get(LE).contains(elf::SHF_COMPRESSED)
+                && s.sh_size.get(LE) <= limit
         };
-        found.filter(plain).map(|s| self.contents(s, "a section")).transpose()
+        let Some(found) = found.filter(plain) else { return Ok(None) };
+        Ok(Some((found.sh_addr.get(LE), self.contents(found, "a section")?)))
     }
 
     fn section_of_type(&self, kind: elf::SectionType) -> Option<&SectionHeader64<LE>> {

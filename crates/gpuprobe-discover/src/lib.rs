@@ -3,6 +3,7 @@
 //! maps or names is taken as hostile input, so every read is bounded and every refusal names the file.
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod branches;
 mod container;
 mod demangle;
@@ -21,9 +22,14 @@ mod process;
 mod symbolize;
 #[cfg(test)]
 mod testing;
+mod unwind;
+mod unwind_row;
+mod unwind_table;
+#[cfg(test)]
+mod unwind_tests;
 
 pub use container::container_of;
-pub use demangle::demangle;
+pub use demangle::demangled;
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use host::{HostPaths, of_host};
@@ -33,4 +39,5 @@ pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};
 pub use process::of_pid;
-pub use symbolize::{Place, Symbolizer};
+pub use symbolize::{Frame, Place, Symbolizer};
+pub use unwind::{FRAME_LIMIT, Registers, Stack, StackEnd, Unwinder};

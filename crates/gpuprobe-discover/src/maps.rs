@@ -33,51 +33,70 @@ pub(crate) struct Mapping {
     pub(crate) file: MappedFile,
 }
 
+/// A stretch of memory that a process may execute, of a file or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CodeRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
+    pub(crate) file: Option<Mapping>,
+}
+
 /// The executable mappings of files, the first of each file. Lines that make no sense are passed over.
 pub(crate) fn executable_files(text: &[u8]) -> Vec<Mapping> {
     let mut seen = HashSet::new();
-    let mappings = text.split(|&b| b == b'\n').filter_map(mapping);
+    let mappings = code_ranges(text).filter_map(|range| range.file);
     mappings.filter(|mapping| seen.insert(mapping.file.clone())).collect()
 }
 
 /// The mapping of a file that an address lies in, and the offset in the file that it stands for.
 pub(crate) fn mapping_of(text: &[u8], address: u64) -> Option<(Mapping, u64)> {
-    text.split(|&b| b == b'\n').find_map(|line| {
-        let found = mapping(line)?;
-        let (start, end) = found.range.split_once('-')?;
-        let number = |text: &str| u64::from_str_radix(text, 16).ok();
-        let within = address.checked_sub(number(start)?)?;
-        if address >= number(end)? {
-            return None;
-        }
-        let offset = line.split(|&b| b == b' ').filter(|word| !word.is_empty()).nth(2)?;
-        let offset = number(std::str::from_utf8(offset).ok()?)?.checked_add(within)?;
-        Some((found, offset))
-    })
+    let range = code_ranges(text).find(|range| (range.start..range.end).contains(&address))?;
+    Some((range.file?, range.offset.checked_add(address - range.start)?))
 }
 
-fn mapping(line: &[u8]) -> Option<Mapping> {
+/// All that a process may execute, in the order of the text.
+pub(crate) fn code_ranges(text: &[u8]) -> impl Iterator<Item = CodeRange> {
+    text.split(|&b| b == b'\n').filter_map(code_range)
+}
+
+fn code_range(line: &[u8]) -> Option<CodeRange> {
     let (range, rest) = word(line)?;
     let (permissions, rest) = word(rest)?;
-    let (_offset, rest) = word(rest)?;
+    let (offset, rest) = word(rest)?;
     let (dev, rest) = word(rest)?;
     let (inode, rest) = word(rest)?;
-    let name = rest.trim_ascii_start();
-    if permissions.get(2) != Some(&b'x') || name.first() != Some(&b'/') {
+    if permissions.get(2) != Some(&b'x') {
         return None;
     }
-    let is_range = range.iter().all(|b| b.is_ascii_hexdigit() || *b == b'-');
-    let range = std::str::from_utf8(range).ok().filter(|_| is_range)?.to_owned();
+    let range = std::str::from_utf8(range).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let (start, end, offset) = (hex(start)?, hex(end)?, hex(std::str::from_utf8(offset).ok()?)?);
     let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
-    let deleted = name.ends_with(DELETED);
-    let path = name_of(name);
-    Some(Mapping { range, file: MappedFile { path, deleted, dev: dev.to_owned(), inode } })
+    let name = rest.trim_ascii_start();
+    let file = (name.first() == Some(&b'/')).then(|| Mapping {
+        range: range.to_owned(),
+        file: MappedFile {
+            path: name_of(name),
+            deleted: name.ends_with(DELETED),
+            dev: dev.to_owned(),
+            inode,
+        },
+    });
+    Some(CodeRange { start, end, offset, file })
+}
+
+/// Digits alone: what Rust reads as a number may begin with a sign, and the text becomes part of a path.
+fn hex(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
+    u64::from_str_radix(text, 16).ok().filter(|_| digits)
 }
 
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = text.trim_ascii_start();
-    let end = text.iter().position(|&b| b == b' ')?;
-    Some(text.split_at(end))
+    let end = text.iter().position(|&b| b == b' ').unwrap_or(text.len());
+    (end > 0).then(|| text.split_at(end))
 }
 
 /// A name as the kernel shows it in /proc: without the mark of deletion, with `\012` as the byte it stands for.
@@ -125,6 +144,29 @@ garbage
         assert!(!found[0].file.deleted);
         assert_eq!(found[1].file.path, Path::new("/tmp/with space"));
         assert!(found[1].file.deleted);
+    }
+
+    #[test]
+    fn code_of_no_file_has_a_place_too() {
+        let text = b"\
+10000-12000 r-xp 00003000 fe:00 77                         /usr/lib/libcuda.so.1
+20000-21000 rwxp 00000000 00:00 0
+30000-31000 rw-p 00000000 00:00 0
+40000-41000 r-xp 00000000 00:00 0                          [vdso]
++50000-51000 r-xp 00000000 fe:00 77                        /usr/lib/libcuda.so.1
+";
+        let found: Vec<_> =
+            code_ranges(text).map(|r| (r.start, r.end, r.offset, r.file.is_some())).collect();
+        assert_eq!(
+            found,
+            [
+                (0x10000, 0x12000, 0x3000, true),
+                (0x20000, 0x21000, 0, false),
+                (0x40000, 0x41000, 0, false)
+            ]
+        );
+        assert_eq!(mapping_of(text, 0x11ff0).map(|(_, offset)| offset), Some(0x4ff0));
+        assert_eq!(mapping_of(text, 0x12000), None);
     }
 
     #[test]

@@ -7,19 +7,27 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use addr2line::{Context, demangle_auto};
-use gimli::{Dwarf, EndianRcSlice, LittleEndian, SectionId};
+use addr2line::Context;
+use gimli::{Dwarf, EndianRcSlice, LittleEndian, Reader as _, Section, SectionId};
 
+use crate::demangle::demangled;
 use crate::elf::{Elf, Table};
 use crate::error::{Defect, DiscoverError};
 use crate::file::{FileId, RegularFile};
 use crate::maps::mapping_of;
 use crate::process::{open_mapped, read_maps};
+use crate::unwind::FileKey;
 
 type Reader = EndianRcSlice<LittleEndian>;
 
 /// Files whose names are kept; beyond this many, all are read again.
 const FILE_LIMIT: usize = 256;
+/// Addresses whose names are kept, likewise.
+const NAMED_LIMIT: usize = 64 << 10;
+/// Debug information up to this size is looked through before functions within functions are asked for.
+const INLINED_LIMIT: usize = 16 << 20;
+/// How deep it may be nested: what reads it calls itself for each level.
+const NESTING_LIMIT: isize = 256;
 /// Where distributions put debug information of stripped files, by build id.
 const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
 
@@ -36,6 +44,50 @@ pub struct Place {
     pub line: Option<(String, u32)>,
 }
 
+/// One line of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// Where the call returns to.
+    pub address: u64,
+    /// The function that made the call, demangled.
+    pub function: Option<String>,
+    /// Bytes from the beginning of that function; of the file as it is linked, where no function is known.
+    pub offset: u64,
+    /// The name of the file it is in, without folders; none for code of no file.
+    pub module: Option<String>,
+    /// Source file and line of the call.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// The compiler put this function into the one of the next frame, which has the same address.
+    pub inlined: bool,
+}
+
+/// What a file says about one of its addresses, once for each function that was put there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    function: Option<String>,
+    offset: u64,
+    line: Option<(String, u32)>,
+    inlined: bool,
+}
+
+impl Named {
+    /// A frame whose call lies one byte before the address it returns to.
+    pub(crate) fn frame(&self, address: u64, module: Option<String>) -> Frame {
+        let (file, line) = self.line.clone().unzip();
+        let offset = self.offset.wrapping_add(1);
+        Frame {
+            address,
+            function: self.function.clone(),
+            offset,
+            module,
+            file,
+            line,
+            inlined: self.inlined,
+        }
+    }
+}
+
 /// Copies of a file have the same build id; files without one are told apart by themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -47,6 +99,8 @@ enum Key {
 #[derive(Default)]
 pub struct Symbolizer {
     files: HashMap<Key, Rc<Names>>,
+    /// By file and offset in it.
+    named: HashMap<(FileKey, u64), Rc<[Named]>>,
     debug_folder: Option<PathBuf>,
 }
 
@@ -72,8 +126,37 @@ impl Symbolizer {
     }
 
     fn in_file(&mut self, file: &RegularFile, path: &Path, offset: u64) -> Result<Option<Place>, Defect> {
+        let Some(named) = self.named(file, offset)?.pop() else { return Ok(None) };
+        Ok(named.function.map(|function| Place {
+            function,
+            offset: named.offset,
+            module: path.to_owned(),
+            line: named.line,
+        }))
+    }
+
+    /// As [`Symbolizer::named`], each address of a file once. The file is opened where it must be.
+    pub(crate) fn remembered(
+        &mut self,
+        key: FileKey,
+        offset: u64,
+        open: impl FnOnce() -> Option<RegularFile>,
+    ) -> Option<Rc<[Named]>> {
+        if let Some(named) = self.named.get(&(key, offset)) {
+            return Some(Rc::clone(named));
+        }
+        let named: Rc<[Named]> = self.named(&open()?, offset).unwrap_or_default().into();
+        if self.named.len() >= NAMED_LIMIT {
+            self.named.clear();
+        }
+        self.named.insert((key, offset), Rc::clone(&named));
+        Some(named)
+    }
+
+    /// The function at an offset of a file, after those that were put into it, the innermost first.
+    fn named(&mut self, file: &RegularFile, offset: u64) -> Result<Vec<Named>, Defect> {
         let elf = Elf::parse(file)?;
-        let Some(address) = elf.code_address(offset) else { return Ok(None) };
+        let Some(address) = elf.code_address(offset) else { return Ok(Vec::new()) };
         let key = elf.build_id()?.map_or(Key::File(file.id), Key::BuildId);
         if self.files.len() >= FILE_LIMIT {
             self.files.clear();
@@ -81,17 +164,12 @@ impl Symbolizer {
         let names = match self.files.get(&key) {
             Some(names) => Rc::clone(names),
             None => {
-                let names = Rc::new(Names::read(&elf, &key, self.debug_folder())?);
+                let names = Rc::new(Names::read(&elf, &key, self.debug_folder()));
                 self.files.insert(key, Rc::clone(&names));
                 names
             }
         };
-        Ok(names.at(address).map(|(name, offset)| Place {
-            function: demangle_auto(name.into(), None).into_owned(),
-            offset,
-            module: path.to_owned(),
-            line: names.line(address),
-        }))
+        Ok(names.named(address))
     }
 
     fn debug_folder(&self) -> &Path {
@@ -103,21 +181,21 @@ impl Symbolizer {
 struct Names {
     /// By address: where a function begins, its size and its name.
     functions: Vec<(u64, u64, String)>,
-    lines: Option<Context<Reader>>,
+    lines: Option<Lines>,
 }
 
 impl Names {
-    fn read(elf: &Elf<'_>, key: &Key, debug_folder: &Path) -> Result<Self, Defect> {
+    /// What the file and its debug file have. A table that is damaged or too large is as good as none.
+    fn read(elf: &Elf<'_>, key: &Key, debug_folder: &Path) -> Self {
         let debug_file = match key {
             Key::BuildId(id) => RegularFile::open(&debug_path(debug_folder, id)).ok(),
             Key::File(_) => None,
         };
-        // one that is damaged is as good as none
         let debug = debug_file.as_ref().and_then(|file| Elf::parse(file).ok());
         let mut functions = Vec::new();
         for elf in [Some(elf), debug.as_ref()].into_iter().flatten() {
             for table in [Table::Full, Table::Dynamic] {
-                let symbols = elf.symbols(table, &|_| true)?;
+                let symbols = elf.symbols(table, &|_| true).unwrap_or_default();
                 functions.extend(
                     symbols.into_iter().filter(|s| s.is_function).map(|s| (s.address, s.size, s.name)),
                 );
@@ -125,8 +203,8 @@ impl Names {
         }
         functions.sort_unstable();
         functions.dedup_by_key(|f| f.0);
-        let lines = [debug.as_ref(), Some(elf)].into_iter().flatten().find_map(lines);
-        Ok(Self { functions, lines })
+        let lines = [debug.as_ref(), Some(elf)].into_iter().flatten().find_map(Lines::read);
+        Self { functions, lines }
     }
 
     /// The function that an address lies in.
@@ -138,10 +216,84 @@ impl Names {
         (*size == 0 || within < *size).then_some((name.as_str(), within))
     }
 
-    fn line(&self, address: u64) -> Option<(String, u32)> {
-        let location = self.lines.as_ref()?.find_location(address).ok().flatten()?;
-        Some((location.file?.to_owned(), location.line?))
+    fn named(&self, address: u64) -> Vec<Named> {
+        let symbol = self.at(address);
+        let offset = symbol.map_or(address, |(_, offset)| offset);
+        let mut found = self.lines.as_ref().map(|lines| lines.frames(address)).unwrap_or_default();
+        let outermost = found.pop().unwrap_or_default();
+        // The symbol names what is in memory; debug information helps where a file has no symbols.
+        let function = symbol.map(|(name, _)| demangled(name)).or(outermost.0);
+        let inlined = found.into_iter().map(|(function, line)| (function, line, true));
+        inlined
+            .chain([(function, outermost.1, false)])
+            .map(|(function, line, inlined)| Named { function, offset, line, inlined })
+            .collect()
     }
+}
+
+/// A function and the line in it, as debug information tells.
+type Line = (Option<String>, Option<(String, u32)>);
+
+/// Debug information of one file.
+struct Lines {
+    context: Context<Reader>,
+    /// Whether functions within functions can be asked for.
+    inlined: bool,
+}
+
+impl Lines {
+    /// None where a file has no line table, or it is too large to be read.
+    fn read(elf: &Elf<'_>) -> Option<Self> {
+        let load = |id: SectionId| -> Result<Reader, Defect> {
+            let bytes = elf.section(id.name().as_bytes())?.unwrap_or_default();
+            Ok(Reader::new(Rc::from(bytes), LittleEndian))
+        };
+        elf.section(b".debug_line").ok().flatten()?;
+        let dwarf = Dwarf::load(load).ok()?;
+        let inlined = is_shallow(&dwarf).unwrap_or(false);
+        Some(Self { context: Context::from_dwarf(dwarf).ok()?, inlined })
+    }
+
+    /// The functions at an address, the innermost first and the last the one that holds them.
+    fn frames(&self, address: u64) -> Vec<Line> {
+        let place = |location: addr2line::Location<'_>| Some((location.file?.to_owned(), location.line?));
+        let mut found = Vec::new();
+        if self.inlined
+            && let Ok(mut frames) = self.context.find_frames(address).skip_all_loads()
+        {
+            while let Ok(Some(frame)) = frames.next() {
+                let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
+                found.push((name.map(|name| demangled(&name)), frame.location.and_then(place)));
+            }
+        }
+        if found.is_empty() {
+            let location = self.context.find_location(address).ok().flatten();
+            found.push((None, location.and_then(place)));
+        }
+        found
+    }
+}
+
+/// Whether debug information is small and nested no deeper than any compiler does: it is read by a function that
+/// calls itself for each level, and a made-up file must not end us.
+fn is_shallow(dwarf: &Dwarf<Reader>) -> Result<bool, gimli::Error> {
+    if dwarf.debug_info.reader().len() > INLINED_LIMIT {
+        return Ok(false);
+    }
+    let mut headers = dwarf.units();
+    while let Some(header) = headers.next()? {
+        let unit = dwarf.unit(header)?;
+        let mut entries = unit.entries_raw(None)?;
+        while !entries.is_empty() {
+            if entries.next_depth() > NESTING_LIMIT {
+                return Ok(false);
+            }
+            if let Some(abbreviation) = entries.read_abbreviation()? {
+                entries.skip_attributes(abbreviation.attributes())?;
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// `ab/cdef.debug` for the id abcdef.
@@ -149,16 +301,6 @@ fn debug_path(folder: &Path, id: &[u8]) -> PathBuf {
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
     let (first, rest) = hex.split_at(hex.len().min(2));
     folder.join(first).join(format!("{rest}.debug"))
-}
-
-/// The line table of a file that has one and is not too large to be read.
-fn lines(elf: &Elf<'_>) -> Option<Context<Reader>> {
-    let load = |id: SectionId| -> Result<Reader, Defect> {
-        let bytes = elf.section(id.name().as_bytes())?.unwrap_or_default();
-        Ok(Reader::new(Rc::from(bytes), LittleEndian))
-    };
-    elf.section(b".debug_line").ok().flatten()?;
-    Context::from_dwarf(Dwarf::load(load).ok()?).ok()
 }
 
 #[cfg(test)]

@@ -1,0 +1,239 @@
+//! `gpuprobe trace`: calls as they happen.
+
+use std::collections::HashSet;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect, utc_offset_seconds};
+use gpuprobe_event::trace::Phases;
+use gpuprobe_event::{Call, Event, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_output::LiveOptions;
+use nix::sys::signal::Signal;
+
+use crate::cli::TraceArgs;
+use crate::notes::note;
+use crate::printer::{Form, Printer};
+use crate::probes::{Probes, config};
+use crate::select::Selection;
+use crate::signals::Signals;
+use crate::watch::Watch;
+
+/// How long records may wait in the ring before they are looked at without being called.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
+    let selection = Selection::from_globs(&args.events)?;
+    let mut probes =
+        Probes::new(&capture_config(args), selection, Collect::Stream, args.attach.verbose)?;
+    // before any thread is made, so that none of them is hit by a signal meant for us
+    let signals = Signals::hold_back()?;
+    // before processes are looked at, so that nothing falls between the two
+    let watch = if args.paths.is_empty() { Some(Watch::start()) } else { None };
+    attach(args, &mut probes)?;
+    let printer = Printer::start(form(args, &probes))?;
+    let mut trace = Trace {
+        running: args.pids.iter().map(|pid| Tgid(*pid)).collect(),
+        probes,
+        signals,
+        watch,
+        printer,
+        calls: 0,
+    };
+    trace.until_the_end(args)?;
+    trace.finish(args)
+}
+
+fn capture_config(args: &TraceArgs) -> CaptureConfig {
+    CaptureConfig {
+        only_targets: !args.pids.is_empty(),
+        follow_forks: args.children,
+        errors_only: args.errors_only,
+        outermost_only: !args.nested,
+        min_duration_ns: args.min_duration.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        phases: args.phases && !args.entries,
+        entry_only: args.entries,
+        stacks: args.stack,
+        names: true,
+        ..config(&args.attach)
+    }
+}
+
+/// Probes what was asked for, or everything.
+fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
+    for pid in &args.pids {
+        probes.capture.add_target(Tgid(*pid))?;
+        if args.paths.is_empty() {
+            probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot trace process {pid}"))?;
+        } else if !std::path::Path::new("/proc").join(pid.to_string()).exists() {
+            bail!("there is no process {pid}");
+        }
+    }
+    for path in &args.paths {
+        probes.attach_file(path)?;
+    }
+    if args.paths.is_empty() && args.pids.is_empty() {
+        probes.attach_host();
+    }
+    if probes.capture.attached().next().is_none() {
+        if !args.paths.is_empty() {
+            bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
+        }
+        note!("gpuprobe: no CUDA library in use yet: they are probed as processes begin to use them");
+    }
+    Ok(())
+}
+
+fn shown(paths: &[std::path::PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+fn form(args: &TraceArgs, probes: &Probes) -> Form {
+    let apart = args.phases || args.entries;
+    if args.json {
+        return Form::Json(if apart { Phases::Apart } else { Phases::Together });
+    }
+    let start_unix = probes.capture.clock().start_unix();
+    Form::Text(LiveOptions {
+        times: !args.no_time,
+        color: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+        nested: args.nested,
+        phases: apart,
+        processes: false,
+        utc_offset_seconds: utc_offset_seconds(start_unix),
+        start_unix,
+    })
+}
+
+struct Trace {
+    probes: Probes,
+    signals: Signals,
+    watch: Option<Watch>,
+    printer: Printer,
+    /// Of the processes asked for and what they forked, those that run.
+    running: HashSet<Tgid>,
+    /// Calls handed to the printer.
+    calls: u64,
+}
+
+impl Trace {
+    fn until_the_end(&mut self, args: &TraceArgs) -> Result<()> {
+        let start = Instant::now();
+        let mut told_pending = start;
+        let is_over = |since: Instant, span: Option<Duration>| span.is_some_and(|s| since.elapsed() >= s);
+        loop {
+            let mut others: Vec<_> = self.watch.iter().flat_map(Watch::fds).collect();
+            others.push(self.signals.fd());
+            self.probes.capture.wait(&others, LOOK_EVERY);
+            let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP);
+            if self.signals.take().iter().any(|arrived| ends(&arrived.signal)) {
+                return Ok(());
+            }
+            let batch = self.probes.take()?;
+            self.follow(&batch);
+            self.look();
+            self.print(batch, args);
+            let done = args.count.is_some_and(|most| self.calls >= most);
+            let all_ended = !args.pids.is_empty() && self.running.is_empty();
+            if done || all_ended || is_over(start, args.duration) || self.printer.is_closed() {
+                return Ok(());
+            }
+            if is_over(told_pending, args.pending) {
+                told_pending = Instant::now();
+                self.tell_pending(args)?;
+            }
+        }
+    }
+
+    /// Keeps track of the processes that were asked for.
+    fn follow(&mut self, batch: &Batch) {
+        for (_, process) in &batch.processes {
+            match process.change {
+                ProcessChange::Exit => {
+                    self.running.remove(&process.tgid);
+                }
+                ProcessChange::Start if process.parent.is_some_and(|p| self.running.contains(&p)) => {
+                    self.running.insert(process.tgid);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn look(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            match self.running.is_empty() {
+                true => watch.look(&mut self.probes),
+                false => watch.look_at(&self.running, &mut self.probes),
+            }
+        }
+    }
+
+    fn print(&mut self, batch: Batch, args: &TraceArgs) {
+        let mut events = batch.into_events();
+        // losses are summed up at the end, and people follow calls, not processes
+        events.retain(|event| args.json || matches!(event, Event::Call(_)));
+        if let Some(most) = args.count {
+            let mut left = most.saturating_sub(self.calls);
+            events.retain(|event| {
+                let is_call = matches!(event, Event::Call(_));
+                let keep = !is_call || left > 0;
+                left -= u64::from(is_call && keep);
+                keep
+            });
+        }
+        self.calls += events.iter().filter(|event| matches!(event, Event::Call(_))).count() as u64;
+        self.printer.events(events);
+    }
+
+    /// The calls that have not returned, the oldest first.
+    fn tell_pending(&mut self, args: &TraceArgs) -> Result<()> {
+        let now_ns = self.probes.capture.clock().elapsed_ns();
+        let open = self.probes.capture.open_calls()?;
+        let calls: Vec<Call> = open
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::Call(call) => Some(*call),
+                _ => None,
+            })
+            .filter(|call| args.nested || call.parent.is_none())
+            .collect();
+        let text = gpuprobe_output::pending(&calls, now_ns);
+        if args.json || calls.is_empty() {
+            note!("{}", text.trim_end());
+        } else {
+            self.printer.text(text);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, args: &TraceArgs) -> Result<u8> {
+        if !self.printer.is_closed() && !args.entries {
+            self.tell_pending(args)?;
+        }
+        let last = self.probes.capture.detach()?;
+        self.print(last, args);
+        let mut losses = self.probes.capture.losses()?;
+        if let Some(watch) = &self.watch {
+            watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
+        }
+        let (printed, dropped) = self.printer.finish()?;
+        losses.add(LossCause::OutputFull, dropped);
+        tell_end(printed, &losses);
+        Ok(0)
+    }
+}
+
+/// How much was printed, and what is missing.
+fn tell_end(printed: u64, losses: &Losses) {
+    let lines = gpuprobe_output::units::count(printed, "line", "lines");
+    let lost: Vec<_> = losses.iter().filter(|(_, count)| *count > 0).collect();
+    if lost.is_empty() {
+        note!("gpuprobe: {lines}, 0 lost");
+        return;
+    }
+    note!("gpuprobe: {lines}");
+    for (cause, count) in lost {
+        note!("gpuprobe: lost {count} {}: {}", cause.as_str(), cause.meaning());
+    }
+}
