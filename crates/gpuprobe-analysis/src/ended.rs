@@ -1,14 +1,22 @@
-//! Processes that ended: the last of their counters, kept for a while so that the last scrape sees them, and the sums
-//! of those that are no longer kept.
+//! Processes that ended: the last of their counters, shown one by one for a while so that the last scrape sees them, and
+//! after that summed up by name, so that nothing they did is ever missing from the sums.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use gpuprobe_event::counters::{CallCounts, Held, ProcessKey, ProcessMemory};
+use serde::Serialize;
 
-use crate::snapshot::{KEPT_AFTER_EXIT_NS, MemoryTotals, ProcessInfo};
+use crate::snapshot::{
+    FunctionCounts, KEPT_AFTER_EXIT_NS, MemoryCounts, MemoryTotals, ProcessInfo, ProcessSnapshot,
+};
 
-/// Rows kept by default: 20 MiB, or some 6,000 processes that use ten functions each.
-pub const MOST_ROWS: usize = 1 << 16;
+/// Processes shown one by one by default. One that uses ten functions takes 20 kB of a scrape.
+pub const MOST_ENDED: usize = 128;
+/// Names with sums of their own. Any process can take any name, so those beyond are summed up under [`OTHER`].
+const MOST_NAMES: usize = 64;
+/// The name of all further ones.
+const OTHER: &str = "other";
 
 /// One process that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,84 +31,117 @@ pub struct EndedProcess {
     pub memory: Option<ProcessMemory>,
 }
 
-impl EndedProcess {
-    fn rows(&self) -> usize {
-        self.calls.len() + usize::from(self.memory.is_some())
+/// What all processes of one name did that ended and are no longer shown one by one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PastProcesses {
+    /// Their name.
+    pub name: String,
+    /// How many they were.
+    pub processes: u64,
+    /// By function, sorted by family and name.
+    pub functions: Vec<FunctionCounts>,
+    /// Memory; nothing is held any more.
+    pub memory: MemoryCounts,
+}
+
+impl PastProcesses {
+    fn add(&mut self, process: &ProcessSnapshot) {
+        self.processes += 1;
+        for more in &process.functions {
+            match self.functions.iter_mut().find(|f| f.is_same(more)) {
+                Some(sum) => sum.add(more),
+                None => self.functions.push(more.clone()),
+            }
+        }
+        self.functions.sort_unstable_by_key(|f| (f.api, f.function));
+        self.memory.add(&process.memory);
     }
 }
 
-/// The processes that ended a short time ago, oldest first.
+/// The processes that ended a short time ago, oldest first, and the sums of those before them. Both are shared with the
+/// snapshots that show them: the rows of a process are made once.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    kept: VecDeque<EndedProcess>,
-    rows: usize,
-    most_rows: usize,
-    forgotten: MemoryTotals,
+    kept: VecDeque<Arc<ProcessSnapshot>>,
+    most: usize,
+    past: BTreeMap<String, Arc<PastProcesses>>,
+    totals: MemoryTotals,
     forgotten_early: u64,
 }
 
 impl Default for Ended {
     fn default() -> Self {
-        Self::bounded(MOST_ROWS)
+        Self::bounded(MOST_ENDED)
     }
 }
 
 impl Ended {
-    /// A store of at most this many rows.
-    pub fn bounded(most_rows: usize) -> Self {
+    /// A store that keeps so many one by one.
+    pub fn bounded(most: usize) -> Self {
         Self {
             kept: VecDeque::new(),
-            rows: 0,
-            most_rows,
-            forgotten: MemoryTotals::default(),
+            most,
+            past: BTreeMap::new(),
+            totals: MemoryTotals::default(),
             forgotten_early: 0,
         }
     }
 
     /// Keeps a process. What it held is gone with it. One that did nothing is not kept. Where there is no room, the
-    /// oldest are forgotten.
+    /// oldest join the sums.
     pub fn keep(&mut self, mut process: EndedProcess) {
-        if process.rows() == 0 {
+        if process.calls.is_empty() && process.memory.is_none() {
             return;
         }
         if let Some(memory) = &mut process.memory {
+            self.totals.add(memory);
             memory.held.fill(Held::default());
         }
-        self.rows += process.rows();
-        self.kept.push_back(process);
-        while self.rows > self.most_rows && self.forget_oldest() {
+        let EndedProcess { key, info, calls, memory } = &process;
+        self.kept.push_back(Arc::new(ProcessSnapshot::new(*key, Some(info), calls, memory.as_ref())));
+        while self.kept.len() > self.most && self.sum_up_oldest() {
             self.forgotten_early += 1;
         }
     }
 
-    /// Forgets those that ended too long ago to be shown.
+    /// Sums up those that ended too long ago to be shown one by one.
     pub fn forget_old(&mut self, now_ns: u64) {
-        let old = |p: &EndedProcess| {
-            p.info.exited_at_ns.is_some_and(|at| now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS)
+        let old = |p: &Arc<ProcessSnapshot>| {
+            p.exited_at_ns.is_some_and(|at| now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS)
         };
         while self.kept.front().is_some_and(old) {
-            self.forget_oldest();
+            self.sum_up_oldest();
         }
     }
 
-    fn forget_oldest(&mut self) -> bool {
+    fn sum_up_oldest(&mut self) -> bool {
         let Some(oldest) = self.kept.pop_front() else { return false };
-        self.rows -= oldest.rows();
-        oldest.memory.iter().for_each(|memory| self.forgotten.add(memory));
+        let has_room = self.past.len() < MOST_NAMES || self.past.contains_key(&oldest.name);
+        let name = if has_room { &oldest.name } else { OTHER };
+        let sums = self.past.entry(name.to_owned()).or_default();
+        // a snapshot may still show the sums as they were
+        let sums = Arc::make_mut(sums);
+        name.clone_into(&mut sums.name);
+        sums.add(&oldest);
         true
     }
 
-    /// Those that are kept, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &EndedProcess> {
+    /// Those that are shown one by one, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ProcessSnapshot>> {
         self.kept.iter()
     }
 
-    /// What those did that are no longer kept.
-    pub fn forgotten(&self) -> MemoryTotals {
-        self.forgotten
+    /// The sums of all before them, by name.
+    pub fn past(&self) -> impl Iterator<Item = &Arc<PastProcesses>> {
+        self.past.values()
     }
 
-    /// How many were forgotten before their time because there was no room.
+    /// What all of them did to memory.
+    pub fn totals(&self) -> MemoryTotals {
+        self.totals
+    }
+
+    /// How many were summed up before their time because there was no room.
     pub fn forgotten_early(&self) -> u64 {
         self.forgotten_early
     }
@@ -109,20 +150,20 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::counters::LATENCY_BUCKETS;
-    use gpuprobe_event::{FunctionId, Space, Tgid};
+    use gpuprobe_event::{Api, Space, Tgid, catalogue};
 
     use super::*;
 
-    fn process(tgid: u32, exited_at_ns: u64, functions: u32) -> EndedProcess {
+    fn process(tgid: u32, name: &str, exited_at_ns: u64, functions: &[&str]) -> EndedProcess {
         let key = ProcessKey { tgid: Tgid(tgid), instance: 1 };
-        let row = |function| CallCounts {
+        let row = |function: &&str| CallCounts {
             process: key,
-            function: FunctionId(function),
-            calls: 1,
-            errors: 0,
-            bytes: 0,
-            total_ns: 1,
-            latency: [0; LATENCY_BUCKETS],
+            function: catalogue().lookup(Api::Driver, None, function).unwrap().id,
+            calls: u64::from(tgid),
+            errors: 1,
+            bytes: 2,
+            total_ns: 3,
+            latency: [4; LATENCY_BUCKETS],
         };
         let memory = ProcessMemory {
             process: key,
@@ -134,58 +175,88 @@ mod tests {
             frees: 2,
             failed_frees: 1,
             unknown_frees: 1,
-            replaced: 0,
+            replaced: 2,
         };
-        EndedProcess {
-            key,
-            info: ProcessInfo { exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() },
-            calls: (0..functions).map(row).collect(),
-            memory: Some(memory),
-        }
+        let info =
+            ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
+        EndedProcess { key, info, calls: functions.iter().map(row).collect(), memory: Some(memory) }
     }
 
     fn pids(ended: &Ended) -> Vec<u32> {
-        ended.iter().map(|p| p.key.tgid.0).collect()
+        ended.iter().map(|p| p.pid.0).collect()
+    }
+
+    /// Names, how many, and the calls of each function.
+    fn past(ended: &Ended) -> Vec<(&str, u64, Vec<(&str, u64)>)> {
+        let calls = |p: &PastProcesses| p.functions.iter().map(|f| (f.function, f.calls)).collect();
+        ended.past().map(|p| (p.name.as_str(), p.processes, calls(p))).collect()
     }
 
     #[test]
-    fn a_process_is_kept_for_five_minutes_and_then_stays_in_the_sums() {
+    fn a_process_is_shown_for_five_minutes_and_then_stays_in_the_sums() {
         let mut ended = Ended::default();
-        ended.keep(process(1, 10, 3));
-        ended.keep(process(2, 20, 3));
+        ended.keep(process(1, "a", 10, &["cuInit"]));
+        ended.keep(process(2, "a", 20, &["cuInit"]));
+        let totals = ended.totals();
+        assert_eq!((totals.allocations, totals.frees, totals.replaced), (8, 6, 4));
         ended.forget_old(KEPT_AFTER_EXIT_NS + 9);
-        assert_eq!(pids(&ended), [1, 2]);
-        assert_eq!(ended.forgotten(), MemoryTotals::default());
+        assert_eq!((pids(&ended), past(&ended)), (vec![1, 2], vec![]));
         ended.forget_old(KEPT_AFTER_EXIT_NS + 10);
-        assert_eq!(pids(&ended), [2]);
-        let sums = MemoryTotals {
-            allocations: 4,
-            failed_allocations: 3,
-            frees: 3,
-            failed_frees: 1,
-            unknown_frees: 1,
-            replaced: 0,
-        };
-        assert_eq!((ended.forgotten(), ended.forgotten_early()), (sums, 0));
+        assert_eq!((pids(&ended), past(&ended)), (vec![2], vec![("a", 1, vec![("cuInit", 1)])]));
+        assert_eq!((ended.totals(), ended.forgotten_early()), (totals, 0));
     }
 
     #[test]
-    fn the_oldest_give_way_and_are_counted() {
-        let mut ended = Ended::bounded(8);
-        for tgid in 1..=5 {
-            ended.keep(process(tgid, 0, 3));
+    fn the_oldest_give_way_are_counted_and_nothing_they_did_is_missing() {
+        let mut ended = Ended::bounded(1);
+        ended.keep(process(1, "b", 0, &["cuInit", "cuMemAlloc_v2"]));
+        ended.keep(process(10, "a", 0, &["cuInit"]));
+        // a snapshot that shows the sums as they are now
+        let shown: Vec<_> = ended.past().cloned().collect();
+        ended.keep(process(100, "b", 0, &["cuMemFree_v2", "cuInit"]));
+        ended.keep(process(1000, "b", 0, &["cuInit"]));
+        let b = vec![("cuInit", 101), ("cuMemAlloc_v2", 1), ("cuMemFree_v2", 100)];
+        assert_eq!(past(&ended), [("a", 1, vec![("cuInit", 10)]), ("b", 2, b)]);
+        assert_eq!((pids(&ended), ended.forgotten_early()), (vec![1000], 3));
+        let sums = ended.past().last().unwrap();
+        let init = &sums.functions[0];
+        assert_eq!((init.errors, init.bytes, init.total_ns), (2, 4, 6));
+        assert_eq!(init.latency, [8; LATENCY_BUCKETS]);
+        let memory = MemoryCounts {
+            held: Vec::new(),
+            allocated_bytes: 20,
+            freed_bytes: 10,
+            unknown_frees: 2,
+            replaced: 4,
+        };
+        assert_eq!(sums.memory, memory);
+        assert_eq!(shown[0].processes, 1, "what a snapshot shows does not change");
+    }
+
+    #[test]
+    fn names_beyond_the_bound_are_summed_up_together() {
+        let mut ended = Ended::bounded(0);
+        for tgid in 0..200 {
+            ended.keep(process(tgid, &format!("name{tgid:03}"), 0, &["cuInit"]));
         }
-        assert_eq!(pids(&ended), [4, 5]);
-        assert_eq!((ended.forgotten_early(), ended.forgotten().allocations, ended.rows), (3, 12, 8));
+        ended.keep(process(1, "name000", 0, &["cuInit"]));
+        let past = past(&ended);
+        assert_eq!(past.len(), MOST_NAMES + 1);
+        assert_eq!(past[0], ("name000", 2, vec![("cuInit", 1)]));
+        let all: u64 = past.iter().flat_map(|(_, _, calls)| calls).map(|(_, n)| n).sum();
+        assert_eq!(all, (0..200).sum::<u64>() + 1);
+        let other = past.iter().find(|(name, ..)| *name == OTHER).unwrap();
+        assert_eq!(other.1, 200 - MOST_NAMES as u64);
     }
 
     #[test]
     fn nothing_is_held_any_more_and_who_did_nothing_is_not_kept() {
         let mut ended = Ended::default();
-        ended.keep(process(1, 0, 1));
-        ended.keep(EndedProcess { memory: None, ..process(2, 0, 0) });
+        ended.keep(process(1, "a", 0, &["cuInit"]));
+        ended.keep(EndedProcess { memory: None, ..process(2, "a", 0, &[]) });
         assert_eq!(pids(&ended), [1]);
-        let memory = ended.iter().next().and_then(|p| p.memory.as_ref()).unwrap();
-        assert_eq!(memory.held, [Held::default(); Space::ALL.len()]);
+        let held = &ended.iter().next().unwrap().memory.held;
+        assert_eq!(held.len(), Space::COUNTED.len());
+        assert!(held.iter().all(|h| (h.live_bytes, h.live_allocations) == (0, 0)));
     }
 }

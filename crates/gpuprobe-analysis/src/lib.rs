@@ -15,7 +15,7 @@ pub mod snapshot;
 pub mod summary;
 
 pub use copies::CopySummary;
-pub use ended::{Ended, EndedProcess};
+pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use launches::LaunchSummary;

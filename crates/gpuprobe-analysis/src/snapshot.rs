@@ -1,12 +1,13 @@
 //! What the daemon shows: the kernel's counters with names to them, at one moment.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use gpuprobe_event::counters::{Allocation, CallCounts, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::{Api, Class, FunctionId, Losses, Space, Tgid, catalogue};
 use serde::Serialize;
 
-use crate::ended::Ended;
+use crate::ended::{Ended, PastProcesses};
 use crate::losses::{LossCount, every_cause};
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -166,8 +167,10 @@ pub struct MemoryTotals {
 pub struct Snapshot {
     /// When, in seconds since 1970.
     pub unix_seconds: f64,
-    /// Processes by pid.
-    pub processes: Vec<ProcessSnapshot>,
+    /// Processes by pid. Those that have ended are the same in every snapshot.
+    pub processes: Vec<Arc<ProcessSnapshot>>,
+    /// Sums of the processes that ended and are no longer among these, by name.
+    pub past: Vec<Arc<PastProcesses>>,
     /// Memory of all processes.
     pub totals: MemoryTotals,
     /// What was lost, every cause once.
@@ -191,19 +194,12 @@ impl MemoryTotals {
 impl Snapshot {
     /// Puts the kernel's counters and the names together.
     pub fn build(inputs: &Inputs<'_>) -> Self {
-        let mut processes = BTreeMap::new();
-        let mut totals = inputs.ended.forgotten();
-        for ended in inputs.ended.iter() {
-            let process = processes.entry(ended.key).or_insert_with(|| shown(ended.key, Some(&ended.info)));
-            ended.calls.iter().for_each(|counts| add_calls(&mut process.functions, counts));
-            if let Some(memory) = &ended.memory {
-                totals.add(memory);
-                process.memory = memory_counts(memory);
-            }
-        }
+        let of_ended = |p: &Arc<ProcessSnapshot>| (p.key(), Arc::clone(p));
+        let mut processes: BTreeMap<_, _> = inputs.ended.iter().map(of_ended).collect();
+        let mut totals = inputs.ended.totals();
         for counts in inputs.calls {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
-            add_calls(&mut process.functions, counts);
+            process.add_calls(counts);
         }
         for memory in inputs.memory {
             totals.add(memory);
@@ -214,14 +210,15 @@ impl Snapshot {
             let Some(process) = entry(&mut processes, inputs, process) else { continue };
             process.allocations.push(LiveAllocation { ptr, bytes, kind: space, since_ns });
         }
-        let mut processes: Vec<ProcessSnapshot> = processes.into_values().collect();
-        for process in &mut processes {
-            process.functions.sort_unstable_by_key(|f| (f.api, f.function));
-            process.allocations.sort_unstable_by_key(|a| a.ptr);
+        let mut processes: Vec<Arc<ProcessSnapshot>> = processes.into_values().collect();
+        // those that are shared are in order already
+        for process in processes.iter_mut().filter_map(Arc::get_mut) {
+            process.sort();
         }
         Self {
             unix_seconds: inputs.unix_seconds,
             processes,
+            past: inputs.ended.past().cloned().collect(),
             totals,
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
@@ -231,7 +228,7 @@ impl Snapshot {
 
 /// The process's row, made at its first use; `None` where it ended too long ago to be shown.
 fn entry<'a>(
-    processes: &'a mut BTreeMap<ProcessKey, ProcessSnapshot>,
+    processes: &'a mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>,
     inputs: &Inputs<'_>,
     key: ProcessKey,
 ) -> Option<&'a mut ProcessSnapshot> {
@@ -242,40 +239,82 @@ fn entry<'a>(
     {
         return None;
     }
-    Some(processes.entry(key).or_insert_with(|| shown(key, info)))
+    let process =
+        processes.entry(key).or_insert_with(|| Arc::new(ProcessSnapshot::new(key, info, &[], None)));
+    Some(Arc::make_mut(process))
 }
 
-/// A process with nothing in it yet.
-fn shown(key: ProcessKey, info: Option<&ProcessInfo>) -> ProcessSnapshot {
-    ProcessSnapshot {
-        pid: key.tgid,
-        instance: key.instance,
-        // a process can be gone before anybody could ask for its name
-        name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
-        ns_pid: info.and_then(|i| i.ns_pid),
-        container: info.and_then(|i| i.container.clone()),
-        exited_at_ns: info.and_then(|i| i.exited_at_ns),
-        functions: Vec::new(),
-        memory: MemoryCounts::default(),
-        allocations: Vec::new(),
+impl ProcessSnapshot {
+    /// A process with these rows.
+    pub(crate) fn new(
+        key: ProcessKey,
+        info: Option<&ProcessInfo>,
+        calls: &[CallCounts],
+        memory: Option<&ProcessMemory>,
+    ) -> Self {
+        let mut process = Self {
+            pid: key.tgid,
+            instance: key.instance,
+            // a process can be gone before anybody could ask for its name
+            name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
+            ns_pid: info.and_then(|i| i.ns_pid),
+            container: info.and_then(|i| i.container.clone()),
+            exited_at_ns: info.and_then(|i| i.exited_at_ns),
+            functions: Vec::with_capacity(calls.len()),
+            memory: memory.map(memory_counts).unwrap_or_default(),
+            allocations: Vec::new(),
+        };
+        calls.iter().for_each(|counts| process.add_calls(counts));
+        process.sort();
+        process
+    }
+
+    fn key(&self) -> ProcessKey {
+        ProcessKey { tgid: self.pid, instance: self.instance }
+    }
+
+    fn sort(&mut self) {
+        self.functions.sort_unstable_by_key(|f| (f.api, f.function));
+        self.allocations.sort_unstable_by_key(|a| a.ptr);
+    }
+
+    /// Adds a row. Signatures of one name are one function to people, so their rows are summed.
+    fn add_calls(&mut self, counts: &CallCounts) {
+        let (api, function, class) = named(counts.function);
+        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
+        let more = FunctionCounts { api, function, class, calls, errors, bytes, total_ns, latency };
+        match self.functions.iter_mut().find(|f| f.is_same(&more)) {
+            Some(sum) => sum.add(&more),
+            None => self.functions.push(more),
+        }
     }
 }
 
-/// Adds a row. Signatures of one name are one function to people, so their rows are summed.
-fn add_calls(functions: &mut Vec<FunctionCounts>, counts: &CallCounts) {
-    let (api, function, class) = named(counts.function);
-    let known = functions.iter().position(|f| (f.api, f.function) == (api, function));
-    let Some(at) = known else {
-        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
-        functions.push(FunctionCounts { api, function, class, calls, errors, bytes, total_ns, latency });
-        return;
-    };
-    let row = &mut functions[at];
-    row.calls += counts.calls;
-    row.errors += counts.errors;
-    row.bytes = row.bytes.saturating_add(counts.bytes);
-    row.total_ns = row.total_ns.saturating_add(counts.total_ns);
-    row.latency.iter_mut().zip(counts.latency).for_each(|(sum, n)| *sum += n);
+impl FunctionCounts {
+    /// Whether these are rows of one function.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.api, self.function) == (other.api, other.function)
+    }
+
+    /// Adds another row of this function. Bytes and times are made of what a process says, so their sums may be
+    /// anything.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.errors += more.errors;
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+impl MemoryCounts {
+    /// Adds what another process did; what it holds is its own.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.allocated_bytes = self.allocated_bytes.saturating_add(more.allocated_bytes);
+        self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
+        self.unknown_frees += more.unknown_frees;
+        self.replaced += more.replaced;
+    }
 }
 
 fn named(id: FunctionId) -> (Api, &'static str, Class) {

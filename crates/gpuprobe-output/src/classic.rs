@@ -102,23 +102,23 @@ impl Classic {
     fn calls(&self, out: &mut String, snapshot: &Snapshot) {
         out.push_str("calls per function:\n");
         for process in &snapshot.processes {
-            let functions: Vec<_> =
-                process.functions.iter().filter(|f| f.calls > 0 && self.sections.shows(f.class)).collect();
-            if functions.is_empty() {
-                continue;
-            }
-            line(
-                out,
-                format_args!(
-                    "process {}{} ({})",
-                    process.pid,
-                    whereabouts(process),
-                    printable(&process.name)
-                ),
-            );
-            functions.into_iter().for_each(|f| function(out, f));
+            let who = format!("process {}{}", process.pid, whereabouts(process));
+            self.functions(out, &who, &process.name, &process.functions);
+        }
+        for past in &snapshot.past {
+            let who = count(past.processes, "process that ended", "processes that ended");
+            self.functions(out, &who, &past.name, &past.functions);
         }
         out.push('\n');
+    }
+
+    fn functions(&self, out: &mut String, who: &str, name: &str, functions: &[FunctionCounts]) {
+        let shown: Vec<_> =
+            functions.iter().filter(|f| f.calls > 0 && self.sections.shows(f.class)).collect();
+        if !shown.is_empty() {
+            line(out, format_args!("{who} ({})", printable(name)));
+            shown.into_iter().for_each(|f| function(out, f));
+        }
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
             memory: Default::default(),
             allocations: ptrs.map(live).collect(),
         };
-        Snapshot { processes: vec![process], ..Snapshot::default() }
+        Snapshot { processes: vec![process.into()], ..Snapshot::default() }
     }
 
     fn addresses(block: &str) -> Vec<&str> {

@@ -44,6 +44,9 @@ pub struct Metric {
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
 const KIND: &[&str] = &["pid", "process", "container", "kind"];
+/// Sums over processes that ended bear no pid and no container: both grow without bound.
+const NAME: &[&str] = &["process"];
+const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
 
 const fn metric(
     family: &'static str,
@@ -135,6 +138,71 @@ pub const METRICS: &[Metric] = &[
         PROCESS,
         "Frees of memory whose allocation was not seen, as of what was allocated before the probes came.",
         collect::unknown_frees,
+    ),
+    metric(
+        "gpuprobe_ended_processes",
+        Kind::Counter,
+        NAME,
+        "Processes that ended and have no series of their own any more: what they did is in the sums by name.",
+        collect::ended_processes,
+    ),
+    metric(
+        "gpuprobe_ended_calls",
+        Kind::Counter,
+        NAME_FUNCTION,
+        "Calls of these processes that returned.",
+        collect::ended_calls,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_ended_call_duration_seconds",
+            Kind::Histogram,
+            NAME_FUNCTION,
+            "Time inside a call of these processes.",
+            collect::ended_durations,
+        ),
+        "seconds",
+    ),
+    metric(
+        "gpuprobe_ended_errors",
+        Kind::Counter,
+        &["process", "function"],
+        "Calls of these processes that returned a failure.",
+        collect::ended_errors,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_ended_memory_allocated_bytes",
+            Kind::Counter,
+            NAME,
+            "Bytes ever allocated by these processes.",
+            collect::ended_allocated,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_ended_memory_freed_bytes",
+            Kind::Counter,
+            NAME,
+            "Bytes ever freed by a call of these processes.",
+            collect::ended_freed,
+        ),
+        "bytes",
+    ),
+    metric(
+        "gpuprobe_ended_memory_replaced",
+        Kind::Counter,
+        NAME,
+        "Addresses that these processes allocated again while they were still live.",
+        collect::ended_replaced,
+    ),
+    metric(
+        "gpuprobe_ended_memory_unknown_frees",
+        Kind::Counter,
+        NAME,
+        "Frees by these processes of memory whose allocation was not seen.",
+        collect::ended_unknown_frees,
     ),
     metric(
         "gpuprobe_events_lost",

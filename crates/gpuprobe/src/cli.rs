@@ -112,6 +112,10 @@ pub(crate) struct DaemonArgs {
     /// CPU by default
     #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
+    /// Most ended processes with metrics of their own, for five minutes after their end; what others did is summed up
+    /// by name. Each takes some 20 kB of a scrape
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
+    pub(crate) max_ended: u32,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -225,6 +229,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_a_daemon_have_bounds_and_its_ring_none() {
+        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::ended::MOST_ENDED);
         let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
         assert_eq!(
             (daemon.max_processes, daemon.max_allocations, daemon.max_counters),

@@ -101,6 +101,30 @@ impl Metrics {
         pids
     }
 
+    /// What a metric says of every process named so, by another label.
+    pub fn of_name(&self, name: &str, process: &str, label: &str) -> BTreeMap<String, u64> {
+        let mut sums = BTreeMap::new();
+        for (labels, n) in self.samples(name).filter(|(l, _)| l["process"] == process) {
+            *sums.entry(labels.get(label).cloned().unwrap_or_default()).or_default() += n;
+        }
+        sums
+    }
+
+    /// Calls by function of all processes named so, also of those that have no series of their own any more.
+    pub fn calls_of_name(&self, process: &str) -> BTreeMap<String, u64> {
+        let mut sums = self.of_name("gpuprobe_calls_total", process, "function");
+        for (function, n) in self.of_name("gpuprobe_ended_calls_total", process, "function") {
+            *sums.entry(function).or_default() += n;
+        }
+        sums
+    }
+
+    /// How many were lost by a cause.
+    pub fn lost(&self, cause: &str) -> u64 {
+        let found = self.samples("gpuprobe_events_lost_total").find(|(l, _)| l["cause"] == cause);
+        found.unwrap_or_else(|| panic!("no cause {cause}")).1
+    }
+
     /// The series of a metric with their labels. No label value of these tests has a quote or a comma in it.
     pub fn samples<'a>(
         &'a self,

@@ -284,6 +284,30 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
     }
 }
 
+/// Runs a program many times, several at once.
+pub fn run_many(program: &Path, times: usize) {
+    const AT_ONCE: usize = 8;
+    thread::scope(|scope| {
+        for worker in 0..AT_ONCE {
+            scope.spawn(move || {
+                for _ in (worker..times).step_by(AT_ONCE) {
+                    let status = Command::new(program).stdout(Stdio::null()).status();
+                    let status = status.unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+                    assert!(status.success(), "{}: {status}", program.display());
+                }
+            });
+        }
+    });
+}
+
+/// The memory that a process has in use, in kilobytes.
+pub fn resident_kilobytes(pid: u32) -> u64 {
+    let status = text(Path::new(&format!("/proc/{pid}/status")));
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+    line.and_then(|kilobytes| kilobytes.parse().ok())
+        .unwrap_or_else(|| panic!("no memory of {pid}: {status}"))
+}
+
 /// A path as text, for command lines.
 pub fn shown(path: impl Into<PathBuf>) -> String {
     path.into().into_os_string().into_string().unwrap_or_else(|p| panic!("not text: {}", p.display()))

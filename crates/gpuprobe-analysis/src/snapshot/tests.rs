@@ -148,6 +148,13 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
     let later = snapshot(&ended);
     assert_eq!(later.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(later.totals, all.totals);
+    assert_eq!((all.past.len(), later.past.len()), (0, 1));
+    assert_eq!((later.past[0].processes, later.past[0].functions[0].calls), (1, 3));
+    let shared = |snapshot: &Snapshot| {
+        let process = snapshot.processes.iter().find(|p| p.pid.0 == 2).unwrap();
+        Arc::ptr_eq(process, ended.iter().next().unwrap())
+    };
+    assert!(shared(&all) && shared(&later), "the rows of an ended process are made once");
 }
 
 #[test]

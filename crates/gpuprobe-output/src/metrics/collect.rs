@@ -1,7 +1,7 @@
 //! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
-use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
+use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
 
 use super::{Distribution, Samples};
 
@@ -40,11 +40,14 @@ pub(super) fn calls(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn durations(snapshot: &Snapshot, samples: &mut Samples) {
     each_function(snapshot, |[pid, process, container], f| {
-        // the count is that of the buckets: rows are read while they change, and a histogram must add up
-        let count = f.latency.iter().sum();
-        let distribution = Distribution { latency: f.latency, sum_ns: f.total_ns, count };
-        samples.histogram(&[pid, process, container, f.api.as_str(), f.function], &distribution);
+        samples.histogram(&[pid, process, container, f.api.as_str(), f.function], &distribution(f));
     });
+}
+
+fn distribution(f: &FunctionCounts) -> Distribution {
+    // the count is that of the buckets: rows are read while they change, and a histogram must add up
+    let count = f.latency.iter().sum();
+    Distribution { latency: f.latency, sum_ns: f.total_ns, count }
 }
 
 pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
@@ -75,6 +78,54 @@ pub(super) fn replaced(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
     each_memory(snapshot, samples, |process| process.memory.unknown_frees);
+}
+
+fn each_past(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&PastProcesses) -> u64) {
+    for past in &snapshot.past {
+        samples.number(&[&past.name], value(past));
+    }
+}
+
+fn each_past_function(snapshot: &Snapshot, mut then: impl FnMut(&str, &FunctionCounts)) {
+    for past in &snapshot.past {
+        past.functions.iter().for_each(|f| then(&past.name, f));
+    }
+}
+
+pub(super) fn ended_processes(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past(snapshot, samples, |past| past.processes);
+}
+
+pub(super) fn ended_calls(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past_function(snapshot, |process, f| {
+        samples.number(&[process, f.api.as_str(), f.function], f.calls);
+    });
+}
+
+pub(super) fn ended_durations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past_function(snapshot, |process, f| {
+        samples.histogram(&[process, f.api.as_str(), f.function], &distribution(f));
+    });
+}
+
+pub(super) fn ended_errors(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past_function(snapshot, |process, f| samples.number(&[process, f.function], f.errors));
+}
+
+pub(super) fn ended_allocated(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past(snapshot, samples, |past| past.memory.allocated_bytes);
+}
+
+pub(super) fn ended_freed(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past(snapshot, samples, |past| past.memory.freed_bytes);
+}
+
+pub(super) fn ended_replaced(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past(snapshot, samples, |past| past.memory.replaced);
+}
+
+pub(super) fn ended_unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
+    each_past(snapshot, samples, |past| past.memory.unknown_frees);
 }
 
 pub(super) fn lost(snapshot: &Snapshot, samples: &mut Samples) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{Ended, Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
@@ -139,7 +139,22 @@ fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
     }
 }
 
-/// Two running processes, one of them twice under the same pid, and one that has ended.
+/// Three that ended and are no longer shown one by one.
+fn past() -> Ended {
+    let mut ended = Ended::bounded(0);
+    for (tgid, name) in [(51, "short"), (52, "brief\0"), (53, "short")] {
+        let key = key(tgid, 1);
+        let info = ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
+        let mut launches = counts(key, Api::Driver, "cuLaunchKernel", 5, 14);
+        launches.errors = 1;
+        let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
+        let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
+        ended.keep(EndedProcess { key, info, calls, memory });
+    }
+    ended
+}
+
+/// Two running processes, one of them twice under the same pid, one that has ended, and some that ended long ago.
 pub(crate) fn snapshot() -> Snapshot {
     let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
     let mut copies = counts(train, Api::Driver, "cuMemcpyHtoD_v2", 4, 21);
@@ -169,7 +184,7 @@ pub(crate) fn snapshot() -> Snapshot {
             (again, info("a\"b\\c\nd", None)),
             (ended, info("short", Some(1))),
         ]),
-        ended: &Ended::default(),
+        ended: &past(),
         losses: &losses,
         libraries: &[LibraryProbes {
             path: "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14".to_owned(),

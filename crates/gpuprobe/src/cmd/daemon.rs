@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(),
-        processes: Processes::default(),
+        processes: Processes::new(args.max_ended),
         latest: Latest::default(),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),

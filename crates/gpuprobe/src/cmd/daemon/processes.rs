@@ -37,6 +37,11 @@ fn left(since: Option<Instant>, every: Duration) -> Duration {
 }
 
 impl Processes {
+    /// Nobody yet; of those that end, at most so many will be shown one by one.
+    pub(crate) fn new(most_ended: u32) -> Self {
+        Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
+    }
+
     /// What is known of those that have rows in the kernel.
     pub(crate) fn infos(&self) -> &HashMap<ProcessKey, ProcessInfo> {
         &self.infos
@@ -253,8 +258,8 @@ mod tests {
 
         processes.keep(rows(&[first], 3));
         assert_eq!(processes.holding, HashSet::from([first]), "only who holds something is looked for");
-        let kept: Vec<_> = processes.ended().iter().map(|p| (p.key, p.calls[0].calls)).collect();
-        assert_eq!(kept, [(first, 7)], "who did nothing is not kept");
+        let kept: Vec<_> = processes.ended().iter().map(|p| (p.pid, p.functions[0].calls)).collect();
+        assert_eq!(kept, [(first.tgid, 7)], "who did nothing is not kept");
         assert_eq!(processes.infos().keys().collect::<Vec<_>>(), [&second]);
     }
 }

@@ -1,0 +1,179 @@
+//! Short processes under the daemon: what a thousand of them leave behind, and what is seen of one.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{finish, resident_kilobytes, run_many, shown, until};
+use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
+use gpuprobe_e2e::{alone, kernel, needs, places};
+use gpuprobe_standin::Cuda;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+const FRESH: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
+/// What the daemon counts of the calls of `brief`; the others are hot or not of the counted classes.
+const COUNTED: [&str; 4] = ["cuCtxCreate_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxSynchronize"];
+
+/// The library and a program under a name of its own: a daemon sees the whole host, where others may run the same.
+fn brief(folder: &Path) -> (PathBuf, String) {
+    places::copies(&places::standins(Cuda::Cuda12), folder, &["libcuda.so.1", "brief"]);
+    let name = format!("brief{}", std::process::id());
+    let program = folder.join(&name);
+    fs::rename(folder.join("brief"), &program).unwrap();
+    (program, name)
+}
+
+/// What should be seen of one that printed this.
+fn counted(printed: &Value) -> Counts {
+    let mut calls = counts_of(&printed["calls"]);
+    calls.retain(|name, _| COUNTED.contains(&name.as_str()));
+    assert_eq!(calls.len(), COUNTED.len(), "{printed}");
+    calls
+}
+
+fn times(counts: &Counts, times: usize) -> Counts {
+    counts.iter().map(|(name, n)| (name.clone(), n * times as u64)).collect()
+}
+
+fn open_files(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+#[test]
+fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
+    const FIRST: usize = 200;
+    const MORE: usize = 1000;
+    const LARGEST_PAGE: usize = 3 << 20;
+    const MOST_RESIDENT: u64 = 40 << 10;
+    const MOST_GROWTH: u64 = 4 << 10;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let (program, name) = brief(folder.path());
+    let mut daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
+    let pid = daemon.talk.pid();
+    let printed = finish(&mut Command::new(&program)).json().remove(0);
+    let each = counted(&printed);
+    let after = |all: usize| {
+        let expected = times(&each, all);
+        let metrics =
+            daemon.until(FRESH, "every call of every process", |m| m.calls_of_name(&name) == expected);
+        let (kilobytes, files) = (resident_kilobytes(pid), open_files(pid));
+        println!("{all} processes: {kilobytes} kB, {files} files, {} bytes a page", metrics.text.len());
+        (metrics, kilobytes, files)
+    };
+    run_many(&program, FIRST - 1);
+    let (_, kilobytes, files) = after(FIRST);
+
+    let begun = Instant::now();
+    run_many(&program, MORE);
+    assert!(begun.elapsed() < MINUTE, "{MORE} processes took {:?}", begun.elapsed());
+    let (metrics, kilobytes_now, files_now) = after(FIRST + MORE);
+    assert_eq!(files_now, files, "open files");
+    assert!(kilobytes_now <= kilobytes + MOST_GROWTH, "from {kilobytes} to {kilobytes_now} kB");
+    assert!(kilobytes_now < MOST_RESIDENT, "{kilobytes_now} kB");
+    assert!(metrics.text.len() < LARGEST_PAGE, "a page of {} bytes", metrics.text.len());
+    assert_all_accounted_for(&metrics, &name, FIRST + MORE);
+
+    let (links, programs) = (kernel::links_of(pid), kernel::programs_of(pid));
+    assert!(!links.is_empty() && !programs.is_empty(), "{links:?}, {programs:?}");
+    daemon.talk.signal(Signal::SIGTERM);
+    assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
+    if kernel::links().is_none() {
+        needs::missing("bpftool", "there is no bpftool to look for links with");
+        return;
+    }
+    // the kernel frees them when every CPU has passed a quiet point
+    until(FRESH, "no link is left", || kernel::links()?.is_disjoint(&links).then_some(()));
+    until(FRESH, "no program is left", || kernel::programs()?.is_disjoint(&programs).then_some(()));
+}
+
+/// That every process is either shown by itself or in the sums, and that nothing was lost.
+fn assert_all_accounted_for(metrics: &Metrics, name: &str, all: usize) {
+    let shown = metrics.of_name("gpuprobe_calls_total", name, "pid").len() as u64;
+    let summed = metrics.of_name("gpuprobe_ended_processes_total", name, "process")[name];
+    assert_eq!(shown + summed, all as u64);
+    assert!(shown <= 128, "{shown} with series of their own");
+    assert!(metrics.lost("forgotten_early") >= summed);
+    let bytes = |metric: &str| metrics.of_name(metric, name, "process").get(name).copied().unwrap_or(0);
+    let [allocated, ended] = ["gpuprobe_memory", "gpuprobe_ended_memory"]
+        .map(|family| bytes(&format!("{family}_allocated_bytes_total")));
+    assert_eq!(allocated + ended, 3000 * all as u64);
+    for cause in ["counters_full", "processes_full", "live_full", "ring_full"] {
+        assert_eq!(metrics.lost(cause), 0, "{cause}");
+    }
+}
+
+/// A busy machine may keep a process waiting; what it then shows is not what is asked here.
+const ATTEMPTS: usize = 20;
+
+/// Runs it. Whether it kept its promise, by its own clock: the first call within 50 ms, over within 200 ms.
+fn run_briefly(program: &Path) -> (Value, bool) {
+    let printed = finish(&mut Command::new(program)).json().remove(0);
+    let (first, last) = (number(&printed["first_call_us"]), number(&printed["last_call_us"]));
+    println!("first call after {first} us, last after {last} us");
+    (printed, first < 50_000 && last < 200_000)
+}
+
+/// That everything one did was seen.
+fn assert_seen(daemon: &Daemon, printed: &Value) {
+    let pid = pid_of(printed);
+    let seen = |m: &Metrics| !m.by("gpuprobe_calls_total", pid, "function").is_empty();
+    let metrics = daemon.until(FRESH, "its calls", seen);
+    assert_eq!(metrics.by("gpuprobe_calls_total", pid, "function"), counted(printed));
+    assert_eq!(metrics.of("gpuprobe_memory_allocated_bytes_total", pid), Some(3000));
+    assert_eq!(metrics.of("gpuprobe_memory_freed_bytes_total", pid), Some(1000));
+}
+
+#[test]
+fn a_process_of_a_moment_is_seen_exactly_where_its_library_was_known() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let (program, _) = brief(folder.path());
+    let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
+    let was_brief = (0..ATTEMPTS).any(|_| {
+        let (printed, was_brief) = run_briefly(&program);
+        assert_seen(&daemon, &printed);
+        was_brief
+    });
+    assert!(was_brief, "this machine starts no process within 50 ms");
+}
+
+#[test]
+fn a_process_of_a_moment_whose_library_was_not_known_is_counted_as_missed() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let daemon = Daemon::with(&[]);
+    let missed = |m: &Metrics| m.lost("late_attach") + m.lost("gone_before_attach");
+    let was_brief = (0..ATTEMPTS).any(|_| {
+        // nobody has mapped this library before
+        let folder = places::folder();
+        let (program, _) = brief(folder.path());
+        let before = missed(&daemon.scrape());
+        let (_, was_brief) = run_briefly(&program);
+        let metrics = daemon.until(FRESH, "it is told as missed", |m| missed(m) > before);
+        assert_eq!(missed(&metrics), before + 1);
+        // and the next one is seen, for its library is known from then on
+        let library = shown(folder.path().join("libcuda.so.1").canonicalize().unwrap());
+        let probed =
+            |m: &Metrics| m.samples("gpuprobe_probes").any(|(l, n)| l["library"] == library && n > 0);
+        daemon.until(FRESH, "the library is probed", probed);
+        let (printed, _) = run_briefly(&program);
+        assert_seen(&daemon, &printed);
+        assert_eq!(missed(&daemon.scrape()), before + 1);
+        was_brief
+    });
+    assert!(was_brief, "this machine starts no process within 50 ms");
+}
