@@ -39,6 +39,15 @@ pub struct LibraryProbes {
     pub state: String,
 }
 
+/// How many files are not probed for one reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedFiles {
+    /// Why, in a word of a fixed set.
+    pub reason: &'static str,
+    /// Files that looked like CUDA libraries, each counted when it was found.
+    pub files: u64,
+}
+
 /// What a snapshot is made of. Clocks are read by who fills this in.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
@@ -56,6 +65,8 @@ pub struct Inputs<'a> {
     pub losses: &'a Losses,
     /// How the probes stand.
     pub libraries: &'a [LibraryProbes],
+    /// What could not be probed, every reason once.
+    pub skipped: &'a [SkippedFiles],
     /// Now, on the clock of [`ProcessInfo::exited_at_ns`].
     pub now_ns: u64,
     /// Now, in seconds since 1970.
@@ -177,6 +188,8 @@ pub struct Snapshot {
     pub losses: Vec<LossCount>,
     /// How the probes stand.
     pub libraries: Vec<LibraryProbes>,
+    /// What could not be probed, every reason once.
+    pub skipped: Vec<SkippedFiles>,
 }
 
 impl MemoryTotals {
@@ -222,6 +235,7 @@ impl Snapshot {
             totals,
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
+            skipped: inputs.skipped.to_vec(),
         }
     }
 }

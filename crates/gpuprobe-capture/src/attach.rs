@@ -108,9 +108,7 @@ pub(crate) fn attach(
             }
             Err(error) => {
                 let name = group.first().map_or("", |f| f.name.as_str());
-                attached
-                    .skipped
-                    .push(Skipped { path: library.path.clone(), reason: format!("{name}: {error}") });
+                attached.skipped.push(Skipped::function(&library.path, format!("{name}: {error}")));
                 last_error = Some(error);
             }
         }

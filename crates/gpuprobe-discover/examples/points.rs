@@ -26,9 +26,7 @@ fn main() {
         let start = Instant::now();
         let scan = match argument.parse() {
             Ok(pid) => inspector.of_pid(Path::new("/proc"), pid),
-            Err(_) => inspector
-                .inspect(Path::new(argument), Path::new(argument))
-                .map(|libraries| Scan { libraries, skipped: Vec::new() }),
+            Err(_) => inspector.inspect(Path::new(argument), Path::new(argument)),
         };
         println!("{argument}: found in {:?}", start.elapsed());
         match scan {
@@ -60,7 +58,7 @@ fn show(scan: &Scan) {
             );
         }
     }
-    for Skipped { path, reason } in scan.skipped.iter().chain(&refused) {
+    for Skipped { path, reason, .. } in scan.skipped.iter().chain(&refused) {
         println!("skipped {path:?}: {reason}");
     }
 }

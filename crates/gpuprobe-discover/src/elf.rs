@@ -86,22 +86,37 @@ impl<'f> Elf<'f> {
         Ok(string(&bytes, 0).map(|name| String::from_utf8_lossy(name).into_owned()))
     }
 
+    /// The bytes of a table of symbols and of their names; empty when the file has no such table.
+    fn table(&self, table: Table) -> Result<(Vec<u8>, Vec<u8>), Defect> {
+        let (kind, what) = match table {
+            Table::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
+            Table::Full => (elf::SHT_SYMTAB, "the symbol table"),
+        };
+        let Some(section) = self.section_of_type(kind) else { return Ok(Default::default()) };
+        if section.sh_entsize.get(LE) != size_of::<Sym64<LE>>() as u64 {
+            return Err(Defect::malformed(format!("{what} has entries of the wrong size")));
+        }
+        let bytes = self.contents(section, what)?;
+        Ok((bytes, self.contents(self.linked(section)?, "the names of the symbols")?))
+    }
+
+    /// Whether the file takes a function of this name from another.
+    pub(crate) fn imports(&self, name: &[u8]) -> Result<bool, Defect> {
+        let (bytes, strings) = self.table(Table::Dynamic)?;
+        let is_it = |symbol: &Sym64<LE>| {
+            symbol.st_shndx.get(LE) == elf::SHN_UNDEF
+                && string(&strings, symbol.st_name.get(LE)) == Some(name)
+        };
+        Ok(all::<Sym64<LE>>(&bytes).iter().any(is_it))
+    }
+
     /// Defined symbols of a table whose names are wanted; none when the file has no such table.
     pub(crate) fn symbols(
         &self,
         table: Table,
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Vec<ElfSymbol>, Defect> {
-        let (kind, what) = match table {
-            Table::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
-            Table::Full => (elf::SHT_SYMTAB, "the symbol table"),
-        };
-        let Some(section) = self.section_of_type(kind) else { return Ok(Vec::new()) };
-        if section.sh_entsize.get(LE) != size_of::<Sym64<LE>>() as u64 {
-            return Err(Defect::malformed(format!("{what} has entries of the wrong size")));
-        }
-        let bytes = self.contents(section, what)?;
-        let strings = self.contents(self.linked(section)?, "the names of the symbols")?;
+        let (bytes, strings) = self.table(table)?;
         let symbol = |symbol: &Sym64<LE>| {
             if symbol.st_shndx.get(LE) == elf::SHN_UNDEF || symbol.st_value.get(LE) == 0 {
                 return None;

@@ -57,13 +57,3 @@ impl Defect {
         Self::Malformed(text.into())
     }
 }
-
-/// One line with the causes, for lists where only text is kept.
-pub(crate) fn reason(error: &DiscoverError) -> String {
-    match error {
-        DiscoverError::Open { source, .. } => format!("cannot be opened: {source}"),
-        DiscoverError::NotRegular { what, .. } => format!("{what}, not a regular file"),
-        DiscoverError::File { defect, .. } => defect.to_string(),
-        other => other.to_string(),
-    }
-}

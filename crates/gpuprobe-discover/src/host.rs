@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::error::{DiscoverError, reason};
+use crate::error::DiscoverError;
 use crate::file::RegularFile;
 use crate::inspect::Inspector;
 use crate::ldcache;
@@ -12,6 +12,7 @@ use gpuprobe_event::Api;
 
 use crate::library::{Names, Scan};
 use crate::process::Collector;
+use crate::skipped::{SkipCause, why};
 
 /// Where libraries lie that no process may have mapped yet. A `*` stands for any part of one name.
 const FOLDERS: [&str; 14] = [
@@ -52,7 +53,6 @@ pub fn of_host(proc_root: &Path, host: &HostPaths) -> Scan {
 }
 
 impl Inspector {
-    /// All that can be found now, by the loader's cache, the usual folders and the running processes.
     /// The libraries that processes have mapped.
     pub fn of_processes(&mut self, proc_root: &Path) -> Scan {
         let mut collector = Collector::new(self);
@@ -60,16 +60,28 @@ impl Inspector {
         collector.finish()
     }
 
+    /// The libraries that lie where the loader and others look for them, whether somebody maps them or not.
+    pub fn of_places(&mut self, host: &HostPaths) -> Scan {
+        let mut collector = Collector::new(self);
+        places(&mut collector, host);
+        collector.finish()
+    }
+
+    /// All that can be found now, by the loader's cache, the usual folders and the running processes.
     pub fn of_host(&mut self, proc_root: &Path, host: &HostPaths) -> Scan {
         let mut collector = Collector::new(self);
-        cached(&mut collector, host);
-        for folder in FOLDERS.iter().flat_map(|pattern| expand(&host.root, pattern)) {
-            for name in names(&folder) {
-                candidate(&mut collector, &host.root, &folder.join(name));
-            }
-        }
+        places(&mut collector, host);
         processes(&mut collector, proc_root);
         collector.finish()
+    }
+}
+
+fn places(collector: &mut Collector<'_>, host: &HostPaths) {
+    cached(collector, host);
+    for folder in FOLDERS.iter().flat_map(|pattern| expand(&host.root, pattern)) {
+        for name in names(&folder) {
+            candidate(collector, &host.root, &folder.join(name));
+        }
     }
 }
 
@@ -84,7 +96,7 @@ fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
                 candidate(collector, &host.root, &host.root.join(relative));
             }
         }
-        Err(defect) => collector.skip(&path, reason(&defect.of(&path))),
+        Err(defect) => collector.skip(&path, Some(file.id), why(&defect.of(&path))),
     }
 }
 
@@ -120,7 +132,7 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
     }
     if denied > 0 {
         let text = format!("mappings that may not be read: {denied}; CAP_SYS_PTRACE is needed");
-        collector.skip(proc_root, text);
+        collector.skip(proc_root, None, (SkipCause::Unreadable, text));
     }
 }
 

@@ -12,8 +12,9 @@ use crate::error::{Defect, DiscoverError};
 use crate::file::{FileId, RegularFile, Stamp};
 use gpuprobe_event::Api;
 
-use crate::library::{Library, Names, STATIC_RUNTIME, Symbol, major_of};
+use crate::library::{Library, Names, STATIC_RUNTIME, Scan, Symbol, major_of};
 use crate::maps::Mapping;
+use crate::skipped::{SkipCause, Skipped};
 
 /// libcuda has about 700.
 const FUNCTION_LIMIT: usize = 8192;
@@ -23,8 +24,10 @@ const CACHE_LIMIT: usize = 16384;
 const STATIC_PROOFS: [&str; 5] =
     ["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"];
 const STATIC_PROOFS_NEEDED: usize = 4;
-/// Only files with GPU code have a runtime linked in.
+/// Only files with GPU code have a runtime linked in. These sections are loaded, so that `strip` leaves them.
 const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
+/// Whatever has GPU code hands it to the runtime by this function.
+const REGISTRATION: &[u8] = b"__cudaRegisterFatBinary";
 
 /// The file, what it was when it was read, and what its name promised.
 type Key = (FileId, Stamp, Option<Api>);
@@ -32,16 +35,43 @@ type Key = (FileId, Stamp, Option<Api>);
 /// Looks into files and remembers what was in them.
 #[derive(Debug, Default)]
 pub struct Inspector {
-    contents: HashMap<Key, Result<Arc<[Library]>, Defect>>,
-    /// Files by inode and stamp, with the mark of overlayfs: see `real_id`.
-    seen: HashMap<(u64, Stamp), Vec<(FileId, bool)>>,
+    contents: HashMap<Key, Result<Arc<Contents>, Defect>>,
+    /// Files that were looked at.
+    seen: Identities,
+    /// Those of them that hold libraries. Kept apart, because these must not get another identity when there were too
+    /// many of the others: they would be probed twice.
+    holders: Identities,
     /// What processes had mapped when their new mappings were last asked for.
     pub(crate) asked: HashMap<u32, HashSet<Mapping>>,
 }
 
+/// What was found in one file.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    pub(crate) libraries: Vec<Library>,
+    /// A program with a runtime linked in whose functions have no names any more.
+    hidden_runtime: bool,
+}
+
+impl Contents {
+    /// Why there is less to probe than the file promised, if so.
+    pub(crate) fn lacks(&self, path: &Path) -> Option<(SkipCause, String)> {
+        if self.hidden_runtime {
+            let reason = "the CUDA runtime is linked in and stripped of its symbols; its calls are seen at \
+                          libcuda alone";
+            return Some((SkipCause::HiddenRuntime, reason.into()));
+        }
+        if self.libraries.is_empty() && Api::of_name(path).is_some() {
+            let reason = "has the name of a CUDA library but none of its functions";
+            return Some((SkipCause::NoFunctions, reason.into()));
+        }
+        None
+    }
+}
+
 /// The CUDA libraries in one file, read through `open_path` and named `path`; none when it is something else.
 pub fn inspect(path: &Path, open_path: &Path) -> Result<Vec<Library>, DiscoverError> {
-    Inspector::new().inspect(path, open_path)
+    Inspector::new().inspect(path, open_path).map(|scan| scan.libraries)
 }
 
 impl Inspector {
@@ -49,24 +79,28 @@ impl Inspector {
         Self::default()
     }
 
-    pub fn inspect(&mut self, path: &Path, open_path: &Path) -> Result<Vec<Library>, DiscoverError> {
+    /// The CUDA libraries in one file, and why there are none where there should be some.
+    pub fn inspect(&mut self, path: &Path, open_path: &Path) -> Result<Scan, DiscoverError> {
         let file = RegularFile::open(open_path)?;
-        let libraries = self.contents_of(&file, path)?;
-        Ok(libraries.iter().map(|library| named(library, path, open_path)).collect())
+        let contents = self.contents_of(&file, path)?;
+        let skipped = contents.lacks(path).map(|(cause, why)| Skipped::file(path, Some(file.id), cause, why));
+        let skipped = skipped.into_iter().collect();
+        let libraries = contents.libraries.iter().map(|l| self.named(l, &file, path, open_path)).collect();
+        Ok(Scan { libraries, skipped })
     }
 
-    /// The libraries of an opened file, shared and without their final names.
+    /// What is in an opened file, shared and without its final names.
     pub(crate) fn contents_of(
         &mut self,
         file: &RegularFile,
         path: &Path,
-    ) -> Result<Arc<[Library]>, DiscoverError> {
+    ) -> Result<Arc<Contents>, DiscoverError> {
         if self.contents.len() >= CACHE_LIMIT {
             self.contents.clear();
         }
         let by_name = Api::of_name(path);
         let id = self.real_id(file);
-        let look = || libraries(file, id, path, by_name).map(Arc::from);
+        let look = || contents(file, id, path, by_name).map(Arc::new);
         let found = self.contents.entry((id, file.stamp, by_name)).or_insert_with(look);
         // An error of reading may pass, so it is not kept for the next time.
         let found = found.clone();
@@ -76,15 +110,40 @@ impl Inspector {
         found.map_err(|defect| defect.of(path))
     }
 
-    /// The kernel probes the file below an overlay, so two containers of one image share every probe, though
-    /// each sees the file on a device of its own: attached to both, each call would be counted twice. Inode
-    /// number, size and times come from the file below. They are trusted only where overlayfs reports them,
-    /// for other file systems without a disk may be in a user's hand.
-    fn real_id(&mut self, file: &RegularFile) -> FileId {
-        if self.seen.len() >= CACHE_LIMIT {
-            self.seen.clear();
+    /// The identity of a file: see [`Identities`].
+    pub(crate) fn real_id(&mut self, file: &RegularFile) -> FileId {
+        self.seen.of(file)
+    }
+
+    /// A library of an opened file, with its final names.
+    pub(crate) fn named(
+        &mut self,
+        library: &Library,
+        file: &RegularFile,
+        path: &Path,
+        open_path: &Path,
+    ) -> Library {
+        let id = self.holders.of(file);
+        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
+    }
+}
+
+/// The kernel probes the file below an overlay, so two containers of one image share every probe, though each sees the
+/// file on a device of its own: attached to both, each call would be counted twice. Inode number, size and times come
+/// from the file below. They are trusted only where overlayfs reports them, for other file systems without a disk may be
+/// in a user's hand.
+#[derive(Debug, Default)]
+struct Identities {
+    /// By inode and stamp, with the mark of overlayfs.
+    known: HashMap<(u64, Stamp), Vec<(FileId, bool)>>,
+}
+
+impl Identities {
+    fn of(&mut self, file: &RegularFile) -> FileId {
+        if self.known.len() >= CACHE_LIMIT {
+            self.known.clear();
         }
-        let same = self.seen.entry((file.id.inode, file.stamp)).or_default();
+        let same = self.known.entry((file.id.inode, file.stamp)).or_default();
         let known = same.iter().find(|(id, overlay)| *id == file.id || *overlay || file.overlay);
         if let Some(&(id, _)) = known {
             return id;
@@ -94,16 +153,7 @@ impl Inspector {
     }
 }
 
-pub(crate) fn named(library: &Library, path: &Path, open_path: &Path) -> Library {
-    Library { path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
-}
-
-fn libraries(
-    file: &RegularFile,
-    id: FileId,
-    path: &Path,
-    by_name: Option<Api>,
-) -> Result<Vec<Library>, Defect> {
+fn contents(file: &RegularFile, id: FileId, path: &Path, by_name: Option<Api>) -> Result<Contents, Defect> {
     let elf = Elf::parse(file)?;
     let soname = elf.soname()?;
     let kind = by_name.or_else(|| soname.as_deref().and_then(|name| Api::of_name(Path::new(name))));
@@ -129,14 +179,23 @@ fn libraries(
         }
     }
     let has_shared_runtime = found.iter().any(|library| library.kind == Api::Runtime);
+    let mut hidden_runtime = false;
     if !has_shared_runtime && (elf.is_program || elf.has_section(&GPU_CODE)?) {
         let functions = functions(&elf, Api::Runtime, &[Table::Full, Table::Dynamic])?;
         if count_of(&functions, &STATIC_PROOFS) >= STATIC_PROOFS_NEEDED {
             let major = static_major(file, elf.machine, &functions);
             found.push(library(Api::Runtime, STATIC_RUNTIME.into(), major, true, functions));
+        } else {
+            hidden_runtime = hides_runtime(&elf)?;
         }
     }
-    Ok(found)
+    Ok(Contents { libraries: found, hidden_runtime })
+}
+
+/// Whether a program has GPU code and takes the function that registers it from nobody else: then it has it in itself,
+/// and the runtime with it. Asked of programs alone: cuBLAS and its like are built so and are not the user's calls.
+fn hides_runtime(elf: &Elf<'_>) -> Result<bool, Defect> {
+    Ok(elf.is_program && elf.has_section(&GPU_CODE)? && !elf.imports(REGISTRATION)?)
 }
 
 fn count_of(functions: &[Symbol], names: &[&str]) -> usize {
@@ -275,6 +334,25 @@ mod tests {
     }
 
     #[test]
+    fn a_program_whose_runtime_has_no_names_any_more_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("train");
+        let causes = |builder: &ElfBuilder| {
+            builder.write(&path);
+            let scan = Inspector::new().inspect(&path, &path).unwrap();
+            assert!(scan.libraries.is_empty());
+            scan.skipped.iter().map(|skipped| skipped.cause).collect::<Vec<_>>()
+        };
+        let stripped = || ElfBuilder::new().section(".nv_fatbin");
+        let program = || stripped().interpreter("/lib/ld.so");
+        assert_eq!(causes(&program()), [Some(SkipCause::HiddenRuntime)]);
+        let shared = program().raw("__cudaRegisterFatBinary", 0x12, 0, 0);
+        assert_eq!(causes(&shared), [], "its runtime is a library");
+        assert_eq!(causes(&stripped()), [], "a library such as cuBLAS");
+        assert_eq!(causes(&ElfBuilder::new().interpreter("/lib/ld.so")), [], "no GPU code");
+    }
+
+    #[test]
     fn the_version_of_a_linked_in_runtime_is_found_one_call_away() {
         // mov eax, 13000; call +2; ret; nop; mov dword [rdi], 13000; ret
         let code = [0xb8, 0xc8, 0x32, 0, 0, 0xe8, 2, 0, 0, 0, 0xc3, 0x90, 0xc7, 0x07, 0xc8, 0x32, 0, 0, 0xc3];
@@ -307,10 +385,10 @@ mod tests {
         // The link count is part of what changes the stamp; from here on nothing does.
         inspector.inspect(&path, &path).unwrap();
         let before = inspector.contents.len();
-        assert_eq!(inspector.inspect(&link, &link).unwrap()[0].path, link);
+        assert_eq!(inspector.inspect(&link, &link).unwrap().libraries[0].path, link);
         assert_eq!(inspector.contents.len(), before);
         runtime().export("cudaMemcpy", &PUSH).write(&path);
-        assert_eq!(inspector.inspect(&path, &path).unwrap()[0].functions.len(), 6);
+        assert_eq!(inspector.inspect(&path, &path).unwrap().libraries[0].functions.len(), 6);
     }
 
     #[test]
@@ -323,13 +401,27 @@ mod tests {
             (file.id.dev, file.overlay) = (dev, overlay);
             file
         };
+        let mut identities = Identities::default();
+        let first = identities.of(&seen_on(50, true));
+        assert_eq!(identities.of(&seen_on(51, true)), first);
+        assert_eq!(identities.of(&seen_on(8, false)), first, "the host's own name of it");
+        let mut identities = Identities::default();
+        let first = identities.of(&seen_on(50, false));
+        assert_ne!(identities.of(&seen_on(51, false)), first, "two disks can have the same numbers");
+
         let mut inspector = Inspector::new();
-        let first = inspector.real_id(&seen_on(50, true));
-        assert_eq!(inspector.real_id(&seen_on(51, true)), first);
-        assert_eq!(inspector.real_id(&seen_on(8, false)), first, "the host's own name of it");
-        let mut inspector = Inspector::new();
-        let first = inspector.real_id(&seen_on(50, false));
-        assert_ne!(inspector.real_id(&seen_on(51, false)), first, "two disks can have the same numbers");
+        let id_on = |inspector: &mut Inspector, dev| {
+            let file = seen_on(dev, true);
+            let contents = inspector.contents_of(&file, &path).unwrap();
+            inspector.named(&contents.libraries[0], &file, &path, &path).id
+        };
+        let first = id_on(&mut inspector, 50);
+        for inode in 0..CACHE_LIMIT as u64 {
+            let mut other = seen_on(50, true);
+            other.id.inode = inode;
+            inspector.real_id(&other);
+        }
+        assert_eq!(id_on(&mut inspector, 51), first, "however many other files were seen meanwhile");
     }
 
     #[test]

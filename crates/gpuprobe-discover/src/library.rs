@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use gpuprobe_event::Api;
 
 use crate::file::FileId;
+use crate::skipped::Skipped;
 
 /// One CUDA library in one file. A file can hold two: libnccl has a runtime linked in.
 #[derive(Clone, Debug)]
@@ -40,13 +41,6 @@ pub struct Scan {
     /// One per real file and kind.
     pub libraries: Vec<Library>,
     pub skipped: Vec<Skipped>,
-}
-
-/// Something that looked like a target, and why it is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    pub path: PathBuf,
-    pub reason: String,
 }
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";

@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use crate::file::FileId;
+
 /// What the kernel writes behind the name of a file that no folder holds any more.
 const DELETED: &[u8] = b" (deleted)";
 
@@ -19,6 +21,12 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
+    /// What the kernel shows, as an identity. It need not be what stat gives: see above.
+    pub(crate) fn id(&self) -> Option<FileId> {
+        let (major, minor) = self.device()?;
+        Some(FileId { dev: nix::sys::stat::makedev(major.into(), minor.into()), inode: self.inode })
+    }
+
     /// Major and minor number of the device, which are written `fe:00`.
     pub(crate) fn device(&self) -> Option<(u32, u32)> {
         let (major, minor) = std::str::from_utf8(&self.dev).ok()?.split_once(':')?;

@@ -6,10 +6,11 @@ use gpuprobe_event::FunctionId;
 
 use crate::branches::{OUTSIDE_BYTES, may_return_to};
 use crate::elf::{Elf, Machine};
-use crate::error::{DiscoverError, reason};
+use crate::error::DiscoverError;
 use crate::file::RegularFile;
-use crate::library::{Library, Skipped, Symbol};
+use crate::library::{Library, Symbol};
 use crate::point::{PROLOGUE_BYTES, ProbePoint, at_entry, candidate};
+use crate::skipped::{SkipCause, Skipped, why};
 
 /// A function longer than this is probed at its entry rather than searched for loops.
 const FUNCTION_BYTES: u64 = 64 << 10;
@@ -58,7 +59,10 @@ pub fn plan(
         match target(library, &wanted, &mut skipped) {
             Ok(target) if target.functions.is_empty() => {}
             Ok(target) => plan.targets.push(target),
-            Err(error) => skipped.push(Skipped { path: library.path.clone(), reason: reason(&error) }),
+            Err(error) => {
+                let (cause, reason) = why(&error);
+                skipped.push(Skipped::file(&library.path, Some(library.id), cause, reason));
+            }
         }
     }
     (plan, skipped)
@@ -77,8 +81,8 @@ fn target(
     let file = RegularFile::open(&library.open_path)?;
     // The device number may be another one: see Inspector::real_id.
     if file.id.inode != library.id.inode {
-        let reason = "replaced by another file since it was found".into();
-        skipped.push(Skipped { path: library.path.clone(), reason });
+        let reason = "replaced by another file since it was found";
+        skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::Replaced, reason));
         return Ok(Target { library: library.clone(), functions: Vec::new() });
     }
     let machine = Elf::parse(&file).map_err(|defect| defect.of(&library.path))?.machine;
@@ -89,7 +93,7 @@ fn target(
             Ok(point) => functions.push(PlannedFunction { function, name: symbol.name.clone(), point }),
             Err(reason) => {
                 let reason = format!("{} cannot be probed: {reason}", symbol.name);
-                skipped.push(Skipped { path: library.path.clone(), reason });
+                skipped.push(Skipped::function(&library.path, reason));
             }
         }
     }

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::error::{DiscoverError, reason};
+use crate::error::DiscoverError;
 use crate::file::{FileId, RegularFile, TABLE_LIMIT};
-use crate::inspect::{Inspector, named};
+use crate::inspect::Inspector;
 use gpuprobe_event::Api;
 
-use crate::library::{Names, Scan, Skipped};
+use crate::library::{Names, Scan};
 use crate::maps::{MappedFile, Mapping, executable_files, name_of};
+use crate::skipped::{SkipCause, Skipped, why};
 
 /// The most that is read for one process: sparse files with huge tables cost whoever makes them nothing.
 const PROCESS_BYTES: u64 = 1 << 30;
@@ -106,14 +107,12 @@ impl<'i> Collector<'i> {
                     bytes_read += file.bytes_read();
                     self.mapped.insert(mapping.file.clone());
                 }
-                Err(reason) if telling => self.skip(path, reason),
+                Err(why) if telling => self.skip(path, mapping.file.id(), why),
                 Err(_) => {}
             }
             if bytes_read > PROCESS_BYTES {
-                self.skip(
-                    folder,
-                    format!("its files have more than the {PROCESS_BYTES} bytes that are read"),
-                );
+                let reason = format!("its files have more than the {PROCESS_BYTES} bytes that are read");
+                self.skip(folder, None, (SkipCause::TooLarge, reason));
                 break;
             }
         }
@@ -124,31 +123,45 @@ impl<'i> Collector<'i> {
         match RegularFile::open(open_path) {
             Ok(file) => self.file(&file, path, open_path, true),
             Err(DiscoverError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => self.skip(path, reason(&error)),
+            Err(error) => self.skip(path, None, why(&error)),
         }
     }
 
     fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) {
+        let id = self.inspector.real_id(file);
         match self.inspector.contents_of(file, path) {
-            Ok(libraries) => {
-                if libraries.is_empty() && Api::of_name(path).is_some() {
-                    self.skip(path, "has the name of a CUDA library but none of its functions".into());
+            Ok(contents) => {
+                if let Some(why) = contents.lacks(path) {
+                    self.skip(path, Some(id), why);
                 }
-                for library in libraries.iter() {
+                for library in &contents.libraries {
+                    let library = self.inspector.named(library, file, path, open_path);
                     if self.found.insert((library.id, library.kind)) {
-                        self.scan.libraries.push(named(library, path, open_path));
+                        self.scan.libraries.push(library);
                     }
                 }
             }
-            Err(error) if telling => self.skip(path, reason(&error)),
+            Err(error) if telling => self.skip(path, Some(id), why(&error)),
             Err(_) => {}
         }
     }
 
-    pub(crate) fn skip(&mut self, path: &Path, reason: String) {
-        let skipped = Skipped { path: path.to_owned(), reason };
-        if self.scan.skipped.len() < SKIPPED_LIMIT && !self.scan.skipped.contains(&skipped) {
-            self.scan.skipped.push(skipped);
+    /// Lists what is no target: each file once, and no more of them than anybody would read.
+    pub(crate) fn skip(&mut self, path: &Path, file: Option<FileId>, (cause, reason): (SkipCause, String)) {
+        let skipped = Skipped::file(path, file, cause, reason);
+        let listed = &mut self.scan.skipped;
+        let same = |other: &Skipped| match file {
+            Some(_) => other.file == file,
+            None => *other == skipped,
+        };
+        if listed.len() > SKIPPED_LIMIT || listed.iter().any(same) {
+            return;
+        }
+        if listed.len() == SKIPPED_LIMIT {
+            let reason = format!("more than the {SKIPPED_LIMIT} files without a use that are listed");
+            listed.push(Skipped::file(Path::new("/"), None, SkipCause::TooMany, reason));
+        } else {
+            listed.push(skipped);
         }
     }
 }
@@ -169,7 +182,10 @@ pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverErro
 }
 
 /// The mapped file and the name it was opened by, or why it cannot be.
-pub(crate) fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFile, PathBuf), String> {
+pub(crate) fn open_mapped(
+    folder: &Path,
+    mapping: &Mapping,
+) -> Result<(RegularFile, PathBuf), (SkipCause, String)> {
     let MappedFile { path, deleted, inode, .. } = &mapping.file;
     let map_file = folder.join("map_files").join(&mapping.range);
     // The only name that is certain, also for files that are deleted or in another mount namespace; older
@@ -181,10 +197,11 @@ pub(crate) fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFi
                 fs::metadata(path).is_ok_and(|meta| meta.ino() == file.id.inode && meta.dev() == file.id.dev);
             return Ok((file, if plain { path.clone() } else { map_file }));
         }
-        Err(error) => reason(&error),
+        Err(error) => why(&error),
     };
     if *deleted {
-        return Err(format!("deleted since it was mapped, and {first}"));
+        let reason = format!("deleted since it was mapped, and {}", first.1);
+        return Err((SkipCause::Replaced, reason));
     }
     let in_namespace = folder.join("root").join(path.strip_prefix("/").unwrap_or(path));
     for name in [in_namespace, path.clone()] {
@@ -192,10 +209,11 @@ pub(crate) fn open_mapped(folder: &Path, mapping: &Mapping) -> Result<(RegularFi
             // On overlayfs the two numbers may differ for the same file.
             Ok(file) if file.id.inode == *inode || file.overlay => return Ok((file, name)),
             Ok(_) => {
-                return Err("replaced by another file since it was mapped; run as root to reach it".into());
+                let reason = "replaced by another file since it was mapped; run as root to reach it";
+                return Err((SkipCause::Replaced, reason.into()));
             }
             Err(DiscoverError::Open { .. }) => {}
-            Err(error) => return Err(reason(&error)),
+            Err(error) => return Err(why(&error)),
         }
     }
     Err(first)

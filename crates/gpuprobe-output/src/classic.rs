@@ -68,6 +68,7 @@ impl Classic {
             unexplained(&mut out, snapshot);
         }
         losses(&mut out, snapshot);
+        skipped(&mut out, snapshot);
         out.push_str(RULE);
         out.push('\n');
         out
@@ -175,6 +176,12 @@ fn unexplained(out: &mut String, snapshot: &Snapshot) {
 fn losses(out: &mut String, snapshot: &Snapshot) {
     for loss in snapshot.losses.iter().filter(|l| l.count > 0) {
         line(out, format_args!("lost {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
+    }
+}
+
+fn skipped(out: &mut String, snapshot: &Snapshot) {
+    for skipped in snapshot.skipped.iter().filter(|s| s.files > 0) {
+        line(out, format_args!("not probed {} {}: -v names the files", skipped.files, skipped.reason));
     }
 }
 

@@ -219,6 +219,13 @@ pub const METRICS: &[Metric] = &[
         collect::probes,
     ),
     metric(
+        "gpuprobe_libraries_skipped",
+        Kind::Counter,
+        &["reason"],
+        "Files found in place of a CUDA library that are not probed; what they do is not seen.",
+        collect::skipped,
+    ),
+    metric(
         "gpuprobe_build",
         Kind::Info,
         &["version"],

@@ -9,6 +9,7 @@ mod notes;
 mod probes;
 mod select;
 mod signals;
+mod skips;
 mod trace_file;
 mod watch;
 

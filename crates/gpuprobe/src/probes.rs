@@ -1,22 +1,28 @@
 //! Discovery, selection and capture together: from a process, a file or the host to probes.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Batch, Capture, CaptureConfig, CaptureError, Collect};
+use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect};
 use gpuprobe_discover::{
-    DiscoverError, FileId, HostPaths, Inspector, Library, Scan, Skipped, container_of, loader_of, plan,
+    DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of, loader_of,
+    plan,
 };
-use gpuprobe_event::{ProcessChange, Tgid};
+use gpuprobe_event::{Api, ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
 use crate::notes::note;
 use crate::select::Selection;
+use crate::skips::{self, Skips};
 
 const PROC: &str = "/proc";
+/// Libraries probed at once. A host with hundreds of images has fewer; beyond it somebody makes them on purpose.
+const MOST_LIBRARIES: usize = 1024;
 const GIVE: &str = "give a libcuda, a libcudart or a program with CUDA linked in";
 
 /// Everything that is probed, and what could not be.
@@ -28,7 +34,11 @@ pub(crate) struct Probes {
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
     considered: HashSet<(FileId, bool)>,
-    skipped: BTreeSet<(PathBuf, String)>,
+    /// Files that were asked for by name, and stay probed.
+    named: HashSet<FileId>,
+    /// Whether anything of the runtime is to be probed.
+    wants_runtime: bool,
+    pub(crate) skips: Skips,
     verbose: bool,
 }
 
@@ -67,10 +77,12 @@ impl Probes {
         let probes = Self {
             capture,
             inspector: Inspector::new(),
+            wants_runtime: selection.takes_any(Api::Runtime),
             selection,
             collect,
             considered: HashSet::new(),
-            skipped: BTreeSet::new(),
+            named: HashSet::new(),
+            skips: Skips::default(),
             verbose,
         };
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
@@ -113,19 +125,23 @@ impl Probes {
     /// Probes one file. It must have something to probe.
     pub(crate) fn attach_file(&mut self, path: &Path) -> Result<()> {
         let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
-        let libraries =
+        let scan =
             self.inspector.inspect(&real, &real).with_context(|| format!("nothing to probe: {GIVE}"))?;
-        if libraries.is_empty() {
-            bail!("{} has no CUDA functions: {GIVE}", path.display());
+        if scan.libraries.is_empty() {
+            match scan.skipped.first() {
+                Some(skipped) => bail!("{}: {GIVE}", skips::line(skipped)),
+                None => bail!("{} has no CUDA functions: {GIVE}", path.display()),
+            }
         }
-        self.attach_scan(Scan { libraries, skipped: Vec::new() });
+        self.named.extend(scan.libraries.iter().map(|l| l.id));
+        self.attach_scan(scan);
         Ok(())
     }
 
     /// Probes whatever a file of our own mount namespace has to probe; tells how many libraries were new.
     pub(crate) fn attach_path(&mut self, path: &Path) -> Result<usize, DiscoverError> {
-        let libraries = self.inspector.inspect(path, path)?;
-        Ok(self.attach_scan(Scan { libraries, skipped: Vec::new() }))
+        let scan = self.inspector.inspect(path, path)?;
+        Ok(self.attach_scan(scan))
     }
 
     /// Probes every library that can be found on the host.
@@ -134,33 +150,51 @@ impl Probes {
         self.attach_scan(scan);
     }
 
+    /// Looks at the whole host once more. Probes what is new, and tells how many libraries of these a process had
+    /// mapped already; takes probes out of what is gone.
+    pub(crate) fn look_again(&mut self) -> usize {
+        let before: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
+        let placed = self.inspector.of_places(&HostPaths::default());
+        let mapped = self.inspector.of_processes(Path::new(PROC));
+        let ids = |scan: &Scan| scan.libraries.iter().map(|l| l.id).collect::<HashSet<_>>();
+        let (in_places, in_use) = (ids(&placed), ids(&mapped));
+        self.skips.keep_only(placed.skipped.iter().chain(&mapped.skipped));
+        self.attach_scan(placed);
+        self.attach_scan(mapped);
+        self.let_go(|id| in_use.contains(id) || in_places.contains(id));
+        let late = |a: &&Attached| in_use.contains(&a.id) && !before.contains(&a.id);
+        self.capture.attached().filter(late).count()
+    }
+
+    /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
+    /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
+    /// file, for numbers of inodes and devices are given again.
+    fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
+        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && !stays(a);
+        let unused: Vec<_> = self.capture.attached().filter(unused).map(|a| (a.id, a.path.clone())).collect();
+        for (id, path) in unused {
+            self.tell(|| format!("{}: detached, nobody uses it any more", path.display()));
+            self.capture.detach_file(id);
+        }
+        let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
+        self.considered.retain(|(id, _)| attached.contains(id) || found(id));
+    }
+
     /// Holds processes started with this program's loader until their libraries are probed.
     pub(crate) fn attach_loader_of(&mut self, tgid: Tgid) {
         match loader_of(Path::new(PROC), tgid.0) {
             Ok(Some(loader)) => {
                 if let Err(error) = self.capture.attach_loader(&loader) {
-                    self.skip(loader.path, error.to_string());
+                    let (cause, reason) = (SkipCause::Refused, error.to_string());
+                    self.skip(&Skipped::file(&loader.path, Some(loader.id), cause, reason));
                 }
             }
             Ok(None) => self.tell(|| format!("process {tgid} has no dynamic loader")),
             Err(DiscoverError::NoSuchProcess { .. }) => {}
-            Err(error) => self.skip(PathBuf::from(format!("process {tgid}")), error.to_string()),
-        }
-    }
-
-    /// Takes the probes out of libraries of other mount namespaces that no process maps any more: they would keep
-    /// the container's mounts from going away. Those of our own are kept for the next process.
-    pub(crate) fn detach_unused(&mut self) {
-        let foreign: Vec<_> = self.capture.attached().filter(|a| a.is_foreign).map(|a| a.id).collect();
-        if foreign.is_empty() {
-            return;
-        }
-        let scan = self.inspector.of_processes(Path::new(PROC));
-        let used: BTreeSet<_> = scan.libraries.iter().map(|l| l.id).collect();
-        for id in foreign.into_iter().filter(|id| !used.contains(id)) {
-            self.tell(|| format!("detached from a library that nobody uses any more (inode {})", id.inode));
-            self.capture.detach_file(id);
-            self.considered.retain(|(considered, _)| *considered != id);
+            Err(error) => {
+                let process = PathBuf::from(format!("process {tgid}"));
+                self.skip(&Skipped::file(&process, None, SkipCause::Unreadable, error.to_string()));
+            }
         }
     }
 
@@ -168,16 +202,19 @@ impl Probes {
     fn attach_scan(&mut self, scan: Scan) -> usize {
         let before = self.capture.attached().count();
         let Scan { libraries, skipped } = scan;
-        for Skipped { path, reason } in skipped {
-            self.skip(path, reason);
-        }
+        self.skip_all(&skipped);
         let new: Vec<Library> =
             libraries.into_iter().filter(|l| self.considered.insert((l.id, l.is_static))).collect();
         let (plan, skipped) = plan(&new, &|library, name| self.selection.function(library, name));
-        for Skipped { path, reason } in skipped {
-            self.skip(path, reason);
-        }
+        self.skip_all(&skipped);
         for target in &plan.targets {
+            let library = &target.library;
+            if self.capture.attached().count() >= MOST_LIBRARIES {
+                self.considered.remove(&(library.id, library.is_static));
+                let reason = format!("{MOST_LIBRARIES} libraries are probed already");
+                self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
+                continue;
+            }
             let begun = Instant::now();
             let (selection, collect) = (&self.selection, self.collect);
             let collect = |id| if selection.takes_id(id) { collect } else { Collect::Names };
@@ -186,24 +223,37 @@ impl Probes {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
                     let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
-                    self.tell(|| format!("{}: {count} functions in {took}", target.library.path.display()));
-                    for Skipped { path, reason } in skipped {
-                        self.skip(path, reason);
-                    }
+                    self.tell(|| format!("{}: {count} functions in {took}", library.path.display()));
+                    self.skip_all(&skipped);
                 }
-                Err(error) => self.skip(target.library.path.clone(), error.to_string()),
+                Err(error) => {
+                    let (cause, reason) = (SkipCause::Refused, error.to_string());
+                    self.skip(&Skipped::file(&library.path, Some(library.id), cause, reason));
+                }
             }
         }
         self.capture.attached().count() - before
     }
 
-    fn skip(&mut self, path: PathBuf, reason: String) {
-        self.tell(|| format!("skipped {}: {reason}", path.display()));
-        self.skipped.insert((path, reason));
+    fn skip_all(&mut self, skipped: &[Skipped]) {
+        skipped.iter().for_each(|skipped| self.skip(skipped));
     }
 
-    /// What could not be probed, each once.
-    pub(crate) fn skipped(&self) -> impl Iterator<Item = String> + '_ {
-        self.skipped.iter().map(|(path, reason)| format!("{}: {reason}", path.display()))
+    fn skip(&mut self, skipped: &Skipped) {
+        // who does not ask for the runtime misses nothing of it
+        if skipped.cause == Some(SkipCause::HiddenRuntime) && !self.wants_runtime {
+            return;
+        }
+        if let Some(line) = self.skips.add(skipped) {
+            self.tell(|| format!("skipped {line}"));
+        }
     }
+}
+
+/// Whether a library may be kept for the next process though nobody uses it: it is still what its name leads to, on the
+/// file system that is there as long as the host is.
+fn stays(attached: &Attached) -> bool {
+    let is_it = |meta: fs::Metadata| (meta.dev(), meta.ino()) == (attached.id.dev, attached.id.inode);
+    let on_root = fs::metadata("/").is_ok_and(|root| root.dev() == attached.id.dev);
+    !attached.is_foreign && on_root && fs::metadata(&attached.path).is_ok_and(is_it)
 }

@@ -66,6 +66,11 @@ impl Selection {
         }
     }
 
+    /// Whether any function of a family is wanted.
+    pub(crate) fn takes_any(&self, api: Api) -> bool {
+        catalogue().functions().iter().any(|f| f.api == api && self.takes(f))
+    }
+
     /// The row of a library's function, if it is to be probed.
     pub(crate) fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;

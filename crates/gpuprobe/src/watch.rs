@@ -15,7 +15,7 @@ use crate::probes::Probes;
 
 /// How often every process is looked at where the kernel does not tell of mappings.
 const SCAN_WITHOUT_REPORTS: Duration = Duration::from_secs(1);
-/// How often libraries that nobody uses any more are looked for, and everything is looked at once more.
+/// How often everything is looked at once more, and libraries that nobody uses any more are let go.
 const TIDY_EVERY: Duration = Duration::from_secs(10);
 /// Files remembered as looked at. A host that has more of them is looked at again, which costs but does no harm.
 const MOST_SEEN: usize = 1 << 16;
@@ -30,7 +30,6 @@ pub(crate) struct Watch {
     seen: HashSet<Seen>,
     losses: Losses,
     scanned: Instant,
-    tidied: Instant,
 }
 
 impl Watch {
@@ -42,13 +41,11 @@ impl Watch {
                 "gpuprobe: new libraries are found by looking, once a second: no mapping reports ({error})"
             );
         }
-        let now = Instant::now();
         Self {
             mappings: mappings.ok(),
             seen: HashSet::new(),
             losses: Losses::default(),
-            scanned: now,
-            tidied: now,
+            scanned: Instant::now(),
         }
     }
 
@@ -69,14 +66,12 @@ impl Watch {
             self.consider(mapped, probes);
         }
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
-        let tidy = self.tidied.elapsed() >= TIDY_EVERY;
-        if new.lost > 0 || blind || tidy {
+        if new.lost > 0 || blind || self.scanned.elapsed() >= TIDY_EVERY {
+            let late = probes.look_again();
+            self.losses.add(LossCause::LateAttach, late as u64);
             self.scanned = Instant::now();
-            probes.attach_host();
-        }
-        if tidy {
-            self.tidied = Instant::now();
-            probes.detach_unused();
+            // numbers of devices and inodes are given again to other files, as soon as a container is gone
+            self.seen.clear();
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::process::{Talk, gpuprobe, shown, until};
@@ -33,7 +34,12 @@ impl Daemon {
     pub fn displaying(seconds: u32, args: &[&str]) -> Self {
         let interval = format!("--display-interval={seconds}");
         let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", &interval]);
-        let mut talk = Talk::start(command.args(args));
+        Self::of(command.args(args))
+    }
+
+    /// Starts this command, which is or becomes a daemon, and waits until its metrics can be read.
+    pub fn of(command: &mut Command) -> Self {
+        let mut talk = Talk::start(command);
         let address = until(LIMIT, "the daemon tells its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("http://").nth(1)?.strip_suffix("/metrics"));

@@ -1,13 +1,17 @@
 //! Calls that are easy to miss or to get wrong: before `main`, in late libraries, without a runtime library, in
 //! children, inside each other, and calls that never return.
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use gpuprobe_e2e::ledger::{argument, assert_parents};
-use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::process::{finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, needs, places};
 use gpuprobe_event::{Api, LossCause, Outcome as Ending, ProcessChange, Value as Argument};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn run(workload: &str, args: &[&str]) -> Outcome {
     Run::new(places::standins(Cuda::Cuda12).workload(workload)).options(&["-e", "*"]).args(args).outcome()
@@ -108,6 +112,70 @@ fn a_ledger_with_the_runtime_inside_is_exact() {
     let outcome = run("ledger_static", &["--threads", "4", "--calls", "5000"]);
     outcome.trace.assert_whole();
     gpuprobe_e2e::ledger::assert_equal(&outcome.trace, &outcome.printed());
+}
+
+/// A copy of a workload without symbols, beside the driver that it loads.
+fn stripped(workload: &str) -> (TempDir, PathBuf) {
+    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
+    places::copies(&built, folder.path(), &["libcuda.so.1", workload]);
+    let program = folder.path().join(workload);
+    assert_eq!(finish(Command::new("strip").arg(&program)).status, 0, "strip");
+    (folder, program)
+}
+
+/// That the trace says once that this program's runtime is out of sight, and nothing else is amiss.
+fn assert_told_hidden(outcome: &Outcome, program: &Path) {
+    let end = outcome.trace.assert_ended();
+    let line = format!(
+        "{}: the CUDA runtime is linked in and stripped of its symbols; its calls are seen at libcuda alone",
+        shown(program)
+    );
+    assert_eq!(end.skipped, [line.clone()]);
+    assert_eq!(outcome.finished.stderr.lines().filter(|l| **l == format!("not watched: {line}")).count(), 1);
+    assert_eq!((outcome.trace.losses.len(), end.lost.len()), (0, 0), "{:?}", end.lost);
+}
+
+#[test]
+fn a_stripped_runtime_inside_the_executable_is_told_and_the_driver_recorded() {
+    if !needs::bpf() {
+        return;
+    }
+    let (_folder, program) = stripped("static_runtime");
+    let outcome = Run::new(&program).options(&["-e", "*"]).outcome();
+    assert_told_hidden(&outcome, &program);
+    let (printed, trace) = (outcome.printed(), &outcome.trace);
+    let pid = pid_of(&printed);
+    assert_eq!(trace.counts(pid, Api::Runtime), Counts::new());
+    let mut inner = inner_counts(&counts_of(&printed["calls"]));
+    inner.remove("cuMemcpy");
+    inner.insert("cuMemcpyHtoD_v2".to_owned(), 1);
+    assert_eq!(trace.counts(pid, Api::Driver), inner);
+    assert!(trace.of(pid).all(|c| c.parent.is_none()));
+    assert_live(trace, &printed);
+
+    // whoever names only functions of the driver misses nothing
+    let outcome = Run::new(&program).options(&["-e", "cu[!d]*"]).outcome();
+    outcome.trace.assert_whole();
+    assert_eq!(outcome.trace.counts(pid_of(&outcome.printed()), Api::Driver), inner);
+
+    let daemon = finish(&mut gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "-p", &shown(&program)]));
+    assert_eq!(daemon.status, 1);
+    assert!(daemon.stderr.contains("stripped of its symbols"), "{}", daemon.stderr);
+}
+
+#[test]
+fn a_stripped_ledger_is_exact_at_the_driver() {
+    if !needs::bpf() {
+        return;
+    }
+    let (_folder, program) = stripped("ledger_static");
+    let args = ["--threads", "4", "--calls", "5000"];
+    let outcome = Run::new(&program).options(&["-e", "*"]).args(&args).outcome();
+    assert_told_hidden(&outcome, &program);
+    let printed = outcome.printed();
+    let pid = pid_of(&printed);
+    assert_eq!(outcome.trace.counts(pid, Api::Driver), counts_of(&printed["driver_calls"]));
+    assert_eq!(outcome.trace.counts(pid, Api::Runtime), Counts::new());
 }
 
 #[test]

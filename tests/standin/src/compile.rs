@@ -205,7 +205,9 @@ impl Builder {
         match link {
             Link::Nothing => {}
             Link::Runtime => drop(cc.arg(self.runtime_path())),
-            Link::Static => drop(cc.arg(self.dir.join("cudart_static.o"))),
+            Link::Static => {
+                cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
+            }
             Link::Driver => drop(cc.arg(self.dir.join(Library::Driver.soname()))),
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));

@@ -47,6 +47,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         ended: &Ended::default(),
         losses: &losses,
         libraries: &[],
+        skipped: &[],
         now_ns: 1000 * SECOND,
         unix_seconds: 1.5,
     })
@@ -134,6 +135,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             ended,
             losses: &Losses::default(),
             libraries: &[],
+            skipped: &[],
             now_ns: 30,
             unix_seconds: 1.5,
         })

@@ -141,6 +141,12 @@ pub(super) fn probes(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
+pub(super) fn skipped(snapshot: &Snapshot, samples: &mut Samples) {
+    for skipped in &snapshot.skipped {
+        samples.number(&[skipped.reason], skipped.files);
+    }
+}
+
 pub(super) fn build(_: &Snapshot, samples: &mut Samples) {
     samples.number(&[env!("CARGO_PKG_VERSION")], 1);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo, Snapshot};
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::event::Name;
@@ -192,6 +193,10 @@ pub(crate) fn snapshot() -> Snapshot {
             skipped: 1,
             state: "attached".to_owned(),
         }],
+        skipped: &[
+            SkippedFiles { reason: "not_elf", files: 2 },
+            SkippedFiles { reason: "damaged", files: 0 },
+        ],
         now_ns: 2,
         unix_seconds: 1_733_143_016.0,
     })
@@ -220,6 +225,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             ended: &Ended::default(),
             losses: &Losses::default(),
             libraries: &[],
+            skipped: &[],
             now_ns: 10,
             unix_seconds,
         })

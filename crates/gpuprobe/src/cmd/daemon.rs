@@ -170,6 +170,7 @@ impl Daemon {
             ended: self.processes.ended(),
             losses: &losses,
             libraries: &libraries(capture),
+            skipped: &self.probes.skips.counts(),
             now_ns: capture.clock().elapsed_ns(),
             unix_seconds: now.as_secs_f64(),
         }))

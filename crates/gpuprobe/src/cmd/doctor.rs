@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{Support, Tier, Verdict, support};
-use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, plan};
+use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
 use serde_json::{Value, json};
 
 use crate::cli::DoctorArgs;
@@ -114,7 +114,7 @@ impl Report {
             writeln!(out, "        {functions} functions can be probed, {cheap} of them cheaply")?;
         }
         for skipped in &self.scan.skipped {
-            writeln!(out, "SKIPPED {}: {}", skipped.path.display(), skipped.reason)?;
+            writeln!(out, "SKIPPED {}", crate::skips::line(skipped))?;
         }
         Ok(())
     }
@@ -144,7 +144,11 @@ impl Report {
                 }))
                 .collect::<Vec<_>>(),
             "skipped": self.scan.skipped.iter()
-                .map(|s| json!({"path": s.path.to_string_lossy(), "reason": s.reason}))
+                .map(|s| json!({
+                    "path": s.path.to_string_lossy(),
+                    "cause": s.cause.map(SkipCause::as_str),
+                    "reason": s.reason,
+                }))
                 .collect::<Vec<_>>(),
         })
     }

@@ -222,7 +222,7 @@ impl Recording {
         let end = End {
             seconds: at_ns as f64 / 1e9,
             lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
-            skipped: self.probes.skipped().collect(),
+            skipped: self.probes.skips.lines().collect(),
             exit_status: Some(status.into()),
             ..End::default()
         };

@@ -1,0 +1,139 @@
+//! What could not be probed: each file once, and no more kept of them than a hostile process is worth.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::BuildHasher;
+
+use gpuprobe_analysis::snapshot::SkippedFiles;
+use gpuprobe_discover::{SkipCause, Skipped};
+use gpuprobe_output::units::printable;
+
+/// Files remembered as counted. A host that has more of them counts some again.
+const MOST_REMEMBERED: usize = 1 << 16;
+/// Lines kept for people.
+const MOST_LINES: usize = 1000;
+
+/// Counts by cause, and a line for each.
+#[derive(Debug, Default)]
+pub(crate) struct Skips {
+    counts: [u64; SkipCause::ALL.len()],
+    /// Hashes of what is counted and was there when everything was last looked at.
+    counted: HashSet<u64>,
+    hasher: RandomState,
+    lines: BTreeSet<String>,
+    /// Lines that found no room.
+    unlisted: u64,
+}
+
+impl Skips {
+    /// Notes something; a line about it unless it was noted before.
+    pub(crate) fn add(&mut self, skipped: &Skipped) -> Option<String> {
+        if self.counted.len() >= MOST_REMEMBERED {
+            self.counted.clear();
+        }
+        if !self.counted.insert(self.key(skipped)) {
+            return None;
+        }
+        if let Some(cause) = skipped.cause {
+            self.counts[cause as usize] += 1;
+        }
+        let line = line(skipped);
+        if self.lines.len() < MOST_LINES {
+            self.lines.insert(line.clone());
+        } else if !self.lines.contains(&line) {
+            self.unlisted += 1;
+        }
+        Some(line)
+    }
+
+    /// Forgets all but these: what comes back after it was gone is another file, whatever its number.
+    pub(crate) fn keep_only<'a>(&mut self, there: impl Iterator<Item = &'a Skipped>) {
+        let there: HashSet<u64> = there.map(|skipped| self.key(skipped)).collect();
+        self.counted.retain(|key| there.contains(key));
+    }
+
+    /// Every cause with its count, also those that are 0: a rate can only be taken of a series that was there before.
+    pub(crate) fn counts(&self) -> Vec<SkippedFiles> {
+        let count =
+            |cause: &SkipCause| SkippedFiles { reason: cause.as_str(), files: self.counts[*cause as usize] };
+        SkipCause::ALL.iter().map(count).collect()
+    }
+
+    /// A line for each.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = String> + '_ {
+        let more = (self.unlisted > 0).then(|| format!("{} more", self.unlisted));
+        self.lines.iter().cloned().chain(more)
+    }
+
+    /// What is the same as before: the file, or where that is not known, what would be said.
+    fn key(&self, skipped: &Skipped) -> u64 {
+        match skipped.file {
+            Some(file) => self.hasher.hash_one(file),
+            None => self.hasher.hash_one((&skipped.path, skipped.cause, &skipped.reason)),
+        }
+    }
+}
+
+/// As it can be shown on a terminal: the name is the choice of whoever made the file.
+pub(crate) fn line(skipped: &Skipped) -> String {
+    format!("{}: {}", printable(&skipped.path.to_string_lossy()), skipped.reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use gpuprobe_discover::FileId;
+
+    use super::*;
+
+    fn file(inode: u64) -> Skipped {
+        let id = FileId { dev: 1, inode };
+        Skipped::file(Path::new("/x/libcuda.so.1"), Some(id), SkipCause::NotElf, format!("no {inode}"))
+    }
+
+    fn count(skips: &Skips, cause: SkipCause) -> u64 {
+        skips.counts().iter().find(|c| c.reason == cause.as_str()).unwrap().files
+    }
+
+    #[test]
+    fn a_file_is_counted_once_while_it_is_there() {
+        let mut skips = Skips::default();
+        assert_eq!(skips.add(&file(1)).as_deref(), Some("/x/libcuda.so.1: no 1"));
+        let renamed = Skipped { path: "/y".into(), cause: Some(SkipCause::Damaged), ..file(1) };
+        assert_eq!(skips.add(&renamed), None);
+        skips.add(&file(2));
+        assert_eq!((count(&skips, SkipCause::NotElf), count(&skips, SkipCause::Damaged)), (2, 0));
+        skips.keep_only([file(1)].iter());
+        assert_eq!(skips.add(&file(1)), None);
+        assert!(skips.add(&file(2)).is_some(), "another file with the number of one that is gone");
+        assert_eq!(count(&skips, SkipCause::NotElf), 3);
+        assert_eq!(skips.lines().count(), 2);
+    }
+
+    #[test]
+    fn functions_are_told_and_not_counted() {
+        let mut skips = Skips::default();
+        for name in ["cuInit", "cuInit", "cuMemAlloc_v2"] {
+            skips.add(&Skipped::function(Path::new("/x"), format!("{name}: refused")));
+        }
+        assert_eq!(skips.lines().collect::<Vec<_>>(), ["/x: cuInit: refused", "/x: cuMemAlloc_v2: refused"]);
+        assert!(skips.counts().iter().all(|c| c.files == 0));
+    }
+
+    #[test]
+    fn very_many_are_counted_and_not_kept() {
+        let mut skips = Skips::default();
+        let all = MOST_REMEMBERED as u64;
+        (0..all).for_each(|inode| drop(skips.add(&file(inode))));
+        assert_eq!(count(&skips, SkipCause::NotElf), all);
+        assert_eq!(skips.lines().count(), MOST_LINES + 1);
+        assert_eq!(skips.lines().last(), Some(format!("{} more", all - MOST_LINES as u64)));
+    }
+
+    #[test]
+    fn a_name_with_escapes_is_shown_without_them() {
+        let hostile = Skipped { path: "/\x1b[2J\n".into(), ..file(1) };
+        assert_eq!(line(&hostile), "/\\u{1b}[2J\\n: no 1");
+    }
+}
