@@ -56,7 +56,10 @@ mod tests {
     fn names_are_as_they_were_written() {
         for (mangled, name) in [
             ("_ZN3gpu5scaleEif", "gpu::scale(int, float)"),
-            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backERKi",
+                "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            ),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
             ("cudaMalloc", "cudaMalloc"),
             ("_Z", "_Z"),
@@ -81,7 +84,11 @@ mod tests {
 
     fn base36(number: usize) -> String {
         let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
-        if number < 36 { digit(number).to_string() } else { format!("{}{}", digit(number / 36), digit(number)) }
+        if number < 36 {
+            digit(number).to_string()
+        } else {
+            format!("{}{}", digit(number / 36), digit(number))
+        }
     }
 
     #[test]

@@ -26,8 +26,6 @@ mod testing;
 mod unwind;
 mod unwind_row;
 mod unwind_table;
-#[cfg(test)]
-mod unwind_tests;
 
 pub use container::container_of;
 pub use demangle::demangled;

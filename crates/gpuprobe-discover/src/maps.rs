@@ -163,15 +163,10 @@ garbage
 40000-41000 r-xp 00000000 00:00 0                          [vdso]
 +50000-51000 r-xp 00000000 fe:00 77                        /usr/lib/libcuda.so.1
 ";
-        let found: Vec<_> =
-            code_ranges(text).map(|r| (r.start, r.end, r.offset, r.file.is_some())).collect();
+        let found: Vec<_> = code_ranges(text).map(|r| (r.start, r.end, r.offset, r.file.is_some())).collect();
         assert_eq!(
             found,
-            [
-                (0x10000, 0x12000, 0x3000, true),
-                (0x20000, 0x21000, 0, false),
-                (0x40000, 0x41000, 0, false)
-            ]
+            [(0x10000, 0x12000, 0x3000, true), (0x20000, 0x21000, 0, false), (0x40000, 0x41000, 0, false)]
         );
         assert_eq!(mapping_of(text, 0x11ff0).map(|(_, offset)| offset), Some(0x4ff0));
         assert_eq!(mapping_of(text, 0x12000), None);

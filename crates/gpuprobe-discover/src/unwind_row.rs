@@ -220,7 +220,9 @@ impl Rule {
             Self::StoredAt(offset) => stack.word(frame_address.wrapping_add_signed(*offset)),
             Self::Is(offset) => Ok(frame_address.wrapping_add_signed(*offset)),
             Self::InRegister(other) => known.get(*other).ok_or(StackEnd::Lost),
-            Self::StoredAtExpression(bytes) => stack.word(evaluate(bytes, Some(frame_address), known, stack)?),
+            Self::StoredAtExpression(bytes) => {
+                stack.word(evaluate(bytes, Some(frame_address), known, stack)?)
+            }
             Self::IsExpression(bytes) => evaluate(bytes, Some(frame_address), known, stack),
         }
     }
@@ -234,12 +236,7 @@ where
     Some(expression.0.to_slice().ok()?.into())
 }
 
-fn evaluate(
-    bytes: &[u8],
-    first: Option<u64>,
-    known: &Known,
-    stack: &StackCopy<'_>,
-) -> Result<u64, StackEnd> {
+fn evaluate(bytes: &[u8], first: Option<u64>, known: &Known, stack: &StackCopy<'_>) -> Result<u64, StackEnd> {
     let lost = |_: gimli::Error| StackEnd::Lost;
     let encoding = Encoding { format: Format::Dwarf32, version: 4, address_size: 8 };
     let mut evaluation = Evaluation::new(EndianSlice::new(bytes, LittleEndian), encoding);

@@ -116,9 +116,8 @@ fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
     let first = 4 + skipped as u64 + 4;
     let count = count.min(size.checked_sub(first)? / 8);
     let wanted = i32::try_from(address.wrapping_sub(header).cast_signed()).ok()?;
-    let read = |at: u64, entries: u64| {
-        elf.loaded(header.checked_add(first + 8 * at)?, 8 * entries, what).ok()
-    };
+    let read =
+        |at: u64, entries: u64| elf.loaded(header.checked_add(first + 8 * at)?, 8 * entries, what).ok();
     let begin = |entry: &[u8]| entry.first_chunk().map(|b| i32::from_le_bytes(*b));
 
     // `low` begins at or before the address, `high` after it.
@@ -128,7 +127,8 @@ fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
         if begin(&read(middle, 1)?)? <= wanted { low = middle } else { high = middle }
     }
     let entries = read(low, high - low)?;
-    let found = entries.chunks_exact(8).take_while(|entry| begin(entry).is_some_and(|b| b <= wanted)).last()?;
+    let found =
+        entries.chunks_exact(8).take_while(|entry| begin(entry).is_some_and(|b| b <= wanted)).last()?;
     let entry = i32::from_le_bytes(*found.get(4..)?.first_chunk()?);
     Some(header.wrapping_add_signed(i64::from(entry)))
 }

@@ -1,0 +1,33 @@
+// Names that only demangling makes readable.
+#include <utility>
+
+#include "record.h"
+
+namespace gpu
+{
+
+template <typename T> struct Buffer {
+	T value;
+	KEPT int fill(T with)
+	{
+		value = with;
+		return probe() + 1;
+	}
+};
+
+template <typename F> KEPT int apply(F function)
+{
+	return function(7) + 1;
+}
+
+} // namespace gpu
+
+int main()
+{
+	static volatile int result;
+	result = gpu::apply([](int number) KEPT {
+		gpu::Buffer<std::pair<int, float>> buffer{};
+		return buffer.fill({number, 1.0F}) + 1;
+	});
+	return result;
+}
