@@ -32,6 +32,16 @@ impl Clock {
     }
 }
 
+/// How far local time is ahead of UTC at a time, in seconds.
+pub fn utc_offset_seconds(unix_seconds: f64) -> i32 {
+    let time = unix_seconds as libc::time_t;
+    // SAFETY: a tm of zeros is a valid one: integers and a pointer that may be null.
+    let mut local: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both places are valid during the call.
+    let converted = unsafe { libc::localtime_r(&raw const time, &raw mut local) };
+    if converted.is_null() { 0 } else { i32::try_from(local.tm_gmtoff).unwrap_or(0) }
+}
+
 /// `CLOCK_MONOTONIC`, which is what `bpf_ktime_get_ns` counts.
 fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

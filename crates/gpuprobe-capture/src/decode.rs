@@ -183,7 +183,7 @@ impl Decoder {
         let mut call = Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
-            depth: u8::from(raw.parent != 0),
+            depth: raw.depth,
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: if finished {
                 Outcome::Returned { value: raw.result, duration_ns: raw.duration_ns }

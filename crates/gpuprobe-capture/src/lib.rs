@@ -25,7 +25,7 @@ mod urgency;
 mod wire;
 
 pub use attach::{Attached, Collect};
-pub use clock::Clock;
+pub use clock::{Clock, utc_offset_seconds};
 pub use counters::Rows;
 pub use error::CaptureError;
 pub use load::CaptureConfig;

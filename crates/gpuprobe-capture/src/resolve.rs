@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use gpuprobe_discover::Symbolizer;
+use gpuprobe_discover::{Frame, Registers, Symbolizer, Unwinder};
 use gpuprobe_event::Tgid;
 
 use crate::wire::{from_bytes, gp_stack_record};
@@ -66,6 +66,7 @@ pub(crate) trait Resolve: Debug {
 #[derive(Debug, Default)]
 pub(crate) struct OfFiles {
     symbols: Symbolizer,
+    unwinder: Unwinder,
 }
 
 impl Resolve for OfFiles {
@@ -76,8 +77,80 @@ impl Resolve for OfFiles {
     }
 
     fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String> {
-        self.symbol(tgid, stack.ip).into_iter().collect()
+        let proc_root = Path::new(PROC);
+        let registers = Registers { ip: stack.ip, sp: stack.sp, fp: stack.fp, lr: stack.lr };
+        let found = self.unwinder.unwind(proc_root, tgid.0, registers, &stack.bytes);
+        let frames = self.unwinder.frames(&mut self.symbols, proc_root, tgid.0, &found.addresses);
+        frames.iter().map(shown).collect()
     }
 
-    fn forget(&mut self, _tgid: Tgid) {}
+    fn forget(&mut self, tgid: Tgid) {
+        self.unwinder.forget(tgid.0);
+    }
+}
+
+/// `function (file:line)`, or as much as is known.
+fn shown(frame: &Frame) -> String {
+    let module = frame.module.as_deref();
+    match (&frame.function, &frame.file, frame.line) {
+        (Some(function), Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+        (Some(function), ..) => {
+            format!("{function}+{:#x} ({})", frame.offset, module.unwrap_or("?"))
+        }
+        (None, ..) => match module {
+            Some(module) => format!("{module}+{:#x}", frame.offset),
+            None => format!("{:#x}", frame.address),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{as_bytes, gp_stack_record, number};
+
+    #[test]
+    fn replaced_return_addresses_are_put_back() {
+        let trampoline = [0x7fff_ffff_e000u64, 5, 0x7fff_ffff_e000];
+        let mut raw = gp_stack_record {
+            kind: number::RECORD_STACK,
+            id: 7,
+            stack_pointer: 0x1000,
+            length: 24,
+            patches: 3,
+            ..gp_stack_record::default()
+        };
+        // the third lies outside of what was copied
+        for (i, (slot, address)) in [(0x1010, 33), (0x1000, 11), (0x5000, 1)].into_iter().enumerate() {
+            raw.patch[i].slot = slot;
+            raw.patch[i].address = address;
+        }
+        let mut record = as_bytes(&raw).to_vec();
+        trampoline.iter().for_each(|word| record.extend(word.to_le_bytes()));
+        let stack = RawStack::from_record(&record).unwrap();
+        let words: Vec<_> = stack.bytes.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
+        record.truncate(record.len() - 1);
+        assert_eq!(RawStack::from_record(&record), None, "less than was announced");
+    }
+
+    #[test]
+    fn frames_say_as_much_as_is_known() {
+        let bare = Frame {
+            address: 0x55,
+            function: None,
+            offset: 0x10,
+            module: None,
+            file: None,
+            line: None,
+            inlined: false,
+        };
+        assert_eq!(shown(&bare), "0x55");
+        let module = Frame { module: Some("a.so".to_owned()), ..bare };
+        assert_eq!(shown(&module), "a.so+0x10");
+        let function = Frame { function: Some("f(int)".to_owned()), ..module };
+        assert_eq!(shown(&function), "f(int)+0x10 (a.so)");
+        let line = Frame { file: Some("f.cc".to_owned()), line: Some(3), ..function };
+        assert_eq!(shown(&line), "f(int) (f.cc:3)");
+    }
 }

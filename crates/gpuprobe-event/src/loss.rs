@@ -53,6 +53,8 @@ causes! {
     GoneBeforeAttach = "gone_before_attach",
     /// ended processes shown for less than five minutes because too many had ended; totals keep what they did
     ForgottenEarly = "forgotten_early",
+    /// calls not printed because whoever reads the output was too slow
+    OutputFull = "output_full",
 }
 
 impl LossCause {

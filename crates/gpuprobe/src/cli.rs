@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
@@ -18,6 +19,7 @@ use gpuprobe_capture::Tier;
     before_help = "Examples:
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
+  sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
   sudo gpuprobe doctor                       what this machine can do, and what it lacks"
 )]
@@ -32,6 +34,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command, record its CUDA calls and those of its children, and print a summary
     Run(RunArgs),
+    /// Show CUDA calls as they happen, with arguments, results and durations
+    Trace(TraceArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)
     Daemon(DaemonArgs),
     /// List the functions that can be traced, with their signatures; those found on this host are marked
@@ -73,6 +77,57 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    /// Only this library, or program with CUDA linked in (repeatable); by default all that processes use
+    #[arg(short = 'p', long = "path", value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Only this process (repeatable); by default every process of the host, also those that begin later
+    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    pub(crate) pids: Vec<u32>,
+    /// With -d: also what these processes fork from now on
+    #[arg(long, requires = "pids")]
+    pub(crate) children: bool,
+    /// Functions to trace (repeatable; `!GLOB` leaves some out; `-e '*'` is all, the hot ones too)
+    #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
+    pub(crate) events: Vec<String>,
+    /// No times in front of lines
+    #[arg(short = 't', long = "no-time")]
+    pub(crate) no_time: bool,
+    /// Only that calls begin: no return probes, so neither results nor durations, at two thirds of the cost
+    #[arg(short = 'r', long = "entries", conflicts_with_all = ["errors_only", "min_duration"])]
+    pub(crate) entries: bool,
+    /// The classic form: a line when a call begins and one when it has returned
+    #[arg(long)]
+    pub(crate) phases: bool,
+    /// Also calls made inside other calls, such as the driver's inside the runtime's, indented
+    #[arg(long)]
+    pub(crate) nested: bool,
+    /// JSON lines, as in a trace file
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Only calls that fail
+    #[arg(long, conflicts_with = "phases")]
+    pub(crate) errors_only: bool,
+    /// Only calls that take at least so long, such as 50us or 1ms
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "phases")]
+    pub(crate) min_duration: Option<Duration>,
+    /// End after so many calls
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+    /// End after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Every so many seconds, the calls that have not returned yet, with their age
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "entries")]
+    pub(crate) pending: Option<Duration>,
+    /// Where each call was made from, with lines where debug information is
+    #[arg(long)]
+    pub(crate) stack: bool,
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -119,6 +174,32 @@ pub(crate) struct DaemonArgs {
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+/// A time with its unit.
+fn span(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit {
+        "ns" => 1e-9,
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err("give a number and a unit, such as 50us, 1ms or 2s".to_owned()),
+    };
+    positive(number, factor)
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    positive(text, 1.0)
+}
+
+fn positive(number: &str, factor: f64) -> Result<Duration, String> {
+    let seconds = number.parse::<f64>().map_err(|_| "give a number greater than 0".to_owned())? * factor;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration > Duration::ZERO => Ok(duration),
+        _ => Err("give a number greater than 0".to_owned()),
+    }
 }
 
 const MOST_ROWS: i64 = 1 << 20;

@@ -6,6 +6,7 @@ mod cmd;
 mod guard;
 mod launch;
 mod notes;
+mod printer;
 mod probes;
 mod select;
 mod signals;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Some(Command::Run(args)) => cmd::run::run(&args),
+        Some(Command::Trace(args)) => cmd::trace::run(&args),
         Some(Command::Daemon(args)) => cmd::daemon::run(&args),
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),

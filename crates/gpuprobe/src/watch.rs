@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpuprobe_capture::{Mapped, Mappings};
 use gpuprobe_discover::{DiscoverError, is_cuda_name};
-use gpuprobe_event::{LossCause, Losses};
+use gpuprobe_event::{LossCause, Losses, Tgid};
 
 use crate::notes::note;
 use crate::probes::Probes;
@@ -59,7 +59,25 @@ impl Watch {
         &self.losses
     }
 
-    /// Probes what is new, and takes probes out of what is gone.
+    /// Probes what these processes have mapped since the last look.
+    pub(crate) fn look_at(&mut self, processes: &HashSet<Tgid>, probes: &mut Probes) {
+        let new = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
+        for mapped in new.mapped.iter().filter(|mapped| processes.contains(&mapped.tgid)) {
+            self.consider(mapped, probes);
+        }
+        let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
+        if new.lost > 0 || blind {
+            self.scanned = Instant::now();
+            for tgid in processes {
+                // one that has ended has nothing mapped any more
+                if let Ok(1..) = probes.attach_process(*tgid) {
+                    self.losses.add(LossCause::LateAttach, 1);
+                }
+            }
+        }
+    }
+
+    /// Probes what is new on the whole host, and takes probes out of what is gone.
     pub(crate) fn look(&mut self, probes: &mut Probes) {
         let new = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
         for mapped in &new.mapped {

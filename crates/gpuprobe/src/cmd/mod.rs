@@ -7,3 +7,4 @@ pub(crate) mod exec;
 pub(crate) mod guard;
 pub(crate) mod list;
 pub(crate) mod run;
+pub(crate) mod trace;
