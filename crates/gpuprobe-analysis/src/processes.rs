@@ -19,7 +19,7 @@ pub enum ProcessEnd {
 
 impl ProcessEnd {
     /// From a status as a shell shows it: the exit code, or 128 plus the signal.
-    fn from_shell(status: Option<i32>) -> Self {
+    pub fn from_shell(status: Option<i32>) -> Self {
         match status {
             None => Self::Unknown,
             Some(status) if status > 128 => Self::Signal(status - 128),

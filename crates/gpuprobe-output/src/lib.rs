@@ -4,6 +4,7 @@
 
 pub mod classic;
 pub mod http;
+pub mod live;
 pub mod metrics;
 pub mod summary;
 mod table;
@@ -12,5 +13,6 @@ pub mod units;
 
 pub use classic::{Classic, Sections};
 pub use http::{HttpError, Latest, ServerHandle, serve};
+pub use live::{Live, LiveOptions, pending};
 pub use metrics::{Format, encode};
 pub use summary::summary;

@@ -1,5 +1,7 @@
 //! Dates for people. The offset from UTC is a parameter: finding it out takes a file, and this crate opens none.
 
+use crate::units::push_decimal;
+
 const DAY: i64 = 86_400;
 /// The last second of the year 9999, after which the form has no room.
 const LAST: i64 = 253_402_300_799;
@@ -11,6 +13,37 @@ pub fn timestamp(unix_seconds: f64, utc_offset_seconds: i32) -> String {
     let (year, month, day) = date(local / DAY);
     let second = local % DAY;
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// How much of a second a time of day shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    Seconds,
+    Microseconds,
+}
+
+/// Appends `12:36:56` or `12:36:56.123456` of a local time in nanoseconds since 1970.
+pub(crate) fn push_time_of_day(out: &mut String, local_ns: u64, precision: Precision) {
+    let second = local_ns / 1_000_000_000 % DAY.unsigned_abs();
+    push_padded(out, second / 3600, 10);
+    out.push(':');
+    push_padded(out, second / 60 % 60, 10);
+    out.push(':');
+    push_padded(out, second % 60, 10);
+    if precision == Precision::Microseconds {
+        out.push('.');
+        push_padded(out, local_ns / 1000 % 1_000_000, 100_000);
+    }
+}
+
+/// A number with leading zeros, down from the digit that stands for `first`.
+fn push_padded(out: &mut String, n: u64, first: u64) {
+    let mut digit = first;
+    while digit > 1 && n < digit {
+        out.push('0');
+        digit /= 10;
+    }
+    push_decimal(out, n);
 }
 
 /// Year, month and day of a number of days since 1970-01-01.
@@ -60,6 +93,25 @@ mod tests {
         ];
         for (unix, offset, text) in cases {
             assert_eq!(timestamp(unix, offset), text);
+        }
+    }
+
+    #[test]
+    fn times_of_day_keep_their_zeros() {
+        let cases = [
+            (0, "00:00:00.000000"),
+            (1_000_999, "00:00:00.001000"),
+            (1_733_143_016_123_456_789, "12:36:56.123456"),
+            (86_399_999_999_999, "23:59:59.999999"),
+            (86_400_000_010_000, "00:00:00.000010"),
+        ];
+        for (ns, text) in cases {
+            let mut line = String::new();
+            push_time_of_day(&mut line, ns, Precision::Microseconds);
+            assert_eq!(line, text);
+            line.clear();
+            push_time_of_day(&mut line, ns, Precision::Seconds);
+            assert_eq!(line, text[..8]);
         }
     }
 

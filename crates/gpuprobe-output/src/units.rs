@@ -1,36 +1,117 @@
-//! Numbers and names for people.
+//! Numbers and names for people. What begins with `push_` appends to a line, for those who write many.
 
 use std::borrow::Cow;
 
+const BYTES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+const DURATIONS: [&str; 3] = ["us", "ms", "s"];
+
 /// Bytes in the largest unit that leaves at least 1 of it: `512 B`, `4.0 KiB`, `1.5 GiB`.
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1 << 10 {
         return format!("{bytes} B");
     }
-    scaled(bytes, 1 << 10, &UNITS)
+    let (tenths, unit) = scaled(bytes, 1 << 10, &BYTES);
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
 /// A duration in the largest unit that leaves at least 1 of it: `999 ns`, `1.2 us`, `3.4 ms`, `5.6 s`.
 pub fn duration(ns: u64) -> String {
-    const UNITS: [&str; 3] = ["us", "ms", "s"];
     if ns < 1000 {
         return format!("{ns} ns");
     }
-    scaled(ns, 1000, &UNITS)
+    let (tenths, unit) = scaled(ns, 1000, &DURATIONS);
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// One decimal, rounded half up. Whole numbers all the way, so that no value shows as 1024.0 of the smaller unit.
-fn scaled(value: u64, step: u128, units: &[&str]) -> String {
+/// The same without a space: `1.2us`.
+pub(crate) fn push_duration(out: &mut String, ns: u64) {
+    if ns < 1000 {
+        push_decimal(out, ns);
+        return out.push_str("ns");
+    }
+    let (tenths, unit) = scaled(ns, 1000, &DURATIONS);
+    push_tenths(out, tenths);
+    out.push_str(unit);
+}
+
+/// Bytes with a unit where that says the same number, `4.0 MiB`, or else as a plain number, `4000`. The largest unit
+/// of which there are whole or half ones is taken, as long as they are few enough to be read.
+pub(crate) fn push_exact_bytes(out: &mut String, bytes: u64) {
+    const MOST: u64 = 10_000;
+    if bytes >= 1 << 10 {
+        for (i, unit) in BYTES.iter().enumerate().rev() {
+            let bits = 10 * (i + 1);
+            let whole = bytes >> bits;
+            if (1..MOST).contains(&whole) && bytes.trailing_zeros() as usize >= bits - 1 {
+                push_tenths(out, 10 * whole + 5 * (bytes >> (bits - 1) & 1));
+                out.push(' ');
+                return out.push_str(unit);
+            }
+        }
+    }
+    push_decimal(out, bytes);
+}
+
+/// Tenths of a unit, and the unit. Rounded half up, in whole numbers all the way, so that no value shows as 1024.0 of
+/// the smaller unit.
+fn scaled(value: u64, step: u64, units: &[&'static str]) -> (u64, &'static str) {
     let mut one = step;
-    for (i, unit) in units.iter().enumerate() {
-        let tenths = (u128::from(value) * 20 + one) / (one * 2);
+    for (i, &unit) in units.iter().enumerate() {
+        let tenths = match value.checked_mul(20).and_then(|v| v.checked_add(one)) {
+            Some(twentieths) => twentieths / (one * 2),
+            None => {
+                let tenths = (u128::from(value) * 20 + u128::from(one)) / (u128::from(one) * 2);
+                u64::try_from(tenths).unwrap_or(u64::MAX)
+            }
+        };
         if tenths < 10 * step || i + 1 == units.len() {
-            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+            return (tenths, unit);
         }
         one *= step;
     }
-    value.to_string()
+    (value, "")
+}
+
+fn push_tenths(out: &mut String, tenths: u64) {
+    push_decimal(out, tenths / 10);
+    out.push('.');
+    push_decimal(out, tenths % 10);
+}
+
+/// A number in decimal. The standard library's way takes several times as long, and a line has a dozen numbers.
+pub(crate) fn push_decimal(out: &mut String, n: u64) {
+    push_digits(out, n, 10);
+}
+
+/// A signed number in decimal.
+pub(crate) fn push_signed(out: &mut String, n: i64) {
+    if n < 0 {
+        out.push('-');
+    }
+    push_decimal(out, n.unsigned_abs());
+}
+
+/// An address, a handle or flags: `0x7f00`.
+pub(crate) fn push_hex(out: &mut String, n: u64) {
+    out.push_str("0x");
+    push_digits(out, n, 16);
+}
+
+/// `base` is a constant of the callers above, so that the division becomes a multiplication or a shift.
+#[inline(always)]
+fn push_digits(out: &mut String, mut n: u64, base: u64) {
+    let mut digits = [0_u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789abcdef"[(n % base) as usize];
+        n /= base;
+        if n == 0 {
+            break;
+        }
+    }
+    // ASCII always
+    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
 /// `1 call`, `2 calls`.
@@ -40,19 +121,47 @@ pub fn count(n: u64, one: &str, many: &str) -> String {
 
 /// A name as it can be shown on a terminal: processes choose their own names, and escape sequences are among them.
 pub fn printable(name: &str) -> Cow<'_, str> {
-    let harmless = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().count() == 1;
-    if name.chars().all(harmless) {
+    if is_plain(name) || name.chars().all(harmless) {
         return Cow::Borrowed(name);
     }
     let mut shown = String::with_capacity(name.len() + 8);
+    push_printable(&mut shown, name);
+    Cow::Owned(shown)
+}
+
+/// Appends a name as [`printable`] shows it.
+pub(crate) fn push_printable(out: &mut String, name: &str) {
+    if is_plain(name) {
+        return out.push_str(name);
+    }
     for c in name.chars() {
         if harmless(c) {
-            shown.push(c);
+            out.push(c);
         } else {
-            shown.extend(c.escape_debug());
+            out.extend(c.escape_debug());
         }
     }
-    Cow::Owned(shown)
+}
+
+/// Appends text between quotes, so that it is seen where it ends.
+pub(crate) fn push_quoted(out: &mut String, text: &str) {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '\'' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out.push('"');
+}
+
+/// Most names are; it takes no table to see it.
+fn is_plain(name: &str) -> bool {
+    name.bytes().all(|b| matches!(b, b' '..=b'~'))
+}
+
+fn harmless(c: char) -> bool {
+    matches!(c, '\'' | '"' | '\\') || c.escape_debug().count() == 1
 }
 
 #[cfg(test)]
@@ -93,6 +202,66 @@ mod tests {
         for (n, text) in cases {
             assert_eq!(duration(n), text, "{n}");
         }
+    }
+
+    #[test]
+    fn durations_in_lines_are_the_same_without_a_space() {
+        for ns in [0, 850, 999, 1000, 1250, 101_249, 999_950, 1_500_000, 31_200_000_000, u64::MAX] {
+            let mut line = String::new();
+            push_duration(&mut line, ns);
+            assert_eq!(line, duration(ns).replace(' ', ""), "{ns}");
+        }
+    }
+
+    #[test]
+    fn exact_bytes_lose_no_digit() {
+        let cases = [
+            (0, "0"),
+            (1000, "1000"),
+            (1023, "1023"),
+            (1024, "1.0 KiB"),
+            (1025, "1025"),
+            (1536, "1.5 KiB"),
+            (1280, "1280"),
+            (4000, "4000"),
+            (4 << 20, "4.0 MiB"),
+            ((4 << 20) + 1, "4194305"),
+            (5 << 18, "1280.0 KiB"),
+            ((1 << 30) + (2 << 20), "1026.0 MiB"),
+            ((1 << 30) + (1 << 10), "1073742848"),
+            (3 << 29, "1.5 GiB"),
+            (1 << 63, "8.0 EiB"),
+            (u64::MAX, "18446744073709551615"),
+        ];
+        for (n, text) in cases {
+            let mut line = String::new();
+            push_exact_bytes(&mut line, n);
+            assert_eq!(line, text, "{n}");
+        }
+    }
+
+    #[test]
+    fn digits_are_those_of_the_standard_library() {
+        let mut n = 1_u64;
+        for i in 0..2000_u64 {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i) >> (i % 60);
+            for n in [n, u64::MAX - n, n & 0xff] {
+                let mut line = String::new();
+                push_decimal(&mut line, n);
+                line.push(' ');
+                push_hex(&mut line, n);
+                line.push(' ');
+                push_signed(&mut line, n.cast_signed());
+                assert_eq!(line, format!("{n} {n:#x} {}", n.cast_signed()));
+            }
+        }
+    }
+
+    #[test]
+    fn quoted_text_ends_where_its_quote_does() {
+        let mut line = String::new();
+        push_quoted(&mut line, "it's \"a\\b\"\x1b\n\u{e9}");
+        assert_eq!(line, r#""it's \"a\\b\"\u{1b}\né""#);
     }
 
     #[test]

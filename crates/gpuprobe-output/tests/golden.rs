@@ -3,7 +3,9 @@
 mod samples;
 
 use gpuprobe_analysis::{Snapshot, Summary};
-use gpuprobe_output::{Classic, Format, Sections, encode, summary};
+use gpuprobe_event::Event;
+use gpuprobe_output::{Classic, Format, Live, LiveOptions, Sections, encode, pending, summary};
+use samples::live::{START_UNIX, live_events, open_calls, phased_events};
 use samples::{classic_sequence, events, snapshot};
 
 fn check(name: &str, got: &str) {
@@ -79,4 +81,41 @@ fn the_classic_display_of_everything() {
 fn the_classic_display_of_launches_alone() {
     let launches = Sections { memory: false, launches: true, copies: false };
     check("classic_launches.txt", &Classic::new(launches, 0).render(&snapshot()));
+}
+
+fn lines(options: LiveOptions, events: &[Event]) -> String {
+    let mut live = Live::new(LiveOptions { start_unix: START_UNIX, ..options });
+    let mut text = live.header();
+    events.iter().for_each(|event| live.event(event, &mut text));
+    text
+}
+
+#[test]
+fn live_lines_of_every_kind_of_call() {
+    let options = LiveOptions { times: true, nested: true, processes: true, ..LiveOptions::default() };
+    check("live.txt", &lines(options, &live_events()));
+}
+
+#[test]
+fn live_lines_with_color_differ_by_color_alone() {
+    let plain = LiveOptions { utc_offset_seconds: 3600, ..LiveOptions::default() };
+    let without = lines(plain, &live_events());
+    let with = lines(LiveOptions { color: true, ..plain }, &live_events());
+    check("live_color.txt", &with);
+    assert_eq!(with.replace("\x1b[31m", "").replace("\x1b[0m", ""), without);
+}
+
+#[test]
+fn the_classic_form_in_two_phases() {
+    let options = LiveOptions { times: true, phases: true, ..LiveOptions::default() };
+    check("live_phases.txt", &lines(options, &phased_events()));
+    let without_times = lines(LiveOptions { times: false, ..options }, &phased_events());
+    let cut: String = lines(options, &phased_events()).split_inclusive('\n').map(|l| &l[9..]).collect();
+    assert_eq!(without_times, cut);
+}
+
+#[test]
+fn open_calls_the_longest_first() {
+    check("live_pending.txt", &pending(&open_calls(), 100_000_000_000));
+    assert_eq!(pending(&[], 5), "");
 }

@@ -1,5 +1,7 @@
 //! A recording and snapshots with known numbers.
 
+pub(crate) mod live;
+
 use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;

@@ -1,0 +1,95 @@
+//! How many lines a second `trace` can write: `cargo run --release -p gpuprobe-output --example live_rate`.
+//!
+//! Five calls of a kind that programs make all the time are written over and over into one buffer.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use gpuprobe_event::{Api, Call, Class, Effect, Event, Name, Outcome, Tgid, Tid, Value, catalogue, decode};
+use gpuprobe_output::{Live, LiveOptions};
+
+const ROUNDS: u32 = 5;
+const LINES_A_ROUND: u32 = 1_000_000;
+/// Written out to nobody whenever it is this long, as a program would to a pipe.
+const BUFFER: usize = 64 << 10;
+
+fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> Event {
+    let function = catalogue().lookup(Api::Runtime, None, name);
+    let names = function.and_then(|f| f.args.as_ref()).into_iter().flatten().map(|a| Name::Borrowed(a.name));
+    Event::Call(Box::new(Call {
+        id: 1,
+        parent: None,
+        depth: 0,
+        start_ns: 123_456_789,
+        outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 4567 },
+        tgid: Tgid(12_345),
+        tid: Tid(12_347),
+        process: "python3".into(),
+        api: Api::Runtime,
+        name: Name::Borrowed(name),
+        class: function.map_or(Class::Other, |f| f.class),
+        status: Some(status),
+        error: function.and_then(|f| decode::error_name(f, status)),
+        args: Some(names.zip(values).collect()),
+        effect,
+        stack: None,
+    }))
+}
+
+fn events() -> Vec<Event> {
+    let (pointer, size) = (Value::Hex(0x7f3a_0000_0000), Value::Uint(4 << 20));
+    let dim3 = Value::Dim3([256, 1, 1]);
+    let held = Effect { ptr: Some(0x7f3a_0000_0000), size: Some(4 << 20), ..Effect::default() };
+    let moved = Effect { size: Some(4 << 20), kind: Some(Name::Borrowed("H2D")), ..Effect::default() };
+    let launched = Effect {
+        kernel: Some("vectorAdd(float const*, float const*, float*, int)".into()),
+        grid: Some([256, 1, 1]),
+        block: Some([256, 1, 1]),
+        stream: Some(0),
+        ..Effect::default()
+    };
+    let launch = vec![pointer.clone(), dim3.clone(), dim3, pointer.clone(), Value::Uint(0), Value::Hex(0)];
+    let kind = Value::Name(Name::Borrowed("H2D"));
+    vec![
+        call("cudaMalloc", 0, vec![pointer.clone(), size.clone()], held),
+        call("cudaMemcpy", 0, vec![pointer.clone(), pointer, size.clone(), kind], moved),
+        call("cudaLaunchKernel", 0, launch, launched),
+        call("cudaStreamSynchronize", 0, vec![Value::Hex(0x55d0_2000)], Effect::default()),
+        call("cudaMalloc", 2, vec![Value::Hex(0x7ffe_1230), size], Effect::default()),
+    ]
+}
+
+/// Each call as it begins, and as it ends.
+fn in_phases(events: &[Event]) -> Vec<Event> {
+    let begun = |event: &Event| match event {
+        Event::Call(call) => {
+            Event::Call(Box::new(Call { outcome: Outcome::Begun, status: None, ..(**call).clone() }))
+        }
+        other => other.clone(),
+    };
+    events.iter().flat_map(|event| [begun(event), event.clone()]).collect()
+}
+
+fn main() {
+    let whole = events();
+    let apart = in_phases(&whole);
+    for (what, events, phases) in [("lines", whole, false), ("classic lines", apart, true)] {
+        let options = LiveOptions { times: true, nested: true, phases, ..LiveOptions::default() };
+        let mut live = Live::new(options);
+        let mut out = String::with_capacity(2 * BUFFER);
+        let mut best = f64::MAX;
+        for _ in 0..ROUNDS {
+            let begin = Instant::now();
+            for event in events.iter().cycle().take(LINES_A_ROUND as usize) {
+                live.event(black_box(event), &mut out);
+                if out.len() > BUFFER {
+                    black_box(&out);
+                    out.clear();
+                }
+            }
+            best = best.min(begin.elapsed().as_secs_f64());
+        }
+        let lines = f64::from(LINES_A_ROUND);
+        println!("{:.2} million {what} a second, {:.0} ns each", 1e-6 * lines / best, 1e9 * best / lines);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a call was given, between its parentheses.
+
+use gpuprobe_event::{Call, Class, Function, Name, Space, Value, catalogue};
+
+use crate::units::{push_decimal, push_exact_bytes, push_hex, push_printable, push_quoted, push_signed};
+
+/// Kernels of templates have names of thousands of letters.
+const KERNEL_COLUMNS: usize = 160;
+
+/// The arguments of a call in parentheses; a launch by what it launches, others by name.
+pub(super) fn list(out: &mut String, call: &Call) {
+    out.push('(');
+    let function = if call.class == Class::Launch { row(call) } else { None };
+    match function.filter(|f| f.roles.func.is_some()) {
+        Some(function) => launch(out, call, function),
+        None => by_name(out, call),
+    }
+    out.push(')');
+}
+
+/// The arguments by name, `a=1, b=0x7f00`; `?` where no prototype is known.
+pub(super) fn by_name(out: &mut String, call: &Call) {
+    match &call.args {
+        Some(args) => fields(out, call, args),
+        None => out.push('?'),
+    }
+}
+
+/// What a launch runs and how. The addresses of the function and of its arguments say nothing to people.
+fn launch(out: &mut String, call: &Call, function: &Function) {
+    kernel(out, call);
+    let effect = &call.effect;
+    if function.roles.grid.is_none() && function.roles.config.is_none() {
+        let plain = |v: &Value| !matches!(v, Value::Hex(_));
+        for (name, v) in call.args.iter().flatten().filter(|(_, v)| plain(v)) {
+            out.push(' ');
+            field(out, call, name, v);
+        }
+    } else {
+        dimensions(out, " grid=", effect.grid);
+        dimensions(out, " block=", effect.block);
+        let shared = function.arg(function.roles.shared).and_then(|a| argument(call, a.name));
+        if let Some(shared) = shared {
+            out.push_str(" shared=");
+            value(out, call, shared, true);
+        }
+    }
+    if function.roles.stream.is_some() || function.roles.config.is_some() {
+        out.push_str(" stream=");
+        match effect.stream {
+            Some(stream) => push_hex(out, stream),
+            None => out.push('?'),
+        }
+    }
+}
+
+/// The kernel's name, never its address.
+pub(super) fn kernel(out: &mut String, call: &Call) {
+    let Some(name) = &call.effect.kernel else { return out.push('?') };
+    let begin = out.len();
+    push_printable(out, name);
+    if out.len() - begin > KERNEL_COLUMNS
+        && let Some((cut, _)) = out[begin..].char_indices().nth(KERNEL_COLUMNS)
+    {
+        out.truncate(begin + cut);
+        out.push_str("...");
+    }
+}
+
+fn dimensions(out: &mut String, name: &str, dim3: Option<[u32; 3]>) {
+    out.push_str(name);
+    match dim3 {
+        Some(dim3) => push_dim3(out, dim3),
+        None => out.push('?'),
+    }
+}
+
+fn push_dim3(out: &mut String, [x, y, z]: [u32; 3]) {
+    out.push('(');
+    push_decimal(out, x.into());
+    out.push(',');
+    push_decimal(out, y.into());
+    out.push(',');
+    push_decimal(out, z.into());
+    out.push(')');
+}
+
+/// An argument of a call by its name.
+pub(super) fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Value> {
+    call.args.iter().flatten().find(|(known, _)| known == name).map(|(_, value)| value)
+}
+
+/// The row of the catalogue for a call. Where signatures differ between releases it is the newest, so arguments are
+/// found in it by name and not by place.
+pub(super) fn row(call: &Call) -> Option<&'static Function> {
+    catalogue().lookup(call.api, None, &call.name)
+}
+
+fn fields(out: &mut String, call: &Call, fields: &[(Name, Value)]) {
+    for (i, (name, v)) in fields.iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        field(out, call, name, v);
+    }
+}
+
+fn field(out: &mut String, call: &Call, name: &str, v: &Value) {
+    push_printable(out, name);
+    out.push('=');
+    // a small number looks the same with and without a unit: whether it counts bytes need not be found out
+    let large = matches!(v, Value::Uint(n) if *n >= 1 << 10);
+    value(out, call, v, large && counts_bytes(call, name));
+}
+
+/// One value of a call, with a unit where it counts bytes.
+pub(super) fn value(out: &mut String, call: &Call, v: &Value, bytes: bool) {
+    match v {
+        Value::Uint(n) if bytes => push_exact_bytes(out, *n),
+        Value::Uint(n) => push_decimal(out, *n),
+        Value::Int(n) => push_signed(out, *n),
+        Value::Hex(n) => push_hex(out, *n),
+        Value::Name(name) => push_printable(out, name),
+        Value::Text(text) => push_quoted(out, text),
+        Value::Dim3(dim3) => push_dim3(out, *dim3),
+        Value::Struct(of) => {
+            out.push('{');
+            fields(out, call, of);
+            out.push('}');
+        }
+        Value::Unread => out.push('?'),
+    }
+}
+
+/// Whether an argument, or a field of one, counts bytes: by its name where that says it, or else by its part in the
+/// call. Elements are counted in the same types.
+fn counts_bytes(call: &Call, name: &str) -> bool {
+    const ENDS: [&str; 5] = ["bytes", "bytecount", "bytesize", "pitch", "smemsize"];
+    const NAMES: [&str; 5] = ["size", "sharedMem", "bufferSize", "dataSize", "minBytesToKeep"];
+    let ends_with = |end: &&str| {
+        let tail = name.len().checked_sub(end.len()).and_then(|at| name.get(at..));
+        tail.is_some_and(|tail| tail.eq_ignore_ascii_case(end))
+    };
+    if NAMES.contains(&name) || ENDS.iter().any(ends_with) {
+        return true;
+    }
+    let Some(f) = row(call) else { return false };
+    let is = |position| f.arg(position).is_some_and(|a| a.name == name);
+    let elements = f.roles.elem != 1 || f.roles.space == Some(Space::Array);
+    !elements && (is(f.roles.size) || is(f.roles.width)) || f.class == Class::ManagedHint && name == "count"
+}

@@ -1,0 +1,46 @@
+//! The calls that have not returned: what a program that hangs waits for.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::{Call, Tgid, Tid};
+
+use super::{arguments, indent, who};
+use crate::table::{Align, rows};
+use crate::units::{duration, push_printable};
+
+/// Open calls as a table, the thread that has waited longest first; of a thread, the outer call above what it made.
+/// `now_ns` is on the clock of `start_ns`.
+pub fn pending(calls: &[Call], now_ns: u64) -> String {
+    let thread = |call: &Call| -> (Tgid, Tid) { (call.tgid, call.tid) };
+    let mut since: HashMap<(Tgid, Tid), u64> = HashMap::new();
+    for call in calls {
+        let oldest = since.entry(thread(call)).or_insert(call.start_ns);
+        *oldest = call.start_ns.min(*oldest);
+    }
+    let mut sorted: Vec<&Call> = calls.iter().collect();
+    // calls of one thread may begin in the same nanosecond of a coarse clock; their ids rise all the same
+    sorted.sort_by_key(|call| (since[&thread(call)], thread(call), call.start_ns, call.id));
+
+    let mut table = Vec::with_capacity(sorted.len());
+    let mut inside = 0;
+    for (i, call) in sorted.iter().enumerate() {
+        let same = i > 0 && thread(sorted[i - 1]) == thread(call);
+        inside = if same { u8::saturating_add(inside, 1) } else { 0 };
+        table.push(row(call, inside, now_ns));
+    }
+    let mut out = String::new();
+    rows(&mut out, "", &[Align::Left; 3], &table);
+    out
+}
+
+fn row(call: &Call, inside: u8, now_ns: u64) -> Vec<String> {
+    let mut name = String::new();
+    indent(&mut name, inside);
+    push_printable(&mut name, &call.name);
+    let mut place = String::new();
+    who(&mut place, call);
+    place.push(' ');
+    arguments::list(&mut place, call);
+    let age = duration(now_ns.saturating_sub(call.start_ns));
+    vec![name, format!("pending {age}"), place]
+}

@@ -1,0 +1,92 @@
+//! The classic form: a line when a call begins and one when it ends, in columns.
+
+use gpuprobe_event::{Call, Outcome, Value, catalogue};
+
+use super::arguments::{argument, by_name, kernel, row, value};
+use super::result::Results;
+use crate::units::{push_decimal, push_printable};
+
+const TIME: &str = "TIME     ";
+const COLUMNS: &str = "PROCESS          PID     EVENT                 TYPE    DETAILS\n";
+
+/// The functions whose arguments have other names here than in the headers, as the classic tracer wrote them.
+const CLASSIC: [(&str, &[(&str, &str)]); 5] = [
+    ("cudaMalloc", &[("size", "size")]),
+    ("cudaFree", &[("ptr", "devPtr")]),
+    ("cudaMemcpy", &[("size", "count"), ("kind", "kind")]),
+    ("cudaLaunchKernel", &[("func", "func")]),
+    ("cudaStreamCreate", &[("stream", "pStream")]),
+];
+
+pub(super) fn header(times: bool) -> String {
+    [if times { TIME } else { "" }, COLUMNS].concat()
+}
+
+/// The line of one end of a call, from the name of the process on.
+pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
+    column(out, 17, |out| push_printable(out, &call.process));
+    column(out, 8, |out| push_decimal(out, call.tgid.0.into()));
+    let (width, phase) = match call.outcome {
+        Outcome::Begun => (20, "[ENTER]  "),
+        Outcome::Returned { .. } => (21, "[EXIT]  "),
+        Outcome::Unfinished => (21, "[OPEN]  "),
+    };
+    column(out, width, |out| push_printable(out, &call.name));
+    out.push_str(phase);
+    match call.outcome {
+        Outcome::Begun => details(out, call),
+        Outcome::Returned { value, .. } => match call.status {
+            Some(0) => out.push_str("returned=Success"),
+            _ => results.result(out, "returned=", call, value),
+        },
+        Outcome::Unfinished => out.push_str("did not return"),
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out.push('\n');
+}
+
+/// Appends what `write` does and fills up to a width; one space at least.
+fn column(out: &mut String, width: usize, write: impl FnOnce(&mut String)) {
+    let begin = out.len();
+    write(out);
+    let used = out[begin..].chars().count();
+    for _ in used..width.max(used + 1) {
+        out.push(' ');
+    }
+}
+
+fn details(out: &mut String, call: &Call) {
+    let base = row(call).map(|f| f.base);
+    let classic = CLASSIC.iter().find(|(name, _)| base == Some(name));
+    let Some((_, words)) = classic.filter(|_| call.args.is_some()) else { return by_name(out, call) };
+    for (i, (word, name)) in words.iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        out.push_str(word);
+        out.push('=');
+        match argument(call, name) {
+            Some(Value::Name(kind)) => copy_kind(out, kind),
+            Some(v) => value(out, call, v, false),
+            None => out.push('?'),
+        }
+        if *word == "size" {
+            out.push_str(" bytes");
+        }
+    }
+    if call.effect.kernel.is_some() {
+        out.push_str(", kernel=");
+        kernel(out, call);
+    }
+}
+
+/// A kind of copy by its number.
+fn copy_kind(out: &mut String, name: &str) {
+    let number = catalogue().enum_table("cudaMemcpyKind").and_then(|table| {
+        table.values().iter().map(|v| v.0).find(|&number| table.name_of(number) == Some(name))
+    });
+    match number {
+        Some(number) => push_decimal(out, number.unsigned_abs()),
+        None => push_printable(out, name),
+    }
+}

@@ -1,0 +1,155 @@
+//! What came of a call, behind its parentheses.
+
+use gpuprobe_event::catalogue::{EnumTable, ResultKind};
+use gpuprobe_event::{Api, Call, Class, Outcome, Value, catalogue, meaning};
+
+use super::{PLAIN, RED, arguments};
+use crate::units::{push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
+
+/// Names results.
+#[derive(Debug)]
+pub(super) struct Results {
+    color: bool,
+    /// The names of each library's statuses, as [`Api::ALL`]: looked up once, since every line needs one.
+    statuses: [Option<&'static EnumTable>; Api::ALL.len()],
+}
+
+impl Results {
+    pub(super) fn new(color: bool) -> Self {
+        let names = ["CUresult", "cudaError_t", "nvmlReturn_t", "ncclResult_t"];
+        Self { color, statuses: names.map(|name| catalogue().enum_table(name)) }
+    }
+
+    /// ` = cudaSuccess <101.2us>`
+    pub(super) fn outcome(&self, out: &mut String, call: &Call) {
+        match call.outcome {
+            Outcome::Begun => out.push_str(" ..."),
+            Outcome::Unfinished => out.push_str(" did not return"),
+            Outcome::Returned { value, duration_ns } => {
+                if call.failed() {
+                    self.failure(out, call);
+                } else {
+                    self.result(out, " = ", call, value);
+                    gave(out, call);
+                }
+                out.push_str(" <");
+                push_duration(out, duration_ns);
+                out.push('>');
+            }
+        }
+    }
+
+    /// The name of a failure, its number, and what it means.
+    fn failure(&self, out: &mut String, call: &Call) {
+        let status = call.status.unwrap_or(0);
+        let (begin, end) = if self.color { (RED, PLAIN) } else { ("", "") };
+        out.push_str(" = ");
+        out.push_str(begin);
+        if self.status(out, call, status) {
+            out.push_str(" (");
+            push_signed(out, status);
+            if let Some(words) = meaning(call.api, status) {
+                out.push_str(": ");
+                out.push_str(words);
+            }
+            out.push(')');
+        }
+        out.push_str(end);
+    }
+
+    /// What a call returned, behind `before`; nothing for a function that returns nothing.
+    pub(super) fn result(&self, out: &mut String, before: &str, call: &Call, value: u64) {
+        if let Some(status) = call.status {
+            out.push_str(before);
+            self.status(out, call, status);
+            return;
+        }
+        let function = arguments::row(call);
+        match function.map_or(ResultKind::Unknown, |f| f.result) {
+            ResultKind::Void => {}
+            ResultKind::Int => {
+                out.push_str(before);
+                // an int comes back in the low half of the register; the rest is whatever was there
+                push_signed(out, i64::from(value as u32 as i32));
+            }
+            _ => {
+                out.push_str(before);
+                push_hex(out, value);
+            }
+        }
+    }
+
+    /// The name of a status; where there is none this says so with the number, and returns false.
+    pub(super) fn status(&self, out: &mut String, call: &Call, status: i64) -> bool {
+        let table = self.statuses[call.api as usize];
+        if let Some(name) = table.and_then(|t| t.name_of(status)) {
+            out.push_str(name);
+            return true;
+        }
+        match &call.error {
+            Some(name) => {
+                push_printable(out, name);
+                return !name.starts_with("unknown ");
+            }
+            None => {
+                out.push_str("unknown ");
+                push_signed(out, status);
+            }
+        }
+        false
+    }
+}
+
+/// What a call that went well gave, took or moved, as far as its arguments do not say it.
+fn gave(out: &mut String, call: &Call) {
+    let effect = &call.effect;
+    match call.class {
+        Class::Alloc => {
+            if let Some(ptr) = effect.ptr {
+                out.push(' ');
+                push_hex(out, ptr);
+            }
+            told_nowhere(out, " of ", call);
+        }
+        Class::Free => {
+            if let Some(freed) = effect.freed {
+                out.push_str(" freed ");
+                amount(out, freed);
+            }
+        }
+        Class::Memcpy => {
+            if told_nowhere(out, " moved ", call)
+                && let Some(kind) = &effect.kind
+                && !call.args.iter().flatten().any(|(_, v)| matches!(v, Value::Name(name) if name == kind))
+            {
+                out.push(' ');
+                push_printable(out, kind);
+            }
+        }
+        Class::Memset => {
+            told_nowhere(out, " set ", call);
+        }
+        _ => {}
+    }
+}
+
+/// The bytes of a call whose arguments do not have them in one number, as those of rows and planes.
+fn told_nowhere(out: &mut String, before: &str, call: &Call) -> bool {
+    let Some(size) = call.effect.size else { return false };
+    let said = |v: &Value| matches!(v, Value::Uint(n) if *n == size);
+    if call.args.iter().flatten().any(|(_, v)| said(v)) {
+        return false;
+    }
+    out.push_str(before);
+    amount(out, size);
+    true
+}
+
+/// Bytes with a unit, always: `4.0 MiB`, `4000 bytes`.
+fn amount(out: &mut String, bytes: u64) {
+    let begin = out.len();
+    push_exact_bytes(out, bytes);
+    if !out[begin..].contains(' ') {
+        out.push_str(" bytes");
+    }
+}
