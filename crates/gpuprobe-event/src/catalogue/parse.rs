@@ -89,7 +89,7 @@ fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
     match ty {
         "?" => ResultKind::Unknown,
         "void" => ResultKind::Void,
-        "char" | "unsigned" | "int" => ResultKind::Int,
+        "char" | "unsigned int" | "int" => ResultKind::Int,
         ty if ty.ends_with('*') => ResultKind::Pointer,
         ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),
     }

@@ -147,5 +147,5 @@ fn counts_bytes(call: &Call, name: &str) -> bool {
     let Some(f) = row(call) else { return false };
     let is = |position| f.arg(position).is_some_and(|a| a.name == name);
     let elements = f.roles.elem != 1 || f.roles.space == Some(Space::Array);
-    !elements && (is(f.roles.size) || is(f.roles.width)) || f.class == Class::ManagedHint && name == "count"
+    !elements && (is(f.roles.size) || is(f.roles.width))
 }

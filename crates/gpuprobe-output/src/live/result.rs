@@ -69,8 +69,9 @@ impl Results {
             ResultKind::Void => {}
             ResultKind::Int => {
                 out.push_str(before);
-                // an int comes back in the low half of the register; the rest is whatever was there
-                push_signed(out, i64::from(value as u32 as i32));
+                // a small type comes back in the low part of the register; the rest is whatever was there
+                let narrow = function.is_some_and(|f| f.result_type == "char");
+                push_signed(out, if narrow { i64::from(value as i8) } else { i64::from(value as i32) });
             }
             _ => {
                 out.push_str(before);

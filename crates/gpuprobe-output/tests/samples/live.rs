@@ -124,7 +124,10 @@ fn copies(c: &mut Calls) {
     c.runtime("cudaMemsetAsync", 0, &[dst.clone(), Value::Int(-1), uint(MIB), hex(0x55d0_2000)]).effect =
         moved(MIB, "set");
     let location = structure(&[("type", named("cudaMemLocationTypeDevice")), ("id", Value::Int(-1))]);
-    c.runtime("cudaMemPrefetchAsync", 0, &[dst, uint(2 * MIB), location, hex(0), Value::Unread]);
+    c.runtime("cudaMemPrefetchAsync", 0, &[dst.clone(), uint(2 * MIB), location, hex(0), Value::Unread]);
+    // as many blocks, not bytes
+    c.runtime("cudaMemDiscardBatchAsync", 0, &[dst.clone(), dst.clone(), uint(2048), hex(0), hex(0)]);
+    c.call(Api::Nccl, "ncclMemAlloc", 0, &[dst, uint(2 * MIB)]);
 }
 
 fn launching(c: &mut Calls) {
@@ -160,7 +163,9 @@ fn results(c: &mut Calls) {
     c.call(Api::Nccl, "ncclCommDestroy", 0, &[hex(0x55d0_6000)]);
     c.runtime("__cudaRegisterFatBinary", 0x55d0_7000, &[hex(0x55d0_8000)]);
     c.runtime("__cudaUnregisterFatBinary", 5, &[hex(0x55d0_8000)]);
-    c.runtime("__cudaInitModule", 1, &[hex(0x55d0_8000)]);
+    c.runtime("__cudaInitModule", 0x5501, &[hex(0x55d0_8000)]);
+    let (grid, block) = (Value::Dim3([4, 1, 1]), Value::Dim3([256, 1, 1]));
+    c.runtime("__cudaPushCallConfiguration", 0x55_0000_0000, &[grid, block, uint(3 << 10), hex(0)]);
     c.runtime("cudaSubgridCreate", 0x10, &[]);
     let name = Value::Text("k\"er'nel\\\x07é".to_owned());
     c.driver("cuModuleGetFunction", 500, &[hex(0x7ffe_6000), hex(0x55d0_9000), name]);
