@@ -12,8 +12,9 @@ use crate::process::read_maps;
 const RANGES_OF_PROCESS: usize = 16 << 10;
 /// Ranges kept of all, about 200 bytes each; beyond this many, all processes but the one at hand are forgotten.
 const RANGES: usize = 256 << 10;
-/// A process is not asked again before this: a false stack would have its mappings read over and over.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// A process is not asked again before this many times as long as the last time took has passed: stacks that make
+/// no sense would have its mappings read over and over.
+const PATIENCE: u32 = 20;
 
 /// A range and what is known of the file it is from.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub(crate) struct ModuleNumber {
 struct Space {
     places: Vec<Place>,
     read: Instant,
+    patience: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +48,7 @@ pub(crate) struct AddressSpaces {
 impl AddressSpaces {
     /// Reads the mappings of a process again. What is known stays where the process has ended.
     pub(crate) fn read(&mut self, folder: &Path, tgid: u32) {
+        let begin = Instant::now();
         let Ok(text) = read_maps(folder, tgid) else {
             if let Some(space) = self.spaces.get_mut(&tgid) {
                 space.read = Instant::now();
@@ -69,13 +72,14 @@ impl AddressSpaces {
             self.ranges = 0;
         }
         self.ranges += places.len();
-        self.spaces.insert(tgid, Space { places, read: Instant::now() });
+        let space = Space { places, read: Instant::now(), patience: begin.elapsed() * PATIENCE };
+        self.spaces.insert(tgid, space);
     }
 
     /// What a process has at an address; its mappings are read again where nothing is known there.
     pub(crate) fn find(&mut self, folder: &Path, tgid: u32, address: u64) -> Option<&mut Place> {
         if self.position(tgid, address).is_none() {
-            if self.spaces.get(&tgid).is_some_and(|space| space.read.elapsed() < PATIENCE) {
+            if self.spaces.get(&tgid).is_some_and(|space| space.read.elapsed() < space.patience) {
                 return None;
             }
             self.read(folder, tgid);
@@ -138,10 +142,11 @@ mod tests {
         let mut spaces = AddressSpaces::default();
         let number = ModuleNumber { generation: 1, index: Some(3) };
         spaces.find(&folder, 7, CODE).unwrap().module = Some(number);
+        spaces.spaces.get_mut(&7).unwrap().patience = Duration::MAX;
         std::fs::remove_dir_all(&folder).unwrap();
         proc.process(7, &[("/bin/sh", shell), ("/lib/later.so", shell)]);
         assert!(spaces.find(&folder, 7, CODE + 0x10000).is_none(), "asked only a moment ago");
-        std::thread::sleep(PATIENCE);
+        spaces.spaces.get_mut(&7).unwrap().patience = Duration::ZERO;
         assert!(spaces.find(&folder, 7, CODE + 0x10000).unwrap().module.is_none());
         assert_eq!(spaces.find(&folder, 7, CODE).unwrap().module, Some(number));
         assert_eq!(spaces.ranges, 3, "two files and the vdso");

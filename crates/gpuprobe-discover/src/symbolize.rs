@@ -373,4 +373,67 @@ mod tests {
         assert_eq!(symbolizer.name(Path::new("/proc"), own, 0x10).unwrap(), None);
         assert!(symbolizer.name(Path::new("/proc"), u32::MAX, 0x10).is_err());
     }
+
+    /// A function of 16 instructions, with debug information of `depth` functions within one another.
+    fn nested(folder: &Path, depth: usize) -> Vec<Named> {
+        let (source, library) = (folder.join("nested.s"), folder.join("nested.so"));
+        let text = format!(
+            r#"
+            .file 1 "nested.cu"
+            .text
+            .globl outer
+            .type outer, %function
+            outer: .loc 1 7
+            .rept 16
+            nop
+            .endr
+            after: .size outer, .-outer
+            .section .note.GNU-stack, "", %progbits
+            .section .debug_abbrev
+            .byte 1, 0x11, 1, 0x10, 0x17, 0x11, 1, 0x12, 7, 0, 0
+            .byte 2, 0x2e, 1, 0x11, 1, 0x12, 7, 0, 0
+            .byte 3, 0x1d, 1, 0x03, 8, 0x11, 1, 0x12, 7, 0, 0
+            .byte 0
+            .section .debug_info
+            .long end - begin
+            begin: .short 4
+            .long 0
+            .byte 8
+            .byte 1
+            .long lines
+            .quad outer, after - outer
+            .byte 2
+            .quad outer, after - outer
+            .rept {depth}
+            .byte 3
+            .asciz "in"
+            .quad outer, after - outer
+            .endr
+            .fill {depth} + 2, 1, 0
+            end:
+            .section .debug_line
+            lines:
+            "#
+        );
+        fs::write(&source, text).unwrap();
+        let built = Command::new("cc").args(["-shared", "-o"]).args([&library, &source]).status();
+        assert!(built.unwrap().success());
+        let file = RegularFile::open(&library).unwrap();
+        let elf = Elf::parse(&file).unwrap();
+        let symbols = elf.symbols(Table::Dynamic, &|name| name == b"outer").unwrap();
+        let offset = elf.code_offset(symbols[0].address).unwrap();
+        Symbolizer::new().named(&file, offset + 4).unwrap()
+    }
+
+    #[test]
+    fn debug_information_that_is_nested_without_end_gives_the_outer_function_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let names =
+            |named: &[Named]| -> Vec<_> { named.iter().map(|n| n.function.clone().unwrap()).collect() };
+        assert_eq!(names(&nested(folder.path(), 2)), ["in", "in", "outer"]);
+        // with two bytes or more a level, a file of 16 MiB could have millions
+        let deep = nested(folder.path(), 200_000);
+        assert_eq!(names(&deep), ["outer"]);
+        assert_eq!((deep[0].offset, deep[0].line.as_ref().unwrap().1), (4, 7));
+    }
 }

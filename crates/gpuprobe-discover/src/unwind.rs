@@ -121,26 +121,37 @@ impl Unwinder {
         stack: &StackCopy<'_>,
         budget: &mut Budget,
     ) -> Result<Known, StackEnd> {
-        match self.row(folder, tgid, known.lookup(), budget) {
+        match self.row(folder, tgid, known.lookup(), budget)? {
             Some(row) => row.step(known, stack),
             None => known.by_frame_pointer(stack),
         }
     }
 
-    fn row(&mut self, folder: &Path, tgid: u32, address: u64, budget: &mut Budget) -> Option<Rc<Row>> {
-        let code = self.code_at(folder, tgid, address)?;
-        let index = code.module?;
+    /// None where code says nothing about itself. It is lost where it may and cannot be read: to go by a frame
+    /// pointer that the code may not have would tell frames that are none.
+    fn row(
+        &mut self,
+        folder: &Path,
+        tgid: u32,
+        address: u64,
+        budget: &mut Budget,
+    ) -> Result<Option<Rc<Row>>, StackEnd> {
+        let Some(code) = self.code_at(folder, tgid, address) else {
+            return self.spaces.find(folder, tgid, address).map(|_| None).ok_or(StackEnd::Lost);
+        };
+        let index = code.module.ok_or(StackEnd::Lost)?;
         if let Some(row) = self.modules.rows.get(&(index, code.offset)) {
-            return row.clone();
+            return Ok(row.clone());
         }
-        let file = self.modules.open(folder, self.spaces.mapping(tgid, address)?, index)?;
-        budget.refused = false;
+        let mapping = self.spaces.mapping(tgid, address).ok_or(StackEnd::Lost)?;
+        let file = self.modules.open(folder, mapping, index).ok_or(StackEnd::Lost)?;
         let row = self.modules.read_row(index, &file, self.machine, code.offset, budget).map(Rc::new);
-        // one that was not looked for to the end may be found with the next stack
-        if !budget.refused {
-            self.modules.rows.insert((index, code.offset), row.clone());
+        // what was not looked for to the end may be found with the next stack
+        if budget.refused {
+            return Err(StackEnd::Lost);
         }
-        row
+        self.modules.rows.insert((index, code.offset), row.clone());
+        Ok(row)
     }
 
     /// The file that an address of a process is from; none where it is of no file.
@@ -277,4 +288,120 @@ fn open_certain(folder: &Path, mapping: &Mapping) -> Option<(RegularFile, PathBu
     let (file, path) = open_mapped(folder, mapping).ok()?;
     let certain = file.id.inode == mapping.file.inode || folder.join("maps").exists();
     certain.then_some((file, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::maps::code_ranges;
+    use crate::testing::{FakeProc, Xorshift};
+
+    /// Words of which many are addresses of code or of the stack itself, so that the way is long.
+    fn plausible(random: &mut Xorshift, code: &[(u64, u64)], stack: u64) -> u64 {
+        let (start, size) = code[random.next() as usize % code.len()];
+        match random.next() % 16 {
+            0 => random.next(),
+            1 | 2 => stack.wrapping_add(8 * (random.next() % 512)),
+            _ => start + random.next() % size,
+        }
+    }
+
+    /// Unwinds and names a made-up stack; only that it comes back, and within bounds, counts.
+    fn try_one(
+        unwinder: &mut Unwinder,
+        proc: &Path,
+        pid: u32,
+        random: &mut Xorshift,
+        code: &[(u64, u64)],
+    ) -> usize {
+        let sp = if random.next().is_multiple_of(8) { random.next() } else { 0x7ffc_0000_0000 };
+        let mut word = || plausible(random, code, sp);
+        let registers = Registers { ip: word(), sp, fp: word(), lr: word() };
+        let bytes: Vec<u8> = (0..512).flat_map(|_| word().to_le_bytes()).collect();
+        let stack = unwinder.unwind(proc, pid, registers, &bytes);
+        assert_eq!(stack.addresses[0], registers.ip);
+        assert!(stack.addresses.len() <= FRAME_LIMIT);
+        stack.addresses.len()
+    }
+
+    #[test]
+    fn random_stacks_come_to_an_end() {
+        let pid = std::process::id();
+        let maps = fs::read("/proc/self/maps").unwrap();
+        let code: Vec<_> = code_ranges(&maps).map(|range| (range.start, range.end - range.start)).collect();
+        let mut unwinder = Unwinder::new();
+        let mut random = Xorshift(0x9e37_79b9_7f4a_7c15);
+        let begin = Instant::now();
+        let tries = 3000;
+        let frames: usize =
+            (0..tries).map(|_| try_one(&mut unwinder, Path::new("/proc"), pid, &mut random, &code)).sum();
+        assert!(frames > tries * 3 / 2, "{frames} frames: the stacks do lead somewhere");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    }
+
+    /// A small library, its code in the second page of its file.
+    fn library(folder: &Path) -> Vec<u8> {
+        let (source, library) = (folder.join("source.c"), folder.join("lib.so"));
+        let functions: String = (0..20)
+            .map(|n| format!("int f{n}(int (*next)(int), int a) {{ int x[{}]; x[0] = next(a); return x[0] + next(x[0]); }}\n", n + 1))
+            .collect();
+        fs::write(&source, functions).unwrap();
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-g", "-o"])
+            .args([&library, &source])
+            .status();
+        assert!(built.unwrap().success());
+        fs::read(library).unwrap()
+    }
+
+    #[test]
+    fn damaged_and_cut_files_do_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = library(folder.path());
+        let path = folder.path().join("damaged.so");
+        let proc = FakeProc::new();
+        fs::write(&path, &whole).unwrap();
+        proc.process(7, &[("/x/damaged.so", &path)]);
+        let code = [(0x7f00_0000_0000, 0x300)];
+        let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+        let attempt = |bytes: &[u8], random: &mut Xorshift| {
+            fs::write(&path, bytes).unwrap();
+            let (mut unwinder, mut symbolizer) = (Unwinder::new(), Symbolizer::new());
+            let frames = try_one(&mut unwinder, proc.path(), 7, random, &code);
+            let addresses: Vec<u64> = (0..4).map(|_| code[0].0 + random.next() % code[0].1).collect();
+            assert!(unwinder.frames(&mut symbolizer, proc.path(), 7, &addresses).len() >= 4);
+            frames
+        };
+        let sound: usize = (0..100).map(|_| attempt(&whole, &mut random)).sum();
+        assert!(sound > 150, "{sound} frames: the library does lead somewhere");
+        for length in (0..whole.len()).step_by(101) {
+            attempt(&whole[..length], &mut random);
+        }
+        // headers, and the part with the unwind information, which lies behind the code
+        for _ in 0..600 {
+            let mut bytes = whole.clone();
+            for _ in 0..1 + random.next() % 16 {
+                let part = if random.next().is_multiple_of(4) { 0..1024 } else { 0x2000..bytes.len() as u64 };
+                let at = part.start + random.next() % (part.end - part.start);
+                bytes[at as usize] = random.next() as u8;
+            }
+            attempt(&bytes, &mut random);
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut modules = Modules::default();
+        for offset in 0..ROW_LIMIT as u64 {
+            modules.make_room();
+            modules.rows.insert((0, offset), None);
+        }
+        assert_eq!((modules.rows.len(), modules.generation), (ROW_LIMIT, 0));
+        modules.make_room();
+        assert_eq!((modules.rows.len(), modules.generation), (0, 1));
+    }
 }

@@ -223,3 +223,68 @@ fn list<'b, S: UnwindSection<Bytes<'b>>>(
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unwind::{Registers, StackEnd};
+    use crate::unwind_row::{Known, StackCopy};
+
+    /// A section with one common part and one entry, for a function of 64 bytes at 0x1000.
+    fn section(common: &[u8], entry: &[u8]) -> (Vec<u8>, usize) {
+        let record = |id: u32, contents: &[u8]| {
+            let mut record = id.to_le_bytes().to_vec();
+            record.extend_from_slice(contents);
+            record.resize(record.len().next_multiple_of(8) + 4, 0);
+            let mut sized = (record.len() as u32).to_le_bytes().to_vec();
+            sized.append(&mut record);
+            sized
+        };
+        let mut bytes = record(0, common);
+        let offset = bytes.len();
+        let mut contents = 0x1000u64.to_le_bytes().to_vec();
+        contents.extend_from_slice(&0x40u64.to_le_bytes());
+        contents.extend_from_slice(entry);
+        bytes.extend(record(offset as u32 + 4, &contents));
+        (bytes, offset)
+    }
+
+    /// Version 1, nothing added, steps of 4 bytes, slots of -8 bytes, returns by x30; the frame begins at sp.
+    const AARCH64_COMMON: &[u8] = &[1, 0, 4, 0x78, 30, 0x0c, 31, 0];
+    /// After one instruction: signed return address; a frame of 32 bytes, x29 at its bottom and x30 above.
+    const AARCH64_ENTRY: &[u8] = &[0x41, 0x2d, 0x0e, 32, 0x80 | 29, 4, 0x80 | 30, 3];
+
+    fn aarch64_step(ip: u64, stack: &[u64]) -> Result<Known, StackEnd> {
+        let (bytes, offset) = section(AARCH64_COMMON, AARCH64_ENTRY);
+        let section = eh_frame(&bytes, Machine::Aarch64);
+        let found = row(&section, &BaseAddresses::default(), offset, ip - 1).expect("a row");
+        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let registers = Registers { ip, sp: 0x8000, fp: 0x8000, lr: 0x2222 };
+        found.step(&Known::new(Machine::Aarch64, registers), &StackCopy { start: 0x8000, bytes: &bytes })
+    }
+
+    #[test]
+    fn aarch64_frames_are_told_without_the_signature_of_the_return_address() {
+        let signed = 0x00a5_0000_0000_4568;
+        let caller = aarch64_step(0x1010, &[0x9000, signed, 0, 0]).unwrap();
+        assert_eq!(caller.ip, 0x4568);
+        let above = StackCopy { start: 0x9000, bytes: &[0u8; 16] };
+        // the frame pointer was restored: it leads to a frame record, whose return address is 0
+        assert_eq!(caller.by_frame_pointer(&above).unwrap_err(), StackEnd::Complete);
+        assert_eq!(aarch64_step(0x1010, &[0x9000]).unwrap_err(), StackEnd::CopyEnds);
+    }
+
+    #[test]
+    fn a_frame_that_does_not_rise_is_the_end() {
+        // at its first instruction the function has no frame yet: its caller would be at the same place
+        assert_eq!(aarch64_step(0x1004, &[0; 4]).unwrap_err(), StackEnd::Lost);
+    }
+
+    #[test]
+    fn instructions_outside_of_the_function_have_no_row() {
+        let (bytes, offset) = section(AARCH64_COMMON, AARCH64_ENTRY);
+        let section = eh_frame(&bytes, Machine::Aarch64);
+        let has = |address| row(&section, &BaseAddresses::default(), offset, address).is_some();
+        assert_eq!([0xfff, 0x1000, 0x103f, 0x1040].map(has), [false, true, true, false]);
+    }
+}

@@ -1,5 +1,5 @@
 //! Stacks of real programs, unwound from what a probe in them would see and compared with what the programs say.
-#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -337,10 +337,11 @@ fn templates_are_named_as_they_are_written() {
 fn a_process_that_has_ended_is_told_from_what_was_known() {
     let built = chains(&["-g"]);
     let mut waiting = Waiting::start(&built.program, "library");
-    let (mut used, mut observed, mut late) = (Unwinder::new(), Unwinder::new(), Unwinder::new());
+    let [mut used, mut observed, mut too_late, mut late] = [(); 4].map(|()| Unwinder::new());
     let stack = waiting.unwind(&mut used);
     let frames = waiting.frames(&mut used, &stack.addresses);
     observed.observe(Path::new(PROC), waiting.pid());
+    too_late.observe(Path::new(PROC), waiting.pid());
     waiting.end();
 
     assert_eq!(waiting.unwind(&mut used), stack);
@@ -353,6 +354,8 @@ fn a_process_that_has_ended_is_told_from_what_was_known() {
     assert_eq!(nameless[4].function.as_deref(), Some("hidden"), "the library is still there");
 
     let first = Stack { addresses: vec![stack.addresses[0]], end: StackEnd::Lost };
+    assert_eq!(waiting.unwind(&mut too_late), first, "the file of the first frame is gone");
+    assert_eq!(waiting.frames(&mut too_late, &first.addresses)[0].module.as_deref(), Some("chains"));
     used.forget(waiting.pid());
     for unwinder in [&mut used, &mut late] {
         assert_eq!(waiting.unwind(unwinder), first);
