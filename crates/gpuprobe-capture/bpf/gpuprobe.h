@@ -191,8 +191,8 @@ enum gp_name_kind {
 	GP_NAME_TOLD,
 	/* the handle is another form of `other` */
 	GP_NAME_ALIAS,
-	/* what a handle that was never seen before holds where names have been found; `other` is what the call
-	 * around it launches */
+	/* what a handle that was never seen before holds where names have been found; `other` is what the
+	 * call around it launches */
 	GP_NAME_CANDIDATE,
 };
 

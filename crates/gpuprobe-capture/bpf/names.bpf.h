@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * What kernels are called. A launch has only a handle. Names come from the calls that register or look up
- * kernels; and a handle points to an object of the driver that holds its name somewhere, so for a handle whose
- * name is known we tell where in it that is, and for one that was never seen what it has there.
+ * kernels; and a handle points to an object of the driver that holds its name somewhere, so for a handle
+ * whose name is known we tell where in it that is, and for one that was never seen what it has there.
  */
 #ifndef GP_NAMES_BPF_H
 #define GP_NAMES_BPF_H
@@ -35,8 +35,8 @@ struct gp_long_name {
 		if (!record) {                                                                               \
 			count_loss(GP_LOSS_RING_FULL);                                                       \
 		} else {                                                                                     \
-			long length = bpf_probe_read_user_str(record->text, sizeof(record->text),            \
-							      (void *)(address));                            \
+			long length =                                                                        \
+			    bpf_probe_read_user_str(record->text, sizeof(record->text), (void *)(address));  \
 			done = is_last || length < (long)sizeof(record->text);                               \
 			record->head = *(filled);                                                            \
 			record->head.length = length > 0 ? length : 0;                                       \
@@ -76,28 +76,36 @@ static __always_inline void read_compared(__u64 *text, __u64 address)
 	bpf_probe_read_user_str(text, GP_COMPARED, (void *)address);
 }
 
-/* The words of the object that point to this text. */
-static __noinline __u32 matching_words(__u64 object, __u64 text_address)
+struct matching {
+	__u64 object;
+	__u32 matches;
+	__u32 reserved;
+	__u64 text[GP_COMPARED / 8];
+};
+
+static long match_word(__u64 index, struct matching *matching)
 {
-	__u64 text[GP_COMPARED / 8], other[GP_COMPARED / 8];
-	__u32 matches = 0;
+	__u64 other[GP_COMPARED / 8], word = 0, differs = 0;
 
-	read_compared(text, text_address);
-	if (!text[0])
-		return 0;
-	for (int i = 0; i < GP_HANDLE_WORDS; i++) {
-		__u64 word = 0;
-		__u64 differs = 0;
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)(matching->object + 8 * index)))
+		return 1;
+	read_compared(other, word);
+	for (int i = 0; i < GP_COMPARED / 8; i++)
+		differs |= matching->text[i] ^ other[i];
+	if (!differs)
+		matching->matches |= 1u << (index & (GP_HANDLE_WORDS - 1));
+	return 0;
+}
 
-		if (bpf_probe_read_user(&word, sizeof(word), (void *)(object + 8 * i)))
-			break;
-		read_compared(other, word);
-		for (int k = 0; k < GP_COMPARED / 8; k++)
-			differs |= text[k] ^ other[k];
-		if (!differs)
-			matches |= 1u << i;
-	}
-	return matches;
+/* The words of the object that point to this text. */
+static __always_inline __u32 matching_words(__u64 object, __u64 text_address)
+{
+	struct matching matching = {.object = object};
+
+	read_compared(matching.text, text_address);
+	if (matching.text[0])
+		bpf_loop(GP_HANDLE_WORDS, match_word, &matching, 0);
+	return matching.matches;
 }
 
 /* A call that registers or looks up a kernel has succeeded. */
