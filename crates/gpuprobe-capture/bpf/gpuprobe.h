@@ -209,9 +209,12 @@ struct gp_name_record {
 	/* of a candidate: which word it came from */
 	__u16 word;
 	__u16 library;
-	/* of the text with its end; as long as the record has room where it was cut */
+	/* of the text with its end; as long as the record has room where it was cut; 0 where it could not be
+	 * read, for pages that nobody has touched yet are not there */
 	__u32 length;
 	__u32 reserved;
+	/* where the text is; of a candidate 0 where its word could not be read */
+	__u64 address;
 };
 
 /* A return address that a return probe has replaced on the stack. */
@@ -268,7 +271,8 @@ struct gp_kernel_key {
 	__u64 instance;
 	__u64 handle;
 	__u32 tgid;
-	__u32 reserved;
+	/* the file that launches it: the runtime and the driver may use the same handle */
+	__u32 library;
 };
 
 struct gp_memory {

@@ -39,6 +39,7 @@ struct gp_long_name {
 			    bpf_probe_read_user_str(record->text, sizeof(record->text), (void *)(address));  \
 			done = is_last || length < (long)sizeof(record->text);                               \
 			record->head = *(filled);                                                            \
+			record->head.address = (address);                                                    \
 			record->head.length = length > 0 ? length : 0;                                       \
 			if (done)                                                                            \
 				bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                                \
@@ -141,7 +142,7 @@ static __always_inline void tell_name(const struct gp_call *call, const struct g
 static __always_inline void meet_kernel(const struct gp_call *call, const struct gp_function *function,
 					const struct gp_call *outer)
 {
-	struct gp_kernel_key key = {.instance = call->instance, .tgid = call->tgid};
+	struct gp_kernel_key key = {.instance = call->instance, .tgid = call->tgid, .library = call->library};
 	struct gp_name_record head;
 	struct gp_function *around;
 	__u32 one = 1, zero = 0, *word, index;

@@ -131,7 +131,17 @@ impl Decoder {
         let text = bytes.get(size_of::<gp_name_record>()..).unwrap_or_default();
         // its length counts the zero at its end
         let text = text.get(..(raw.length as usize).saturating_sub(1)).unwrap_or_default();
-        let text = String::from_utf8_lossy(text);
+        let mut text = String::from_utf8_lossy(text);
+        if text.is_empty() && raw.how != number::NAME_ALIAS {
+            let word = raw.handle.wrapping_add(8 * u64::from(raw.word));
+            let candidate = raw.how == number::NAME_CANDIDATE;
+            let address = if raw.address == 0 && candidate {
+                self.resolve.word(key.tgid, word)
+            } else {
+                Some(raw.address)
+            };
+            text = address.and_then(|at| self.resolve.text(key.tgid, at)).unwrap_or_default().into();
+        }
         let said = match raw.how {
             number::NAME_TOLD => Said::Name { text: &text, matches: raw.matches },
             number::NAME_ALIAS => Said::AliasOf(raw.other),
@@ -325,6 +335,14 @@ mod tests {
 
         fn stack(&mut self, _tgid: Tgid, stack: &RawStack) -> Vec<String> {
             vec![format!("{:#x}", stack.ip)]
+        }
+
+        fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
+            None
+        }
+
+        fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
+            Some(format!("text_at_{address:x}"))
         }
 
         fn forget(&mut self, _tgid: Tgid) {}

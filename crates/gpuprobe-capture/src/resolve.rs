@@ -1,6 +1,8 @@
 //! Addresses of a process to names, for what the kernel side cannot tell.
 
 use std::fmt::Debug;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use gpuprobe_discover::{Frame, Registers, Symbolizer, Unwinder};
@@ -9,6 +11,7 @@ use gpuprobe_event::Tgid;
 use crate::wire::{from_bytes, gp_stack_record};
 
 const PROC: &str = "/proc";
+const LONGEST_TEXT: usize = 4096;
 
 /// The stack of a call, as it was copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +61,10 @@ pub(crate) trait Resolve: Debug {
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The frames of a stack, innermost first.
     fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String>;
+    /// A word of its memory.
+    fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64>;
+    /// A text in its memory.
+    fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// A process has ended.
     fn forget(&mut self, tgid: Tgid);
 }
@@ -84,9 +91,29 @@ impl Resolve for OfFiles {
         frames.iter().map(shown).collect()
     }
 
+    fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64> {
+        let mut word = [0; 8];
+        let read = memory(tgid)?.read_at(&mut word, address).ok()?;
+        (read == word.len()).then(|| u64::from_le_bytes(word))
+    }
+
+    fn text(&mut self, tgid: Tgid, address: u64) -> Option<String> {
+        let mut bytes = vec![0; LONGEST_TEXT];
+        // it may end where what is mapped ends
+        let read = memory(tgid)?.read_at(&mut bytes, address).ok()?;
+        let end = bytes[..read].iter().position(|b| *b == 0)?;
+        bytes.truncate(end);
+        String::from_utf8(bytes).ok()
+    }
+
     fn forget(&mut self, tgid: Tgid) {
         self.unwinder.forget(tgid.0);
     }
+}
+
+/// The memory of a process, whose pages come when they are read: the kernel side has only those that are there.
+fn memory(tgid: Tgid) -> Option<File> {
+    File::open(Path::new(PROC).join(tgid.to_string()).join("mem")).ok()
 }
 
 /// `function (file:line)`, or as much as is known.
@@ -128,7 +155,8 @@ mod tests {
         let mut record = as_bytes(&raw).to_vec();
         trampoline.iter().for_each(|word| record.extend(word.to_le_bytes()));
         let stack = RawStack::from_record(&record).unwrap();
-        let words: Vec<_> = stack.bytes.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        let words: Vec<_> =
+            stack.bytes.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
         assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
         record.truncate(record.len() - 1);
         assert_eq!(RawStack::from_record(&record), None, "less than was announced");

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use gpuprobe_event::trace::{Phases, event_line};
 use gpuprobe_event::Event;
+use gpuprobe_event::trace::{Phases, event_line};
 use gpuprobe_output::{Live, LiveOptions};
 
 /// Batches that may wait. One has at most some 65,000 events; most have a few.
@@ -202,8 +202,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted_and_nobody_waits() {
         let (queue, items) = sync_channel(1);
-        let mut printer =
-            Printer { queue: Some(queue), thread: None, shared: Arc::default(), dropped: 0 };
+        let mut printer = Printer { queue: Some(queue), thread: None, shared: Arc::default(), dropped: 0 };
         let batch = || vec![call(); 3];
         for _ in 0..3 {
             printer.events(batch());

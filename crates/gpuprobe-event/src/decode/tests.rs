@@ -114,7 +114,8 @@ fn statuses_are_numbers_with_names_for_failures_only() {
 fn every_function_decodes_from_any_words_without_trouble() {
     let ones = [u64::MAX; MAX_STACK_WORDS];
     let pointee = [0xffu8; MAX_POINTEE];
-    let full = Words { registers: &ones, stack: &ones, outs: [None; 4], pointee: &pointee, is_text_cut: false };
+    let full =
+        Words { registers: &ones, stack: &ones, outs: [None; 4], pointee: &pointee, is_text_cut: false };
     for f in catalogue().functions() {
         assert!(out_reads(f).len() <= MAX_OUTS, "{}", f.name);
         for words in [&full, &Words::default()] {

@@ -24,8 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let selection = Selection::from_globs(&args.events)?;
-    let mut probes =
-        Probes::new(&capture_config(args), selection, Collect::Stream, args.attach.verbose)?;
+    let mut probes = Probes::new(&capture_config(args), selection, Collect::Stream, args.attach.verbose)?;
     // before any thread is made, so that none of them is hit by a signal meant for us
     let signals = Signals::hold_back()?;
     // before processes are looked at, so that nothing falls between the two
@@ -62,7 +61,6 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
 /// Probes what was asked for, or everything.
 fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     for pid in &args.pids {
-        probes.capture.add_target(Tgid(*pid))?;
         if args.paths.is_empty() {
             probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot trace process {pid}"))?;
         } else if !std::path::Path::new("/proc").join(pid.to_string()).exists() {
@@ -74,6 +72,10 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     }
     if args.paths.is_empty() && args.pids.is_empty() {
         probes.attach_host();
+    }
+    // after all of its libraries, so that none of its calls seems to be made outside of another
+    for pid in &args.pids {
+        probes.capture.add_target(Tgid(*pid))?;
     }
     if probes.capture.attached().next().is_none() {
         if !args.paths.is_empty() {
@@ -125,7 +127,8 @@ impl Trace {
             let mut others: Vec<_> = self.watch.iter().flat_map(Watch::fds).collect();
             others.push(self.signals.fd());
             self.probes.capture.wait(&others, LOOK_EVERY);
-            let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP);
+            let ends =
+                |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP);
             if self.signals.take().iter().any(|arrived| ends(&arrived.signal)) {
                 return Ok(());
             }
