@@ -57,7 +57,7 @@ pub struct Capture {
     /// Files attached so far: each has a number.
     libraries: u16,
     /// What the kernel side was told last.
-    name_word: Option<u16>,
+    name_word: u16,
     entry_only: bool,
 }
 
@@ -105,7 +105,7 @@ impl Capture {
             object,
             decoder: Decoder::new(clock, config.only_targets, Box::new(OfFiles::default())),
             libraries: 0,
-            name_word: None,
+            name_word: 0,
             entry_only: config.entry_only,
             ended: Vec::new(),
             clock,
@@ -276,9 +276,7 @@ impl Capture {
     /// Tells the kernel side which word of handles to look at, when that has changed.
     fn tell_name_word(&mut self) -> Result<(), CaptureError> {
         let word = self.decoder.name_word();
-        if word != self.name_word
-            && let Some(word) = word
-        {
+        if word != self.name_word {
             self.map("name_word")?
                 .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
                 .map_err(CaptureError::bpf("say where names are"))?;
@@ -338,10 +336,10 @@ impl Capture {
 
 /// Where the handles of a driver have the names of kernels, of drivers that were looked at.
 fn proven_name_word(path: &Path) -> Option<u16> {
-    /// Major releases, with the word that had the name of every kernel of a test.
-    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.", 1)];
+    /// With the word that had the name of every kernel of the tests on a GPU.
+    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.159.04", 1)];
     let name = path.file_name()?.to_str()?;
-    PROVEN.iter().find(|(driver, _)| name.starts_with(driver)).map(|(_, word)| *word)
+    PROVEN.iter().find(|(driver, _)| name == *driver).map(|(_, word)| *word)
 }
 
 fn ring(
