@@ -3,23 +3,24 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{LossCause, Losses, ProcessChange, Tgid};
-use libbpf_rs::{Link, Map, MapCore, MapFlags, MapInfo, Object, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
+use crate::keeper::{Keeper, LinkId};
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::support::{Tier, support};
-use crate::targets::TargetIds;
 use crate::wire::{as_bytes, gp_file};
 
 /// Calls that are taken out of the ring in one go.
@@ -37,8 +38,9 @@ struct Pending {
 /// The programs, loaded, with what is attached.
 pub struct Capture {
     // dropped first: no probe may outlive what follows
+    keeper: Keeper,
     attached: HashMap<(FileId, bool), Attached>,
-    loaders: HashMap<FileId, Link>,
+    loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
@@ -61,11 +63,13 @@ impl std::fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Loads the programs. Nothing is probed yet.
-    pub fn open(config: &CaptureConfig) -> Result<Self, CaptureError> {
+    /// Loads the programs. Nothing is probed yet. The command starts the process that will put probes in, see
+    /// [`crate::Kept`]; no other thread may start processes meanwhile, which would inherit what is handed over to it.
+    pub fn open(config: &CaptureConfig, keeper: Command) -> Result<Self, CaptureError> {
         let support = support();
         let tier = check(&support, config.tier)?;
         let object = load(config, tier)?;
+        let keeper = Keeper::start(keeper, &object)?;
         let mut tracepoints = Vec::new();
         for name in ["on_exit", "on_exec", "on_fork"] {
             let link = attach::program(&object, name)?.attach();
@@ -86,6 +90,7 @@ impl Capture {
         })?;
         let clock = Clock::start();
         Ok(Self {
+            keeper,
             attached: HashMap::new(),
             loaders: HashMap::new(),
             tracepoints,
@@ -131,20 +136,11 @@ impl Capture {
         Ok(self.map("targets")?.keys().count())
     }
 
-    /// What [`crate::TargetList`] is opened by.
-    pub fn target_ids(&self) -> Result<TargetIds, CaptureError> {
-        let id = |name| {
-            let info = MapInfo::new(self.map(name)?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
-            Ok(info.info.id)
-        };
-        Ok(TargetIds { targets: id("targets")?, held: id("held")? })
-    }
-
-    /// Probes a library. One that is probed already is left as it is. May raise this process's limit of open files.
+    /// Probes a library. One that is probed already is left as it is.
     pub fn attach(&mut self, target: &Target, collect: Collect) -> Result<&Attached, CaptureError> {
         let key = (target.library.id, target.library.is_static);
         if !self.attached.contains_key(&key) {
-            let attached = attach::attach(&self.object, self.tier, target, collect)?;
+            let attached = attach::attach(&self.object, &mut self.keeper, self.tier, target, collect)?;
             self.attached.insert(key, attached);
         }
         Ok(&self.attached[&key])
@@ -152,7 +148,9 @@ impl Capture {
 
     /// Takes every probe out of a file.
     pub fn detach_file(&mut self, id: FileId) {
-        self.attached.retain(|(attached, _), _| *attached != id);
+        let gone = self.attached.extract_if(|(attached, _), _| *attached == id);
+        let links = gone.flat_map(|(_, attached)| attached.links).collect();
+        self.keeper.detach(links);
     }
 
     /// Every library that is probed.
@@ -168,7 +166,7 @@ impl Capture {
     /// Holds targets whose dynamic loader this is while it maps libraries.
     pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
         if !self.loaders.contains_key(&loader.id) {
-            let link = attach::attach_loader(&self.object, self.tier, loader)?;
+            let link = attach::attach_loader(&mut self.keeper, self.tier, loader)?;
             self.loaders.insert(loader.id, link);
             // the kernel's own numbering of devices
             let (major, minor, inode) = loader.mapped;
@@ -194,15 +192,16 @@ impl Capture {
 
     /// Waits for something to come, here or on one of the others, or for the time to pass.
     pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
-        let mut all = vec![self.control_fd(), self.calls_fd()];
+        let mut all = vec![self.control_fd(), self.calls_fd(), self.keeper.fd()];
         all.extend_from_slice(others);
         wait(&all, timeout);
     }
 
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
     pub fn detach(&mut self) -> Result<Batch, CaptureError> {
-        self.loaders.clear();
-        self.attached.clear();
+        let loaders = self.loaders.drain().map(|(_, link)| link);
+        let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
+        self.keeper.detach(loaders.chain(libraries).collect());
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {
@@ -216,8 +215,14 @@ impl Capture {
         }
     }
 
+    /// After [`Capture::detach`], when everybody has been let go: there is nothing left to be done for us.
+    pub fn dismiss(&mut self) {
+        self.keeper.dismiss();
+    }
+
     /// Takes what is there.
     pub fn take(&mut self) -> Result<Batch, CaptureError> {
+        self.keeper.check()?;
         // not all at once: processes that wait must not wait for a flood of calls
         let taken = self.calls.consume_raw_n(MOST_CALLS_AT_ONCE);
         if taken < 0 {
@@ -282,8 +287,12 @@ impl Capture {
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
-        self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
+        map_of(&self.object, name)
     }
+}
+
+pub(crate) fn map_of<'o>(object: &'o Object, name: &'static str) -> Result<Map<'o>, CaptureError> {
+    object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
 }
 
 fn ring(
@@ -291,7 +300,7 @@ fn ring(
     name: &'static str,
     mut take: impl FnMut(&[u8]) + 'static,
 ) -> Result<RingBuffer<'static>, CaptureError> {
-    let map = object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))?;
+    let map = map_of(object, name)?;
     let mut builder = RingBufferBuilder::new();
     let added = builder.add(&map, move |bytes: &[u8]| {
         take(bytes);

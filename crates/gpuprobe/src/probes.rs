@@ -13,6 +13,7 @@ use gpuprobe_discover::{
 use gpuprobe_event::{ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
+use crate::guard;
 use crate::notes::note;
 use crate::select::Selection;
 
@@ -57,7 +58,7 @@ impl Probes {
         collect: Collect,
         verbose: bool,
     ) -> Result<Self> {
-        let capture = Capture::open(config)?;
+        let capture = Capture::open(config, guard::command(config.hold))?;
         let selection = selection.on(capture.tier());
         if matches!(selection, Selection::Few { .. }) {
             note!(
