@@ -179,7 +179,7 @@ impl Kept {
                 Some(Some(Request::Done)) => return Ended::Done,
                 Some(Some(Request::Attach(probes))) => self.attach(&probes),
                 Some(Some(Request::Detach(links))) => {
-                    links.iter().for_each(|link| drop(self.links.remove(link)));
+                    close_all(links.iter().filter_map(|link| self.links.remove(link)).collect());
                     Ok(0)
                 }
                 Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
@@ -201,10 +201,27 @@ impl Kept {
         Ok(self.made)
     }
 
-    /// Takes out the probes of one link; whether there was one.
-    pub fn take_one_out(&mut self) -> bool {
-        let Some(link) = self.links.keys().next().copied() else { return false };
-        self.links.remove(&link);
-        true
+    /// Takes out the probes of some links; whether there were any.
+    pub fn take_some_out(&mut self) -> bool {
+        let some: Vec<_> = self.links.keys().copied().take(AT_ONCE).collect();
+        close_all(some.iter().filter_map(|link| self.links.remove(link)).collect());
+        !some.is_empty()
+    }
+}
+
+/// Links that are closed at the same time.
+const AT_ONCE: usize = 64;
+
+/// Closes links. With each the kernel waits until no CPU is in its programs, some 50 ms; those that wait at the same
+/// time wait only once. (On the perf tier it has them wait one after the other all the same.)
+fn close_all(links: Vec<MadeLink>) {
+    let mut links = links.into_iter();
+    while links.len() > 0 {
+        std::thread::scope(|scope| {
+            for link in links.by_ref().take(AT_ONCE) {
+                // where there can be no thread, the link is closed right here
+                std::thread::Builder::new().spawn_scoped(scope, move || drop(link)).ok();
+            }
+        });
     }
 }

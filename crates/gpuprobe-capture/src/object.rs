@@ -146,9 +146,9 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
-    /// Takes every probe out of a file.
-    pub fn detach_file(&mut self, id: FileId) {
-        let gone = self.attached.extract_if(|(attached, _), _| *attached == id);
+    /// Takes every probe out of these files.
+    pub fn detach_files(&mut self, files: &HashSet<FileId>) {
+        let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
         let links = gone.flat_map(|(_, attached)| attached.links).collect();
         self.keeper.detach(links);
     }

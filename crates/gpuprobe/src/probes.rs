@@ -158,11 +158,12 @@ impl Probes {
         }
         let scan = self.inspector.of_processes(Path::new(PROC));
         let used: BTreeSet<_> = scan.libraries.iter().map(|l| l.id).collect();
-        for id in foreign.into_iter().filter(|id| !used.contains(id)) {
+        let unused: HashSet<_> = foreign.into_iter().filter(|id| !used.contains(id)).collect();
+        for id in &unused {
             self.tell(|| format!("detached from a library that nobody uses any more (inode {})", id.inode));
-            self.capture.detach_file(id);
-            self.considered.retain(|(considered, _)| *considered != id);
         }
+        self.capture.detach_files(&unused);
+        self.considered.retain(|(considered, _)| !unused.contains(considered));
     }
 
     /// Probes what is new in a scan; tells how many libraries that were.

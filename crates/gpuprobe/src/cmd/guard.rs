@@ -28,7 +28,7 @@ pub(crate) fn run(args: &GuardArgs) -> Result<u8> {
         if free {
             let_go(kept.targets());
         }
-        kept.take_one_out()
+        kept.take_some_out()
     } {}
     for _ in 0..if free { LOOKS } else { 0 } {
         let_go(kept.targets());
