@@ -4,6 +4,7 @@
 //! elsewhere, or several that cannot be anything but the names of kernels. Pure.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use gpuprobe_discover::demangled;
@@ -23,6 +24,14 @@ pub(crate) const LIKELY_WORD: u16 = 1;
 
 /// Which attached file a record comes from.
 pub(crate) type LibraryNumber = u16;
+
+/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
+pub(crate) fn proven_word(driver: &Path) -> Option<u16> {
+    /// With the word that had the name of every kernel of the tests on a GPU.
+    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.159.04", 1)];
+    let name = driver.file_name()?.to_str()?;
+    PROVEN.iter().find(|(driver, _)| name == *driver).map(|(_, word)| *word)
+}
 
 /// What a record says of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use gpuprobe_discover::{
 use gpuprobe_event::{Api, ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
+use crate::guard;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
@@ -67,7 +68,7 @@ impl Probes {
         collect: Collect,
         verbose: bool,
     ) -> Result<Self> {
-        let capture = Capture::open(config)?;
+        let capture = Capture::open(config, guard::command(config.hold))?;
         let selection = selection.on(capture.tier());
         if matches!(selection, Selection::Few { .. }) {
             note!(
@@ -172,10 +173,10 @@ impl Probes {
     fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
         let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && !stays(a);
         let unused: Vec<_> = self.capture.attached().filter(unused).map(|a| (a.id, a.path.clone())).collect();
-        for (id, path) in unused {
+        for (_, path) in &unused {
             self.tell(|| format!("{}: detached, nobody uses it any more", path.display()));
-            self.capture.detach_file(id);
         }
+        self.capture.detach_files(&unused.into_iter().map(|(id, _)| id).collect());
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id) || found(id));
     }

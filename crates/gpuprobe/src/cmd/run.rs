@@ -13,7 +13,6 @@ use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossCause, LossEvent, Tgid};
 
 use crate::cli::{AttachArgs, RunArgs};
-use crate::guard::Guard;
 use crate::launch::{self, Launched};
 use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
@@ -73,7 +72,6 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
     let signals = Signals::hold_back()?;
     let mut launched = Launched::waiting(command)?;
     let trace = TraceFile::create(output, &meta(&probes, command))?;
-    let guard = Guard::start(probes.capture.target_ids()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
     let mut recording = Recording {
@@ -86,9 +84,7 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
         late: 0,
     };
     let status = recording.until_the_end()?;
-    let recorded = recording.finish(status)?;
-    guard.dismiss();
-    Ok(recorded)
+    recording.finish(status)
 }
 
 fn meta(probes: &Probes, command: &[OsString]) -> Meta {
@@ -211,6 +207,7 @@ impl Recording {
         for hold in &last.holds {
             self.let_go(*hold)?;
         }
+        self.probes.capture.dismiss();
         self.take(last);
         let mut losses = self.probes.capture.losses()?;
         losses.add(LossCause::LateAttach, self.late);
