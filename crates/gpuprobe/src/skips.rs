@@ -65,11 +65,12 @@ impl Skips {
         self.lines.iter().cloned().chain(more)
     }
 
-    /// What is the same as before: the file, or where that is not known, what would be said.
+    /// What is the same as before: the file, or where that is not known, its name; a function by what is said of it.
     fn key(&self, skipped: &Skipped) -> u64 {
-        match skipped.file {
-            Some(file) => self.hasher.hash_one(file),
-            None => self.hasher.hash_one((&skipped.path, skipped.cause, &skipped.reason)),
+        match (skipped.file, skipped.cause) {
+            (Some(file), _) => self.hasher.hash_one(file),
+            (None, Some(cause)) => self.hasher.hash_one((&skipped.path, cause)),
+            (None, None) => self.hasher.hash_one((&skipped.path, &skipped.reason)),
         }
     }
 }
@@ -109,6 +110,11 @@ mod tests {
         assert!(skips.add(&file(2)).is_some(), "another file with the number of one that is gone");
         assert_eq!(count(&skips, SkipCause::NotElf), 3);
         assert_eq!(skips.lines().count(), 2);
+
+        let denied =
+            |count| Skipped::file(Path::new("/proc"), None, SkipCause::Unreadable, format!("{count}"));
+        (1..4).for_each(|count| drop(skips.add(&denied(count))));
+        assert_eq!(count(&skips, SkipCause::Unreadable), 1, "by its name, whatever is said");
     }
 
     #[test]
