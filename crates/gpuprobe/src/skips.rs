@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::BuildHasher;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
-use gpuprobe_discover::{SkipCause, Skipped};
+use gpuprobe_discover::{Scan, SkipCause, Skipped};
 use gpuprobe_output::units::printable;
 
 /// Files remembered as counted. A host that has more of them counts some again.
@@ -46,10 +46,14 @@ impl Skips {
         Some(line)
     }
 
-    /// Forgets all but these: what comes back after it was gone is another file, whatever its number.
-    pub(crate) fn keep_only<'a>(&mut self, there: impl Iterator<Item = &'a Skipped>) {
-        let there: HashSet<u64> = there.map(|skipped| self.key(skipped)).collect();
-        self.counted.retain(|key| there.contains(key));
+    /// Forgets what these scans of everything did not find: what comes back after it was gone is another file, whatever
+    /// its number.
+    pub(crate) fn keep_found(&mut self, scans: [&Scan; 2]) {
+        let skipped = scans.iter().flat_map(|scan| &scan.skipped).map(|skipped| self.key(skipped));
+        // libraries can be refused after they were found
+        let libraries = scans.iter().flat_map(|scan| &scan.libraries).map(|l| self.hasher.hash_one(l.id));
+        let found: HashSet<u64> = skipped.chain(libraries).collect();
+        self.counted.retain(|key| found.contains(key));
     }
 
     /// Every cause with its count, also those that are 0: a rate can only be taken of a series that was there before.
@@ -105,7 +109,7 @@ mod tests {
         assert_eq!(skips.add(&renamed), None);
         skips.add(&file(2));
         assert_eq!((count(&skips, SkipCause::NotElf), count(&skips, SkipCause::Damaged)), (2, 0));
-        skips.keep_only([file(1)].iter());
+        skips.keep_found([&Scan { skipped: vec![file(1)], ..Scan::default() }, &Scan::default()]);
         assert_eq!(skips.add(&file(1)), None);
         assert!(skips.add(&file(2)).is_some(), "another file with the number of one that is gone");
         assert_eq!(count(&skips, SkipCause::NotElf), 3);
