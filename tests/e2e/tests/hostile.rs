@@ -233,7 +233,7 @@ fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone(
     all.go_on();
     assert_eq!(all.end(), 0, "{}", all.stderr());
     let new = copy(MOST + 10);
-    let _new = mapped(&[new.clone()]);
+    let _new = mapped(std::slice::from_ref(&new));
     daemon.until(2 * LOOKED_AGAIN, "there is room again", |m| probed(m, &new) == 1);
 }
 
