@@ -22,8 +22,11 @@ use crate::select::Selection;
 use crate::skips::{self, Skips};
 
 const PROC: &str = "/proc";
-/// Libraries probed at once. A host with hundreds of images has fewer; beyond it somebody makes them on purpose.
-const MOST_LIBRARIES: usize = 1024;
+/// Libraries probed at once. A host has one driver, and a few images bring their own; beyond this somebody makes them on
+/// purpose.
+const MOST_LIBRARIES: usize = 256;
+/// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
+const MOST_LET_GO: usize = 32;
 const GIVE: &str = "give a libcuda, a libcudart or a program with CUDA linked in";
 
 /// Everything that is probed, and what could not be.
@@ -159,7 +162,7 @@ impl Probes {
         let mapped = self.inspector.of_processes(Path::new(PROC));
         let ids = |scan: &Scan| scan.libraries.iter().map(|l| l.id).collect::<HashSet<_>>();
         let (in_places, in_use) = (ids(&placed), ids(&mapped));
-        self.skips.keep_only(placed.skipped.iter().chain(&mapped.skipped));
+        self.skips.keep_found([&placed, &mapped]);
         self.attach_scan(placed);
         self.attach_scan(mapped);
         self.let_go(|id| in_use.contains(id) || in_places.contains(id));
@@ -169,10 +172,12 @@ impl Probes {
 
     /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
     /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
-    /// file, for numbers of inodes and devices are given again.
+    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay.
     fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
-        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && !stays(a);
+        let full = self.capture.attached().count() >= MOST_LIBRARIES;
+        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && (full || !stays(a));
         let unused: Vec<_> = self.capture.attached().filter(unused).map(|a| (a.id, a.path.clone())).collect();
+        let unused: Vec<_> = unused.into_iter().take(MOST_LET_GO).collect();
         for (_, path) in &unused {
             self.tell(|| format!("{}: detached, nobody uses it any more", path.display()));
         }

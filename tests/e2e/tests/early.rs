@@ -130,7 +130,7 @@ fn assert_told_hidden(outcome: &Outcome, program: &Path) {
         "{}: the CUDA runtime is linked in and stripped of its symbols; its calls are seen at libcuda alone",
         shown(program)
     );
-    assert_eq!(end.skipped, [line.clone()]);
+    assert_eq!(end.skipped, std::slice::from_ref(&line));
     assert_eq!(outcome.finished.stderr.lines().filter(|l| **l == format!("not watched: {line}")).count(), 1);
     assert_eq!((outcome.trace.losses.len(), end.lost.len()), (0, 0), "{:?}", end.lost);
 }
