@@ -4,11 +4,12 @@
 //! elsewhere, one step at a time: `arm_probe_decode_insn` and `aarch64_insn_is_steppable` of
 //! <https://elixir.bootlin.com/linux/v6.18/source/arch/arm64/kernel/probes/decode-insn.c>.
 //!
-//! Compilers begin a function with `stp x29, x30, [sp, #-N]!` or `sub sp, sp, #N` (every export of libcudart 12.9 and
-//! 13.4 does), and both move the stack pointer, so there is nothing cheaper behind them. Nor may a probe go behind
-//! `paciasp`: at its probe the kernel puts the address of its trampoline into x30 to see the return, and only what
-//! stands in x30 before `paciasp` is signed and passes the check before the function's `ret`. What can be passed over
-//! is `bti`, which changes no register; then x30, the stack pointer and the arguments are what the caller made them.
+//! Compilers begin a function with `stp x29, x30, [sp, #-N]!` or `sub sp, sp, #N` (all but one of the exports of
+//! libcudart 12.9 and 13.4 do), and both move the stack pointer, so there is nothing cheaper behind them. Nor may a
+//! probe go behind `paciasp`: at its probe the kernel puts the address of its trampoline into x30 to see the return,
+//! and only what stands in x30 before `paciasp` is signed and passes the check before the function's `ret`. What can
+//! be passed over is `bti`, which changes no register; then x30, the stack pointer and the arguments are what the
+//! caller made them.
 
 use crate::point::{ProbeCost, ProbePoint};
 
