@@ -12,6 +12,7 @@ pub mod notes;
 pub mod places;
 pub mod process;
 pub mod recording;
+pub mod tiers;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
