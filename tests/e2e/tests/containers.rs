@@ -46,7 +46,8 @@ fn container(folder: &Path, name: &str, calls: u32, mapped: bool) -> Talk {
         "mount -t tmpfs tmpfs {own} && mkdir {own}/upper {own}/work && \
          mount -t overlay overlay -o lowerdir={lower},upperdir={own}/upper,workdir={own}/work {merged} && \
          {preload} {merged}/ledger --wait --pauses 1 --threads 2 --calls {calls}; status=$?; \
-         umount {merged} && umount {own} && echo unmounted; exit $status"
+         for n in $(seq 400); do umount {merged} 2>/dev/null && break; sleep 0.1; done; \
+         umount {own} && echo unmounted; exit $status"
     );
     Talk::start(Command::new("unshare").args(["-mpf", "--mount-proc", "sh", "-c", &script]))
 }
@@ -89,12 +90,6 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
         .into();
     both.iter_mut().for_each(|talk| assert_eq!(talk.json()["ready"], true));
     let pids: Vec<u32> = both.iter().map(|talk| below(talk.pid(), "ledger")).collect();
-    let ours = |m: &Metrics| {
-        let of_ours = m.samples("gpuprobe_probes").filter(|(l, n)| {
-            *n > 0 && l["state"] == "attached" && l["library"].starts_with(&*folder.path().to_string_lossy())
-        });
-        of_ours.count()
-    };
     both.iter_mut().for_each(Talk::go_on);
     let halves: Vec<Value> = both.iter_mut().map(Talk::json).collect();
     for (pid, half) in pids.iter().zip(&halves) {
@@ -104,7 +99,8 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
         };
         let metrics = daemon.until(FRESH, "the calls of a container", all);
         assert_eq!(metrics.by(CALLS, *pid, "function"), expected, "calls of {pid}");
-        assert_eq!(ours(&metrics), 1, "one file, attached once");
+        // by the name that keeps no container's mounts
+        assert_eq!(probed(&metrics, folder.path()), [shown(lower.join("libcuda.so.1"))]);
     }
     for (pid, half) in pids.iter().zip(&halves) {
         let head = format!("process {pid} [pid {} inside", pid_of(half));
@@ -117,7 +113,7 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
         assert_eq!(talk.line(), "unmounted", "{}", talk.stderr());
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
     }
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(start.elapsed() < UNUSED, "{:?}", start.elapsed());
 }
 
 /// The libraries below a folder that have probes, by the names that processes gave them.
@@ -252,29 +248,29 @@ fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_
         own
     };
     let known = new("known");
-    let daemon = Daemon::start(&known.join("libcuda.so.1"));
+    let daemon = Daemon::with(&["-v", "-p", &shown(known.join("libcuda.so.1"))]);
+    // other programs on the machine may bring libraries too, which are missed as well: each is told when it is probed
+    let others = || {
+        let ours = shown(folder.path());
+        daemon.talk.stderr().lines().filter(|l| l.contains(" functions in ") && !l.contains(&ours)).count()
+    };
     let missed = |m: &Metrics| {
-        let of = |cause: &str| {
-            m.samples("gpuprobe_events_lost_total")
-                .filter(|(l, _)| l["cause"] == cause)
-                .map(|(_, n)| n)
-                .sum::<u64>()
-        };
-        of("late_attach") + of("gone_before_attach")
+        let lost = m.samples("gpuprobe_events_lost_total");
+        let missed = lost.filter(|(l, _)| ["late_attach", "gone_before_attach"].contains(&&*l["cause"]));
+        missed.map(|(_, n)| n.cast_signed()).sum::<i64>() - others() as i64
     };
     let before = missed(&daemon.scrape());
     let finished = finish(&mut Command::new(known.join("driver_only")));
     let printed = &finished.json()[0];
     let expected = counted(printed, "calls");
     daemon.until(FRESH, "its calls", |m| m.by(CALLS, pid_of(printed), "function") == expected);
-    assert_eq!(missed(&daemon.scrape()), before, "nothing was missed");
+    daemon.until(FRESH, "nothing was missed", |m| missed(m) == before);
 
-    for n in 1..=3_u64 {
+    for n in 1..=3_i64 {
         let unknown = new(&format!("unknown{n}"));
         assert_eq!(finish(&mut Command::new(unknown.join("driver_only"))).status, 0);
-        daemon.until(FRESH, "it is counted as missed", |m| missed(m) >= before + n);
+        daemon.until(FRESH, "it is counted as missed, once", |m| missed(m) == before + n);
     }
-    assert_eq!(missed(&daemon.scrape()), before + 3, "each of them once");
 }
 
 #[test]
