@@ -10,19 +10,26 @@ use std::process::Command;
 use nix::libc::O_NONBLOCK;
 use serde_json::Value;
 
-/// The links that a process holds, by their ids.
+/// The processes that a process has started, as far as they run.
+pub fn children_of(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The links that a process and its children hold, by their ids.
 pub fn links_of(pid: u32) -> BTreeSet<u64> {
     ids_of(pid, "link_id:")
 }
 
-/// The BPF programs that a process holds, by their ids.
+/// The BPF programs that they hold, by their ids.
 pub fn programs_of(pid: u32) -> BTreeSet<u64> {
     ids_of(pid, "prog_id:")
 }
 
 fn ids_of(pid: u32, field: &str) -> BTreeSet<u64> {
     let id = |text: String| text.lines().find_map(|l| l.strip_prefix(field)?.trim().parse().ok());
-    descriptors_of(pid).filter_map(id).collect()
+    let processes = children_of(pid).into_iter().chain([pid]);
+    processes.flat_map(descriptors_of).filter_map(id).collect()
 }
 
 /// What the kernel says of each descriptor of a process.
@@ -57,28 +64,49 @@ fn listed(what: &str) -> Option<BTreeSet<u64>> {
     Some(all.iter().filter_map(|l| l["id"].as_u64()).collect())
 }
 
-/// How many bytes of a library's code are not in a process as they are in the file. A probe changes one.
-pub fn changed_bytes(pid: u32, library: &Path) -> usize {
-    let maps =
-        fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_else(|e| panic!("maps of {pid}: {e}"));
-    let memory = File::open(format!("/proc/{pid}/mem")).unwrap_or_else(|e| panic!("memory of {pid}: {e}"));
-    let file = fs::read(library).unwrap_or_else(|e| panic!("{}: {e}", library.display()));
-    let hex = |text: &str| usize::from_str_radix(text, 16).unwrap_or_else(|e| panic!("{text}: {e}"));
-    let name = library.display().to_string();
-    let mut code = maps.lines().filter(|l| l.ends_with(&name) && l.contains(" r-xp ")).peekable();
-    assert!(code.peek().is_some(), "{name} is not mapped by {pid}:\n{maps}");
-    let changed = |line: &str| {
-        let mut words = line.split_whitespace();
-        let (start, end) = words.next().and_then(|w| w.split_once('-')).unwrap_or_else(|| panic!("{line}"));
-        let (start, end) = (hex(start), hex(end));
-        let offset = hex(words.nth(1).unwrap_or_else(|| panic!("{line}")));
-        // the last page goes on behind the end of the file
-        let original = &file[offset..file.len().min(offset + end - start)];
-        let mut bytes = vec![0; original.len()];
-        memory.read_exact_at(&mut bytes, start as u64).unwrap_or_else(|e| panic!("memory of {pid}: {e}"));
-        bytes.iter().zip(original).filter(|(now, before)| now != before).count()
-    };
-    code.map(changed).sum()
+/// The code of a library in a process, and as it is in the file.
+#[derive(Debug)]
+pub struct Code {
+    memory: File,
+    /// Where a piece lies in memory, and what it should be.
+    pieces: Vec<(u64, Vec<u8>)>,
+}
+
+impl Code {
+    /// Of a process that has it mapped.
+    pub fn of(pid: u32, library: &Path) -> Self {
+        let name = library.display().to_string();
+        let maps =
+            fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_else(|e| panic!("maps of {pid}: {e}"));
+        let memory =
+            File::open(format!("/proc/{pid}/mem")).unwrap_or_else(|e| panic!("memory of {pid}: {e}"));
+        let file = fs::read(library).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+        let piece = |line: &str| {
+            let mut words = line.split_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let (start, end, offset) = (hex(start)?, hex(end)?, hex(words.nth(1)?)?);
+            // the last page goes on behind the end of the file
+            Some((start as u64, file[offset..file.len().min(offset + end - start)].to_vec()))
+        };
+        let code = maps.lines().filter(|l| l.ends_with(&name) && l.contains(" r-xp "));
+        let pieces: Vec<_> = code.filter_map(piece).collect();
+        assert!(!pieces.is_empty(), "{name} is not mapped by {pid}:\n{maps}");
+        Self { memory, pieces }
+    }
+
+    /// How many bytes are not as they should be. A probe changes one.
+    pub fn changed_bytes(&self) -> usize {
+        let changed = |(start, original): &(u64, Vec<u8>)| {
+            let mut bytes = vec![0; original.len()];
+            self.memory
+                .read_exact_at(&mut bytes, *start)
+                .unwrap_or_else(|e| panic!("{:?}: {e}", self.memory));
+            // nearly always nothing is, and then this is quick
+            if bytes == *original { 0 } else { bytes.iter().zip(original).filter(|(a, b)| a != b).count() }
+        };
+        self.pieces.iter().map(changed).sum()
+    }
 }
 
 /// The kernel's log from now on.

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::kernel::{Log, changed_bytes, links, links_of, somebody_probes};
+use gpuprobe_e2e::kernel::{Code, Log, children_of, links, links_of, somebody_probes};
 use gpuprobe_e2e::process::{gpuprobe, shown, until};
 use gpuprobe_e2e::{Run, Talk, alone, needs, places};
 use gpuprobe_standin::Cuda;
@@ -73,7 +73,7 @@ impl Round {
         let [late, driver] = ["late_dlopen", "driver_only"].map(|name| shown(built.workload(name)));
         let (pids, done) = (at("pids"), at("done"));
         let script = format!(
-            "echo $$ >>{pids}; for i in 1 2 3; do {late} 10 & late=$!; echo $late >>{pids}; \
+            "echo $$ >>{pids}; for i in 1 2 3; do {late} 120 & late=$!; echo $late >>{pids}; \
              {driver} & echo $! >>{pids}; wait $!; echo $? >>{done}; wait $late; echo $? >>{done}; done"
         );
         let run = Run::new("sh").args(&["-c", &script]);
@@ -119,23 +119,39 @@ impl Round {
     }
 }
 
-/// A process that has the driver's library mapped all the time, and what the kernel says meanwhile.
+/// Processes that have the driver's library mapped all the time, and what the kernel says meanwhile.
 struct Witness {
     library: PathBuf,
-    holder: Talk,
+    _holders: Vec<Talk>,
+    code: Code,
     log: Log,
 }
 
 impl Witness {
-    fn new() -> Self {
+    /// Each function is probed in every process before the next one is, so that many of them make it take longer.
+    fn new(holders: usize) -> Self {
         let built = places::standins(Cuda::Cuda12);
-        let mut holder = Talk::start(Command::new(built.workload("hoarder")).arg("1"));
-        holder.line();
-        Self { library: built.dir.join("libcuda.so.1"), holder, log: Log::from_now() }
+        let library = built.dir.join("libcuda.so.1");
+        let hold = |_| {
+            let mut holder = Talk::start(Command::new(built.workload("hoarder")).arg("1"));
+            holder.line();
+            holder
+        };
+        let holders: Vec<_> = (0..holders).map(hold).collect();
+        let code = Code::of(holders[0].pid(), &library);
+        Self { library, _holders: holders, code, log: Log::from_now() }
     }
 
     fn changed_bytes(&self) -> usize {
-        changed_bytes(self.holder.pid(), &self.library)
+        self.code.changed_bytes()
+    }
+
+    /// Returns as soon as there is a probe.
+    fn until_probed(&self) {
+        let begun = Instant::now();
+        while self.changed_bytes() == 0 {
+            assert!(begun.elapsed() < SHELL_ENDS, "no probe was put in");
+        }
     }
 
     /// That its code is as it was, and that none of these threads left a probe behind.
@@ -172,18 +188,13 @@ fn threads_of(pid: u32) -> BTreeSet<u32> {
     processes.iter().flat_map(|pid| entries(format!("/proc/{pid}/task"))).filter_map(number).collect()
 }
 
-fn children_of(pid: u32) -> Vec<u32> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
-}
-
 #[test]
 fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() {
     if !needs::bpf() {
         return;
     }
     let _alone = alone();
-    let mut witness = Witness::new();
+    let mut witness = Witness::new(1);
     let mut numbers = Numbers(3);
     let delays = (0..KILLS).map(|_| Duration::from_millis(20 + numbers.below(481)));
     let rounds: Vec<Round> = delays.map(Round::new).collect();
@@ -211,19 +222,26 @@ fn whenever_a_daemon_is_killed_no_probe_stays_behind() {
         return;
     }
     let _alone = alone();
-    let mut witness = Witness::new();
+    let mut witness = Witness::new(64);
     let library = shown(&witness.library);
     let mut numbers = Numbers(5);
     let mut probed = 0;
-    for tier in ["session", "session", "multi"].iter().cycle().take(KILLS) {
+    for round in 0..KILLS {
+        let tier = if round % 3 == 0 { "multi" } else { "session" };
         let mut daemon =
             Talk::start(&mut gpuprobe(&["--metrics-addr=127.0.0.1:0", "--attach", tier, "-p", &library]));
-        sleep(Duration::from_millis(20 + numbers.below(281)));
-        probed += usize::from(witness.changed_bytes() > 0);
-        let threads = threads_of(daemon.pid());
+        let mut threads = BTreeSet::from([daemon.pid()]);
+        if round % 2 == 0 {
+            // in the middle: there are hundreds of functions, which are probed one after the other
+            witness.until_probed();
+        } else {
+            sleep(Duration::from_millis(20 + numbers.below(281)));
+            threads.extend(threads_of(daemon.pid()));
+            probed += usize::from(witness.changed_bytes() > 0);
+        }
         daemon.signal(Signal::SIGKILL);
         daemon.end();
         witness.assert_clean(&threads);
     }
-    assert!(probed > KILLS / 4, "{probed} of {KILLS} had probes in");
+    assert!(probed > KILLS / 4 && probed <= KILLS / 2, "{probed} of {KILLS} had probes in");
 }
