@@ -202,10 +202,9 @@ impl Trace {
             .filter(|call| args.nested || call.parent.is_none())
             .collect();
         let text = gpuprobe_output::pending(&calls, now_ns);
-        if args.json || calls.is_empty() {
-            note!("{}", text.trim_end());
-        } else {
-            self.printer.text(text);
+        match args.json {
+            true => crate::notes::tell(format_args!("{text}")),
+            false => self.printer.text(text),
         }
         Ok(())
     }
@@ -222,6 +221,10 @@ impl Trace {
         }
         let (printed, dropped) = self.printer.finish()?;
         losses.add(LossCause::OutputFull, dropped);
+        if args.count.is_some_and(|wanted| printed >= wanted) {
+            // nobody asked for what came after these
+            losses = Losses::default();
+        }
         tell_end(printed, &losses);
         Ok(0)
     }
