@@ -176,6 +176,9 @@ mod tests {
             failed_frees: 1,
             unknown_frees: 1,
             replaced: 2,
+            ended_allocations: 0,
+            ended_bytes: 0,
+            peak_bytes: 0,
         };
         let info =
             ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
@@ -230,6 +233,8 @@ mod tests {
             freed_bytes: 10,
             unknown_frees: 2,
             replaced: 4,
+            ended_bytes: 0,
+            peak_bytes: 0,
         };
         assert_eq!(sums.memory, memory);
         assert_eq!(shown[0].processes, 1, "what a snapshot shows does not change");
@@ -258,7 +263,7 @@ mod tests {
         ended.keep(EndedProcess { memory: None, ..process(2, "a", 0, &[]) });
         assert_eq!(pids(&ended), [1]);
         let held = &ended.iter().next().unwrap().memory.held;
-        assert_eq!(held.len(), Space::COUNTED.len());
+        assert_eq!(held.len(), Space::ALL.len());
         assert!(held.iter().all(|h| (h.live_bytes, h.live_allocations) == (0, 0)));
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, Tgid};
+use gpuprobe_event::{Call, Class, EndedMemory, Tgid};
 use serde::Serialize;
 
 /// A number of allocations and their bytes.
@@ -47,6 +47,8 @@ pub struct MemorySummary {
     pub failed_frees: u64,
     /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
     pub unknown_frees: u64,
+    /// What ended with the context that it was allocated in.
+    pub freed_by_context: Total,
     /// What a process still held when it ended or ran another program: the driver frees that.
     pub freed_by_exit: Total,
     /// Live when the recording ended, by kind.
@@ -83,6 +85,7 @@ impl Ledger {
         }
         let frees = matches!(call.class, Class::Free | Class::HostUnregister) && call.parent.is_none();
         match call.effect.freed {
+            Some(_) if !call.effect.ended.is_empty() => self.ended_with_context(call),
             Some(bytes) => self.freed(call, bytes),
             None => self.totals.unknown_frees += u64::from(frees && call.effect.ptr != Some(0)),
         }
@@ -124,6 +127,16 @@ impl Ledger {
         // a trace that begins in the middle may free more than it allocated; that is not negative memory
         held.count = held.count.saturating_sub(1);
         held.bytes = held.bytes.saturating_sub(bytes);
+    }
+
+    fn ended_with_context(&mut self, call: &Call) {
+        for EndedMemory { kind, allocations, bytes } in &call.effect.ended {
+            self.totals.freed_by_context.count += allocations;
+            self.totals.freed_by_context.bytes = self.totals.freed_by_context.bytes.saturating_add(*bytes);
+            let held = self.live.entry(call.tgid).or_default().entry(kind.clone()).or_default();
+            held.count = held.count.saturating_sub(*allocations);
+            held.bytes = held.bytes.saturating_sub(*bytes);
+        }
     }
 
     fn held(&mut self, call: &Call) -> &mut Total {

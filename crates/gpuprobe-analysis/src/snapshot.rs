@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use gpuprobe_event::counters::{Allocation, CallCounts, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
+use gpuprobe_event::counters::{
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+};
 use gpuprobe_event::{Api, Class, FunctionId, Losses, Space, Tgid, catalogue};
 use serde::Serialize;
 
@@ -55,6 +57,8 @@ pub struct Inputs<'a> {
     pub calls: &'a [CallCounts],
     /// Memory, a row per process.
     pub memory: &'a [ProcessMemory],
+    /// Memory, a row per context; where a process has none of these its memory is of no known GPU.
+    pub contexts: &'a [ContextMemory],
     /// Live allocations; may be empty where nobody asked for them.
     pub allocations: &'a [Allocation],
     /// Names and ends of the processes that these rows are of.
@@ -94,9 +98,11 @@ pub struct FunctionCounts {
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
-/// Live memory of one kind.
+/// Live memory of one kind on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KindHeld {
+    /// The GPU, as the process counts them; `None` where it is not known.
+    pub gpu: Option<u8>,
     /// The kind.
     pub kind: Space,
     /// Bytes live now.
@@ -108,7 +114,7 @@ pub struct KindHeld {
 /// What one process did to memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryCounts {
-    /// By kind, every counted kind once; empty where the process did nothing to memory.
+    /// By GPU and kind, every kind once for each GPU; empty where the process did nothing to memory.
     pub held: Vec<KindHeld>,
     /// Bytes ever allocated.
     pub allocated_bytes: u64,
@@ -118,6 +124,10 @@ pub struct MemoryCounts {
     pub unknown_frees: u64,
     /// Addresses allocated again while still live: a free was missed.
     pub replaced: u64,
+    /// Bytes that ended with the context they were allocated in.
+    pub ended_bytes: u64,
+    /// The most that was live at once.
+    pub peak_bytes: u64,
 }
 
 /// One live allocation.
@@ -129,6 +139,8 @@ pub struct LiveAllocation {
     pub bytes: u64,
     /// Kind of memory.
     pub kind: Space,
+    /// The GPU, as the process counts them.
+    pub gpu: Option<u8>,
     /// When it was made, on the kernel's monotonic clock.
     pub since_ns: u64,
 }
@@ -219,9 +231,15 @@ impl Snapshot {
             let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
             process.memory = memory_counts(memory);
         }
-        for &Allocation { process, ptr, bytes, space, since_ns } in inputs.allocations {
+        for context in inputs.contexts {
+            let known = processes.get_mut(&context.process).map(Arc::make_mut);
+            if let Some(process) = known {
+                process.memory.add_context(context);
+            }
+        }
+        for &Allocation { process, ptr, bytes, space, gpu, since_ns } in inputs.allocations {
             let Some(process) = entry(&mut processes, inputs, process) else { continue };
-            process.allocations.push(LiveAllocation { ptr, bytes, kind: space, since_ns });
+            process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns });
         }
         let mut processes: Vec<Arc<ProcessSnapshot>> = processes.into_values().collect();
         // those that are shared are in order already
@@ -288,6 +306,7 @@ impl ProcessSnapshot {
     }
 
     fn sort(&mut self) {
+        self.memory.tidy();
         self.functions.sort_unstable_by_key(|f| (f.api, f.function));
         self.allocations.sort_unstable_by_key(|a| a.ptr);
     }
@@ -322,12 +341,42 @@ impl FunctionCounts {
 }
 
 impl MemoryCounts {
+    /// Moves what is held in a context from no known GPU to the context's.
+    fn add_context(&mut self, context: &ContextMemory) {
+        let Some(gpu) = context.gpu else { return };
+        for more in kinds(Some(gpu), &context.held) {
+            // the two are read one after the other, so what is moved may be more than there is
+            let unknown = self.held.iter_mut().find(|held| held.gpu.is_none() && held.kind == more.kind);
+            if let Some(unknown) = unknown {
+                unknown.live_bytes = unknown.live_bytes.saturating_sub(more.live_bytes);
+                unknown.live_allocations = unknown.live_allocations.saturating_sub(more.live_allocations);
+            }
+            match self.held.iter_mut().find(|held| held.gpu == Some(gpu) && held.kind == more.kind) {
+                Some(held) => {
+                    held.live_bytes += more.live_bytes;
+                    held.live_allocations += more.live_allocations;
+                }
+                None => self.held.push(more),
+            }
+        }
+    }
+
+    /// Leaves out memory of no known GPU where there is none.
+    fn tidy(&mut self) {
+        let is_held = |held: &KindHeld| held.gpu.is_none() && held.live_allocations > 0;
+        if self.held.iter().any(|held| held.gpu.is_some()) && !self.held.iter().any(is_held) {
+            self.held.retain(|held| held.gpu.is_some());
+        }
+        self.held.sort_unstable_by_key(|held| (held.gpu.is_none(), held.gpu, held.kind));
+    }
+
     /// Adds what another process did; what it holds is its own.
     pub(crate) fn add(&mut self, more: &Self) {
         self.allocated_bytes = self.allocated_bytes.saturating_add(more.allocated_bytes);
         self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
         self.unknown_frees += more.unknown_frees;
         self.replaced += more.replaced;
+        self.ended_bytes = self.ended_bytes.saturating_add(more.ended_bytes);
     }
 }
 
@@ -339,19 +388,25 @@ fn named(id: FunctionId) -> (Api, &'static str, Class) {
 }
 
 fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
-    let held = |(kind, held): (Space, &gpuprobe_event::counters::Held)| KindHeld {
-        kind,
-        live_bytes: held.live_bytes,
-        live_allocations: held.live_allocations,
-    };
-    let counted = Space::ALL.into_iter().zip(&memory.held).filter(|(kind, _)| Space::COUNTED.contains(kind));
     MemoryCounts {
-        held: counted.map(held).collect(),
+        held: kinds(None, &memory.held).collect(),
         allocated_bytes: memory.allocated_bytes,
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,
         replaced: memory.replaced,
+        ended_bytes: memory.ended_bytes,
+        peak_bytes: memory.peak_bytes,
     }
+}
+
+/// What is held on one GPU, by kind.
+fn kinds(gpu: Option<u8>, held: &[Held; Space::ALL.len()]) -> impl Iterator<Item = KindHeld> {
+    Space::ALL.into_iter().zip(held).map(move |(kind, held)| KindHeld {
+        gpu,
+        kind,
+        live_bytes: held.live_bytes,
+        live_allocations: held.live_allocations,
+    })
 }
 
 #[cfg(test)]

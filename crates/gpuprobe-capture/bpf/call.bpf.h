@@ -7,7 +7,7 @@
 #ifndef GP_CALL_BPF_H
 #define GP_CALL_BPF_H
 
-#include "memory.bpf.h"
+#include "context.bpf.h"
 #include "names.bpf.h"
 #include "stack.bpf.h"
 
@@ -224,9 +224,12 @@ static __always_inline int enter(struct pt_regs *ctx)
 		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
 	call->space = function->space;
+	call->device = GP_NO_DEVICE;
 	save_registers(call, ctx);
 	read_at_entry(call, function);
 	call->bytes = size_at_entry(call, function);
+	if (function->op == GP_VMM_RELEASE)
+		begin_release(call, function);
 	if (function->action) {
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;
@@ -343,10 +346,14 @@ static __always_inline int leave(struct pt_regs *ctx)
 		if (function->action == GP_FREE)
 			end_free(call, failed);
 		else if (function->action == GP_ALLOC)
-			end_alloc(call, function, failed);
+			end_alloc(call, function, failed, current_context(thread));
 		else if (failed)
 			call->bytes = 0;
 	}
+	if (function->op == GP_VMM_RELEASE)
+		end_release(call, failed);
+	else if (function->op && !failed)
+		after_op(thread, call, function);
 	if (function->flags & GP_COUNT)
 		count_call(call, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

@@ -7,6 +7,12 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
+/*
+ * A program has 512 bytes of stack, and everything that is inlined into it adds to its frame. What needs much
+ * and is done seldom has a frame of its own, which takes the room only while it runs.
+ */
+#define GP_OWN_FRAME static __noinline
+
 #define GP_ID_BLOCK 64
 
 #if defined(__TARGET_ARCH_x86)

@@ -15,6 +15,10 @@
 #define GP_STACK_WORDS 12
 #define GP_POINTEE 160
 #define GP_SPACES 6
+/* contexts that one thread has made current one over the other */
+#define GP_CONTEXTS 8
+/* a GPU that is not known */
+#define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
@@ -70,6 +74,27 @@ enum gp_action {
 	GP_MOVE,
 };
 
+/* What a function does to memory beside handing it out and taking it back. */
+enum gp_memory_op {
+	GP_NO_OP,
+	/* physical memory by handle, and its mappings */
+	GP_VMM_CREATE,
+	GP_VMM_IMPORT,
+	GP_VMM_RETAIN,
+	GP_VMM_RELEASE,
+	GP_VMM_MAP,
+	GP_VMM_UNMAP,
+	/* contexts, whose end frees what was allocated in them */
+	GP_CONTEXT_CREATE,
+	GP_CONTEXT_DESTROY,
+	GP_CONTEXT_SET,
+	GP_CONTEXT_PUSH,
+	GP_CONTEXT_POP,
+	GP_PRIMARY_RETAIN,
+	GP_PRIMARY_RELEASE,
+	GP_PRIMARY_RESET,
+};
+
 enum gp_size_rule {
 	GP_SIZE_UNKNOWN,
 	/* a * scale */
@@ -78,6 +103,14 @@ enum gp_size_rule {
 	GP_SIZE_PRODUCT,
 	/* outs[1] * a, and * b where b has a place: the pitch is known when the call returns */
 	GP_SIZE_PITCH,
+	/* a driver's description of an array in the pointee, of two or three dimensions; times the levels in
+	   a */
+	GP_SIZE_ARRAY_2D,
+	GP_SIZE_ARRAY_3D,
+	/* bits of four channels in the pointee; elements a by b */
+	GP_SIZE_CHANNELS,
+	/* the same; elements by an extent from a on, in as many levels as b says */
+	GP_SIZE_CHANNELS_EXTENT,
 };
 
 enum gp_function_flags {
@@ -116,11 +149,14 @@ struct gp_function {
 	__u8 pointee_bytes;
 	__u8 stack_words;
 	__u8 outs;
-	__u8 reserved;
+	/* gp_memory_op */
+	__u8 op;
 	/* the handle launched or named, its name, and the handle that it is another form of */
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
+	/* the GPU that a context is made on */
+	struct gp_place device;
 	struct gp_out out[GP_OUTS];
 };
 
@@ -171,7 +207,10 @@ struct gp_call {
 	__u64 pointer;
 	__u64 stack_pointer;
 	/* bit per gp_action: this call and those around it */
-	__u32 actions;
+	__u8 actions;
+	/* the GPU of the memory, as the process counts them */
+	__u8 device;
+	__u16 reserved;
 	__u8 space;
 	/* calls around this one */
 	__u8 depth;
@@ -182,8 +221,12 @@ struct gp_call {
 	__u64 return_address;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
+	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
 	__u64 stack[GP_STACK_WORDS];
 	__u8 pointee[GP_POINTEE];
+	/* of a free: where what it took was counted */
+	__u64 context;
+	__u64 epoch;
 };
 
 enum gp_name_kind {
@@ -286,6 +329,53 @@ struct gp_memory {
 	__u64 failed_frees;
 	__u64 unknown_frees;
 	__u64 replaced;
+	/* by the end of a context */
+	__u64 ended_allocations;
+	__u64 ended_bytes;
+	/* of all spaces together, and the most that it ever was */
+	__u64 held_bytes;
+	__u64 peak_bytes;
+};
+
+/* A context, or a GPU for memory that belongs to none: what is held in it. */
+struct gp_context_key {
+	__u64 instance;
+	__u64 context;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+enum gp_context_flags {
+	/* the first reference was seen, so the last will be */
+	GP_COUNTS_REFERENCES = 1,
+};
+
+struct gp_context {
+	/* tells it from another one that gets the same address later */
+	__u64 epoch;
+	__u64 references;
+	/* 1 more than the GPU's number; 0 where it is not known */
+	__u32 device;
+	__u32 flags;
+	__u64 live_bytes[GP_SPACES];
+	__u64 live_allocations[GP_SPACES];
+};
+
+/* Physical memory that has a handle, mappings, or both. */
+struct gp_physical {
+	__u64 bytes;
+	__u64 since_ns;
+	/* references in the low half, mappings in the high one: it ends when both are 0 */
+	__u64 uses;
+	__u64 handle;
+	__u64 instance;
+	__u32 tgid;
+	__u32 device;
+};
+
+struct gp_mapped {
+	__u64 physical;
+	__u64 bytes;
 };
 
 struct gp_live_key {
@@ -298,6 +388,9 @@ struct gp_live_key {
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
+	/* where it is counted */
+	__u64 context;
+	__u64 epoch;
 	__u32 space;
 	__u32 reserved;
 };
@@ -373,6 +466,8 @@ struct gp_config {
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */
 	__u64 min_duration_ns;
+	/* processes that began later are known from their first call on; on the clock of process starts */
+	__u64 watched_since_ns;
 };
 
 #endif

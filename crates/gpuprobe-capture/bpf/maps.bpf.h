@@ -32,6 +32,10 @@ struct gp_thread {
 	__u32 depth;
 	__u32 ids_left;
 	__u64 next_id;
+	/* contexts made current, one over the other */
+	__u64 contexts[GP_CONTEXTS];
+	__u32 contexts_depth;
+	__u32 reserved;
 	struct gp_call open[GP_DEPTH];
 };
 
@@ -102,6 +106,51 @@ struct {
 	__type(key, struct gp_live_key);
 	__type(value, struct gp_live);
 } live SEC(".maps");
+
+/* What is held in each context. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, struct gp_context);
+} contexts SEC(".maps");
+
+/* The primary context of a GPU: the key's context is the GPU's number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u64);
+} primaries SEC(".maps");
+
+/* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1048576); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct gp_physical);
+} physical SEC(".maps");
+
+/* Handles to these numbers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1048576); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, __u64);
+} handles SEC(".maps");
+
+/* Where physical memory is mapped. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1048576); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_mapped);
+} mapped SEC(".maps");
 
 /* Counts per process and function, a copy per CPU so that threads do not share lines. */
 struct {

@@ -6,36 +6,11 @@
 #ifndef GP_MEMORY_BPF_H
 #define GP_MEMORY_BPF_H
 
-#include "common.bpf.h"
-
-/* What the call's process holds. A row that did not fit when the process began is tried for again. */
-static __always_inline struct gp_memory *memory_of(const struct gp_call *call)
-{
-	struct gp_process_key key = {.instance = call->instance, .tgid = call->tgid};
-	struct gp_memory *memory = bpf_map_lookup_elem(&processes, &key);
-
-	if (!memory) {
-		static const struct gp_memory none;
-
-		bpf_map_update_elem(&processes, &key, &none, BPF_NOEXIST);
-		memory = bpf_map_lookup_elem(&processes, &key);
-		if (!memory)
-			count_loss(GP_LOSS_PROCESSES_FULL);
-	}
-	return memory;
-}
+#include "holding.bpf.h"
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 {
 	return (struct gp_live_key){.pointer = call->pointer, .instance = call->instance, .tgid = call->tgid};
-}
-
-static __always_inline void hold_bytes(struct gp_memory *memory, __u32 space, __u64 bytes, __s64 sign)
-{
-	if (space >= GP_SPACES)
-		return;
-	__sync_fetch_and_add(&memory->live_bytes[space], sign * bytes);
-	__sync_fetch_and_add(&memory->live_allocations[space], sign);
 }
 
 /* Bytes that a call moves or asks for, from its arguments; 0 where the rule needs more than these. */
@@ -52,10 +27,81 @@ static __always_inline __u64 size_at_entry(const struct gp_call *call, const str
 	return a * b * function->size_scale;
 }
 
+/* Bytes of one channel of a driver's array; 0 for formats of blocks and planes. */
+static __always_inline __u64 format_bytes(__u32 format)
+{
+	switch (format) {
+	case 1: /* unsigned and signed integers of 8, 16 and 32 bits */
+	case 8:
+		return 1;
+	case 2:
+	case 9:
+	case 0x10: /* half */
+		return 2;
+	case 3:
+	case 10:
+	case 0x20: /* float */
+		return 4;
+	}
+	return 0;
+}
+
+/* A dimension that is not there is 0. */
+static __always_inline __u64 at_least_one(__u64 n)
+{
+	return n ? n : 1;
+}
+
+/* All levels together: each has half the elements of the one before in every dimension. */
+static __always_inline __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
+{
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < 16; i++) {
+		if (i >= at_least_one(levels))
+			break;
+		sum += at_least_one(width >> i) * at_least_one(height >> i) * at_least_one(depth >> i);
+	}
+	return sum;
+}
+
+static __always_inline __u64 array_bytes(const struct gp_call *call, const struct gp_function *function)
+{
+	const __u64 *words = (const __u64 *)call->pointee;
+	const __u32 *halves = (const __u32 *)call->pointee;
+	struct gp_place next = function->size_a;
+	__u64 a = 0, b = 0, c = 0, levels = 1, bits;
+
+	if (call->flags & GP_UNREAD_POINTEE)
+		return 0;
+	switch (function->size_rule) {
+	case GP_SIZE_ARRAY_2D:
+		return elements(words[0], words[1], 1, 1) * halves[5] * format_bytes(halves[4]);
+	case GP_SIZE_ARRAY_3D:
+		argument(call, function->size_a, &levels);
+		return elements(words[0], words[1], words[2], levels) * halves[7] * format_bytes(halves[6]);
+	}
+	bits = halves[0] + halves[1] + halves[2] + halves[3];
+	if (function->size_rule == GP_SIZE_CHANNELS) {
+		argument(call, function->size_a, &a);
+		argument(call, function->size_b, &b);
+		return elements(a, b, 1, 1) * bits / 8;
+	}
+	argument(call, next, &a);
+	next.index++;
+	argument(call, next, &b);
+	next.index++;
+	argument(call, next, &c);
+	argument(call, function->size_b, &levels);
+	return elements(a, b, c, levels) * bits / 8;
+}
+
 static __always_inline __u64 size_at_return(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 a = 0, b = 1;
 
+	if (function->size_rule >= GP_SIZE_ARRAY_2D)
+		return array_bytes(call, function);
 	if (function->size_rule != GP_SIZE_PITCH)
 		return call->bytes;
 	if (call->flags & (GP_UNREAD_OUT << 1) || !argument(call, function->size_a, &a))
@@ -68,8 +114,9 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
  * A free leaves the table when it begins: the driver may give the address to another thread before this call
  * returns, and that thread's allocation must not be the one that is taken away.
  */
-static __always_inline void begin_free(struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *function)
 {
+	struct gp_context *row;
 	struct gp_memory *memory;
 	struct gp_live_key key;
 	struct gp_live *old;
@@ -83,34 +130,46 @@ static __always_inline void begin_free(struct gp_call *call, const struct gp_fun
 	call->bytes = old->bytes;
 	call->since_ns = old->since_ns;
 	call->space = old->space;
-	/* of two threads that free the same address at once, one finds it gone */
-	if (bpf_map_delete_elem(&live, &key)) {
+	call->context = old->context;
+	call->epoch = old->epoch;
+	row = context_of_epoch(who(call), call->context, call->epoch);
+	/* of two threads that free the same address at once, one finds it gone; so does who frees what ended
+	 * with its context */
+	if (bpf_map_delete_elem(&live, &key) || !row) {
 		call->bytes = 0;
 		return;
 	}
 	call->flags |= GP_KNOWN_FREE;
-	memory = memory_of(call);
+	call->device = device_of(row);
+	memory = memory_of(who(call));
 	if (memory)
-		hold_bytes(memory, call->space, call->bytes, -1);
+		hold_bytes(memory, row, call->space, call->bytes, -1);
 }
 
 /* A free that failed has freed nothing. */
 static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live back = {.bytes = call->bytes, .since_ns = call->since_ns, .space = call->space};
-	long err = bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST);
+	struct gp_live back = {.bytes = call->bytes,
+			       .since_ns = call->since_ns,
+			       .context = call->context,
+			       .epoch = call->epoch,
+			       .space = call->space};
+	struct gp_context *row = context_of_epoch(who(call), call->context, call->epoch);
+	long err = row ? bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST) : 0;
 
+	if (!row)
+		return;
 	if (!err)
-		hold_bytes(memory, call->space, call->bytes, 1);
+		hold_bytes(memory, row, call->space, call->bytes, 1);
 	else if (!bpf_map_lookup_elem(&live, &key))
 		count_loss(GP_LOSS_LIVE_FULL);
 	/* else the address was given out again after all, and its new owner is in the table */
 }
 
-static __always_inline void end_free(struct gp_call *call, bool failed)
+GP_OWN_FRAME void end_free(struct gp_call *call, bool failed)
 {
-	struct gp_memory *memory = memory_of(call);
+	struct gp_memory *memory = memory_of(who(call));
 
 	if (!memory)
 		return;
@@ -131,20 +190,28 @@ static __always_inline void end_free(struct gp_call *call, bool failed)
 	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
-static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory)
+static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live value = {
-	    .bytes = call->bytes, .since_ns = call->start_ns + call->duration_ns, .space = call->space};
+	struct gp_context *row = context_of(who(call), context, GP_NO_DEVICE);
+	struct gp_live value = {.bytes = call->bytes,
+				.since_ns = call->start_ns + call->duration_ns,
+				.context = context,
+				.epoch = row ? row->epoch : 0,
+				.space = call->space};
 	struct gp_live *old = bpf_map_lookup_elem(&live, &key);
 
+	if (!row)
+		return;
+	call->device = device_of(row);
 	if (old) {
-		/* its free was never seen: what stood here is gone all the same */
+		/* its free was never seen: what stood here is gone all the same, or went with its context */
+		struct gp_context *before = context_of_epoch(who(call), old->context, old->epoch);
 		__u64 bytes = old->bytes;
 		__u32 space = old->space;
 
-		if (!bpf_map_update_elem(&live, &key, &value, BPF_EXIST)) {
-			hold_bytes(memory, space, bytes, -1);
+		if (!bpf_map_update_elem(&live, &key, &value, BPF_EXIST) && before) {
+			hold_bytes(memory, before, space, bytes, -1);
 			__sync_fetch_and_add(&memory->replaced, 1);
 			call->flags |= GP_REPLACED;
 			call->since_ns = bytes;
@@ -153,12 +220,13 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	}
-	hold_bytes(memory, call->space, call->bytes, 1);
+	hold_bytes(memory, row, call->space, call->bytes, 1);
 }
 
-static __always_inline void end_alloc(struct gp_call *call, const struct gp_function *function, bool failed)
+GP_OWN_FRAME void end_alloc(struct gp_call *call, const struct gp_function *function, bool failed,
+			    __u64 context)
 {
-	struct gp_memory *memory = memory_of(call);
+	struct gp_memory *memory = memory_of(who(call));
 
 	if (!memory)
 		return;
@@ -182,7 +250,7 @@ static __always_inline void end_alloc(struct gp_call *call, const struct gp_func
 	}
 	__sync_fetch_and_add(&memory->allocations, 1);
 	__sync_fetch_and_add(&memory->allocated_bytes, call->bytes);
-	keep_allocation(call, memory);
+	keep_allocation(call, memory, context);
 }
 
 #endif

@@ -110,7 +110,7 @@ static __always_inline __u32 matching_words(__u64 object, __u64 text_address)
 }
 
 /* A call that registers or looks up a kernel has succeeded. */
-static __always_inline void tell_name(const struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void tell_name(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_name_record head;
 	__u64 handle = 0, address = 0, other = 0;
@@ -139,8 +139,8 @@ static __always_inline void tell_name(const struct gp_call *call, const struct g
 }
 
 /* The first launch of a handle tells of it, and what stands there where names have been found before. */
-static __always_inline void meet_kernel(const struct gp_call *call, const struct gp_function *function,
-					const struct gp_call *outer)
+GP_OWN_FRAME void meet_kernel(const struct gp_call *call, const struct gp_function *function,
+			      const struct gp_call *outer)
 {
 	struct gp_kernel_key key = {.instance = call->instance, .tgid = call->tgid, .library = call->library};
 	struct gp_name_record head;

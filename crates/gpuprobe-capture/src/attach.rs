@@ -21,8 +21,8 @@ pub enum Collect {
     Count,
     /// One record a call.
     Stream,
-    /// No more than what kernels are called.
-    Names,
+    /// Only what other calls need: names of kernels, and which context is current.
+    Aside,
 }
 
 /// A library with its probes in.

@@ -44,8 +44,17 @@ pub fn utc_offset_seconds(unix_seconds: f64) -> i32 {
 
 /// `CLOCK_MONOTONIC`, which is what `bpf_ktime_get_ns` counts.
 fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// `CLOCK_BOOTTIME`, which the kernel tells the starts of processes by.
+pub(crate) fn boottime_ns() -> u64 {
+    clock_ns(libc::CLOCK_BOOTTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place for the result; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    // SAFETY: `now` is a valid place for the result; both clocks exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

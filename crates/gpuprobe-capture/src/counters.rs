@@ -1,15 +1,18 @@
 //! Reads what the kernel side counts.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
+use gpuprobe_event::counters::{
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+};
 use gpuprobe_event::{FunctionId, LossCause, Losses, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
 use crate::error::CaptureError;
 use crate::wire::{
-    as_bytes, from_bytes, gp_count, gp_count_key, gp_live, gp_live_key, gp_memory, gp_process_key,
+    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
+    gp_memory, gp_physical, gp_process_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -79,14 +82,9 @@ pub(crate) fn memory(map: &Map<'_>) -> Result<Vec<ProcessMemory>, CaptureError> 
 }
 
 fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
-    let mut held = [Held::default(); Space::ALL.len()];
-    for (i, held) in held.iter_mut().enumerate() {
-        held.live_bytes = value.live_bytes[i];
-        held.live_allocations = value.live_allocations[i];
-    }
     ProcessMemory {
         process: process_of(key.tgid, key.instance),
-        held,
+        held: held(&value.live_bytes, &value.live_allocations),
         allocated_bytes: value.allocated_bytes,
         freed_bytes: value.freed_bytes,
         allocations: value.allocations,
@@ -95,18 +93,74 @@ fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
         failed_frees: value.failed_frees,
         unknown_frees: value.unknown_frees,
         replaced: value.replaced,
+        ended_allocations: value.ended_allocations,
+        ended_bytes: value.ended_bytes,
+        peak_bytes: value.peak_bytes,
     }
 }
 
-pub(crate) fn allocations(map: &Map<'_>) -> Result<Vec<Allocation>, CaptureError> {
-    let allocation = |(key, value): (gp_live_key, gp_live)| Allocation {
+fn held(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
+    let mut held = [Held::default(); Space::ALL.len()];
+    for (held, (bytes, allocations)) in held.iter_mut().zip(bytes.iter().zip(allocations)) {
+        *held = Held { live_bytes: *bytes, live_allocations: *allocations };
+    }
+    held
+}
+
+/// The number of a GPU, where it is known.
+pub(crate) fn gpu(device: u32) -> Option<u8> {
+    u8::try_from(device).ok().filter(|device| *device != number::NO_DEVICE)
+}
+
+pub(crate) fn contexts(map: &Map<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
+    let context = |(key, value): (gp_context_key, gp_context)| ContextMemory {
         process: process_of(key.tgid, key.instance),
-        ptr: key.pointer,
-        bytes: value.bytes,
-        space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
-        since_ns: value.since_ns,
+        gpu: value.device.checked_sub(1).and_then(gpu),
+        held: held(&value.live_bytes, &value.live_allocations),
     };
-    Ok(batch::entries(map)?.into_iter().map(allocation).collect())
+    Ok(batch::entries(map)?.into_iter().map(context).collect())
+}
+
+/// Every live allocation. Those whose context has ended are over, and are taken out of the table.
+pub(crate) fn allocations(
+    live: &Map<'_>,
+    contexts: &Map<'_>,
+    physical: &Map<'_>,
+) -> Result<Vec<Allocation>, CaptureError> {
+    // before the contexts, so that none of these is of one that came after they were read
+    let entries = batch::entries::<gp_live_key, gp_live>(live)?;
+    let epochs: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
+        .into_iter()
+        .map(|(_, row)| (row.epoch, row.device.wrapping_sub(1)))
+        .collect();
+    let mut all = Vec::with_capacity(entries.len());
+    let mut over = Vec::new();
+    for (key, value) in entries {
+        let Some(device) = epochs.get(&value.epoch) else {
+            over.extend_from_slice(as_bytes(&key));
+            continue;
+        };
+        all.push(Allocation {
+            process: process_of(key.tgid, key.instance),
+            ptr: key.pointer,
+            bytes: value.bytes,
+            space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
+            gpu: gpu(*device),
+            since_ns: value.since_ns,
+        });
+    }
+    batch::delete_all(live, &over)?;
+    for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
+        all.push(Allocation {
+            process: process_of(value.tgid, value.instance),
+            ptr: value.handle,
+            bytes: value.bytes,
+            space: Space::Vmm,
+            gpu: gpu(value.device),
+            since_ns: value.since_ns,
+        });
+    }
+    Ok(all)
 }
 
 /// Takes the rows of processes that ended out of both tables, in one pass over the counts.
@@ -139,15 +193,48 @@ pub(crate) fn take_rows(
     Ok(rows)
 }
 
-/// Removes the live allocations of processes that ended, in one pass. Returns how many they were.
-pub(crate) fn release_memory(live: &Map<'_>, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
-    let mut keys = Vec::new();
-    batch::each_entry(live, |bytes, _| {
-        let key: gp_live_key = from_bytes(bytes);
-        if ended.contains(&process_of(key.tgid, key.instance)) {
-            keys.extend_from_slice(bytes);
+/// Removes the rows of processes that ended from a table whose keys name the process, in one pass. Returns how many
+/// they were.
+pub(crate) fn remove_of<K: OfProcess>(
+    map: &Map<'_>,
+    ended: &HashSet<ProcessKey>,
+) -> Result<usize, CaptureError> {
+    remove(map, |key, _| ended.contains(&from_bytes::<K>(key).process()))
+}
+
+/// Removes the physical memory of processes that ended: its rows name the process, their keys do not.
+pub(crate) fn remove_physical(map: &Map<'_>, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+    remove(map, |_, value| {
+        let row: gp_physical = from_bytes(value);
+        ended.contains(&process_of(row.tgid, row.instance))
+    })
+}
+
+fn remove(map: &Map<'_>, is_over: impl Fn(&[u8], &[u8]) -> bool) -> Result<usize, CaptureError> {
+    let (mut keys, mut count) = (Vec::new(), 0);
+    batch::each_entry(map, |key, value| {
+        if is_over(key, value) {
+            keys.extend_from_slice(key);
+            count += 1;
         }
     })?;
-    batch::delete_all(live, &keys)?;
-    Ok(keys.len() / size_of::<gp_live_key>())
+    batch::delete_all(map, &keys)?;
+    Ok(count)
+}
+
+/// A key that names a process.
+pub(crate) trait OfProcess: Wire {
+    fn process(&self) -> ProcessKey;
+}
+
+impl OfProcess for gp_live_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_context_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
 }

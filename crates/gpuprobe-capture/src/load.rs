@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
+use crate::clock::boottime_ns;
 use crate::error::CaptureError;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, version_of};
@@ -93,6 +94,9 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
     }
 }
 
+/// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
+const CONTEXTS_PER_PROCESS: u32 = 4;
+
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
 
@@ -118,7 +122,8 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
-            "live" => map.set_max_entries(config.live_entries)?,
+            "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
+            "contexts" | "primaries" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?,
             "counts" => map.set_max_entries(config.count_entries)?,
             "processes" => map.set_max_entries(config.process_entries)?,
             name if name.ends_with(".rodata.config") => {
@@ -134,6 +139,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     stacks: config.stacks.into(),
                     names: config.names.into(),
                     min_duration_ns: config.min_duration_ns,
+                    watched_since_ns: boottime_ns(),
                     ..gp_config::default()
                 };
                 map.set_initial_value(as_bytes(&value))?;

@@ -24,7 +24,7 @@ use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::resolve::OfFiles;
 use crate::support::{Tier, support};
-use crate::wire::{as_bytes, gp_call, gp_file};
+use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key};
 
 /// Calls that are taken out of the ring in one go.
 const MOST_CALLS_AT_ONCE: usize = 1 << 16;
@@ -317,19 +317,30 @@ impl Capture {
         counters::memory(&self.map("processes")?)
     }
 
+    /// What every process holds in every context.
+    pub fn contexts(&self) -> Result<Vec<gpuprobe_event::counters::ContextMemory>, CaptureError> {
+        counters::contexts(&self.map("contexts")?)
+    }
+
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
-        counters::allocations(&self.map("live")?)
+        counters::allocations(&self.map("live")?, &self.map("contexts")?, &self.map("physical")?)
     }
 
     /// Takes out the rows of processes that ended: there is room for others at once.
     pub fn take_rows(&self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
+        counters::remove_of::<gp_context_key>(&self.map("contexts")?, ended)?;
+        counters::remove_of::<gp_context_key>(&self.map("primaries")?, ended)?;
         counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
     pub fn release_memory(&self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
-        counters::release_memory(&self.map("live")?, ended)
+        let live = counters::remove_of::<gp_live_key>(&self.map("live")?, ended)?;
+        for name in ["handles", "mapped"] {
+            counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
+        }
+        Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

@@ -15,7 +15,7 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
-        Collect::Names => 0,
+        Collect::Aside => 0,
     };
     if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
         row.flags |= number::FUNCTION_STATUS;
@@ -72,12 +72,13 @@ pub fn tells_names(f: &Function) -> bool {
 /// What the function does to memory, and how many bytes that is.
 fn action(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
-    let counted = roles.space.is_none_or(|s| Space::COUNTED.contains(&s));
     row.space = roles.space.map_or(0, |s| s as u8);
     match f.class {
-        Class::Alloc if counted && row.outs > 0 => {
+        Class::Alloc if row.outs > 0 => {
             row.action = number::ACTION_ALLOC;
-            if roles.pitch_out.is_some() {
+            if roles.desc.is_some() {
+                array_size(f, row);
+            } else if roles.pitch_out.is_some() {
                 row.size_rule = number::SIZE_PITCH;
                 row.size_a = place(f.arg(roles.height));
             } else if roles.pitched_out.is_some() {
@@ -94,7 +95,7 @@ fn action(f: &Function, row: &mut gp_function) {
             row.pointer = place(f.arg(roles.ptr));
             size(f, row);
         }
-        Class::Free | Class::HostUnregister if counted && roles.ptr.is_some() => {
+        Class::Free | Class::HostUnregister if roles.ptr.is_some() => {
             row.action = number::ACTION_FREE;
             row.pointer = place(f.arg(roles.ptr));
         }
@@ -102,7 +103,68 @@ fn action(f: &Function, row: &mut gp_function) {
             row.action = number::ACTION_MOVE;
             size(f, row);
         }
+        Class::Vmm | Class::Context => operation(f, row),
         _ => {}
+    }
+}
+
+/// What is done to physical memory or to a context.
+fn operation(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    row.op = operation_of(f);
+    row.pointer = place(f.arg(roles.ptr));
+    row.kernel = place(f.arg(roles.handle));
+    row.device = place(f.arg(roles.device));
+    row.size_a = place(f.arg(roles.size));
+    if row.op == number::OP_VMM_CREATE {
+        row.space = Space::Vmm as u8;
+        row.size_rule = number::SIZE_ARGUMENT;
+    }
+}
+
+/// The number of what a function does to physical memory or to a context; 0 for nothing.
+pub(crate) fn operation_of(f: &Function) -> u8 {
+    match (f.class, f.roles.op.unwrap_or_default()) {
+        (Class::Vmm, "create") => number::OP_VMM_CREATE,
+        (Class::Vmm, "import") => number::OP_VMM_IMPORT,
+        (Class::Vmm, "retain") => number::OP_VMM_RETAIN,
+        (Class::Vmm, "release") => number::OP_VMM_RELEASE,
+        (Class::Vmm, "map") => number::OP_VMM_MAP,
+        (Class::Vmm, "unmap") => number::OP_VMM_UNMAP,
+        (Class::Context, "create") => number::OP_CONTEXT_CREATE,
+        (Class::Context, "destroy") => number::OP_CONTEXT_DESTROY,
+        (Class::Context, "set") => number::OP_CONTEXT_SET,
+        (Class::Context, "push") => number::OP_CONTEXT_PUSH,
+        (Class::Context, "pop") => number::OP_CONTEXT_POP,
+        (Class::Context, "retain") => number::OP_PRIMARY_RETAIN,
+        (Class::Context, "release") => number::OP_PRIMARY_RELEASE,
+        (Class::Context, "reset") => number::OP_PRIMARY_RESET,
+        _ => 0,
+    }
+}
+
+/// Whether the calls of a function tell which context is current, or end one: what allocations are counted by.
+pub fn tells_contexts(f: &Function) -> bool {
+    f.class == Class::Context && operation_of(f) != 0
+}
+
+/// The size of an array, from its description.
+fn array_size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    let ty = f.arg(roles.desc).map_or("", |arg| arg.ty);
+    if ty.contains("ARRAY3D_DESCRIPTOR") {
+        row.size_rule = number::SIZE_ARRAY_3D;
+        row.size_a = place(f.arg(roles.levels));
+    } else if ty.contains("ARRAY_DESCRIPTOR") {
+        row.size_rule = number::SIZE_ARRAY_2D;
+    } else if roles.extent.is_some() {
+        row.size_rule = number::SIZE_CHANNELS_EXTENT;
+        row.size_a = place(f.arg(roles.extent));
+        row.size_b = place(f.arg(roles.levels));
+    } else {
+        row.size_rule = number::SIZE_CHANNELS;
+        row.size_a = place(f.arg(roles.width));
+        row.size_b = place(f.arg(roles.height));
     }
 }
 
@@ -143,7 +205,12 @@ fn place(arg: Option<&Arg>) -> gp_place {
 
 /// How much of a record has something in it.
 fn record_bytes(row: &gp_function) -> u16 {
-    let bytes = if row.pointee_bytes > 0 {
+    let ends_contexts =
+        matches!(row.op, number::OP_CONTEXT_DESTROY | number::OP_PRIMARY_RELEASE | number::OP_PRIMARY_RESET);
+    let bytes = if ends_contexts {
+        // what ended, by kind, takes the place of arguments on the stack
+        offset_of!(gp_call, pointee)
+    } else if row.pointee_bytes > 0 {
         offset_of!(gp_call, pointee) + usize::from(row.pointee_bytes)
     } else if row.stack_words > 0 {
         offset_of!(gp_call, stack) + 8 * usize::from(row.stack_words)

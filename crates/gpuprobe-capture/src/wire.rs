@@ -20,8 +20,9 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_count, gp_count_key, gp_file, gp_function, gp_kernel_key, gp_live, gp_live_key,
-    gp_memory, gp_name_record, gp_out, gp_place, gp_process_key, gp_process_record, gp_stack_record,
+    gp_call, gp_config, gp_context, gp_context_key, gp_count, gp_count_key, gp_file, gp_function,
+    gp_kernel_key, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_physical, gp_place,
+    gp_process_key, gp_process_record, gp_stack_record,
 };
 
 /// The compiled programs.
@@ -46,6 +47,8 @@ macro_rules! wire {
 wire!(
     gp_call,
     gp_config,
+    gp_context,
+    gp_context_key,
     gp_count,
     gp_count_key,
     gp_file,
@@ -55,10 +58,14 @@ wire!(
     gp_live_key,
     gp_memory,
     gp_name_record,
+    gp_physical,
     gp_process_key,
     gp_process_record,
     gp_stack_record,
 );
+
+// SAFETY: an integer, of which any bits are a value.
+unsafe impl Wire for u64 {}
 
 /// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
 /// bytes over are ignored.
@@ -80,6 +87,8 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
 
 /// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
 pub(crate) mod number {
+    pub(crate) const NO_DEVICE: u8 = 255;
+
     pub(crate) const PLACE_REGISTER: u8 = 1;
     pub(crate) const PLACE_STACK: u8 = 2;
 
@@ -90,6 +99,25 @@ pub(crate) mod number {
     pub(crate) const SIZE_ARGUMENT: u8 = 1;
     pub(crate) const SIZE_PRODUCT: u8 = 2;
     pub(crate) const SIZE_PITCH: u8 = 3;
+    pub(crate) const SIZE_ARRAY_2D: u8 = 4;
+    pub(crate) const SIZE_ARRAY_3D: u8 = 5;
+    pub(crate) const SIZE_CHANNELS: u8 = 6;
+    pub(crate) const SIZE_CHANNELS_EXTENT: u8 = 7;
+
+    pub(crate) const OP_VMM_CREATE: u8 = 1;
+    pub(crate) const OP_VMM_IMPORT: u8 = 2;
+    pub(crate) const OP_VMM_RETAIN: u8 = 3;
+    pub(crate) const OP_VMM_RELEASE: u8 = 4;
+    pub(crate) const OP_VMM_MAP: u8 = 5;
+    pub(crate) const OP_VMM_UNMAP: u8 = 6;
+    pub(crate) const OP_CONTEXT_CREATE: u8 = 7;
+    pub(crate) const OP_CONTEXT_DESTROY: u8 = 8;
+    pub(crate) const OP_CONTEXT_SET: u8 = 9;
+    pub(crate) const OP_CONTEXT_PUSH: u8 = 10;
+    pub(crate) const OP_CONTEXT_POP: u8 = 11;
+    pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
+    pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
+    pub(crate) const OP_PRIMARY_RESET: u8 = 14;
 
     pub(crate) const FUNCTION_COUNT: u16 = 1;
     pub(crate) const FUNCTION_STREAM: u16 = 2;
@@ -174,7 +202,35 @@ mod tests {
         };
         expect("gp_place_kind", &[0, PLACE_REGISTER.into(), PLACE_STACK.into()]);
         expect("gp_action", &[0, ACTION_ALLOC.into(), ACTION_FREE.into(), ACTION_MOVE.into()]);
-        expect("gp_size_rule", &[0, SIZE_ARGUMENT.into(), SIZE_PRODUCT.into(), SIZE_PITCH.into()]);
+        let sizes = [
+            0,
+            SIZE_ARGUMENT,
+            SIZE_PRODUCT,
+            SIZE_PITCH,
+            SIZE_ARRAY_2D,
+            SIZE_ARRAY_3D,
+            SIZE_CHANNELS,
+            SIZE_CHANNELS_EXTENT,
+        ];
+        expect("gp_size_rule", &sizes.map(u64::from));
+        let operations = [
+            0,
+            OP_VMM_CREATE,
+            OP_VMM_IMPORT,
+            OP_VMM_RETAIN,
+            OP_VMM_RELEASE,
+            OP_VMM_MAP,
+            OP_VMM_UNMAP,
+            OP_CONTEXT_CREATE,
+            OP_CONTEXT_DESTROY,
+            OP_CONTEXT_SET,
+            OP_CONTEXT_PUSH,
+            OP_CONTEXT_POP,
+            OP_PRIMARY_RETAIN,
+            OP_PRIMARY_RELEASE,
+            OP_PRIMARY_RESET,
+        ];
+        expect("gp_memory_op", &operations.map(u64::from));
         expect(
             "gp_function_flags",
             &[

@@ -67,6 +67,23 @@ pub struct ProcessMemory {
     pub unknown_frees: u64,
     /// Addresses allocated again while they were still in the table: a free was missed.
     pub replaced: u64,
+    /// Allocations that ended with their context.
+    pub ended_allocations: u64,
+    /// Their bytes.
+    pub ended_bytes: u64,
+    /// The most that was live at once.
+    pub peak_bytes: u64,
+}
+
+/// What one process holds in one context, or on one GPU outside of any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextMemory {
+    /// Which process.
+    pub process: ProcessKey,
+    /// The GPU, as the process counts them; `None` where the context was there before the probes.
+    pub gpu: Option<u8>,
+    /// By kind, in the order of [`Space::ALL`].
+    pub held: [Held; Space::ALL.len()],
 }
 
 /// One live allocation.
@@ -80,6 +97,8 @@ pub struct Allocation {
     pub bytes: u64,
     /// Kind of memory.
     pub space: Space,
+    /// The GPU, as the process counts them.
+    pub gpu: Option<u8>,
     /// When it was made, on the kernel's monotonic clock.
     pub since_ns: u64,
 }

@@ -55,7 +55,7 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
 
 /// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
 pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
-    let position = f.roles.config.or(f.roles.params)?;
+    let position = f.roles.config.or(f.roles.params).or(f.roles.desc)?;
     let ty = f.arg(Some(position))?.ty.trim_start_matches("const ").trim_end_matches('*');
     let layout = crate::catalogue().layout(ty)?;
     (usize::from(layout.bytes) <= MAX_POINTEE).then_some((position, layout))

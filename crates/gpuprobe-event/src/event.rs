@@ -103,6 +103,10 @@ pub struct Effect {
     pub freed: Option<u64>,
     /// The address allocated or freed.
     pub ptr: Option<u64>,
+    /// What ended with a context, by kind.
+    pub ended: Vec<EndedMemory>,
+    /// The GPU of the memory, as the process counts its GPUs.
+    pub gpu: Option<u8>,
     /// Kind of memory (`device`, `pinned`...) or of copy (`H2D`...).
     pub kind: Option<Name>,
     /// The stream.
@@ -113,6 +117,17 @@ pub struct Effect {
     pub grid: Option<[u32; 3]>,
     /// Block of a launch.
     pub block: Option<[u32; 3]>,
+}
+
+/// Memory of one kind that ended with the context it was allocated in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedMemory {
+    /// `device`, `pinned`...
+    pub kind: Name,
+    /// How many allocations.
+    pub allocations: u64,
+    /// Their bytes together.
+    pub bytes: u64,
 }
 
 impl Call {

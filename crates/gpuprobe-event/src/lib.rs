@@ -12,6 +12,8 @@ pub mod loss;
 pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue, meaning};
-pub use event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value};
+pub use event::{
+    Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+};
 pub use ids::{FunctionId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     fn snapshot(ptrs: impl Iterator<Item = u64>) -> Snapshot {
-        let live = |ptr| LiveAllocation { ptr, bytes: 2, kind: Space::Device, since_ns: 0 };
+        let live = |ptr| LiveAllocation { ptr, bytes: 2, kind: Space::Device, gpu: None, since_ns: 0 };
         let process = ProcessSnapshot {
             pid: Tgid(7),
             instance: 1,

@@ -43,7 +43,7 @@ pub struct Metric {
 
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
-const KIND: &[&str] = &["pid", "process", "container", "kind"];
+const KIND: &[&str] = &["pid", "process", "container", "gpu", "kind"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];
 const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
@@ -122,6 +122,26 @@ pub const METRICS: &[Metric] = &[
             PROCESS,
             "Bytes ever freed by a call; what a process holds at its end is not among them.",
             collect::freed,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_ended_bytes",
+            Kind::Counter,
+            PROCESS,
+            "Bytes that ended with the context they were allocated in.",
+            collect::ended_with_context,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_peak_bytes",
+            Kind::Gauge,
+            PROCESS,
+            "The most bytes that were live at once.",
+            collect::peak,
         ),
         "bytes",
     ),

@@ -223,7 +223,7 @@ impl Probes {
             }
             let begun = Instant::now();
             let (selection, collect) = (&self.selection, self.collect);
-            let collect = |id| if selection.takes_id(id) { collect } else { Collect::Names };
+            let collect = |id| if selection.takes_id(id) { collect } else { Collect::Aside };
             let result = self.capture.attach(target, &collect);
             match result {
                 Ok(attached) => {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_names};
+use gpuprobe_capture::{Tier, tells_contexts, tells_names};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -10,7 +10,7 @@ use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 #[derive(Debug)]
 pub(crate) enum Selection {
     /// By the user's globs.
-    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool },
+    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool, has_allocations: bool },
     /// The few that tell most, without those that the user does not want.
     Few { unwanted: Vec<Pattern> },
     /// What a daemon counts: the driver's functions of these classes.
@@ -28,14 +28,15 @@ impl Selection {
                 None => wanted.push(pattern(glob)?),
             }
         }
-        let mut selection = Self::Globs { wanted, unwanted, has_launches: false };
-        let mut taken = catalogue().functions().iter().filter(|f| selection.takes(f)).peekable();
-        if taken.peek().is_none() {
+        let mut selection = Self::Globs { wanted, unwanted, has_launches: false, has_allocations: false };
+        let taken: Vec<_> = catalogue().functions().iter().filter(|f| selection.takes(f)).collect();
+        if taken.is_empty() {
             bail!("no function fits {}: {}", globs.join(" "), advice(globs));
         }
-        let launches = taken.any(|f| f.class == Class::Launch);
-        if let Self::Globs { has_launches, .. } = &mut selection {
-            *has_launches = launches;
+        let any = |class| taken.iter().any(|f| f.class == class);
+        if let Self::Globs { has_launches, has_allocations, .. } = &mut selection {
+            *has_launches = any(Class::Launch);
+            *has_allocations = any(Class::Alloc);
         }
         Ok(selection)
     }
@@ -76,7 +77,7 @@ impl Selection {
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
         // what jumps to another export at its end would be counted twice
         let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
-        (!jumps && (self.takes(f) || self.takes_for_names(f))).then_some(f.id)
+        (!jumps && (self.takes(f) || self.takes_for_names(f) || self.takes_for_contexts(f))).then_some(f.id)
     }
 
     /// Whether a function is wanted, by its row.
@@ -93,6 +94,17 @@ impl Selection {
             Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
             Self::Driver(_) => false,
         }
+    }
+
+    /// Whether a function is probed only because its calls tell which context is current: where allocations are
+    /// wanted.
+    fn takes_for_contexts(&self, f: &Function) -> bool {
+        let allocates = match self {
+            Self::Globs { has_allocations, .. } => *has_allocations,
+            Self::Few { .. } => true,
+            Self::Driver(classes) => classes.contains(&Class::Alloc),
+        };
+        allocates && tells_contexts(f)
     }
 }
 

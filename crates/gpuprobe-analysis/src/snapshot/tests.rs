@@ -30,6 +30,9 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         failed_frees: 5,
         unknown_frees: 7,
         replaced: 1,
+        ended_allocations: 0,
+        ended_bytes: 0,
+        peak_bytes: 0,
     }
 }
 
@@ -40,6 +43,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
     let mut losses = Losses::default();
     losses.add(LossCause::LiveFull, 4);
     Snapshot::build(&Inputs {
+        contexts: &[],
         calls,
         memory,
         allocations: &[],
@@ -92,8 +96,8 @@ fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
 fn memory_is_told_by_kind_and_summed_over_processes() {
     let snapshot = built(&[], &[memory(key(1)), memory(key(2))], &[]);
     let held = &snapshot.processes[1].memory.held;
-    assert_eq!(held.len(), Space::COUNTED.len(), "what is not counted is not told");
-    assert_eq!(held[2], KindHeld { kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
+    assert_eq!(held.len(), Space::ALL.len());
+    assert_eq!(held[2], KindHeld { gpu: None, kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
     let totals = MemoryTotals {
         allocations: 4,
         failed_allocations: 6,
@@ -128,6 +132,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
     }
     let snapshot = |ended: &Ended| {
         Snapshot::build(&Inputs {
+            contexts: &[],
             calls: &[counts(key(3), function("cudaFree"), 4)],
             memory: &[memory(key(3))],
             allocations: &[],

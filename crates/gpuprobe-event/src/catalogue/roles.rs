@@ -70,8 +70,6 @@ impl Space {
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Device, Self::Managed, Self::Pinned, Self::Pool, Self::Vmm, Self::Array];
-    /// Those whose live bytes are summed. The others are seen as calls only, so nothing is said of what is held.
-    pub const COUNTED: &'static [Self] = &[Self::Device, Self::Managed, Self::Pinned, Self::Pool];
 
     /// The word used in traces and metrics.
     pub fn as_str(self) -> &'static str {
@@ -143,6 +141,12 @@ pub struct Roles {
     pub extent: Option<u8>,
     pub config: Option<u8>,
     pub params: Option<u8>,
+    pub desc: Option<u8>,
+    pub levels: Option<u8>,
+    pub handle: Option<u8>,
+    pub device: Option<u8>,
+    /// What is done, in a word of its class.
+    pub op: Option<&'static str>,
     pub shared: Option<u8>,
     pub name: Option<u8>,
     /// A handle or host function whose name the call tells.
@@ -193,6 +197,11 @@ impl Roles {
                 "extent" => roles.extent = position(value),
                 "config" => roles.config = position(value),
                 "params" => roles.params = position(value),
+                "desc" => roles.desc = position(value),
+                "levels" => roles.levels = position(value),
+                "handle" => roles.handle = position(value),
+                "device" => roles.device = position(value),
+                "op" => roles.op = Some(value),
                 "shared" => roles.shared = position(value),
                 "name" => roles.name = position(value),
                 "named" => roles.named = position(value),

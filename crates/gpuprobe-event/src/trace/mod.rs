@@ -58,7 +58,7 @@ pub struct End {
 fn type_of(class: crate::Class) -> &'static str {
     use crate::Class;
     match class {
-        Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister => "memory",
+        Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => "memory",
         Class::Memcpy | Class::Memset => "transfer",
         Class::Launch | Class::GraphLaunch => "launch",
         Class::Sync => "sync",

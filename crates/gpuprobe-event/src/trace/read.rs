@@ -11,7 +11,8 @@ use thiserror::Error;
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::event::{
-    Call, Effect, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, is_failure,
+    Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    is_failure,
 };
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
@@ -198,6 +199,8 @@ impl<R: BufRead> Reader<R> {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
+            ended: object.get("ended").and_then(Json::as_object).map(ended).unwrap_or_default(),
+            gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
             ptr: hex_field(object, "ptr"),
             kind: text(object, "kind"),
             stream: hex_field(object, "stream"),
@@ -252,6 +255,16 @@ fn dim3(json: &Json) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
     let part = |j: &Json| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
+}
+
+/// By kind, how many allocations and bytes.
+fn ended(kinds: &Map<String, Json>) -> Vec<EndedMemory> {
+    let kind = |(kind, json): (&String, &Json)| {
+        let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
+        let kind = Cow::Owned(kind.clone());
+        Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
+    };
+    kinds.iter().filter_map(kind).collect()
 }
 
 fn values(object: &Map<String, Json>, depth: u32) -> Vec<(Name, Value)> {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{End, Meta, type_of};
-use crate::event::{Call, Effect, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -131,6 +131,18 @@ fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
     }
     if let Some(freed) = effect.freed {
         put(out, format_args!(",\"freed\":{freed}"));
+    }
+    if !effect.ended.is_empty() {
+        out.extend_from_slice(b",\"ended\":{");
+        for (i, EndedMemory { kind, allocations, bytes }) in effect.ended.iter().enumerate() {
+            out.extend_from_slice(if i > 0 { b"," } else { b"" });
+            string(out, kind);
+            put(out, format_args!(":[{allocations},{bytes}]"));
+        }
+        out.push(b'}');
+    }
+    if let Some(gpu) = effect.gpu {
+        put(out, format_args!(",\"gpu\":{gpu}"));
     }
     if let Some(ptr) = effect.ptr {
         put(out, format_args!(",\"ptr\":\"{ptr:#x}\""));

@@ -102,6 +102,8 @@ impl Numbers {
             error: self.flip().then(|| self.owned()),
             args: self.flip().then(|| self.values(0)),
             effect: Effect {
+                ended: Vec::new(),
+                gpu: None,
                 size: self.flip().then(|| self.next()),
                 freed: self.flip().then(|| self.next()),
                 ptr: self.flip().then(|| self.next()),

@@ -21,7 +21,8 @@ fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHel
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         let [pid, name, container] = who(process);
         for held in &process.memory.held {
-            samples.number(&[&pid, &name, &container, held.kind.as_str()], value(held));
+            let gpu = held.gpu.map(|gpu| gpu.to_string()).unwrap_or_default();
+            samples.number(&[&pid, &name, &container, &gpu, held.kind.as_str()], value(held));
         }
     }
 }
@@ -62,6 +63,14 @@ pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
     each_kind(snapshot, samples, |held| held.live_allocations);
+}
+
+pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.peak_bytes);
+}
+
+pub(super) fn ended_with_context(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.ended_bytes);
 }
 
 pub(super) fn allocated(snapshot: &Snapshot, samples: &mut Samples) {

@@ -139,6 +139,9 @@ fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
         failed_frees: 0,
         unknown_frees: 0,
         replaced: 0,
+        ended_allocations: 0,
+        ended_bytes: 0,
+        peak_bytes: 0,
     }
 }
 
@@ -179,6 +182,7 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     Snapshot::build(&Inputs {
+        contexts: &[],
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
@@ -205,7 +209,7 @@ pub(crate) fn snapshot() -> Snapshot {
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {
-    Allocation { process, ptr, bytes: 8_000_000, space: Space::Device, since_ns: 0 }
+    Allocation { process, ptr, bytes: 8_000_000, space: Space::Device, gpu: None, since_ns: 0 }
 }
 
 /// A program that allocates three blocks, frees two, and ends with the third.
@@ -217,6 +221,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             BLOCKS.iter().take(live.unwrap_or(0)).map(|&p| allocation(app, p)).collect();
         let held = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
         Snapshot::build(&Inputs {
+            contexts: &[],
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,

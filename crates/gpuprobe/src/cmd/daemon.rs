@@ -165,6 +165,7 @@ impl Daemon {
         Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
             memory: &capture.memory()?,
+            contexts: &capture.contexts()?,
             allocations,
             processes: self.processes.infos(),
             ended: self.processes.ended(),

@@ -221,6 +221,9 @@ mod tests {
             failed_frees: 0,
             unknown_frees: 0,
             replaced: 0,
+            ended_allocations: 0,
+            ended_bytes: 0,
+            peak_bytes: 0,
         };
         Rows { calls: keys.iter().map(call).collect(), memory: keys.iter().map(memory).collect() }
     }

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Which context is current on a thread, which GPU it is on, and when it ends. */
+#ifndef GP_CONTEXT_BPF_H
+#define GP_CONTEXT_BPF_H
+
+#include "vmm.bpf.h"
+
+/* The context that a thread allocates in; 0 where it was made current before we looked. */
+static __always_inline __u64 current_context(const struct gp_thread *thread)
+{
+	__u32 top = thread->contexts_depth - 1;
+
+	if (!thread->contexts_depth)
+		return 0;
+	barrier_var(top);
+	return thread->contexts[top & (GP_CONTEXTS - 1)];
+}
+
+static __always_inline void push_context(struct gp_thread *thread, __u64 context)
+{
+	__u32 top = thread->contexts_depth;
+
+	/* deeper ones than are kept are taken for the last */
+	if (top >= GP_CONTEXTS)
+		top = GP_CONTEXTS - 1;
+	else
+		thread->contexts_depth = top + 1;
+	barrier_var(top);
+	thread->contexts[top & (GP_CONTEXTS - 1)] = context;
+}
+
+static __always_inline void pop_context(struct gp_thread *thread)
+{
+	if (thread->contexts_depth)
+		thread->contexts_depth--;
+}
+
+static __always_inline void set_context(struct gp_thread *thread, __u64 context)
+{
+	pop_context(thread);
+	if (context)
+		push_context(thread, context);
+}
+
+static __always_inline __u32 device_argument(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 device = GP_NO_DEVICE;
+
+	argument(call, function->device, &device);
+	return (__u32)device < GP_NO_DEVICE ? (__u32)device : GP_NO_DEVICE;
+}
+
+/* A context is on a GPU from its creation on. */
+static __always_inline void know_context(struct gp_call *call, __u64 context, __u32 device)
+{
+	struct gp_context *row = context_of(who(call), context, device);
+
+	if (row)
+		row->device = device + 1;
+	call->device = device;
+}
+
+/* Whether everything that a process did to the driver has been seen. */
+static __always_inline bool is_known_from_start(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	return BPF_CORE_READ(task, group_leader, start_boottime) > gp_config.watched_since_ns;
+}
+
+static __always_inline void retain_primary(struct gp_call *call, const struct gp_function *function)
+{
+	__u32 device = device_argument(call, function);
+	struct gp_context_key key = context_key(who(call), device);
+	__u64 context = call->out[0];
+	struct gp_context *row;
+
+	if (call->flags & GP_UNREAD_OUT)
+		return;
+	row = context_of(who(call), context, device);
+	if (!row)
+		return;
+	row->device = device + 1;
+	call->device = device;
+	if (bpf_map_update_elem(&primaries, &key, &context, BPF_NOEXIST)) {
+		bpf_map_update_elem(&primaries, &key, &context, BPF_ANY);
+	} else if (is_known_from_start()) {
+		row->flags |= GP_COUNTS_REFERENCES;
+	}
+	__sync_fetch_and_add(&row->references, 1);
+}
+
+/* Ends the primary context of a GPU: at once, or with its last reference. */
+static __always_inline void release_primary(struct gp_call *call, const struct gp_function *function,
+					    bool at_once)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function)), of;
+	__u64 *context = bpf_map_lookup_elem(&primaries, &key);
+	struct gp_context *row;
+	__u64 address;
+
+	if (!context)
+		return;
+	address = *context;
+	of = context_key(who(call), address);
+	row = bpf_map_lookup_elem(&contexts, &of);
+	if (!row)
+		return;
+	if (!at_once) {
+		if (__sync_fetch_and_add(&row->references, -1) != 1 || !(row->flags & GP_COUNTS_REFERENCES))
+			return;
+		bpf_map_delete_elem(&primaries, &key);
+	}
+	end_context(call, address, at_once);
+}
+
+/* What a successful call did to contexts and physical memory. */
+GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const struct gp_function *function)
+{
+	__u64 context = 0;
+
+	argument(call, function->pointer, &context);
+	switch (function->op) {
+	case GP_VMM_CREATE:
+		return vmm_create(call, false);
+	case GP_VMM_IMPORT:
+		return vmm_create(call, true);
+	case GP_VMM_RETAIN:
+		return vmm_retain(call, function);
+	case GP_VMM_MAP:
+		return vmm_map(call, function);
+	case GP_VMM_UNMAP:
+		return vmm_unmap(call, function);
+	case GP_CONTEXT_CREATE:
+		if (call->flags & GP_UNREAD_OUT)
+			return;
+		know_context(call, call->out[0], device_argument(call, function));
+		return push_context(thread, call->out[0]);
+	case GP_CONTEXT_DESTROY:
+		if (current_context(thread) == context)
+			pop_context(thread);
+		return end_context(call, context, false);
+	case GP_CONTEXT_SET:
+		return set_context(thread, context);
+	case GP_CONTEXT_PUSH:
+		return push_context(thread, context);
+	case GP_CONTEXT_POP:
+		return pop_context(thread);
+	case GP_PRIMARY_RETAIN:
+		return retain_primary(call, function);
+	case GP_PRIMARY_RELEASE:
+		return release_primary(call, function, false);
+	case GP_PRIMARY_RESET:
+		return release_primary(call, function, true);
+	}
+}
+
+#endif

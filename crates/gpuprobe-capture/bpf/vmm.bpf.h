@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Physical memory by handle: it is held from its creation until the last reference and the last mapping are
+ * gone, whichever goes last.
+ */
+#ifndef GP_VMM_BPF_H
+#define GP_VMM_BPF_H
+
+#include "memory.bpf.h"
+
+#define GP_SPACE_VMM 4
+#define GP_REFERENCE 1ULL
+#define GP_MAPPING (1ULL << 32)
+/* mappings that one call may take away */
+#define GP_MOST_UNMAPPED (1 << 16)
+/* in struct CUmemAllocationProp */
+#define GP_PROP_LOCATION_TYPE 8
+#define GP_PROP_LOCATION_ID 12
+#define GP_LOCATION_DEVICE 1
+
+static __always_inline struct gp_live_key handle_key(struct gp_process_key who, __u64 handle)
+{
+	return (struct gp_live_key){.pointer = handle, .instance = who.instance, .tgid = who.tgid};
+}
+
+GP_OWN_FRAME void hold_physical(__u64 instance, __u32 tgid, __u32 device, __u64 bytes, __s64 sign)
+{
+	struct gp_process_key who = {.instance = instance, .tgid = tgid};
+	struct gp_memory *memory = memory_of(who);
+	struct gp_context *row = context_of(who, GP_OF_DEVICE(device), device);
+
+	if (!memory)
+		return;
+	hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
+	if (sign > 0) {
+		__sync_fetch_and_add(&memory->allocations, 1);
+		__sync_fetch_and_add(&memory->allocated_bytes, bytes);
+	} else {
+		__sync_fetch_and_add(&memory->frees, 1);
+		__sync_fetch_and_add(&memory->freed_bytes, bytes);
+	}
+}
+
+/* What a call ended. */
+struct ended_memory {
+	__u64 bytes;
+	__u32 device;
+	__u32 reserved;
+};
+
+/* Gives up uses; the last one ends the memory. */
+static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 uses,
+				    struct ended_memory *ended)
+{
+	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
+	__u64 bytes;
+	__u32 device;
+
+	if (!memory || __sync_fetch_and_add(&memory->uses, -uses) != uses)
+		return;
+	bytes = memory->bytes;
+	device = memory->device;
+	if (bpf_map_delete_elem(&physical, &id) || !bytes)
+		return;
+	hold_physical(who.instance, who.tgid, device, bytes, -1);
+	ended->bytes += bytes;
+	ended->device = device;
+}
+
+static __always_inline void tell_ended(struct gp_call *call, const struct ended_memory *ended)
+{
+	call->bytes = ended->bytes;
+	if (ended->bytes) {
+		call->device = ended->device;
+		call->flags |= GP_KNOWN_FREE;
+	}
+}
+
+/* The GPU in the properties of the allocation, which need not be the current one. */
+static __always_inline __u32 device_of_prop(const struct gp_call *call)
+{
+	__u32 type = *(const __u32 *)(call->pointee + GP_PROP_LOCATION_TYPE);
+	__u32 id = *(const __u32 *)(call->pointee + GP_PROP_LOCATION_ID);
+
+	if (call->flags & GP_UNREAD_POINTEE || type != GP_LOCATION_DEVICE || id >= GP_NO_DEVICE)
+		return GP_NO_DEVICE;
+	return id;
+}
+
+/* Created, or imported from another process, which is who holds its bytes until it is mapped here. */
+static __always_inline void vmm_create(struct gp_call *call, bool imported)
+{
+	struct gp_physical new = {.since_ns = call->start_ns + call->duration_ns,
+				  .uses = GP_REFERENCE,
+				  .handle = call->out[0],
+				  .instance = call->instance,
+				  .tgid = call->tgid};
+	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	__u64 id = call->id;
+
+	if (call->flags & GP_UNREAD_OUT) {
+		count_loss(GP_LOSS_UNREAD_ALLOCATION);
+		return;
+	}
+	new.bytes = imported ? 0 : call->bytes;
+	new.device = imported ? GP_NO_DEVICE : device_of_prop(call);
+	if (bpf_map_update_elem(&physical, &id, &new, BPF_NOEXIST)) {
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	if (bpf_map_update_elem(&handles, &key, &id, BPF_ANY)) {
+		bpf_map_delete_elem(&physical, &id);
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	call->pointer = call->out[0];
+	call->device = new.device;
+	if (!imported)
+		hold_physical(call->instance, call->tgid, new.device, new.bytes, 1);
+}
+
+/* One more reference to what is mapped at an address: the handle is the one it has, or had. */
+static __always_inline void vmm_retain(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	__u64 *known = bpf_map_lookup_elem(&handles, &key);
+	struct gp_physical *memory;
+	__u64 id;
+
+	if (!known) {
+		struct gp_live_key at = key;
+		struct gp_mapped *mapping;
+
+		if (!argument(call, function->pointer, &at.pointer))
+			return;
+		mapping = bpf_map_lookup_elem(&mapped, &at);
+		if (!mapping)
+			return;
+		id = mapping->physical;
+		bpf_map_update_elem(&handles, &key, &id, BPF_ANY);
+	} else {
+		id = *known;
+	}
+	memory = bpf_map_lookup_elem(&physical, &id);
+	if (memory)
+		__sync_fetch_and_add(&memory->uses, GP_REFERENCE);
+}
+
+/*
+ * A reference goes when the call begins: with the last one the driver may give the handle to another thread
+ * before this call returns.
+ */
+GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_physical *memory;
+	struct gp_live_key key;
+	__u64 *known;
+
+	if (!argument(call, function->pointer, &call->pointer))
+		return;
+	key = handle_key(who(call), call->pointer);
+	known = bpf_map_lookup_elem(&handles, &key);
+	if (!known)
+		return;
+	/* its number, for when the call fails */
+	call->epoch = *known;
+	memory = bpf_map_lookup_elem(&physical, &call->epoch);
+	if (!memory)
+		return;
+	/* the handle goes with its last reference, the memory stays where it is mapped */
+	if ((__u32)__sync_fetch_and_add(&memory->uses, -GP_REFERENCE) == 1)
+		bpf_map_delete_elem(&handles, &key);
+	call->flags |= GP_KNOWN_FREE;
+}
+
+GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
+{
+	struct gp_live_key key = handle_key(who(call), call->pointer);
+	struct gp_physical *memory;
+	__u64 id = call->epoch;
+
+	if (!(call->flags & GP_KNOWN_FREE))
+		return;
+	call->flags &= ~GP_KNOWN_FREE;
+	memory = bpf_map_lookup_elem(&physical, &id);
+	if (!memory)
+		return;
+	if (failed) {
+		__sync_fetch_and_add(&memory->uses, GP_REFERENCE);
+		bpf_map_update_elem(&handles, &key, &id, BPF_NOEXIST);
+	} else if (!memory->uses) {
+		/* nothing uses it; of two that see this, the one that takes it out has ended it */
+		struct ended_memory ended = {.bytes = memory->bytes, .device = memory->device};
+
+		if (bpf_map_delete_elem(&physical, &id))
+			return;
+		if (ended.bytes)
+			hold_physical(call->instance, call->tgid, ended.device, ended.bytes, -1);
+		tell_ended(call, &ended);
+	}
+}
+
+static __always_inline void vmm_map(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_live_key at, key;
+	struct gp_mapped new = {};
+	struct gp_physical *memory;
+	__u64 handle = 0, address = 0, size = 0, *known;
+
+	if (!argument(call, function->kernel, &handle) || !argument(call, function->pointer, &address) ||
+	    !argument(call, function->size_a, &size))
+		return;
+	key = handle_key(who(call), handle);
+	known = bpf_map_lookup_elem(&handles, &key);
+	memory = known ? bpf_map_lookup_elem(&physical, known) : NULL;
+	if (!memory)
+		return;
+	new.physical = *known;
+	new.bytes = size;
+	at = handle_key(who(call), address);
+	if (bpf_map_update_elem(&mapped, &at, &new, BPF_ANY)) {
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&memory->uses, GP_MAPPING);
+	call->bytes = 0;
+	/* what was imported has a size now */
+	if (!memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
+		hold_physical(call->instance, call->tgid, memory->device, size, 1);
+		call->bytes = size;
+		call->device = memory->device;
+	}
+}
+
+struct unmapping {
+	struct gp_process_key who;
+	__u64 from;
+	__u64 to;
+	struct ended_memory ended;
+};
+
+static long unmap_one(__u64 step, struct unmapping *unmapping)
+{
+	struct gp_live_key at = handle_key(unmapping->who, unmapping->from);
+	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
+	__u64 id, bytes;
+
+	if (!mapping)
+		return 1;
+	id = mapping->physical;
+	bytes = mapping->bytes;
+	if (bpf_map_delete_elem(&mapped, &at))
+		return 1;
+	give_up(unmapping->who, id, GP_MAPPING, &unmapping->ended);
+	unmapping->from += bytes;
+	return unmapping->from >= unmapping->to;
+}
+
+/* One call may take away several mappings that lie side by side. */
+static __always_inline void vmm_unmap(struct gp_call *call, const struct gp_function *function)
+{
+	struct unmapping unmapping = {.who = who(call)};
+	__u64 size = 0;
+
+	if (!argument(call, function->pointer, &unmapping.from) || !argument(call, function->size_a, &size))
+		return;
+	unmapping.to = unmapping.from + size;
+	bpf_loop(GP_MOST_UNMAPPED, unmap_one, &unmapping, 0);
+	tell_ended(call, &unmapping.ended);
+}
+
+#endif
