@@ -8,7 +8,7 @@ macro_rules! sources {
 }
 
 sources! {
-    "cuda_types.h", "driver.h", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
+    "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
     "driver_work.c", "faults.c", "faults.h", "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h",
     "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
     "workloads/args.c", "workloads/args_print.h", "workloads/brief.c", "workloads/capture.c", "workloads/constructor.c", "workloads/crash.c",
@@ -27,5 +27,12 @@ pub(crate) const RUNTIME: &[&str] =
     &["faults.c", "runtime_core.c", "runtime_copy.c", "runtime_memory.c", "runtime_work.c"];
 
 /// C files of the driver.
-pub(crate) const DRIVER: &[&str] =
-    &["driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c"];
+pub(crate) const DRIVER: &[&str] = &[
+    "driver_context.c",
+    "driver_device.c",
+    "driver_heap.c",
+    "driver_memory.c",
+    "driver_vmm.c",
+    "driver_work.c",
+    "faults.c",
+];
