@@ -1,4 +1,5 @@
-/* Devices that are visible, contexts, which of them is current on a thread, and what a context's end takes with it. */
+/* Devices that are visible, contexts, which of them is current on a thread, and what a context's end takes
+ * with it. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -16,7 +17,8 @@ static struct context contexts[MAX_CONTEXTS];
 static __thread uint64_t stack[CONTEXT_STACK];
 static __thread unsigned int depth;
 
-/* CUDA_VISIBLE_DEVICES chooses devices and their order; what stands behind a number that there is not is not seen. */
+/* CUDA_VISIBLE_DEVICES chooses devices and their order; what stands behind a number that there is not is not
+ * seen. */
 static struct {
 	pthread_once_t once;
 	int count, physical[DEVICES];
@@ -89,7 +91,8 @@ struct context *context_to_use(int *error)
 	struct context *context;
 
 	if (!depth) {
-		/* a thread that says nothing works on the first device, also where nobody holds its context */
+		/* a thread that says nothing works on the first device, also where nobody holds its context
+		 */
 		*error = device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 		return &contexts[0];
 	}

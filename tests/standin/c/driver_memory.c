@@ -230,8 +230,8 @@ int impl_cuPointerGetAttribute(void *data, int attribute, const void *address)
 }
 
 /* where the other process's memory shows up: the heap's addresses, shifted */
-#define IPC_SHIFT 0x40000000000ULL
-#define IPC_BASE 0x740000000000ULL
+#define IPC_SHIFT 0x80000000000ULL
+#define IPC_BASE 0x780000000000ULL
 
 int impl_cuIpcGetMemHandle(struct cudaIpcMemHandle *handle, const void *address)
 {

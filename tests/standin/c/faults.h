@@ -4,8 +4,8 @@
  *   STANDIN_FAIL=cudaMalloc:2:10,cuMemFree_v2:1:1   function:code:every Nth call returns the code, and does
  * nothing STANDIN_DELAY=cudaMemcpy:100                    function:microseconds spent inside each call
  *
- *   STANDIN_DELAY_AFTER=cuMemFree_v2:100   microseconds between what a call did and its return, where others can
- *                                          meet that before it: frees, and the end of contexts
+ *   STANDIN_DELAY_AFTER=cuMemFree_v2:100   microseconds between what a call did and its return, where others
+ * can meet that before it: frees, and the end of contexts
  *
  * Read once, at the first call. Where none is set a call pays one load and one branch.
  */

@@ -16,7 +16,8 @@ sources! {
     "workloads/hoarder.c",
     "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
     "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c",
-    "workloads/static_runtime.c", "workloads/vmm.c",
+    "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h", "workloads/torture_context.c",
+    "workloads/torture_memory.c", "workloads/torture_print.c", "workloads/torture_vmm.c", "workloads/vmm.c",
 }
 
 /// The table of inner calls.
