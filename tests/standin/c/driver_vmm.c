@@ -6,6 +6,7 @@
 #define GRANULARITY (2ULL << 20)
 #define FIRST_HANDLE 0x4a000001ULL
 #define LOCATION_DEVICE 1
+#define IMPORTED (-1)
 #define RESERVE_BASE 0x760000000000ULL
 
 struct physical {
@@ -33,8 +34,10 @@ static uint64_t next_reserve = RESERVE_BASE;
 void vmm_forget(void)
 {
 	for (unsigned int i = 0; i < vmm.handles_used; i++) {
-		if (vmm.handles[i].references || vmm.handles[i].mappings)
-			heap_give_physical(vmm.handles[i].device, vmm.handles[i].size);
+		struct physical *physical = &vmm.handles[i];
+
+		if ((physical->references || physical->mappings) && physical->device != IMPORTED)
+			heap_give_physical(physical->device, physical->size);
 	}
 	memset(&vmm, 0, sizeof(vmm));
 }
@@ -49,7 +52,7 @@ static struct physical *physical_of(uint64_t handle)
 /* Its number is free for the next as soon as references and mappings are both gone. */
 static void end_if_unused(const struct physical *physical)
 {
-	if (!physical->references && !physical->mappings)
+	if (!physical->references && !physical->mappings && physical->device != IMPORTED)
 		heap_give_physical(physical->device, physical->size);
 }
 
@@ -59,7 +62,7 @@ static int create(uint64_t *handle, size_t size, const struct CUmemAllocationPro
 
 	while (i < MAX_HANDLES && (vmm.handles[i].references || vmm.handles[i].mappings))
 		i++;
-	if (i == MAX_HANDLES || heap_take_physical(device, size))
+	if (i == MAX_HANDLES || (device != IMPORTED && heap_take_physical(device, size)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	vmm.handles[i] = (struct physical){.size = size, .references = 1, .device = device, .prop = *prop};
 	if (i == vmm.handles_used)
@@ -215,32 +218,37 @@ int impl_cuMemRetainAllocationHandle(uint64_t *handle, uint64_t address)
 	return result;
 }
 
-/* A shared handle is the number of the handle itself; an import takes one more reference. */
+/* A shared handle tells how large the memory is, and any process can import it. */
 int impl_cuMemExportToShareableHandle(int *shared, uint64_t handle, int type, unsigned long long flags)
-{
-	(void)type;
-	(void)flags;
-	ENTER(cuMemExportToShareableHandle);
-	if (!physical_of(handle))
-		return CUDA_ERROR_INVALID_VALUE;
-	*shared = (int)(handle - FIRST_HANDLE);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuMemImportFromShareableHandle(uint64_t *handle, uint64_t shared, int type)
 {
 	struct physical *physical;
 
 	(void)type;
-	ENTER(cuMemImportFromShareableHandle);
+	(void)flags;
+	ENTER(cuMemExportToShareableHandle);
 	spin_lock(&driver_lock);
-	physical = physical_of(FIRST_HANDLE + shared);
-	if (physical) {
-		physical->references++;
-		*handle = FIRST_HANDLE + shared;
-	}
+	physical = physical_of(handle);
+	if (physical)
+		*shared = (int)(physical->size / GRANULARITY);
 	spin_unlock(&driver_lock);
 	return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* It has a handle of its own here; the device's memory is the exporter's. */
+int impl_cuMemImportFromShareableHandle(uint64_t *handle, uint64_t shared, int type)
+{
+	const struct CUmemAllocationProp prop = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+	size_t size = (size_t)shared * GRANULARITY;
+	int result;
+
+	(void)type;
+	ENTER(cuMemImportFromShareableHandle);
+	if (!handle || !shared || size > DEVICE_TOTAL_BYTES)
+		return CUDA_ERROR_INVALID_VALUE;
+	spin_lock(&driver_lock);
+	result = create(handle, size, &prop, IMPORTED);
+	spin_unlock(&driver_lock);
+	return result;
 }
 
 int impl_cuMemGetAllocationGranularity(size_t *granularity, const struct CUmemAllocationProp *prop,

@@ -132,7 +132,7 @@ void vmm_step(struct worker *w)
 		unmap(w, object);
 	else if (random_below(w, 4) == 0)
 		retain(w, object);
-	else
+	else if (object->references || random_below(w, 20) == 0)
 		release(w, object);
 	pthread_mutex_unlock(&object->lock);
 }
