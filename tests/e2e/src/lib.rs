@@ -6,6 +6,7 @@
 pub mod arguments;
 pub mod kernel;
 pub mod ledger;
+pub mod memory;
 pub mod metrics;
 pub mod needs;
 pub mod notes;

@@ -1,4 +1,4 @@
-/* One device, its contexts, versions and entry points. */
+/* Devices, versions and entry points. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -6,23 +6,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-
-#define CONTEXT_STACK 16
-
-static __thread uint64_t contexts[CONTEXT_STACK];
-static __thread unsigned int context_depth;
-static int primary_references;
-
-uint64_t context_current(void)
-{
-	return context_depth ? contexts[context_depth - 1] : PRIMARY_CONTEXT;
-}
-
-static void context_push(uint64_t context)
-{
-	if (context_depth < CONTEXT_STACK)
-		contexts[context_depth++] = context;
-}
 
 int standin_generic(const char *function)
 {
@@ -39,31 +22,35 @@ int impl_cuDriverGetVersion(int *version)
 int impl_cuDeviceGetCount(int *count)
 {
 	ENTER(cuDeviceGetCount);
-	*count = 1;
+	*count = device_count();
 	return CUDA_SUCCESS;
 }
 
 int impl_cuDeviceGet(int *device, int ordinal)
 {
 	ENTER(cuDeviceGet);
-	if (ordinal)
+	if (device_physical(ordinal) < 0)
 		return CUDA_ERROR_INVALID_DEVICE;
-	*device = 0;
+	*device = ordinal;
 	return CUDA_SUCCESS;
 }
 
 int impl_cuDeviceGetName(char *name, int length, int device)
 {
 	ENTER(cuDeviceGetName);
-	snprintf(name, (size_t)length, "Stand-in GPU %d", device);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	snprintf(name, (size_t)length, "Stand-in GPU %d", device_physical(device));
 	return CUDA_SUCCESS;
 }
 
 int impl_cuDeviceGetUuid_v2(char *uuid, int device)
 {
 	ENTER(cuDeviceGetUuid_v2);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
 	for (int i = 0; i < 16; i++)
-		uuid[i] = (char)(0x11 * (i % 15 + 1) + device);
+		uuid[i] = (char)(0x11 * (i % 15 + 1) + device_physical(device));
 	return CUDA_SUCCESS;
 }
 
@@ -75,14 +62,17 @@ int impl_cuDeviceGetUuid(char *uuid, int device)
 int impl_cuDeviceGetPCIBusId(char *id, int length, int device)
 {
 	ENTER(cuDeviceGetPCIBusId);
-	snprintf(id, (size_t)length, "00000000:%02X:00.0", device + 1);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	snprintf(id, (size_t)length, "00000000:%02X:00.0", device_physical(device) + 1);
 	return CUDA_SUCCESS;
 }
 
 int impl_cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
-	(void)device;
 	ENTER(cuDeviceTotalMem_v2);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
 	*bytes = DEVICE_TOTAL_BYTES;
 	return CUDA_SUCCESS;
 }
@@ -91,119 +81,9 @@ int impl_cuDeviceTotalMem_v2(size_t *bytes, int device)
 int impl_cuDeviceGetAttribute(int *value, int attribute, int device)
 {
 	ENTER(cuDeviceGetAttribute);
-	if (device)
+	if (device_physical(device) < 0)
 		return CUDA_ERROR_INVALID_DEVICE;
 	*value = attribute == 16 ? 132 : attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 10 ? 32 : 1;
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxGetDevice(int *device)
-{
-	ENTER(cuCtxGetDevice);
-	*device = 0;
-	return CUDA_SUCCESS;
-}
-
-int impl_cuDevicePrimaryCtxRetain(uint64_t *context, int device)
-{
-	ENTER(cuDevicePrimaryCtxRetain);
-	if (device)
-		return CUDA_ERROR_INVALID_DEVICE;
-	__atomic_add_fetch(&primary_references, 1, __ATOMIC_RELAXED);
-	*context = PRIMARY_CONTEXT;
-	return CUDA_SUCCESS;
-}
-
-/* The last release frees what the context owns. */
-int impl_cuDevicePrimaryCtxRelease_v2(int device)
-{
-	int left;
-
-	ENTER(cuDevicePrimaryCtxRelease_v2);
-	if (device)
-		return CUDA_ERROR_INVALID_DEVICE;
-	left = __atomic_sub_fetch(&primary_references, 1, __ATOMIC_RELAXED);
-	if (left < 0) {
-		__atomic_add_fetch(&primary_references, 1, __ATOMIC_RELAXED);
-		return CUDA_ERROR_INVALID_CONTEXT;
-	}
-	if (!left)
-		heap_drop_context(PRIMARY_CONTEXT);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuDevicePrimaryCtxReset_v2(int device)
-{
-	ENTER(cuDevicePrimaryCtxReset_v2);
-	if (device)
-		return CUDA_ERROR_INVALID_DEVICE;
-	heap_drop_context(PRIMARY_CONTEXT);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxCreate_v2(uint64_t *context, unsigned int flags, int device)
-{
-	(void)flags;
-	ENTER(cuCtxCreate_v2);
-	if (device)
-		return CUDA_ERROR_INVALID_DEVICE;
-	*context = (uint64_t)handle_new(HANDLE_CONTEXT);
-	context_push(*context);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxCreate_v4(uint64_t *context, void *params, unsigned int flags, int device)
-{
-	(void)params;
-	(void)flags;
-	ENTER(cuCtxCreate_v4);
-	if (device)
-		return CUDA_ERROR_INVALID_DEVICE;
-	*context = (uint64_t)handle_new(HANDLE_CONTEXT);
-	context_push(*context);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxDestroy_v2(uint64_t context)
-{
-	ENTER(cuCtxDestroy_v2);
-	heap_drop_context(context);
-	if (context_depth && contexts[context_depth - 1] == context)
-		context_depth--;
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxGetCurrent(uint64_t *context)
-{
-	ENTER(cuCtxGetCurrent);
-	*context = context_current();
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxSetCurrent(uint64_t context)
-{
-	ENTER(cuCtxSetCurrent);
-	if (context_depth)
-		context_depth--;
-	if (context)
-		context_push(context);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxPushCurrent_v2(uint64_t context)
-{
-	ENTER(cuCtxPushCurrent_v2);
-	context_push(context);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuCtxPopCurrent_v2(uint64_t *context)
-{
-	ENTER(cuCtxPopCurrent_v2);
-	if (context)
-		*context = context_current();
-	if (context_depth)
-		context_depth--;
 	return CUDA_SUCCESS;
 }
 

@@ -12,16 +12,18 @@
 #define HOST_ARENA (64ULL << 30)
 
 struct block {
-	uint64_t address, context;
+	uint64_t address;
 	size_t size;
 	unsigned char kind, class, live;
+	int device;
 	struct block *next_free, *next_in_bucket;
+	/* among those of its context */
+	struct block *next, **link;
 };
 
 static struct {
-	struct spinlock lock;
 	uint64_t next[HEAP_KINDS];
-	uint64_t live_bytes[HEAP_KINDS];
+	uint64_t device_live[DEVICES];
 	struct block *free[HEAP_KINDS][CLASSES];
 	struct block *buckets[BUCKETS];
 	struct block *spare;
@@ -30,7 +32,7 @@ static struct {
 
 static const uint64_t bases[HEAP_KINDS] = {
     [HEAP_DEVICE] = 0x700000000000, [HEAP_MANAGED] = 0x710000000000, [HEAP_PINNED] = 0x720000000000,
-    [HEAP_POOL] = 0x730000000000,   [HEAP_ARRAY] = 0x740000000000,
+    [HEAP_POOL] = 0x730000000000,   [HEAP_ARRAY] = 0x740000000000,   [HEAP_MIPMAPPED] = 0x750000000000,
 };
 
 void spin_lock(struct spinlock *lock)
@@ -78,7 +80,8 @@ static void open_range(enum heap_kind kind)
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 }
 
-static struct block *new_block(enum heap_kind kind, unsigned int class)
+/* A block of the program's own memory has an address of its own. */
+static struct block *new_block(enum heap_kind kind, unsigned int class, uint64_t address)
 {
 	struct block *block, **bucket;
 
@@ -88,59 +91,117 @@ static struct block *new_block(enum heap_kind kind, unsigned int class)
 			return NULL;
 		heap.spare_count = 1024;
 	}
-	if (!heap.next[kind])
+	if (!address && !heap.next[kind])
 		open_range(kind);
 	block = &heap.spare[--heap.spare_count];
-	block->address = heap.next[kind];
+	block->address = address ? address : heap.next[kind];
 	block->kind = (unsigned char)kind;
 	block->class = (unsigned char)class;
-	heap.next[kind] += 1ULL << (SMALLEST_SHIFT + class);
+	if (!address)
+		heap.next[kind] += 1ULL << (SMALLEST_SHIFT + class);
 	bucket = bucket_of(block->address);
 	block->next_in_bucket = *bucket;
 	*bucket = block;
 	return block;
 }
 
-static uint64_t device_live(void)
+static int is_on_device(enum heap_kind kind)
 {
-	return heap.live_bytes[HEAP_DEVICE] + heap.live_bytes[HEAP_MANAGED] + heap.live_bytes[HEAP_POOL] +
-	       heap.live_bytes[HEAP_ARRAY];
+	return kind != HEAP_PINNED && kind != HEAP_REGISTERED;
+}
+
+static void hold(struct block *block, struct context *context, size_t size)
+{
+	block->size = size;
+	block->device = context->device;
+	block->live = 1;
+	block->next = context->blocks;
+	block->link = &context->blocks;
+	if (block->next)
+		block->next->link = &block->next;
+	context->blocks = block;
+	if (is_on_device(block->kind))
+		heap.device_live[block->device] += size;
+}
+
+static int alloc_in(struct context *context, enum heap_kind kind, size_t size, void **out)
+{
+	unsigned int class = class_of(size);
+	struct block *block = heap.free[kind][class];
+
+	if (is_on_device(kind) && heap.device_live[context->device] + size > DEVICE_TOTAL_BYTES)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (block)
+		heap.free[kind][class] = block->next_free;
+	else
+		block = new_block(kind, class, 0);
+	if (!block)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	hold(block, context, size);
+	*out = (void *)block->address;
+	return CUDA_SUCCESS;
 }
 
 int heap_alloc(enum heap_kind kind, size_t size, void **out)
 {
-	unsigned int class = class_of(size);
-	struct block *block;
+	struct context *context;
+	int error;
 
 	if (!out || !size)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (size > LARGEST)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	spin_lock(&heap.lock);
-	if (kind != HEAP_PINNED && device_live() + size > DEVICE_TOTAL_BYTES) {
-		spin_unlock(&heap.lock);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	spin_lock(&driver_lock);
+	context = context_to_use(&error);
+	if (!error)
+		error = alloc_in(context, kind, size, out);
+	spin_unlock(&driver_lock);
+	return error;
+}
+
+/* The block of a registered address is found again when it is registered again. */
+static struct block *registered_block(uint64_t address)
+{
+	struct block *block = *bucket_of(address);
+
+	while (block && (block->address != address || block->kind != HEAP_REGISTERED))
+		block = block->next_in_bucket;
+	return block ? block : new_block(HEAP_REGISTERED, 0, address);
+}
+
+int heap_register(void *address, size_t size)
+{
+	struct context *context;
+	struct block *block;
+	int error;
+
+	if (!address || !size)
+		return CUDA_ERROR_INVALID_VALUE;
+	spin_lock(&driver_lock);
+	context = context_to_use(&error);
+	if (!error && find(address))
+		error = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	if (!error) {
+		block = registered_block((uint64_t)address);
+		if (block)
+			hold(block, context, size);
+		else
+			error = CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	block = heap.free[kind][class];
-	if (block)
-		heap.free[kind][class] = block->next_free;
-	else
-		block = new_block(kind, class);
-	if (block) {
-		block->size = size;
-		block->context = context_current();
-		block->live = 1;
-		heap.live_bytes[kind] += size;
-		*out = (void *)block->address;
-	}
-	spin_unlock(&heap.lock);
-	return block ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	spin_unlock(&driver_lock);
+	return error;
 }
 
 static void release(struct block *block)
 {
 	block->live = 0;
-	heap.live_bytes[block->kind] -= block->size;
+	*block->link = block->next;
+	if (block->next)
+		block->next->link = block->link;
+	if (is_on_device(block->kind))
+		heap.device_live[block->device] -= block->size;
+	if (block->kind == HEAP_REGISTERED)
+		return;
 	block->next_free = heap.free[block->kind][block->class];
 	heap.free[block->kind][block->class] = block;
 }
@@ -151,13 +212,13 @@ int heap_free(unsigned int kinds, const void *address)
 
 	if (!address)
 		return CUDA_SUCCESS;
-	spin_lock(&heap.lock);
+	spin_lock(&driver_lock);
 	block = find(address);
 	if (block && (kinds & HEAP_BIT(block->kind)))
 		release(block);
 	else
 		block = NULL;
-	spin_unlock(&heap.lock);
+	spin_unlock(&driver_lock);
 	return block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -166,35 +227,45 @@ int heap_kind_of(const void *address, size_t *size)
 	struct block *block;
 	int kind = -1;
 
-	spin_lock(&heap.lock);
+	spin_lock(&driver_lock);
 	block = find(address);
 	if (block) {
 		kind = block->kind;
 		if (size)
 			*size = block->size;
 	}
-	spin_unlock(&heap.lock);
+	spin_unlock(&driver_lock);
 	return kind;
 }
 
-void heap_drop_context(uint64_t context)
+void heap_drop(struct context *context)
 {
-	spin_lock(&heap.lock);
-	for (unsigned int i = 0; i < BUCKETS; i++) {
-		for (struct block *block = heap.buckets[i]; block; block = block->next_in_bucket) {
-			if (block->live && block->context == context)
-				release(block);
-		}
-	}
-	spin_unlock(&heap.lock);
+	while (context->blocks)
+		release(context->blocks);
 }
 
-uint64_t heap_device_live(void)
+int heap_current_device_live(uint64_t *live)
 {
-	uint64_t live;
+	struct context *context;
+	int error;
 
-	spin_lock(&heap.lock);
-	live = device_live();
-	spin_unlock(&heap.lock);
-	return live;
+	spin_lock(&driver_lock);
+	context = context_to_use(&error);
+	if (!error)
+		*live = heap.device_live[context->device];
+	spin_unlock(&driver_lock);
+	return error;
+}
+
+int heap_take_physical(int device, size_t size)
+{
+	if (heap.device_live[device] + size > DEVICE_TOTAL_BYTES)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	heap.device_live[device] += size;
+	return CUDA_SUCCESS;
+}
+
+void heap_give_physical(int device, size_t size)
+{
+	heap.device_live[device] -= size;
 }

@@ -61,21 +61,33 @@ int impl_cuMemAllocFromPoolAsync(void **out, size_t size, void *pool, void *stre
 
 int impl_cuMemFree_v2(const void *address)
 {
+	int result;
+
 	ENTER(cuMemFree_v2);
-	return heap_free(HEAP_BIT(HEAP_DEVICE) | HEAP_BIT(HEAP_MANAGED) | HEAP_BIT(HEAP_POOL), address);
+	result = heap_free(HEAP_BIT(HEAP_DEVICE) | HEAP_BIT(HEAP_MANAGED) | HEAP_BIT(HEAP_POOL), address);
+	LEAVE(cuMemFree_v2);
+	return result;
 }
 
 int impl_cuMemFreeAsync(const void *address, void *stream)
 {
+	int result;
+
 	(void)stream;
 	ENTER(cuMemFreeAsync);
-	return heap_free(HEAP_BIT(HEAP_POOL), address);
+	result = heap_free(HEAP_BIT(HEAP_POOL), address);
+	LEAVE(cuMemFreeAsync);
+	return result;
 }
 
 int impl_cuMemFreeHost(const void *address)
 {
+	int result;
+
 	ENTER(cuMemFreeHost);
-	return heap_free(HEAP_BIT(HEAP_PINNED), address);
+	result = heap_free(HEAP_BIT(HEAP_PINNED), address);
+	LEAVE(cuMemFreeHost);
+	return result;
 }
 
 static size_t element_bytes(unsigned int format, unsigned int channels)
@@ -109,16 +121,78 @@ int impl_cuArray3DCreate_v2(void **out, const struct CUDA_ARRAY3D_DESCRIPTOR *d)
 			  out);
 }
 
+/* Each level is half as large as the one before it, in every direction, and no smaller than one element. */
+int impl_cuMipmappedArrayCreate(void **out, const struct CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)
+{
+	size_t width, height, depth, elements = 0;
+
+	ENTER(cuMipmappedArrayCreate);
+	if (!d || !levels || levels > 32)
+		return CUDA_ERROR_INVALID_VALUE;
+	width = d->Width;
+	height = d->Height ? d->Height : 1;
+	depth = d->Depth ? d->Depth : 1;
+	for (unsigned int level = 0; level < levels; level++) {
+		elements += width * height * depth;
+		width = width > 1 ? width / 2 : 1;
+		height = height > 1 ? height / 2 : 1;
+		depth = depth > 1 ? depth / 2 : 1;
+	}
+	return heap_alloc(HEAP_MIPMAPPED, elements * element_bytes(d->Format, d->NumChannels), out);
+}
+
+static int destroy_array(enum heap_kind kind, const void *array)
+{
+	return array && !heap_free(HEAP_BIT(kind), array) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 int impl_cuArrayDestroy(const void *array)
 {
+	int result;
+
 	ENTER(cuArrayDestroy);
-	return array ? heap_free(HEAP_BIT(HEAP_ARRAY), array) : CUDA_ERROR_INVALID_HANDLE;
+	result = destroy_array(HEAP_ARRAY, array);
+	LEAVE(cuArrayDestroy);
+	return result;
+}
+
+int impl_cuMipmappedArrayDestroy(const void *array)
+{
+	int result;
+
+	ENTER(cuMipmappedArrayDestroy);
+	result = destroy_array(HEAP_MIPMAPPED, array);
+	LEAVE(cuMipmappedArrayDestroy);
+	return result;
+}
+
+int impl_cuMemHostRegister_v2(void *address, size_t size, unsigned int flags)
+{
+	(void)flags;
+	ENTER(cuMemHostRegister_v2);
+	return heap_register(address, size);
+}
+
+int impl_cuMemHostUnregister(const void *address)
+{
+	int result;
+
+	ENTER(cuMemHostUnregister);
+	result = address ? heap_free(HEAP_BIT(HEAP_REGISTERED), address) : CUDA_ERROR_INVALID_VALUE;
+	LEAVE(cuMemHostUnregister);
+	return result ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_SUCCESS;
 }
 
 int impl_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
+	uint64_t live = 0;
+	int result;
+
 	ENTER(cuMemGetInfo_v2);
-	*free_bytes = DEVICE_TOTAL_BYTES - heap_device_live();
+	result = heap_current_device_live(&live);
+	if (result)
+		return result;
+	*free_bytes = DEVICE_TOTAL_BYTES - live;
 	*total_bytes = DEVICE_TOTAL_BYTES;
 	return CUDA_SUCCESS;
 }
@@ -155,7 +229,9 @@ int impl_cuPointerGetAttribute(void *data, int attribute, const void *address)
 	return CUDA_SUCCESS;
 }
 
-#define IPC_SHIFT 0x40000000000ULL
+/* where the other process's memory shows up: the heap's addresses, shifted */
+#define IPC_SHIFT 0x80000000000ULL
+#define IPC_BASE 0x780000000000ULL
 
 int impl_cuIpcGetMemHandle(struct cudaIpcMemHandle *handle, const void *address)
 {
@@ -176,4 +252,10 @@ int impl_cuIpcOpenMemHandle_v2(void **out, struct cudaIpcMemHandle handle, unsig
 	memcpy(&address, &handle, sizeof(address));
 	*out = (void *)(address + IPC_SHIFT);
 	return CUDA_SUCCESS;
+}
+
+int impl_cuIpcCloseMemHandle(const void *address)
+{
+	ENTER(cuIpcCloseMemHandle);
+	return (uint64_t)address >> 40 == IPC_BASE >> 40 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

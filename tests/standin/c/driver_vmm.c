@@ -5,11 +5,14 @@
 #define MAX_MAPPINGS 8192
 #define GRANULARITY (2ULL << 20)
 #define FIRST_HANDLE 0x4a000001ULL
+#define LOCATION_DEVICE 1
+#define IMPORTED (-1)
 #define RESERVE_BASE 0x760000000000ULL
 
 struct physical {
 	size_t size;
 	unsigned int references, mappings;
+	int device;
 	struct CUmemAllocationProp prop;
 };
 
@@ -19,13 +22,25 @@ struct mapping {
 	struct physical *physical;
 };
 
+/* As many rows as were ever in use at once are looked at. */
 static struct {
-	struct spinlock lock;
 	struct physical handles[MAX_HANDLES];
 	struct mapping mappings[MAX_MAPPINGS];
+	unsigned int handles_used, mappings_used;
 } vmm;
 
 static uint64_t next_reserve = RESERVE_BASE;
+
+void vmm_forget(void)
+{
+	for (unsigned int i = 0; i < vmm.handles_used; i++) {
+		struct physical *physical = &vmm.handles[i];
+
+		if ((physical->references || physical->mappings) && physical->device != IMPORTED)
+			heap_give_physical(physical->device, physical->size);
+	}
+	memset(&vmm, 0, sizeof(vmm));
+}
 
 static struct physical *physical_of(uint64_t handle)
 {
@@ -34,28 +49,43 @@ static struct physical *physical_of(uint64_t handle)
 	return index < MAX_HANDLES && vmm.handles[index].references ? &vmm.handles[index] : NULL;
 }
 
+/* Its number is free for the next as soon as references and mappings are both gone. */
+static void end_if_unused(const struct physical *physical)
+{
+	if (!physical->references && !physical->mappings && physical->device != IMPORTED)
+		heap_give_physical(physical->device, physical->size);
+}
+
+static int create(uint64_t *handle, size_t size, const struct CUmemAllocationProp *prop, int device)
+{
+	unsigned int i = 0;
+
+	while (i < MAX_HANDLES && (vmm.handles[i].references || vmm.handles[i].mappings))
+		i++;
+	if (i == MAX_HANDLES || (device != IMPORTED && heap_take_physical(device, size)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	vmm.handles[i] = (struct physical){.size = size, .references = 1, .device = device, .prop = *prop};
+	if (i == vmm.handles_used)
+		vmm.handles_used++;
+	*handle = FIRST_HANDLE + i;
+	return CUDA_SUCCESS;
+}
+
+/* The device is the one in the properties; memory of the host counts as the first one's. */
 int impl_cuMemCreate(uint64_t *handle, size_t size, const struct CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
-	int result = CUDA_ERROR_OUT_OF_MEMORY;
+	int device, result;
 
 	ENTER(cuMemCreate);
 	if (!handle || !prop || !size || size % GRANULARITY || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (size > DEVICE_TOTAL_BYTES)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	spin_lock(&vmm.lock);
-	for (unsigned int i = 0; i < MAX_HANDLES; i++) {
-		struct physical *physical = &vmm.handles[i];
-
-		if (physical->references || physical->mappings)
-			continue;
-		*physical = (struct physical){.size = size, .references = 1, .prop = *prop};
-		*handle = FIRST_HANDLE + i;
-		result = CUDA_SUCCESS;
-		break;
-	}
-	spin_unlock(&vmm.lock);
+	device = prop->location.type == LOCATION_DEVICE ? prop->location.id : 0;
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	spin_lock(&driver_lock);
+	result = create(handle, size, prop, device);
+	spin_unlock(&driver_lock);
 	return result;
 }
 
@@ -64,11 +94,14 @@ int impl_cuMemRelease(uint64_t handle)
 	struct physical *physical;
 
 	ENTER(cuMemRelease);
-	spin_lock(&vmm.lock);
+	spin_lock(&driver_lock);
 	physical = physical_of(handle);
-	if (physical)
+	if (physical) {
 		physical->references--;
-	spin_unlock(&vmm.lock);
+		end_if_unused(physical);
+	}
+	spin_unlock(&driver_lock);
+	LEAVE(cuMemRelease);
 	return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -84,25 +117,60 @@ int impl_cuMemAddressReserve(uint64_t *out, size_t size, size_t alignment, uint6
 	return CUDA_SUCCESS;
 }
 
+static int overlaps(const struct mapping *mapping, uint64_t address, size_t size)
+{
+	return mapping->physical && mapping->address < address + size &&
+	       address < mapping->address + mapping->size;
+}
+
+static int map(uint64_t address, size_t size, struct physical *physical)
+{
+	unsigned int row = vmm.mappings_used;
+
+	for (unsigned int i = 0; i < vmm.mappings_used; i++) {
+		if (overlaps(&vmm.mappings[i], address, size))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (!vmm.mappings[i].physical)
+			row = i;
+	}
+	if (row == MAX_MAPPINGS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (row == vmm.mappings_used)
+		vmm.mappings_used++;
+	vmm.mappings[row] = (struct mapping){address, size, physical};
+	physical->mappings++;
+	return CUDA_SUCCESS;
+}
+
 int impl_cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t handle, unsigned long long flags)
 {
 	struct physical *physical;
 	int result = CUDA_ERROR_INVALID_VALUE;
 
 	ENTER(cuMemMap);
-	spin_lock(&vmm.lock);
+	spin_lock(&driver_lock);
 	physical = physical_of(handle);
-	for (unsigned int i = 0; physical && !offset && !flags && size <= physical->size && i < MAX_MAPPINGS;
-	     i++) {
-		if (vmm.mappings[i].physical)
-			continue;
-		vmm.mappings[i] = (struct mapping){address, size, physical};
-		physical->mappings++;
-		result = CUDA_SUCCESS;
-		break;
-	}
-	spin_unlock(&vmm.lock);
+	if (physical && address && size && !offset && !flags && size <= physical->size)
+		result = map(address, size, physical);
+	spin_unlock(&driver_lock);
 	return result;
+}
+
+/* Whether whole mappings make up the range. */
+static int is_made_of_mappings(uint64_t address, size_t size)
+{
+	size_t covered = 0;
+
+	for (unsigned int i = 0; i < vmm.mappings_used; i++) {
+		const struct mapping *mapping = &vmm.mappings[i];
+
+		if (!overlaps(mapping, address, size))
+			continue;
+		if (mapping->address < address || mapping->address + mapping->size > address + size)
+			return 0;
+		covered += mapping->size;
+	}
+	return size && covered == size;
 }
 
 /* One unmap may span several whole mappings. */
@@ -111,18 +179,21 @@ int impl_cuMemUnmap(uint64_t address, size_t size)
 	int result = CUDA_ERROR_INVALID_VALUE;
 
 	ENTER(cuMemUnmap);
-	spin_lock(&vmm.lock);
-	for (unsigned int i = 0; i < MAX_MAPPINGS; i++) {
-		struct mapping *mapping = &vmm.mappings[i];
+	spin_lock(&driver_lock);
+	if (is_made_of_mappings(address, size)) {
+		for (unsigned int i = 0; i < vmm.mappings_used; i++) {
+			struct mapping *mapping = &vmm.mappings[i];
 
-		if (!mapping->physical || mapping->address < address ||
-		    mapping->address + mapping->size > address + size)
-			continue;
-		mapping->physical->mappings--;
-		mapping->physical = NULL;
+			if (!overlaps(mapping, address, size))
+				continue;
+			mapping->physical->mappings--;
+			end_if_unused(mapping->physical);
+			mapping->physical = NULL;
+		}
 		result = CUDA_SUCCESS;
 	}
-	spin_unlock(&vmm.lock);
+	spin_unlock(&driver_lock);
+	LEAVE(cuMemUnmap);
 	return result;
 }
 
@@ -131,8 +202,8 @@ int impl_cuMemRetainAllocationHandle(uint64_t *handle, uint64_t address)
 	int result = CUDA_ERROR_INVALID_VALUE;
 
 	ENTER(cuMemRetainAllocationHandle);
-	spin_lock(&vmm.lock);
-	for (unsigned int i = 0; i < MAX_MAPPINGS; i++) {
+	spin_lock(&driver_lock);
+	for (unsigned int i = 0; i < vmm.mappings_used; i++) {
 		struct mapping *mapping = &vmm.mappings[i];
 
 		if (!mapping->physical || address < mapping->address ||
@@ -143,36 +214,41 @@ int impl_cuMemRetainAllocationHandle(uint64_t *handle, uint64_t address)
 		result = CUDA_SUCCESS;
 		break;
 	}
-	spin_unlock(&vmm.lock);
+	spin_unlock(&driver_lock);
 	return result;
 }
 
-/* A shared handle is the number of the handle itself; an import takes one more reference. */
+/* A shared handle tells how large the memory is, and any process can import it. */
 int impl_cuMemExportToShareableHandle(int *shared, uint64_t handle, int type, unsigned long long flags)
-{
-	(void)type;
-	(void)flags;
-	ENTER(cuMemExportToShareableHandle);
-	if (!physical_of(handle))
-		return CUDA_ERROR_INVALID_VALUE;
-	*shared = (int)(handle - FIRST_HANDLE);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuMemImportFromShareableHandle(uint64_t *handle, uint64_t shared, int type)
 {
 	struct physical *physical;
 
 	(void)type;
-	ENTER(cuMemImportFromShareableHandle);
-	spin_lock(&vmm.lock);
-	physical = physical_of(FIRST_HANDLE + shared);
-	if (physical) {
-		physical->references++;
-		*handle = FIRST_HANDLE + shared;
-	}
-	spin_unlock(&vmm.lock);
+	(void)flags;
+	ENTER(cuMemExportToShareableHandle);
+	spin_lock(&driver_lock);
+	physical = physical_of(handle);
+	if (physical)
+		*shared = (int)(physical->size / GRANULARITY);
+	spin_unlock(&driver_lock);
 	return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* It has a handle of its own here; the device's memory is the exporter's. */
+int impl_cuMemImportFromShareableHandle(uint64_t *handle, uint64_t shared, int type)
+{
+	const struct CUmemAllocationProp prop = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+	size_t size = (size_t)shared * GRANULARITY;
+	int result;
+
+	(void)type;
+	ENTER(cuMemImportFromShareableHandle);
+	if (!handle || !shared || size > DEVICE_TOTAL_BYTES)
+		return CUDA_ERROR_INVALID_VALUE;
+	spin_lock(&driver_lock);
+	result = create(handle, size, &prop, IMPORTED);
+	spin_unlock(&driver_lock);
+	return result;
 }
 
 int impl_cuMemGetAllocationGranularity(size_t *granularity, const struct CUmemAllocationProp *prop,

@@ -11,7 +11,7 @@
 struct rule {
 	char function[80];
 	int code;
-	unsigned long every, delay_us, calls;
+	unsigned long every, delay_us, after_us, calls;
 };
 
 int faults_state = FAULTS_UNKNOWN;
@@ -31,15 +31,19 @@ static const char *take_name(const char *text, struct rule *rule)
 	return text + length + 1;
 }
 
-static void parse(const char *text, int is_delay)
+enum meaning { FAIL, DELAY, DELAY_AFTER };
+
+static void parse(const char *text, enum meaning meaning)
 {
 	while (text && *text && rule_count < MAX_RULES) {
 		struct rule rule = {.every = 1};
 		const char *rest = take_name(text, &rule);
 		char *end = NULL;
 
-		if (rest && is_delay) {
+		if (rest && meaning == DELAY) {
 			rule.delay_us = strtoul(rest, &end, 10);
+		} else if (rest && meaning == DELAY_AFTER) {
+			rule.after_us = strtoul(rest, &end, 10);
 		} else if (rest) {
 			rule.code = (int)strtol(rest, &end, 10);
 			if (*end == ':')
@@ -55,8 +59,9 @@ static void parse(const char *text, int is_delay)
 
 static void load(void)
 {
-	parse(getenv("STANDIN_FAIL"), 0);
-	parse(getenv("STANDIN_DELAY"), 1);
+	parse(getenv("STANDIN_FAIL"), FAIL);
+	parse(getenv("STANDIN_DELAY"), DELAY);
+	parse(getenv("STANDIN_DELAY_AFTER"), DELAY_AFTER);
 	__atomic_store_n(&faults_state, rule_count ? FAULTS_ON : FAULTS_OFF, __ATOMIC_RELEASE);
 }
 
@@ -98,4 +103,12 @@ int faults_apply(const char *function)
 			code = rule->code;
 	}
 	return code;
+}
+
+void faults_wait_after(const char *function)
+{
+	for (unsigned int i = 0; i < rule_count; i++) {
+		if (rules[i].after_us && !strcmp(rules[i].function, function))
+			wait_us(rules[i].after_us);
+	}
 }

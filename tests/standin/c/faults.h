@@ -4,7 +4,10 @@
  *   STANDIN_FAIL=cudaMalloc:2:10,cuMemFree_v2:1:1   function:code:every Nth call returns the code, and does
  * nothing STANDIN_DELAY=cudaMemcpy:100                    function:microseconds spent inside each call
  *
- * Read once, at the first call. Where neither is set a call pays one load and one branch.
+ *   STANDIN_DELAY_AFTER=cuMemFree_v2:100   microseconds between what a call did and its return, where others
+ * can meet that before it: frees, and the end of contexts
+ *
+ * Read once, at the first call. Where none is set a call pays one load and one branch.
  */
 #ifndef STANDIN_FAULTS_H
 #define STANDIN_FAULTS_H
@@ -21,6 +24,15 @@ int faults_load(void);
 
 /* Waits and returns as the rules say; 0 where the call is to go on. */
 int faults_apply(const char *function);
+
+/* Waits as the rules say. */
+void faults_wait_after(const char *function);
+
+static inline void faults_leave(const char *function)
+{
+	if (UNLIKELY(__atomic_load_n(&faults_state, __ATOMIC_RELAXED) == FAULTS_ON))
+		faults_wait_after(function);
+}
 
 static inline int faults_enter(const char *function)
 {

@@ -66,6 +66,14 @@ static inline int runtime_fallback(void)
 	return inner.fallback(&version);
 }
 
+/*
+ * A program that has chosen a device once has a primary context current on every thread that uses memory: on
+ * each the first such call makes that of the first device current. One that has chosen none leaves it to the
+ * driver.
+ */
+extern int runtime_chooses_devices;
+int runtime_bind(void);
+
 /* The name a host function was registered with, or NULL. */
 const char *runtime_kernel_name(const void *host_function);
 
@@ -74,6 +82,17 @@ const char *runtime_kernel_name(const void *host_function);
 		int fault_ = runtime_enter(#name);                                                           \
 		if (UNLIKELY(fault_))                                                                        \
 			return runtime_done(fault_);                                                         \
+	} while (0)
+
+/* For what needs a context. */
+#define ENTER_BOUND(name)                                                                                    \
+	do {                                                                                                 \
+		ENTER(name);                                                                                 \
+		if (UNLIKELY(__atomic_load_n(&runtime_chooses_devices, __ATOMIC_RELAXED))) {                 \
+			int unbound_ = runtime_bind();                                                       \
+			if (unbound_)                                                                        \
+				return runtime_done(unbound_);                                               \
+		}                                                                                            \
 	} while (0)
 
 #endif

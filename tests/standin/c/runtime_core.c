@@ -11,7 +11,34 @@ struct inner_calls inner;
 int runtime_state = RUNTIME_UNKNOWN;
 __thread int runtime_last_error;
 
+int runtime_chooses_devices;
+
+#define MOST_DEVICES 64
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t primary_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t primary[MOST_DEVICES];
+static int (*retain)(uint64_t *context, int device);
+static __thread int is_bound, bound_device;
+
+/* A child begins anew, as the driver does. */
+static void begin_anew(void)
+{
+	memset(primary, 0, sizeof(primary));
+	runtime_chooses_devices = 0;
+	is_bound = bound_device = 0;
+	pthread_mutex_unlock(&primary_lock);
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&primary_lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&primary_lock);
+}
 
 /* Bare name: found by LD_LIBRARY_PATH, or beside this library by its RUNPATH. */
 static void load_driver(void)
@@ -21,6 +48,8 @@ static void load_driver(void)
 
 	if (driver) {
 		*(void **)&inner.fallback = dlsym(driver, "cuDriverGetVersion");
+		*(void **)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+		pthread_atfork(before_fork, after_fork, begin_anew);
 #define INNER(function, symbol, arguments) *(void **)&inner.function = dlsym(driver, #symbol);
 #define INNER_KIND(function, kind, symbol, arguments)                                                        \
 	*(void **)&inner.function##_##kind = dlsym(driver, #symbol);
@@ -116,15 +145,47 @@ int impl_cudaGetDeviceCount(int *count)
 
 int impl_cudaGetDevice(int *device)
 {
-	ENTER(cudaGetDevice);
+	ENTER_BOUND(cudaGetDevice);
 	return runtime_done(inner.cudaGetDevice(device));
+}
+
+/* Makes the primary context of a device current; the first time it is retained, for as long as the process
+ * runs. */
+static int choose_device(int device)
+{
+	uint64_t context = 0;
+	int result = cudaSuccess;
+
+	if (device < 0 || device >= MOST_DEVICES)
+		return cudaErrorInvalidDevice;
+	pthread_mutex_lock(&primary_lock);
+	if (!primary[device])
+		result = retain(&primary[device], device);
+	context = primary[device];
+	pthread_mutex_unlock(&primary_lock);
+	if (!result)
+		result = inner.cudaSetDevice(context);
+	if (!result) {
+		is_bound = 1;
+		bound_device = device;
+	}
+	return result;
+}
+
+int runtime_bind(void)
+{
+	return is_bound ? cudaSuccess : choose_device(0);
 }
 
 int impl_cudaSetDevice(int device)
 {
+	int result;
+
 	ENTER(cudaSetDevice);
-	runtime_fallback();
-	return runtime_done(device ? cudaErrorInvalidDevice : cudaSuccess);
+	result = choose_device(device);
+	if (!result)
+		__atomic_store_n(&runtime_chooses_devices, 1, __ATOMIC_RELAXED);
+	return runtime_done(result);
 }
 
 int impl_cudaDeviceGetAttribute(int *value, int attribute, int device)
@@ -141,8 +202,8 @@ int impl_cudaDeviceGetPCIBusId(char *id, int length, int device)
 
 int impl_cudaDeviceReset(void)
 {
-	ENTER(cudaDeviceReset);
-	return runtime_done(inner.cudaDeviceReset(0));
+	ENTER_BOUND(cudaDeviceReset);
+	return runtime_done(inner.cudaDeviceReset(bound_device));
 }
 
 /* Only the first two fields that programs print: the name, and the memory's size at byte 288. */
@@ -150,10 +211,10 @@ static int device_properties(void *properties, int device)
 {
 	const size_t total = 80ULL << 30;
 
-	runtime_fallback();
-	if (device)
-		return cudaErrorInvalidDevice;
-	snprintf(properties, 256, "Stand-in GPU %d", device);
+	int result = inner.cudaGetDeviceProperties(properties, 256, device);
+
+	if (result)
+		return result;
 	memcpy((char *)properties + 288, &total, sizeof(total));
 	return cudaSuccess;
 }

@@ -6,13 +6,13 @@
 
 int impl_cudaMalloc(void **out, size_t size)
 {
-	ENTER(cudaMalloc);
+	ENTER_BOUND(cudaMalloc);
 	return runtime_done(inner.cudaMalloc(out, size));
 }
 
 int impl_cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
 {
-	ENTER(cudaMallocPitch);
+	ENTER_BOUND(cudaMallocPitch);
 	return runtime_done(inner.cudaMallocPitch(out, pitch, width, height, PITCH_ELEMENT));
 }
 
@@ -20,7 +20,7 @@ int impl_cudaMalloc3D(struct cudaPitchedPtr *out, struct cudaExtent extent)
 {
 	int result;
 
-	ENTER(cudaMalloc3D);
+	ENTER_BOUND(cudaMalloc3D);
 	result = inner.cudaMalloc3D(&out->ptr, &out->pitch, extent.width, extent.height * extent.depth,
 				    PITCH_ELEMENT);
 	if (!result) {
@@ -32,31 +32,31 @@ int impl_cudaMalloc3D(struct cudaPitchedPtr *out, struct cudaExtent extent)
 
 int impl_cudaMallocManaged(void **out, size_t size, unsigned int flags)
 {
-	ENTER(cudaMallocManaged);
+	ENTER_BOUND(cudaMallocManaged);
 	return runtime_done(inner.cudaMallocManaged(out, size, flags));
 }
 
 int impl_cudaMallocHost(void **out, size_t size)
 {
-	ENTER(cudaMallocHost);
+	ENTER_BOUND(cudaMallocHost);
 	return runtime_done(inner.cudaMallocHost(out, size, 0));
 }
 
 int impl_cudaHostAlloc(void **out, size_t size, unsigned int flags)
 {
-	ENTER(cudaHostAlloc);
+	ENTER_BOUND(cudaHostAlloc);
 	return runtime_done(inner.cudaHostAlloc(out, size, flags));
 }
 
 int impl_cudaMallocAsync(void **out, size_t size, void *stream)
 {
-	ENTER(cudaMallocAsync);
+	ENTER_BOUND(cudaMallocAsync);
 	return runtime_done(inner.cudaMallocAsync(out, size, stream));
 }
 
 int impl_cudaMallocFromPoolAsync(void **out, size_t size, void *pool, void *stream)
 {
-	ENTER(cudaMallocFromPoolAsync);
+	ENTER_BOUND(cudaMallocFromPoolAsync);
 	return runtime_done(inner.cudaMallocFromPoolAsync(out, size, pool, stream));
 }
 
@@ -81,7 +81,7 @@ int impl_cudaMallocArray(void **out, const struct cudaChannelFormatDesc *desc, s
 	struct CUDA_ARRAY_DESCRIPTOR array = {width, height, array_format(desc), array_channels(desc)};
 
 	(void)flags;
-	ENTER(cudaMallocArray);
+	ENTER_BOUND(cudaMallocArray);
 	return runtime_done(inner.cudaMallocArray(out, &array));
 }
 
@@ -92,49 +92,66 @@ int impl_cudaMalloc3DArray(void **out, const struct cudaChannelFormatDesc *desc,
 	    extent.width, extent.height, extent.depth, array_format(desc), array_channels(desc), flags,
 	};
 
-	ENTER(cudaMalloc3DArray);
+	ENTER_BOUND(cudaMalloc3DArray);
 	return runtime_done(inner.cudaMalloc3DArray(out, &array));
+}
+
+int impl_cudaMallocMipmappedArray(void **out, const struct cudaChannelFormatDesc *desc,
+				  struct cudaExtent extent, unsigned int levels, unsigned int flags)
+{
+	struct CUDA_ARRAY3D_DESCRIPTOR array = {
+	    extent.width, extent.height, extent.depth, array_format(desc), array_channels(desc), flags,
+	};
+
+	ENTER_BOUND(cudaMallocMipmappedArray);
+	return runtime_done(inner.cudaMallocMipmappedArray(out, &array, levels));
 }
 
 int impl_cudaFree(void *address)
 {
-	ENTER(cudaFree);
+	ENTER_BOUND(cudaFree);
 	return runtime_done(inner.cudaFree(address));
 }
 
 int impl_cudaFreeHost(void *address)
 {
-	ENTER(cudaFreeHost);
+	ENTER_BOUND(cudaFreeHost);
 	return runtime_done(inner.cudaFreeHost(address));
 }
 
 int impl_cudaFreeAsync(void *address, void *stream)
 {
-	ENTER(cudaFreeAsync);
+	ENTER_BOUND(cudaFreeAsync);
 	return runtime_done(inner.cudaFreeAsync(address, stream));
 }
 
 int impl_cudaFreeArray(void *array)
 {
-	ENTER(cudaFreeArray);
+	ENTER_BOUND(cudaFreeArray);
 	return runtime_done(inner.cudaFreeArray(array));
+}
+
+int impl_cudaFreeMipmappedArray(void *array)
+{
+	ENTER_BOUND(cudaFreeMipmappedArray);
+	return runtime_done(inner.cudaFreeMipmappedArray(array));
 }
 
 int impl_cudaHostRegister(void *address, size_t size, unsigned int flags)
 {
-	ENTER(cudaHostRegister);
+	ENTER_BOUND(cudaHostRegister);
 	return runtime_done(inner.cudaHostRegister(address, size, flags));
 }
 
 int impl_cudaHostUnregister(void *address)
 {
-	ENTER(cudaHostUnregister);
+	ENTER_BOUND(cudaHostUnregister);
 	return runtime_done(inner.cudaHostUnregister(address));
 }
 
 int impl_cudaHostGetDevicePointer(void **device, void *host, unsigned int flags)
 {
-	ENTER(cudaHostGetDevicePointer);
+	ENTER_BOUND(cudaHostGetDevicePointer);
 	return runtime_done(inner.cudaHostGetDevicePointer(device, host, flags));
 }
 
@@ -143,7 +160,7 @@ int impl_cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void 
 {
 	unsigned int type = 0;
 
-	ENTER(cudaPointerGetAttributes);
+	ENTER_BOUND(cudaPointerGetAttributes);
 	inner.cudaPointerGetAttributes(&type, 2, address);
 	out->type = (int)type;
 	out->device = 0;
@@ -154,49 +171,49 @@ int impl_cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void 
 
 int impl_cudaIpcGetMemHandle(struct cudaIpcMemHandle *handle, void *address)
 {
-	ENTER(cudaIpcGetMemHandle);
+	ENTER_BOUND(cudaIpcGetMemHandle);
 	return runtime_done(inner.cudaIpcGetMemHandle(handle, address));
 }
 
 int impl_cudaIpcOpenMemHandle(void **out, struct cudaIpcMemHandle handle, unsigned int flags)
 {
-	ENTER(cudaIpcOpenMemHandle);
+	ENTER_BOUND(cudaIpcOpenMemHandle);
 	return runtime_done(inner.cudaIpcOpenMemHandle(out, handle, flags));
 }
 
 int impl_cudaIpcCloseMemHandle(void *address)
 {
-	ENTER(cudaIpcCloseMemHandle);
+	ENTER_BOUND(cudaIpcCloseMemHandle);
 	return runtime_done(inner.cudaIpcCloseMemHandle(address));
 }
 
 int impl_cudaDeviceGetDefaultMemPool(void **pool, int device)
 {
-	ENTER(cudaDeviceGetDefaultMemPool);
+	ENTER_BOUND(cudaDeviceGetDefaultMemPool);
 	return runtime_done(inner.cudaDeviceGetDefaultMemPool(pool, device));
 }
 
 int impl_cudaDeviceGetMemPool(void **pool, int device)
 {
-	ENTER(cudaDeviceGetMemPool);
+	ENTER_BOUND(cudaDeviceGetMemPool);
 	return runtime_done(inner.cudaDeviceGetMemPool(pool, device));
 }
 
 int impl_cudaMemPoolCreate(void **pool, const void *properties)
 {
-	ENTER(cudaMemPoolCreate);
+	ENTER_BOUND(cudaMemPoolCreate);
 	return runtime_done(inner.cudaMemPoolCreate(pool, properties));
 }
 
 int impl_cudaMemPoolDestroy(void *pool)
 {
-	ENTER(cudaMemPoolDestroy);
+	ENTER_BOUND(cudaMemPoolDestroy);
 	return runtime_done(inner.cudaMemPoolDestroy(pool));
 }
 
 int impl_cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
-	ENTER(cudaMemGetInfo);
+	ENTER_BOUND(cudaMemGetInfo);
 	return runtime_done(inner.cudaMemGetInfo(free_bytes, total_bytes));
 }
 
@@ -204,7 +221,7 @@ int impl_cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 int impl_cudaMemPrefetchAsync(const void *address, size_t count, struct cudaMemLocation location,
 			      unsigned int flags, void *stream)
 {
-	ENTER(cudaMemPrefetchAsync);
+	ENTER_BOUND(cudaMemPrefetchAsync);
 	return runtime_done(inner.cudaMemPrefetchAsync(address, count, location, flags, stream));
 }
 #else
@@ -212,14 +229,14 @@ int impl_cudaMemPrefetchAsync(const void *address, size_t count, int device, voi
 {
 	struct cudaMemLocation location = {device < 0 ? 2 : 1, device < 0 ? 0 : device};
 
-	ENTER(cudaMemPrefetchAsync);
+	ENTER_BOUND(cudaMemPrefetchAsync);
 	return runtime_done(inner.cudaMemPrefetchAsync(address, count, location, 0, stream));
 }
 
 int impl_cudaMemPrefetchAsync_v2(const void *address, size_t count, struct cudaMemLocation location,
 				 unsigned int flags, void *stream)
 {
-	ENTER(cudaMemPrefetchAsync_v2);
+	ENTER_BOUND(cudaMemPrefetchAsync_v2);
 	return runtime_done(inner.cudaMemPrefetchAsync_v2(address, count, location, flags, stream));
 }
 #endif

@@ -112,6 +112,9 @@ impl Builder {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
+        let torture = ["torture", "torture_context", "torture_memory", "torture_print", "torture_vmm"];
+        self.workload("torture", &torture, Link::Both)?;
+        self.workload("rules", &["rules", "torture_print"], Link::Both)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)
     }
@@ -200,6 +203,10 @@ impl Builder {
         self.dir.join(Library::Runtime(self.options.cuda).soname())
     }
 
+    fn driver_path(&self) -> PathBuf {
+        self.dir.join(Library::Driver.soname())
+    }
+
     fn workload(&self, name: &str, sources: &[&str], link: Link) -> Result<(), Error> {
         let mut cc = self.cc();
         cc.args(LINK_FLAGS)
@@ -212,7 +219,8 @@ impl Builder {
             Link::Static => {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
-            Link::Driver => drop(cc.arg(self.dir.join(Library::Driver.soname()))),
+            Link::Driver => drop(cc.arg(self.driver_path())),
+            Link::Both => drop(cc.arg(self.runtime_path()).arg(self.driver_path())),
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
         run(cc, name)
@@ -228,6 +236,8 @@ enum Link {
     Renamed,
     Static,
     Driver,
+    /// The runtime and the driver.
+    Both,
 }
 
 fn run(mut command: Command, target: &str) -> Result<(), Error> {

@@ -8,15 +8,16 @@ macro_rules! sources {
 }
 
 sources! {
-    "cuda_types.h", "driver.h", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
+    "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
     "driver_work.c", "faults.c", "faults.h", "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h",
     "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
     "workloads/args.c", "workloads/args_print.h", "workloads/brief.c", "workloads/capture.c", "workloads/constructor.c", "workloads/crash.c",
     "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_only.c", "workloads/forker.c",
     "workloads/hoarder.c",
     "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
-    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c",
-    "workloads/static_runtime.c", "workloads/vmm.c",
+    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c", "workloads/rules.c",
+    "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h", "workloads/torture_context.c",
+    "workloads/torture_memory.c", "workloads/torture_print.c", "workloads/torture_vmm.c", "workloads/vmm.c",
 }
 
 /// The table of inner calls.
@@ -27,5 +28,12 @@ pub(crate) const RUNTIME: &[&str] =
     &["faults.c", "runtime_core.c", "runtime_copy.c", "runtime_memory.c", "runtime_work.c"];
 
 /// C files of the driver.
-pub(crate) const DRIVER: &[&str] =
-    &["driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c"];
+pub(crate) const DRIVER: &[&str] = &[
+    "driver_context.c",
+    "driver_device.c",
+    "driver_heap.c",
+    "driver_memory.c",
+    "driver_vmm.c",
+    "driver_work.c",
+    "faults.c",
+];

@@ -14,10 +14,18 @@ int cudaMallocAsync(void **devPtr, size_t size, void *hStream);
 int cudaMallocFromPoolAsync(void **ptr, size_t size, void *memPool, void *stream);
 int cudaMallocArray(void **array, const struct cudaChannelFormatDesc *desc, size_t width, size_t height,
 		    unsigned int flags);
+int cudaMalloc3DArray(void **array, const struct cudaChannelFormatDesc *desc, struct cudaExtent extent,
+		      unsigned int flags);
+int cudaMallocMipmappedArray(void **mipmappedArray, const struct cudaChannelFormatDesc *desc,
+			     struct cudaExtent extent, unsigned int numLevels, unsigned int flags);
 int cudaFree(void *devPtr);
 int cudaFreeHost(void *ptr);
 int cudaFreeAsync(void *devPtr, void *hStream);
 int cudaFreeArray(void *array);
+int cudaFreeMipmappedArray(void *mipmappedArray);
+int cudaIpcGetMemHandle(struct cudaIpcMemHandle *handle, void *devPtr);
+int cudaIpcOpenMemHandle(void **devPtr, struct cudaIpcMemHandle handle, unsigned int flags);
+int cudaIpcCloseMemHandle(void *devPtr);
 int cudaHostRegister(void *ptr, size_t size, unsigned int flags);
 int cudaHostUnregister(void *ptr);
 int cudaMemGetInfo(size_t *free, size_t *total);
@@ -81,6 +89,7 @@ int cudaDeviceSynchronize(void);
 int cudaGetDeviceCount(int *count);
 int cudaGetDevice(int *device);
 int cudaSetDevice(int device);
+int cudaDeviceReset(void);
 int cudaDeviceGetAttribute(int *value, int attr, int device);
 int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
@@ -103,10 +112,36 @@ int cuDeviceGet(int *device, int ordinal);
 int cuCtxCreate_v2(void **pctx, unsigned int flags, int dev);
 int cuCtxSynchronize(void);
 int cuCtxDestroy_v2(void *ctx);
+int cuCtxSetCurrent(void *ctx);
+int cuCtxGetCurrent(void **pctx);
+int cuCtxGetDevice(int *device);
+int cuCtxPushCurrent_v2(void *ctx);
+int cuCtxPopCurrent_v2(void **pctx);
+int cuDeviceGetCount(int *count);
+int cuDeviceGetUuid_v2(char *uuid, int dev);
+int cuDevicePrimaryCtxRetain(void **pctx, int dev);
+int cuDevicePrimaryCtxRelease_v2(int dev);
+int cuDevicePrimaryCtxReset_v2(int dev);
 int cuModuleLoadData(void **module, const void *image);
 int cuModuleGetFunction(void **hfunc, void *hmod, const char *name);
 int cuMemAlloc_v2(uint64_t *dptr, size_t bytesize);
+int cuMemAllocPitch_v2(uint64_t *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
+		       unsigned int ElementSizeBytes);
+int cuMemAllocManaged(uint64_t *dptr, size_t bytesize, unsigned int flags);
+int cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags);
+int cuMemAllocHost_v2(void **pp, size_t bytesize);
+int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStream);
 int cuMemFree_v2(uint64_t dptr);
+int cuMemFreeHost(void *p);
+int cuMemFreeAsync(uint64_t dptr, void *hStream);
+int cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags);
+int cuMemHostUnregister(void *p);
+int cuArrayCreate_v2(void **pHandle, const struct CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
+int cuArray3DCreate_v2(void **pHandle, const struct CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray);
+int cuArrayDestroy(void *hArray);
+int cuMipmappedArrayCreate(void **pHandle, const struct CUDA_ARRAY3D_DESCRIPTOR *pMipmappedArrayDesc,
+			   unsigned int numMipmapLevels);
+int cuMipmappedArrayDestroy(void *hMipmappedArray);
 int cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, size_t ByteCount);
 int cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, size_t ByteCount);
 int cuLaunchKernel(void *f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
@@ -121,6 +156,9 @@ int cuMemAddressReserve(uint64_t *ptr, size_t size, size_t alignment, uint64_t a
 int cuMemAddressFree(uint64_t ptr, size_t size);
 int cuMemMap(uint64_t ptr, size_t size, size_t offset, uint64_t handle, unsigned long long flags);
 int cuMemUnmap(uint64_t ptr, size_t size);
+int cuMemExportToShareableHandle(void *shareableHandle, uint64_t handle, int handleType,
+				 unsigned long long flags);
+int cuMemImportFromShareableHandle(uint64_t *handle, void *osHandle, int shHandleType);
 int cuMemGetAllocationGranularity(size_t *granularity, const struct CUmemAllocationProp *prop, int option);
 
 #endif

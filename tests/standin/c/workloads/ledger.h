@@ -33,7 +33,7 @@
 	X(cudaEventSynchronize)                                                                              \
 	X(cudaDeviceSynchronize)                                                                             \
 	X(cudaGetDevice)                                                                                     \
-	X(cudaSetDevice)                                                                                     \
+	X(cudaRuntimeGetVersion)                                                                             \
 	X(cudaGetLastError)
 
 enum function {

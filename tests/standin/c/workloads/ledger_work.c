@@ -254,7 +254,7 @@ static void other(struct worker *w)
 		CALL(w, cudaGetDevice, &device);
 		break;
 	default:
-		CALL(w, cudaSetDevice, 0);
+		CALL(w, cudaRuntimeGetVersion, &device);
 	}
 }
 

@@ -1,0 +1,163 @@
+//! The books that the workloads `torture` and `rules` keep of all memory, against what a daemon says.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use gpuprobe_event::{Api, Class, catalogue};
+use serde_json::Value;
+
+use crate::metrics::{Daemon, Metrics};
+use crate::recording::{counts_of, number, pid_of};
+
+/// A snapshot a second, and a slow machine.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// Bytes that a process holds, by kind.
+pub const LIVE_BYTES: &str = "gpuprobe_memory_live_bytes";
+/// Allocations that it holds, by kind.
+pub const LIVE_ALLOCATIONS: &str = "gpuprobe_memory_live_allocations";
+/// Bytes that it ever allocated.
+pub const ALLOCATED: &str = "gpuprobe_memory_allocated_bytes_total";
+/// Frees of what is not in the table.
+pub const UNKNOWN_FREES: &str = "gpuprobe_memory_unknown_frees_total";
+
+const CALLS: &str = "gpuprobe_calls_total";
+const ERRORS: &str = "gpuprobe_errors_total";
+
+/// Counters of a process, and where the books have the same.
+const COUNTERS: [(&str, &str); 4] = [
+    (ALLOCATED, "allocated_bytes"),
+    ("gpuprobe_memory_freed_bytes_total", "freed_bytes"),
+    ("gpuprobe_memory_ended_bytes_total", "ended_bytes"),
+    ("gpuprobe_memory_ended_allocations_total", "ended"),
+];
+
+/// Counters that must stay 0: a free that was missed, or came twice.
+const NEVER: [&str; 2] = ["gpuprobe_memory_replaced_total", UNKNOWN_FREES];
+
+/// Waits until a daemon says the same as the books; tells every difference when it does not in time. To be called
+/// while nothing moves.
+pub fn assert_equal(daemon: &Daemon, books: &Value) -> Metrics {
+    within(FRESH, daemon, |metrics| differences(metrics, books))
+}
+
+/// As [`assert_equal`], after the process has ended: nothing is held, the counters stay.
+pub fn assert_ended(daemon: &Daemon, limit: Duration, books: &Value) -> Metrics {
+    within(limit, daemon, |metrics| {
+        let mut wrong = Wrong::default();
+        for name in [LIVE_BYTES, LIVE_ALLOCATIONS] {
+            wrong.compare(name, &metrics.by(name, pid_of(books), "kind"), &BTreeMap::new());
+        }
+        counters(metrics, books, &mut wrong);
+        wrong.0
+    })
+}
+
+fn within(limit: Duration, daemon: &Daemon, look: impl Fn(&Metrics) -> Vec<String>) -> Metrics {
+    let start = Instant::now();
+    loop {
+        let metrics = daemon.scrape();
+        let wrong = look(&metrics);
+        if wrong.is_empty() {
+            return metrics;
+        }
+        assert!(start.elapsed() < limit, "not so within {limit:?}:\n{}", wrong.join("\n"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[derive(Default)]
+struct Wrong(Vec<String>);
+
+impl Wrong {
+    fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, got: &T, expected: &T) {
+        if got != expected {
+            self.0.push(format!("{what}: it says {got:?}, the books {expected:?}"));
+        }
+    }
+}
+
+/// Everything in which they differ.
+fn differences(metrics: &Metrics, books: &Value) -> Vec<String> {
+    let mut wrong = Wrong::default();
+    live(metrics, books, &mut wrong);
+    counters(metrics, books, &mut wrong);
+    wrong.0
+}
+
+fn of_kinds(kinds: &Value, field: &str) -> BTreeMap<String, u64> {
+    let kinds = kinds.as_object().unwrap_or_else(|| panic!("no kinds: {kinds}"));
+    kinds.iter().map(|(kind, m)| (kind.clone(), number(&m[field]))).filter(|(_, n)| *n > 0).collect()
+}
+
+fn live(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
+    let pid = pid_of(books);
+    for (name, field) in [(LIVE_BYTES, "live_bytes"), (LIVE_ALLOCATIONS, "live")] {
+        let mut got = metrics.by(name, pid, "kind");
+        // kinds of which nothing is held need not be there
+        got.retain(|_, n| *n > 0);
+        wrong.compare(name, &got, &of_kinds(&books["memory"], field));
+        by_device(metrics, name, books, field, wrong);
+    }
+}
+
+/// Where the metric tells the GPU, also by that.
+fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &mut Wrong) {
+    let pid = pid_of(books).to_string();
+    let mut got: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for (labels, n) in metrics.samples(name).filter(|(l, n)| l.get("pid") == Some(&pid) && *n > 0) {
+        let Some(gpu) = labels.get("gpu") else { return };
+        *got.entry(device_of(gpu)).or_default().entry(labels["kind"].clone()).or_default() += n;
+    }
+    let devices = books["devices"].as_object().unwrap_or_else(|| panic!("no devices: {books}"));
+    let expected = devices.iter().map(|(device, kinds)| (device.clone(), of_kinds(kinds, field)));
+    let expected: BTreeMap<_, _> = expected.filter(|(_, kinds)| !kinds.is_empty()).collect();
+    wrong.compare(&format!("{name} by GPU"), &got, &expected);
+}
+
+/// The number of a stand-in's device by its label: the number itself, or the UUID, whose first byte tells it.
+fn device_of(gpu: &str) -> String {
+    let first = gpu.strip_prefix("GPU-").and_then(|uuid| u8::from_str_radix(uuid.get(..2)?, 16).ok());
+    first.map_or_else(|| gpu.to_owned(), |byte| byte.wrapping_sub(0x11).to_string())
+}
+
+/// Whether every daemon that looks at memory attaches to it.
+fn is_of_memory(function: &str) -> bool {
+    let function = catalogue().lookup(Api::Driver, None, function);
+    function.is_some_and(|f| {
+        matches!(f.class, Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister)
+    })
+}
+
+fn counters(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
+    let pid = pid_of(books);
+    for (name, field) in COUNTERS {
+        wrong.compare(name, &metrics.of(name, pid), &Some(number(&books[field])));
+    }
+    for name in NEVER {
+        wrong.compare(name, &metrics.of(name, pid), &Some(0));
+    }
+    for (name, field) in [(CALLS, "calls"), (ERRORS, "errors")] {
+        let got = metrics.by(name, pid, "function");
+        let seen = metrics.by(CALLS, pid, "function");
+        for (function, n) in counts_of(&books[field]) {
+            if is_of_memory(&function) || seen.contains_key(&function) {
+                wrong.compare(&format!("{name} {function}"), &got.get(&function), &Some(&n));
+            }
+        }
+    }
+    losses(metrics, pid, wrong);
+}
+
+/// A daemon sees the whole host, so some may be about the programs of other tests.
+fn losses(metrics: &Metrics, pid: u32, wrong: &mut Wrong) {
+    let alone = metrics.pids(CALLS) == [pid];
+    for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
+        let cause = labels["cause"].as_str();
+        let about_others =
+            ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
+        if !about_others {
+            wrong.compare(&format!("lost by {cause}"), &lost, &0);
+        }
+    }
+}

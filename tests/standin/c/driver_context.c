@@ -1,0 +1,325 @@
+/* Devices that are visible, contexts, which of them is current on a thread, and what a context's end takes
+ * with it. */
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define CONTEXT_STACK 16
+#define MAX_CONTEXTS 1024
+#define FIRST_CONTEXT 0x560000001000ULL
+#define CONTEXT_STEP 0x1000
+
+struct spinlock driver_lock;
+
+/* The first ones are the devices' primary contexts. */
+static struct context contexts[MAX_CONTEXTS];
+static __thread uint64_t stack[CONTEXT_STACK];
+static __thread unsigned int depth;
+
+/* CUDA_VISIBLE_DEVICES chooses devices and their order; what stands behind a number that there is not is not
+ * seen. */
+static struct {
+	pthread_once_t once;
+	int count, physical[DEVICES];
+} visible = {.once = PTHREAD_ONCE_INIT};
+
+static int is_visible(long number)
+{
+	for (int i = 0; i < visible.count; i++) {
+		if (visible.physical[i] == number)
+			return 1;
+	}
+	return 0;
+}
+
+static void look(void)
+{
+	const char *text = getenv("CUDA_VISIBLE_DEVICES");
+
+	if (!text) {
+		for (visible.count = 0; visible.count < DEVICES; visible.count++)
+			visible.physical[visible.count] = visible.count;
+		return;
+	}
+	while (*text) {
+		char *end;
+		long number = strtol(text, &end, 10);
+
+		if (end == text || number < 0 || number >= DEVICES || is_visible(number))
+			return;
+		visible.physical[visible.count++] = (int)number;
+		if (*end != ',')
+			return;
+		text = end + 1;
+	}
+}
+
+int device_count(void)
+{
+	pthread_once(&visible.once, look);
+	return visible.count;
+}
+
+int device_physical(int device)
+{
+	return device >= 0 && device < device_count() ? visible.physical[device] : -1;
+}
+
+static uint64_t handle_of(const struct context *context)
+{
+	return FIRST_CONTEXT + CONTEXT_STEP * (uint64_t)(context - contexts);
+}
+
+/* NULL where there is none, or no longer. */
+static struct context *find(uint64_t handle)
+{
+	uint64_t index = (handle - FIRST_CONTEXT) / CONTEXT_STEP;
+
+	if (handle < FIRST_CONTEXT || index >= MAX_CONTEXTS || handle_of(&contexts[index]) != handle)
+		return NULL;
+	return contexts[index].references ? &contexts[index] : NULL;
+}
+
+uint64_t context_current(void)
+{
+	return depth ? stack[depth - 1] : 0;
+}
+
+struct context *context_to_use(int *error)
+{
+	struct context *context;
+
+	if (!depth) {
+		/* a thread that says nothing works on the first device, also where nobody holds its context
+		 */
+		*error = device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+		return &contexts[0];
+	}
+	context = find(stack[depth - 1]);
+	*error = context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	return context;
+}
+
+static void push(uint64_t context)
+{
+	if (depth < CONTEXT_STACK)
+		stack[depth++] = context;
+}
+
+/* A fork copies nothing: the child begins as if it had never called the driver. */
+static void before_fork(void)
+{
+	spin_lock(&driver_lock);
+}
+
+static void after_fork(void)
+{
+	spin_unlock(&driver_lock);
+}
+
+static void begin_anew(void)
+{
+	for (unsigned int i = 0; i < MAX_CONTEXTS; i++) {
+		heap_drop(&contexts[i]);
+		contexts[i].references = 0;
+	}
+	vmm_forget();
+	depth = 0;
+	after_fork();
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	for (int i = 0; i < DEVICES; i++)
+		contexts[i].device = i;
+	pthread_atfork(before_fork, after_fork, begin_anew);
+}
+
+int impl_cuCtxGetDevice(int *device)
+{
+	struct context *context;
+	int error;
+
+	ENTER(cuCtxGetDevice);
+	spin_lock(&driver_lock);
+	context = context_to_use(&error);
+	if (!error)
+		*device = context->device;
+	spin_unlock(&driver_lock);
+	return error;
+}
+
+int impl_cuDevicePrimaryCtxRetain(uint64_t *context, int device)
+{
+	ENTER(cuDevicePrimaryCtxRetain);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	spin_lock(&driver_lock);
+	contexts[device].references++;
+	spin_unlock(&driver_lock);
+	*context = handle_of(&contexts[device]);
+	return CUDA_SUCCESS;
+}
+
+/* The last release frees what the context owns. */
+int impl_cuDevicePrimaryCtxRelease_v2(int device)
+{
+	int error = CUDA_SUCCESS;
+
+	ENTER(cuDevicePrimaryCtxRelease_v2);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	spin_lock(&driver_lock);
+	if (!contexts[device].references)
+		error = CUDA_ERROR_INVALID_CONTEXT;
+	else if (!--contexts[device].references)
+		heap_drop(&contexts[device]);
+	spin_unlock(&driver_lock);
+	LEAVE(cuDevicePrimaryCtxRelease_v2);
+	return error;
+}
+
+/* Those who hold the context go on holding it; it is empty. */
+int impl_cuDevicePrimaryCtxReset_v2(int device)
+{
+	ENTER(cuDevicePrimaryCtxReset_v2);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	spin_lock(&driver_lock);
+	heap_drop(&contexts[device]);
+	spin_unlock(&driver_lock);
+	LEAVE(cuDevicePrimaryCtxReset_v2);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+{
+	ENTER(cuDevicePrimaryCtxGetState);
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*flags = 0;
+	*active = contexts[device].references > 0;
+	return CUDA_SUCCESS;
+}
+
+/* The handle of a context that has ended is the first to be given out again. */
+static int create(uint64_t *handle, int device)
+{
+	struct context *context = NULL;
+
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (device_physical(device) < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	spin_lock(&driver_lock);
+	for (unsigned int i = DEVICES; !context && i < MAX_CONTEXTS; i++) {
+		if (!contexts[i].references)
+			context = &contexts[i];
+	}
+	if (context) {
+		context->device = device;
+		context->references = 1;
+		*handle = handle_of(context);
+		push(*handle);
+	}
+	spin_unlock(&driver_lock);
+	return context ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+int impl_cuCtxCreate_v2(uint64_t *context, unsigned int flags, int device)
+{
+	(void)flags;
+	ENTER(cuCtxCreate_v2);
+	return create(context, device);
+}
+
+int impl_cuCtxCreate_v3(uint64_t *context, void *affinity, int count, unsigned int flags, int device)
+{
+	(void)affinity;
+	(void)count;
+	(void)flags;
+	ENTER(cuCtxCreate_v3);
+	return create(context, device);
+}
+
+int impl_cuCtxCreate_v4(uint64_t *context, void *params, unsigned int flags, int device)
+{
+	(void)params;
+	(void)flags;
+	ENTER(cuCtxCreate_v4);
+	return create(context, device);
+}
+
+int impl_cuCtxDestroy_v2(uint64_t handle)
+{
+	struct context *context;
+
+	ENTER(cuCtxDestroy_v2);
+	spin_lock(&driver_lock);
+	context = find(handle);
+	/* a primary context ends by its own functions only */
+	if (context && context < contexts + DEVICES)
+		context = NULL;
+	if (context) {
+		heap_drop(context);
+		context->references = 0;
+	}
+	spin_unlock(&driver_lock);
+	if (!context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (context_current() == handle)
+		depth--;
+	LEAVE(cuCtxDestroy_v2);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuCtxGetCurrent(uint64_t *context)
+{
+	ENTER(cuCtxGetCurrent);
+	*context = context_current();
+	return CUDA_SUCCESS;
+}
+
+static int is_context(uint64_t handle)
+{
+	int found;
+
+	spin_lock(&driver_lock);
+	found = find(handle) != NULL;
+	spin_unlock(&driver_lock);
+	return found;
+}
+
+/* Puts it in the place of the current one; 0 leaves that place empty. */
+int impl_cuCtxSetCurrent(uint64_t context)
+{
+	ENTER(cuCtxSetCurrent);
+	if (context && !is_context(context))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (depth)
+		depth--;
+	if (context)
+		push(context);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuCtxPushCurrent_v2(uint64_t context)
+{
+	ENTER(cuCtxPushCurrent_v2);
+	if (!is_context(context))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	push(context);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuCtxPopCurrent_v2(uint64_t *context)
+{
+	ENTER(cuCtxPopCurrent_v2);
+	if (!depth)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (context)
+		*context = context_current();
+	depth--;
+	return CUDA_SUCCESS;
+}
