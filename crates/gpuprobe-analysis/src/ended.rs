@@ -233,6 +233,7 @@ mod tests {
             freed_bytes: 10,
             unknown_frees: 2,
             replaced: 4,
+            ended_allocations: 0,
             ended_bytes: 0,
             peak_bytes: 0,
         };

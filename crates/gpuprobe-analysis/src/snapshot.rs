@@ -124,7 +124,9 @@ pub struct MemoryCounts {
     pub unknown_frees: u64,
     /// Addresses allocated again while still live: a free was missed.
     pub replaced: u64,
-    /// Bytes that ended with the context they were allocated in.
+    /// Allocations that ended with the context they were made in.
+    pub ended_allocations: u64,
+    /// Their bytes.
     pub ended_bytes: u64,
     /// The most that was live at once.
     pub peak_bytes: u64,
@@ -376,6 +378,7 @@ impl MemoryCounts {
         self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
         self.unknown_frees += more.unknown_frees;
         self.replaced += more.replaced;
+        self.ended_allocations += more.ended_allocations;
         self.ended_bytes = self.ended_bytes.saturating_add(more.ended_bytes);
     }
 }
@@ -394,6 +397,7 @@ fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,
         replaced: memory.replaced,
+        ended_allocations: memory.ended_allocations,
         ended_bytes: memory.ended_bytes,
         peak_bytes: memory.peak_bytes,
     }

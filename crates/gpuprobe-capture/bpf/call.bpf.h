@@ -230,6 +230,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->bytes = size_at_entry(call, function);
 	if (function->op == GP_VMM_RELEASE)
 		begin_release(call, function);
+	else if (ends_contexts(function))
+		mark_ending(call, function, true);
 	if (function->action) {
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;
@@ -354,6 +356,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 		end_release(call, failed);
 	else if (function->op && !failed)
 		after_op(thread, call, function);
+	else if (ends_contexts(function))
+		mark_ending(call, function, false);
 	if (function->flags & GP_COUNT)
 		count_call(call, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

@@ -114,6 +114,48 @@ static __always_inline void release_primary(struct gp_call *call, const struct g
 	end_context(call, address, at_once);
 }
 
+/* The context that a call ends if it succeeds; 0 for none. */
+static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function)), of;
+	__u64 *primary, context = 0;
+	struct gp_context *row;
+
+	if (function->op == GP_CONTEXT_DESTROY) {
+		argument(call, function->pointer, &context);
+		return context;
+	}
+	primary = bpf_map_lookup_elem(&primaries, &key);
+	if (!primary)
+		return 0;
+	context = *primary;
+	if (function->op == GP_PRIMARY_RESET)
+		return context;
+	of = context_key(who(call), context);
+	row = bpf_map_lookup_elem(&contexts, &of);
+	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? context : 0;
+}
+
+/* Notes that a context is about to end, or that it did not. */
+GP_OWN_FRAME void mark_ending(struct gp_call *call, const struct gp_function *function, bool is_ending)
+{
+	struct gp_context_key key = context_key(who(call), ending_context(call, function));
+	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
+
+	if (!row)
+		return;
+	if (is_ending)
+		row->flags |= GP_ENDING;
+	else
+		row->flags &= ~GP_ENDING;
+}
+
+static __always_inline bool ends_contexts(const struct gp_function *function)
+{
+	return function->op == GP_CONTEXT_DESTROY || function->op == GP_PRIMARY_RELEASE ||
+	       function->op == GP_PRIMARY_RESET;
+}
+
 /* What a successful call did to contexts and physical memory. */
 GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const struct gp_function *function)
 {

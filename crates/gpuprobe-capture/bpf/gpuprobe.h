@@ -348,6 +348,8 @@ struct gp_context_key {
 enum gp_context_flags {
 	/* the first reference was seen, so the last will be */
 	GP_COUNTS_REFERENCES = 1,
+	/* a call is about to end it: its addresses may be given out again before that call returns */
+	GP_ENDING = 2,
 };
 
 struct gp_context {

@@ -133,10 +133,12 @@ static __always_inline void end_context(struct gp_call *call, __u64 context, boo
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);
 	__sync_fetch_and_add(&memory->ended_bytes, all);
 	call->bytes = all;
-	if (stays)
+	if (stays) {
 		row->epoch = __sync_fetch_and_add(&gp_next_id, 1);
-	else
+		row->flags &= ~GP_ENDING;
+	} else {
 		bpf_map_delete_elem(&contexts, &key);
+	}
 }
 
 #endif

@@ -156,14 +156,16 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 			       .epoch = call->epoch,
 			       .space = call->space};
 	struct gp_context *row = context_of_epoch(who(call), call->context, call->epoch);
-	long err = row ? bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST) : 0;
 
-	if (!row)
-		return;
-	if (!err)
+	if (!row) {
+		/* it failed because its context ended meanwhile, and the memory with it */
+		__sync_fetch_and_add(&memory->ended_allocations, 1);
+		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
+	} else if (!bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
 		hold_bytes(memory, row, call->space, call->bytes, 1);
-	else if (!bpf_map_lookup_elem(&live, &key))
+	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
+	}
 	/* else the address was given out again after all, and its new owner is in the table */
 }
 
@@ -212,7 +214,12 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 
 		if (!bpf_map_update_elem(&live, &key, &value, BPF_EXIST) && before) {
 			hold_bytes(memory, before, space, bytes, -1);
-			__sync_fetch_and_add(&memory->replaced, 1);
+			if (before->flags & GP_ENDING) {
+				__sync_fetch_and_add(&memory->ended_allocations, 1);
+				__sync_fetch_and_add(&memory->ended_bytes, bytes);
+			} else {
+				__sync_fetch_and_add(&memory->replaced, 1);
+			}
 			call->flags |= GP_REPLACED;
 			call->since_ns = bytes;
 		}

@@ -11,8 +11,10 @@
 #define GP_SPACE_VMM 4
 #define GP_REFERENCE 1ULL
 #define GP_MAPPING (1ULL << 32)
-/* mappings that one call may take away */
-#define GP_MOST_UNMAPPED (1 << 16)
+/* what every GPU hands out and maps physical memory by */
+#define GP_GRANULARITY (2ULL << 20)
+/* steps of that size over an address range: a terabyte */
+#define GP_MOST_MAPPED (1 << 19)
 /* in struct CUmemAllocationProp */
 #define GP_PROP_LOCATION_TYPE 8
 #define GP_PROP_LOCATION_ID 12
@@ -119,6 +121,28 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 		hold_physical(call->instance, call->tgid, new.device, new.bytes, 1);
 }
 
+struct searching {
+	struct gp_process_key who;
+	__u64 address;
+	__u64 from;
+	__u64 found;
+};
+
+/* The mapping that an address lies in, from there downwards. */
+static long find_mapping(__u64 step, struct searching *searching)
+{
+	struct gp_live_key at = handle_key(searching->who, searching->from);
+	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
+
+	if (mapping) {
+		if (searching->address - searching->from < mapping->bytes)
+			searching->found = mapping->physical;
+		return 1;
+	}
+	searching->from -= GP_GRANULARITY;
+	return 0;
+}
+
 /* One more reference to what is mapped at an address: the handle is the one it has, or had. */
 static __always_inline void vmm_retain(struct gp_call *call, const struct gp_function *function)
 {
@@ -127,19 +151,19 @@ static __always_inline void vmm_retain(struct gp_call *call, const struct gp_fun
 	struct gp_physical *memory;
 	__u64 id;
 
-	if (!known) {
-		struct gp_live_key at = key;
-		struct gp_mapped *mapping;
-
-		if (!argument(call, function->pointer, &at.pointer))
-			return;
-		mapping = bpf_map_lookup_elem(&mapped, &at);
-		if (!mapping)
-			return;
-		id = mapping->physical;
-		bpf_map_update_elem(&handles, &key, &id, BPF_ANY);
-	} else {
+	if (known) {
 		id = *known;
+	} else {
+		/* its last handle was released while it was mapped */
+		struct searching searching = {.who = who(call)};
+
+		if (!argument(call, function->pointer, &searching.address))
+			return;
+		searching.from = searching.address & ~(GP_GRANULARITY - 1);
+		bpf_loop(GP_MOST_MAPPED, find_mapping, &searching, 0);
+		id = searching.found;
+		if (!id || bpf_map_update_elem(&handles, &key, &id, BPF_ANY))
+			return;
 	}
 	memory = bpf_map_lookup_elem(&physical, &id);
 	if (memory)
@@ -245,8 +269,10 @@ static long unmap_one(__u64 step, struct unmapping *unmapping)
 	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
 	__u64 id, bytes;
 
-	if (!mapping)
-		return 1;
+	if (!mapping) {
+		unmapping->from += GP_GRANULARITY;
+		return unmapping->from >= unmapping->to;
+	}
 	id = mapping->physical;
 	bytes = mapping->bytes;
 	if (bpf_map_delete_elem(&mapped, &at))
@@ -265,7 +291,7 @@ static __always_inline void vmm_unmap(struct gp_call *call, const struct gp_func
 	if (!argument(call, function->pointer, &unmapping.from) || !argument(call, function->size_a, &size))
 		return;
 	unmapping.to = unmapping.from + size;
-	bpf_loop(GP_MOST_UNMAPPED, unmap_one, &unmapping, 0);
+	bpf_loop(GP_MOST_MAPPED, unmap_one, &unmapping, 0);
 	tell_ended(call, &unmapping.ended);
 }
 

@@ -125,13 +125,20 @@ pub const METRICS: &[Metric] = &[
         ),
         "bytes",
     ),
+    metric(
+        "gpuprobe_memory_ended_allocations",
+        Kind::Counter,
+        PROCESS,
+        "Allocations that ended with the context they were made in.",
+        collect::ended_allocations,
+    ),
     with_unit(
         metric(
             "gpuprobe_memory_ended_bytes",
             Kind::Counter,
             PROCESS,
             "Bytes that ended with the context they were allocated in.",
-            collect::ended_with_context,
+            collect::ended_bytes,
         ),
         "bytes",
     ),

@@ -69,7 +69,11 @@ pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
     each_memory(snapshot, samples, |process| process.memory.peak_bytes);
 }
 
-pub(super) fn ended_with_context(snapshot: &Snapshot, samples: &mut Samples) {
+pub(super) fn ended_allocations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_memory(snapshot, samples, |process| process.memory.ended_allocations);
+}
+
+pub(super) fn ended_bytes(snapshot: &Snapshot, samples: &mut Samples) {
     each_memory(snapshot, samples, |process| process.memory.ended_bytes);
 }
 
