@@ -220,6 +220,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->library = cookie >> 32;
 	call->duration_ns = 0;
 	call->since_ns = 0;
+	call->context = 0;
 	if (gp_config.stacks)
 		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
@@ -231,7 +232,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 	if (function->op == GP_VMM_RELEASE)
 		begin_release(call, function);
 	else if (ends_contexts(function))
-		mark_ending(call, function, true);
+		begin_end(call, function);
 	if (function->action) {
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;
@@ -357,7 +358,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	else if (function->op && !failed)
 		after_op(thread, call, function);
 	else if (ends_contexts(function))
-		mark_ending(call, function, false);
+		cancel_end(call);
 	if (function->flags & GP_COUNT)
 		count_call(call, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

@@ -50,10 +50,12 @@ static __always_inline __u32 device_argument(const struct gp_call *call, const s
 	return (__u32)device < GP_NO_DEVICE ? (__u32)device : GP_NO_DEVICE;
 }
 
-/* A context is on a GPU from its creation on. */
-static __always_inline void know_context(struct gp_call *call, __u64 context, __u32 device)
+/* A new context. One that is known under this address has ended, but the call that ended it has not returned.
+ */
+static __always_inline void create_context(struct gp_call *call, __u64 address, __u32 device)
 {
-	struct gp_context *row = context_of(who(call), context, device);
+	__u64 number = new_context(who(call), address);
+	struct gp_context *row = context_of(who(call), number);
 
 	if (row)
 		row->device = device + 1;
@@ -77,7 +79,7 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 
 	if (call->flags & GP_UNREAD_OUT)
 		return;
-	row = context_of(who(call), context, device);
+	row = context_of(who(call), known_context(who(call), context));
 	if (!row)
 		return;
 	row->device = device + 1;
@@ -90,63 +92,44 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 	__sync_fetch_and_add(&row->references, 1);
 }
 
-/* Ends the primary context of a GPU: at once, or with its last reference. */
-static __always_inline void release_primary(struct gp_call *call, const struct gp_function *function,
-					    bool at_once)
-{
-	struct gp_context_key key = context_key(who(call), device_argument(call, function)), of;
-	__u64 *context = bpf_map_lookup_elem(&primaries, &key);
-	struct gp_context *row;
-	__u64 address;
-
-	if (!context)
-		return;
-	address = *context;
-	of = context_key(who(call), address);
-	row = bpf_map_lookup_elem(&contexts, &of);
-	if (!row)
-		return;
-	if (!at_once) {
-		if (__sync_fetch_and_add(&row->references, -1) != 1 || !(row->flags & GP_COUNTS_REFERENCES))
-			return;
-		bpf_map_delete_elem(&primaries, &key);
-	}
-	end_context(call, address, at_once);
-}
-
 /* The context that a call ends if it succeeds; 0 for none. */
 static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), device_argument(call, function)), of;
-	__u64 *primary, context = 0;
+	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	__u64 *primary, address = 0, number;
 	struct gp_context *row;
 
 	if (function->op == GP_CONTEXT_DESTROY) {
-		argument(call, function->pointer, &context);
-		return context;
+		argument(call, function->pointer, &address);
+		return number_of(who(call), address);
 	}
 	primary = bpf_map_lookup_elem(&primaries, &key);
 	if (!primary)
 		return 0;
-	context = *primary;
+	number = number_of(who(call), *primary);
 	if (function->op == GP_PRIMARY_RESET)
-		return context;
-	of = context_key(who(call), context);
-	row = bpf_map_lookup_elem(&contexts, &of);
-	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? context : 0;
+		return number;
+	row = context_of(who(call), number);
+	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? number : 0;
 }
 
-/* Notes that a context is about to end, or that it did not. */
-GP_OWN_FRAME void mark_ending(struct gp_call *call, const struct gp_function *function, bool is_ending)
+/* A call may end a context: its addresses may be given out again before the call returns. */
+GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), ending_context(call, function));
-	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
+	struct gp_context *row;
 
-	if (!row)
-		return;
-	if (is_ending)
+	call->context = ending_context(call, function);
+	row = context_of(who(call), call->context);
+	if (row)
 		row->flags |= GP_ENDING;
-	else
+}
+
+/* It did not. */
+static __always_inline void cancel_end(struct gp_call *call)
+{
+	struct gp_context *row = context_of(who(call), call->context);
+
+	if (row)
 		row->flags &= ~GP_ENDING;
 }
 
@@ -154,6 +137,49 @@ static __always_inline bool ends_contexts(const struct gp_function *function)
 {
 	return function->op == GP_CONTEXT_DESTROY || function->op == GP_PRIMARY_RELEASE ||
 	       function->op == GP_PRIMARY_RESET;
+}
+
+/* The primary context of a GPU ends with its last reference. */
+static __always_inline void release_primary(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
+	struct gp_context *row;
+
+	if (!primary)
+		return;
+	row = context_of(who(call), number_of(who(call), *primary));
+	if (!row)
+		return;
+	if (__sync_fetch_and_add(&row->references, -1) != 1 || !call->context)
+		return cancel_end(call);
+	bpf_map_delete_elem(&primaries, &key);
+	end_context(call, call->context);
+}
+
+/* Everything in it ends, but it is there again when somebody uses it, and its references stay. */
+static __always_inline void reset_primary(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
+	struct gp_context *row = context_of(who(call), call->context);
+	__u64 references, address;
+	__u32 device, flags;
+
+	if (!primary || !row)
+		return;
+	address = *primary;
+	references = row->references;
+	device = row->device;
+	flags = row->flags;
+	if (!end_context(call, call->context))
+		return;
+	row = context_of(who(call), new_context(who(call), address));
+	if (!row)
+		return;
+	row->references = references;
+	row->device = device;
+	row->flags = flags & ~GP_ENDING;
 }
 
 /* What a successful call did to contexts and physical memory. */
@@ -176,12 +202,13 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 	case GP_CONTEXT_CREATE:
 		if (call->flags & GP_UNREAD_OUT)
 			return;
-		know_context(call, call->out[0], device_argument(call, function));
+		create_context(call, call->out[0], device_argument(call, function));
 		return push_context(thread, call->out[0]);
 	case GP_CONTEXT_DESTROY:
 		if (current_context(thread) == context)
 			pop_context(thread);
-		return end_context(call, context, false);
+		end_context(call, call->context);
+		return;
 	case GP_CONTEXT_SET:
 		return set_context(thread, context);
 	case GP_CONTEXT_PUSH:
@@ -191,9 +218,9 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 	case GP_PRIMARY_RETAIN:
 		return retain_primary(call, function);
 	case GP_PRIMARY_RELEASE:
-		return release_primary(call, function, false);
+		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
-		return release_primary(call, function, true);
+		return reset_primary(call, function);
 	}
 }
 

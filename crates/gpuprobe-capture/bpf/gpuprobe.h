@@ -224,9 +224,9 @@ struct gp_call {
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
 	__u64 stack[GP_STACK_WORDS];
 	__u8 pointee[GP_POINTEE];
-	/* of a free: where what it took was counted */
+	/* the number of the context that what a free took was counted in, or that a call is to end; of a
+	 * release, that of the physical memory */
 	__u64 context;
-	__u64 epoch;
 };
 
 enum gp_name_kind {
@@ -337,10 +337,10 @@ struct gp_memory {
 	__u64 peak_bytes;
 };
 
-/* A context, or a GPU for memory that belongs to none: what is held in it. */
+/* A context by its number, or by its address, or a GPU by its own. */
 struct gp_context_key {
 	__u64 instance;
-	__u64 context;
+	__u64 id;
 	__u32 tgid;
 	__u32 reserved;
 };
@@ -352,9 +352,8 @@ enum gp_context_flags {
 	GP_ENDING = 2,
 };
 
+/* What is held in one context, or on a GPU outside of any. */
 struct gp_context {
-	/* tells it from another one that gets the same address later */
-	__u64 epoch;
 	__u64 references;
 	/* 1 more than the GPU's number; 0 where it is not known */
 	__u32 device;
@@ -390,9 +389,8 @@ struct gp_live_key {
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
-	/* where it is counted */
+	/* the number of the context that it is counted in */
 	__u64 context;
-	__u64 epoch;
 	__u32 space;
 	__u32 reserved;
 };

@@ -33,49 +33,63 @@ static __always_inline struct gp_memory *memory_of(struct gp_process_key key)
 	return memory;
 }
 
-static __always_inline struct gp_context_key context_key(struct gp_process_key who, __u64 context)
+static __always_inline struct gp_context_key context_key(struct gp_process_key who, __u64 id)
 {
-	return (struct gp_context_key){.instance = who.instance, .context = context, .tgid = who.tgid};
+	return (struct gp_context_key){.instance = who.instance, .id = id, .tgid = who.tgid};
 }
 
-/* The row of a context; made where it has none. */
-static __always_inline struct gp_context *context_of(struct gp_process_key who, __u64 context, __u32 device)
+/* What is held in the context of this number; nothing where it has ended. */
+static __always_inline struct gp_context *context_of(struct gp_process_key who, __u64 number)
 {
-	struct gp_context_key key = context_key(who, context);
-	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
+	struct gp_context_key key = context_key(who, number);
 
-	if (!row) {
-		/* too large for the stack */
-		static const struct gp_context none;
+	return bpf_map_lookup_elem(&contexts, &key);
+}
 
-		bpf_map_update_elem(&contexts, &key, &none, BPF_NOEXIST);
-		row = bpf_map_lookup_elem(&contexts, &key);
-		if (!row) {
-			count_loss(GP_LOSS_PROCESSES_FULL);
-			return NULL;
-		}
-		/* of two threads that make it at once, one gives it its epoch */
-		__sync_val_compare_and_swap(&row->epoch, 0, __sync_fetch_and_add(&gp_next_id, 1));
-		if (device != GP_NO_DEVICE)
-			row->device = device + 1;
+/* The number of the context at an address; 0 where none is known. */
+static __always_inline __u64 number_of(struct gp_process_key who, __u64 address)
+{
+	struct gp_context_key key = context_key(who, address);
+	__u64 *number = bpf_map_lookup_elem(&addresses, &key);
+
+	return number ? *number : 0;
+}
+
+/* Gives a number and a row to a context; 0 where there is no room. */
+static __always_inline __u64 new_context(struct gp_process_key who, __u64 address)
+{
+	/* too large for the stack */
+	static const struct gp_context none;
+	__u64 number = __sync_fetch_and_add(&gp_next_id, 1), before, *known;
+	struct gp_context_key row = context_key(who, number), at = context_key(who, address);
+
+	if (bpf_map_update_elem(&contexts, &row, &none, BPF_NOEXIST)) {
+		count_loss(GP_LOSS_PROCESSES_FULL);
+		return 0;
 	}
-	return row;
+	before = number_of(who, address);
+	if (!before && !bpf_map_update_elem(&addresses, &at, &number, BPF_NOEXIST))
+		return number;
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&addresses, &at);
+	if (known && __sync_val_compare_and_swap(known, before, number) == before)
+		return number;
+	bpf_map_delete_elem(&contexts, &row);
+	return known ? *known : 0;
+}
+
+/* The number of the context at an address, which has a row from now on. */
+static __always_inline __u64 known_context(struct gp_process_key who, __u64 address)
+{
+	__u64 number = number_of(who, address);
+
+	return number && context_of(who, number) ? number : new_context(who, address);
 }
 
 /* The GPU that a context is on. */
 static __always_inline __u32 device_of(const struct gp_context *row)
 {
 	return row->device ? row->device - 1 : GP_NO_DEVICE;
-}
-
-/* The row that something was counted in, unless that context has ended since. */
-static __always_inline struct gp_context *context_of_epoch(struct gp_process_key who, __u64 context,
-							   __u64 epoch)
-{
-	struct gp_context_key key = context_key(who, context);
-	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
-
-	return row && row->epoch == epoch ? row : NULL;
 }
 
 static __always_inline void raise_peak(struct gp_memory *memory, __u64 held)
@@ -106,24 +120,31 @@ static __always_inline void hold_bytes(struct gp_memory *memory, struct gp_conte
 	}
 }
 
-/* A context has ended, and with it what was allocated in it. Its row goes, so that what is left in the table
- * of allocations is known to be over. */
-static __always_inline void end_context(struct gp_call *call, __u64 context, bool stays)
+/*
+ * A context has ended, and with it what was allocated in it. Its row goes, so that what is left in the table
+ * of allocations is known to be over. Nobody else may use a context while it is ended, so nothing is added
+ * meanwhile.
+ */
+static __always_inline bool end_context(struct gp_call *call, __u64 number)
 {
-	struct gp_context_key key = context_key(who(call), context);
+	struct gp_context_key key = context_key(who(call), number);
 	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
 	struct gp_memory *memory = memory_of(who(call));
 	__u64 all = 0, allocations = 0;
 
 	if (!row || !memory)
-		return;
+		return false;
 	call->device = device_of(row);
 	for (int space = 0; space < GP_SPACES; space++) {
-		__u64 bytes = __sync_lock_test_and_set(&row->live_bytes[space], 0);
-		__u64 count = __sync_lock_test_and_set(&row->live_allocations[space], 0);
+		call->stack[2 * space] = row->live_allocations[space];
+		call->stack[2 * space + 1] = row->live_bytes[space];
+	}
+	/* once */
+	if (bpf_map_delete_elem(&contexts, &key))
+		return false;
+	for (int space = 0; space < GP_SPACES; space++) {
+		__u64 count = call->stack[2 * space], bytes = call->stack[2 * space + 1];
 
-		call->stack[2 * space] = count;
-		call->stack[2 * space + 1] = bytes;
 		__sync_fetch_and_add(&memory->live_bytes[space], -bytes);
 		__sync_fetch_and_add(&memory->live_allocations[space], -count);
 		all += bytes;
@@ -133,12 +154,7 @@ static __always_inline void end_context(struct gp_call *call, __u64 context, boo
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);
 	__sync_fetch_and_add(&memory->ended_bytes, all);
 	call->bytes = all;
-	if (stays) {
-		row->epoch = __sync_fetch_and_add(&gp_next_id, 1);
-		row->flags &= ~GP_ENDING;
-	} else {
-		bpf_map_delete_elem(&contexts, &key);
-	}
+	return true;
 }
 
 #endif

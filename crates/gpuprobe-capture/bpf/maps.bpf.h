@@ -107,7 +107,10 @@ struct {
 	__type(value, struct gp_live);
 } live SEC(".maps");
 
-/* What is held in each context. */
+/*
+ * What is held in each context, by a number of our own: its address may be given to another one before the
+ * call that ends it has returned.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
@@ -116,7 +119,17 @@ struct {
 	__type(value, struct gp_context);
 } contexts SEC(".maps");
 
-/* The primary context of a GPU: the key's context is the GPU's number. */
+/* The number of the context that an address is. It stays when the context has ended, until there is another.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u64);
+} addresses SEC(".maps");
+
+/* The address of the primary context of a GPU. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */

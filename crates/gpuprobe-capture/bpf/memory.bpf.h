@@ -131,11 +131,10 @@ GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *fun
 	call->since_ns = old->since_ns;
 	call->space = old->space;
 	call->context = old->context;
-	call->epoch = old->epoch;
-	row = context_of_epoch(who(call), call->context, call->epoch);
-	/* of two threads that free the same address at once, one finds it gone; so does who frees what ended
-	 * with its context */
-	if (bpf_map_delete_elem(&live, &key) || !row) {
+	row = context_of(who(call), call->context);
+	/* what goes with its context is not freed by anybody else; of two threads that free the same address
+	 * at once, one finds it gone */
+	if ((row && row->flags & GP_ENDING) || bpf_map_delete_elem(&live, &key) || !row) {
 		call->bytes = 0;
 		return;
 	}
@@ -150,12 +149,9 @@ GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *fun
 static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live back = {.bytes = call->bytes,
-			       .since_ns = call->since_ns,
-			       .context = call->context,
-			       .epoch = call->epoch,
-			       .space = call->space};
-	struct gp_context *row = context_of_epoch(who(call), call->context, call->epoch);
+	struct gp_live back = {
+	    .bytes = call->bytes, .since_ns = call->since_ns, .context = call->context, .space = call->space};
+	struct gp_context *row = context_of(who(call), call->context);
 
 	if (!row) {
 		/* it failed because its context ended meanwhile, and the memory with it */
@@ -192,14 +188,15 @@ GP_OWN_FRAME void end_free(struct gp_call *call, bool failed)
 	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
-static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
+/* The thread's context is told by its address. */
+static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 address)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_context *row = context_of(who(call), context, GP_NO_DEVICE);
+	__u64 number = known_context(who(call), address);
+	struct gp_context *row = context_of(who(call), number);
 	struct gp_live value = {.bytes = call->bytes,
 				.since_ns = call->start_ns + call->duration_ns,
-				.context = context,
-				.epoch = row ? row->epoch : 0,
+				.context = number,
 				.space = call->space};
 	struct gp_live *old = bpf_map_lookup_elem(&live, &key);
 
@@ -208,22 +205,19 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 	call->device = device_of(row);
 	if (old) {
 		/* its free was never seen: what stood here is gone all the same, or went with its context */
-		struct gp_context *before = context_of_epoch(who(call), old->context, old->epoch);
+		struct gp_context *before = context_of(who(call), old->context);
 		__u64 bytes = old->bytes;
 		__u32 space = old->space;
 
-		if (!bpf_map_update_elem(&live, &key, &value, BPF_EXIST) && before) {
+		/* what goes with a context is counted when that has ended */
+		if (before && !(before->flags & GP_ENDING)) {
 			hold_bytes(memory, before, space, bytes, -1);
-			if (before->flags & GP_ENDING) {
-				__sync_fetch_and_add(&memory->ended_allocations, 1);
-				__sync_fetch_and_add(&memory->ended_bytes, bytes);
-			} else {
-				__sync_fetch_and_add(&memory->replaced, 1);
-			}
+			__sync_fetch_and_add(&memory->replaced, 1);
 			call->flags |= GP_REPLACED;
 			call->since_ns = bytes;
 		}
-	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
+	}
+	if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	}

@@ -29,10 +29,12 @@ GP_OWN_FRAME void hold_physical(__u64 instance, __u32 tgid, __u32 device, __u64 
 {
 	struct gp_process_key who = {.instance = instance, .tgid = tgid};
 	struct gp_memory *memory = memory_of(who);
-	struct gp_context *row = context_of(who, GP_OF_DEVICE(device), device);
+	struct gp_context *row = context_of(who, known_context(who, GP_OF_DEVICE(device)));
 
 	if (!memory)
 		return;
+	if (row && device != GP_NO_DEVICE)
+		row->device = device + 1;
 	hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
 	if (sign > 0) {
 		__sync_fetch_and_add(&memory->allocations, 1);
@@ -187,8 +189,8 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 	if (!known)
 		return;
 	/* its number, for when the call fails */
-	call->epoch = *known;
-	memory = bpf_map_lookup_elem(&physical, &call->epoch);
+	call->context = *known;
+	memory = bpf_map_lookup_elem(&physical, &call->context);
 	if (!memory)
 		return;
 	/* the handle goes with its last reference, the memory stays where it is mapped */
@@ -201,7 +203,7 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 {
 	struct gp_live_key key = handle_key(who(call), call->pointer);
 	struct gp_physical *memory;
-	__u64 id = call->epoch;
+	__u64 id = call->context;
 
 	if (!(call->flags & GP_KNOWN_FREE))
 		return;

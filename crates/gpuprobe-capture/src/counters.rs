@@ -129,14 +129,14 @@ pub(crate) fn allocations(
 ) -> Result<Vec<Allocation>, CaptureError> {
     // before the contexts, so that none of these is of one that came after they were read
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
-    let epochs: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
+    let numbers: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
         .into_iter()
-        .map(|(_, row)| (row.epoch, row.device.wrapping_sub(1)))
+        .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
         .collect();
     let mut all = Vec::with_capacity(entries.len());
     let mut over = Vec::new();
     for (key, value) in entries {
-        let Some(device) = epochs.get(&value.epoch) else {
+        let Some(device) = numbers.get(&value.context) else {
             over.extend_from_slice(as_bytes(&key));
             continue;
         };

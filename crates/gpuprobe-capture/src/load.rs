@@ -123,7 +123,9 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "primaries" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?,
+            "contexts" | "addresses" | "primaries" => {
+                map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
+            }
             "counts" => map.set_max_entries(config.count_entries)?,
             "processes" => map.set_max_entries(config.process_entries)?,
             name if name.ends_with(".rodata.config") => {

@@ -329,8 +329,9 @@ impl Capture {
 
     /// Takes out the rows of processes that ended: there is room for others at once.
     pub fn take_rows(&self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
-        counters::remove_of::<gp_context_key>(&self.map("contexts")?, ended)?;
-        counters::remove_of::<gp_context_key>(&self.map("primaries")?, ended)?;
+        for name in ["contexts", "addresses", "primaries"] {
+            counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
+        }
         counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)
     }
 
