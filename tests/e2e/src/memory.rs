@@ -109,6 +109,9 @@ fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &
         let Some(gpu) = labels.get("gpu") else { return };
         *got.entry(device_of(gpu)).or_default().entry(labels["kind"].clone()).or_default() += n;
     }
+    if got.is_empty() {
+        return;
+    }
     let devices = books["devices"].as_object().unwrap_or_else(|| panic!("no devices: {books}"));
     let expected = devices.iter().map(|(device, kinds)| (device.clone(), of_kinds(kinds, field)));
     let expected: BTreeMap<_, _> = expected.filter(|(_, kinds)| !kinds.is_empty()).collect();
@@ -154,8 +157,8 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Wrong) {
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
         let cause = labels["cause"].as_str();
-        let about_others =
-            ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
+        let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
+            || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         if !about_others {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }

@@ -122,7 +122,9 @@ pub fn gpuprobe(args: &[&str]) -> Command {
 
 /// Takes out of the environment what changes stand-ins or where libraries are found.
 fn clean(command: &mut Command) {
-    command.env_remove("STANDIN_FAIL").env_remove("STANDIN_DELAY").env_remove("LD_LIBRARY_PATH");
+    for name in ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "LD_LIBRARY_PATH"] {
+        command.env_remove(name);
+    }
 }
 
 /// Runs a command to its end.

@@ -114,7 +114,8 @@ impl Builder {
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
         let torture = ["torture", "torture_context", "torture_memory", "torture_print", "torture_vmm"];
         self.workload("torture", &torture, Link::Both)?;
-        self.workload("rules", &["rules", "torture_print"], Link::Both)?;
+        let rules = ["rules", "rules_context", "rules_vmm", "torture_print"];
+        self.workload("rules", &rules, Link::Both)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)
     }

@@ -8,6 +8,10 @@
 //! What a call does can be changed by the environment of the program that makes it (`c/faults.h`):
 //! `STANDIN_FAIL=cudaMalloc:2:10` fails every tenth call with 2, before it reaches the driver or has any effect, and
 //! `STANDIN_DELAY=cudaMemcpy:100` makes each call take 100 us longer. Both take lists, of runtime and driver names.
+//! `STANDIN_DELAY_AFTER=cuMemFree_v2:100` makes a free take longer after it has freed, when others can have the address.
+//!
+//! There are four devices, of which `CUDA_VISIBLE_DEVICES` chooses. A thread that has no context current works in the
+//! primary context of the first one. A child begins anew: it has no contexts and no memory.
 //!
 //! | workload | arguments | what it does |
 //! |---|---|---|
@@ -24,7 +28,9 @@
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
+//! | `rules` | `RULE` | one rule of what memory is held, with books after each step |
 //! | `static_runtime` | | the runtime inside the executable |
+//! | `torture` | `--threads N --operations N --seed N --devices N --wait --pauses K --pause-file PATH --without PARTS --delay-after LIST` | all families of memory in random order, by many threads, with books |
 //! | `vmm` | | physical handles, mappings, references |
 //!
 //! All but `demo` print JSON objects, one a line; each source begins with the fields.
@@ -47,7 +53,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 17] = [
+pub const WORKLOADS: [&str; 19] = [
     "args",
     "args_renamed",
     "brief",
@@ -63,6 +69,8 @@ pub const WORKLOADS: [&str; 17] = [
     "ledger_static",
     "longjmp",
     "recursion",
+    "rules",
     "static_runtime",
+    "torture",
     "vmm",
 ];

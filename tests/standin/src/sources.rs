@@ -15,7 +15,8 @@ sources! {
     "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_only.c", "workloads/forker.c",
     "workloads/hoarder.c",
     "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
-    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c", "workloads/rules.c",
+    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c", "workloads/rules.c", "workloads/rules.h",
+    "workloads/rules_context.c", "workloads/rules_vmm.c",
     "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h", "workloads/torture_context.c",
     "workloads/torture_memory.c", "workloads/torture_print.c", "workloads/torture_vmm.c", "workloads/vmm.c",
 }

@@ -93,6 +93,9 @@ fn programs_can_rely_on_the_behaviour_of_both_runtimes() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let built = all(cuda);
         assert_eq!(stdout(&mut command(&compile(&built, "behaviour.c"))), "");
+        let memory = compile(&built, "memory.c");
+        assert_eq!(stdout(&mut command(&memory)), "");
+        assert_eq!(stdout(command(&memory).env("CUDA_VISIBLE_DEVICES", "2,0,9,1")), "");
     }
 }
 

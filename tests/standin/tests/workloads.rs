@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use common::{all, command, json, stdout, sum};
+use gpuprobe_event::catalogue::{Api, Class, catalogue};
 use gpuprobe_standin::{CopyKind, Cuda, WORKLOADS, inner_call, inner_copy_call};
 use serde_json::Value;
 
@@ -69,6 +70,71 @@ fn the_ledger_adds_up() {
         assert_eq!(ledger["failed_allocations"], ledger["errors"]["cudaMalloc"]["2"]);
         assert_eq!(ledger["unknown_frees"], ledger["errors"]["cudaFree"]["1"]);
         check_ledger(ledger);
+    }
+}
+
+/// What the books of a torture or a rule say twice is the same.
+fn check_books(books: &Value) {
+    let fields = ["allocations", "frees", "ended", "live"];
+    let bytes = ["allocated_bytes", "freed_bytes", "ended_bytes", "live_bytes"];
+    let kinds = books["memory"].as_object().unwrap();
+    let devices = books["devices"].as_object().unwrap();
+    for [allocated, freed, ended, live] in [fields, bytes] {
+        for kind in kinds.values().chain([books]) {
+            assert_eq!(
+                number(&kind[allocated]),
+                number(&kind[freed]) + number(&kind[ended]) + number(&kind[live]),
+                "{kind}"
+            );
+        }
+        for field in [allocated, freed, ended, live] {
+            assert_eq!(kinds.values().map(|k| number(&k[field])).sum::<u64>(), number(&books[field]));
+            for (kind, sums) in kinds {
+                let of_devices: u64 = devices.values().map(|d| number(&d[kind.as_str()][field])).sum();
+                assert_eq!(of_devices, number(&sums[field]), "{kind} {field}");
+            }
+        }
+    }
+}
+
+/// How often functions of these classes failed, by the books.
+fn failed(books: &Value, classes: &[Class]) -> u64 {
+    let of_class = |name: &str| classes.contains(&catalogue().lookup(Api::Driver, None, name).unwrap().class);
+    books["errors"].as_object().unwrap().iter().filter(|(f, _)| of_class(f)).map(|(_, n)| number(n)).sum()
+}
+
+/// The program itself compares its books with what the driver has free, at every pause.
+#[test]
+fn the_books_of_the_torture_add_up() {
+    let built = all(Cuda::Cuda12);
+    for (seed, more) in [
+        ("1", [].as_slice()),
+        ("2", &["--threads", "3", "--devices", "1"]),
+        ("3", &["--without", "faults,contexts"]),
+        ("4", &["--delay-after", "cuMemFree_v2:20,cuCtxDestroy_v2:200,cuMemRelease:20", "--devices", "3"]),
+    ] {
+        let arguments = ["--operations", "60000", "--pauses", "4", "--seed", seed];
+        let printed = json(command(&built.workload("torture")).args(arguments).args(more));
+        assert_eq!(printed.len(), 6, "four pauses, a child, and the end");
+        printed.iter().for_each(check_books);
+        let last = &printed[5];
+        let allocations = [Class::Alloc, Class::HostRegister];
+        assert_eq!(failed(last, &allocations), number(&last["failed_allocations"]), "{seed}");
+        let frees = [Class::Free, Class::HostUnregister];
+        assert_eq!(failed(last, &frees), number(&last["failed_frees"]), "{seed}");
+    }
+}
+
+#[test]
+fn the_books_of_every_rule_add_up() {
+    let built = all(Cuda::Cuda12);
+    let rules = json(&mut command(&built.workload("rules"))).remove(0);
+    let rules = rules["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), 14);
+    for rule in rules {
+        let printed = json(command(&built.workload("rules")).arg(rule.as_str().unwrap()));
+        assert!(!printed.is_empty(), "{rule}");
+        printed.iter().for_each(check_books);
     }
 }
 
@@ -178,7 +244,6 @@ fn crash_is_killed_inside_a_call() {
 
 #[test]
 fn args_shows_many_functions_with_their_names_in_the_catalogue() {
-    use gpuprobe_event::catalogue::{Api, catalogue};
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let printed = json(&mut command(&all(cuda).workload("args")));
         assert!(printed.len() >= 45, "{}", printed.len());

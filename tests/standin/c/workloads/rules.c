@@ -1,6 +1,7 @@
 /*
- * rules RULE: one rule of what memory is held, alone, so that a test tells which one broke. After each step
- * it prints a ledger as the workload `torture` does, and waits for a line on stdin.
+ * rules [RULE]: one rule of what memory is held, alone, so that a test tells which one broke. After each step
+ * it prints a ledger as the workload `torture` does, and waits for a line on stdin. Without one it
+ * prints {"rules":[...]}.
  *
  *   reuse     an address is allocated by another thread before its free has returned
  *   cross     one thread allocates, another frees
@@ -16,17 +17,13 @@
  *   exec      another program in the same process holds nothing of the first one's
  *   fork      a child holds nothing of its parent's
  */
-#include "torture.h"
+#include "rules.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define MIB ((size_t)1 << 20)
-#define ROUNDS 20
-#define TRIES 200
 
 struct options options = {.threads = 1, .devices = DEVICES - 1};
 static struct books books;
@@ -40,14 +37,14 @@ void must(int condition, const char *what)
 	exit(1);
 }
 
-static void sleep_ms(long ms)
+void sleep_ms(long ms)
 {
 	const struct timespec time = {0, ms * 1000000};
 
 	nanosleep(&time, NULL);
 }
 
-static void show(void)
+void show(void)
 {
 	int c;
 
@@ -57,13 +54,13 @@ static void show(void)
 	while (c != '\n' && c != EOF);
 }
 
-static void allocated(enum kind kind, int device, size_t size)
+void allocated(enum kind kind, int device, size_t size)
 {
 	books.sums[kind][device].allocations++;
 	books.sums[kind][device].allocated_bytes += size;
 }
 
-static void freed(enum kind kind, int device, size_t size)
+void freed(enum kind kind, int device, size_t size)
 {
 	books.sums[kind][device].frees++;
 	books.sums[kind][device].freed_bytes += size;
@@ -75,18 +72,12 @@ static void ended(enum kind kind, int device, size_t size)
 	books.sums[kind][device].ended_bytes += size;
 }
 
-/* One of each family, in the current context. */
-struct set {
-	void *device, *pitched, *managed, *pinned, *pool, *array, *mipmapped;
-	size_t pitched_size;
-};
+static const size_t sizes[FAMILIES] = {
+    SET_DEVICE_BYTES, 0, 2000, 3000, 4000, 7 * 5 * 2, (8 * 8 + 4 * 4 + 2 * 2 + 1) * 2};
+static const enum kind kinds[FAMILIES] = {KIND_DEVICE, KIND_DEVICE, KIND_MANAGED, KIND_PINNED,
+					  KIND_POOL,   KIND_ARRAY,  KIND_ARRAY};
 
-static const size_t sizes[] = {1000, 0, 2000, 3000, 4000, 7 * 5 * 2, (8 * 8 + 4 * 4 + 2 * 2 + 1) * 2};
-static const enum kind kinds[] = {KIND_DEVICE, KIND_DEVICE, KIND_MANAGED, KIND_PINNED,
-				  KIND_POOL,   KIND_ARRAY,  KIND_ARRAY};
-#define FAMILIES (sizeof(kinds) / sizeof(kinds[0]))
-
-static struct set allocate_set(int device)
+struct set allocate_set(int device)
 {
 	struct cudaChannelFormatDesc bytes = {8, 8, 0, 0, 1};
 	struct set set = {0};
@@ -107,14 +98,20 @@ static struct set allocate_set(int device)
 	return set;
 }
 
-static void end_set(const struct set *set, int device)
+void set_freed(const struct set *set, int device)
+{
+	for (unsigned int i = 0; i < FAMILIES; i++)
+		freed(kinds[i], device, sizes[i] ? sizes[i] : set->pitched_size);
+}
+
+void set_ended(const struct set *set, int device)
 {
 	for (unsigned int i = 0; i < FAMILIES; i++)
 		ended(kinds[i], device, sizes[i] ? sizes[i] : set->pitched_size);
 }
 
 /* Of what is gone already, all frees fail. */
-static int free_set(const struct set *set)
+int free_set(const struct set *set)
 {
 	int failed = 0;
 
@@ -129,35 +126,38 @@ static int free_set(const struct set *set)
 	return failed;
 }
 
-static struct {
-	uint64_t address;
-	int begun, returned;
-} freeing;
+struct slow_call slow;
+
+pthread_t start_slow(void *(*run)(void *), uint64_t argument)
+{
+	pthread_t thread;
+
+	slow = (struct slow_call){.argument = argument};
+	must(!pthread_create(&thread, NULL, run, NULL), "a thread");
+	while (!__atomic_load_n(&slow.begun, __ATOMIC_ACQUIRE))
+		;
+	sleep_ms(3);
+	return thread;
+}
 
 static void *free_slowly(void *unused)
 {
 	(void)unused;
-	__atomic_store_n(&freeing.begun, 1, __ATOMIC_RELEASE);
-	must(!cuMemFree_v2(freeing.address), "it is freed");
-	__atomic_store_n(&freeing.returned, 1, __ATOMIC_RELEASE);
+	__atomic_store_n(&slow.begun, 1, __ATOMIC_RELEASE);
+	must(!cuMemFree_v2(slow.argument), "it is freed");
+	__atomic_store_n(&slow.returned, 1, __ATOMIC_RELEASE);
 	return NULL;
 }
 
 /* Returns whether the address was another's before its free had returned. */
 static int reuse_once(uint64_t *held, size_t from, size_t to)
 {
-	pthread_t thread;
+	pthread_t thread = start_slow(free_slowly, *held);
 	uint64_t again = 0;
 	int overlaps;
 
-	freeing.address = *held;
-	freeing.begun = freeing.returned = 0;
-	must(!pthread_create(&thread, NULL, free_slowly, NULL), "a thread");
-	while (!__atomic_load_n(&freeing.begun, __ATOMIC_ACQUIRE))
-		;
-	sleep_ms(3);
 	must(!cuMemAlloc_v2(&again, to), "it is allocated");
-	overlaps = again == *held && !__atomic_load_n(&freeing.returned, __ATOMIC_ACQUIRE);
+	overlaps = again == *held && !__atomic_load_n(&slow.returned, __ATOMIC_ACQUIRE);
 	pthread_join(thread, NULL);
 	freed(KIND_DEVICE, 0, from);
 	allocated(KIND_DEVICE, 0, to);
@@ -199,189 +199,11 @@ static void cross(void)
 	show();
 	must(!pthread_create(&thread, NULL, free_all, &first), "a thread");
 	pthread_join(thread, NULL);
-	for (unsigned int i = 0; i < FAMILIES; i++)
-		freed(kinds[i], 0, sizes[i] ? sizes[i] : first.pitched_size);
+	set_freed(&first, 0);
 	show();
 	must(!free_set(&second), "and one's own");
-	for (unsigned int i = 0; i < FAMILIES; i++)
-		freed(kinds[i], 0, sizes[i] ? sizes[i] : second.pitched_size);
+	set_freed(&second, 0);
 	show();
-}
-
-static uint64_t create_on(int device, size_t size)
-{
-	struct CUmemAllocationProp prop = {.type = 1, .location = {1, device}};
-	uint64_t handle = 0;
-
-	must(!cuMemCreate(&handle, size, &prop, 0), "physical memory");
-	allocated(KIND_VMM, device, size);
-	return handle;
-}
-
-static uint64_t reserve(size_t size)
-{
-	uint64_t base = 0;
-
-	must(!cuMemAddressReserve(&base, size, 0, 0, 0), "addresses");
-	return base;
-}
-
-static void unmap(void)
-{
-	uint64_t base = reserve(32 * MIB), handles[3];
-	size_t at = 0;
-
-	for (size_t i = 0; i < 3; i++) {
-		handles[i] = create_on(0, 2 * (i + 1) * MIB);
-		must(!cuMemMap(base + at, 2 * (i + 1) * MIB, 0, handles[i], 0), "it is mapped");
-		must(!cuMemRelease(handles[i]), "its reference goes");
-		at += 2 * (i + 1) * MIB;
-	}
-	show();
-	must(cuMemUnmap(base, 7 * MIB), "half a mapping cannot be unmapped");
-	show();
-	must(!cuMemUnmap(base, 6 * MIB), "two mappings go at once");
-	freed(KIND_VMM, 0, 2 * MIB);
-	freed(KIND_VMM, 0, 4 * MIB);
-	show();
-	must(!cuMemUnmap(base + 6 * MIB, 6 * MIB), "and the third");
-	freed(KIND_VMM, 0, 6 * MIB);
-	show();
-}
-
-static void retain(void)
-{
-	uint64_t base = reserve(32 * MIB), first = create_on(0, 4 * MIB), second, again = 0;
-
-	must(!cuMemMap(base, 4 * MIB, 0, first, 0) && !cuMemMap(base + 4 * MIB, 4 * MIB, 0, first, 0),
-	     "mapped");
-	must(!cuMemRelease(first), "its first reference goes");
-	must(!cuMemUnmap(base, 4 * MIB), "one mapping goes");
-	show();
-	must(!cuMemRetainAllocationHandle(&again, base + 5 * MIB), "a reference from what is mapped");
-	must(!cuMemUnmap(base + 4 * MIB, 4 * MIB), "the last mapping goes");
-	show();
-	must(!cuMemRelease(again), "the last reference goes");
-	freed(KIND_VMM, 0, 4 * MIB);
-	show();
-	second = create_on(0, 6 * MIB);
-	must(second == first, "its number is the next one's");
-	must(cuMemRelease(second + 1), "a number that is nobody's");
-	show();
-}
-
-static void import(void)
-{
-	uint64_t base = reserve(8 * MIB), own = create_on(0, 4 * MIB), imported = 0;
-	long shared = 0;
-
-	must(!cuMemExportToShareableHandle(&shared, own, 1, 0), "it is exported");
-	must(!cuMemImportFromShareableHandle(&imported, (void *)shared, 1), "it is imported");
-	show();
-	must(!cuMemMap(base, 4 * MIB, 0, imported, 0), "it is mapped");
-	allocated(KIND_VMM, 0, 4 * MIB);
-	show();
-	must(!cuMemUnmap(base, 4 * MIB), "it has a reference");
-	show();
-	must(!cuMemRelease(imported), "it had a reference");
-	freed(KIND_VMM, 0, 4 * MIB);
-	show();
-}
-
-/* On a device that the runtime has nothing to do with. */
-static void primary(void)
-{
-	void *context = NULL, *same = NULL;
-	struct set set;
-
-	must(!cuDevicePrimaryCtxRetain(&context, 2) && !cuDevicePrimaryCtxRetain(&same, 2), "two references");
-	must(context == same && !cuCtxPushCurrent_v2(context), "it is current");
-	set = allocate_set(2);
-	must(!cuDevicePrimaryCtxRelease_v2(2), "not the last");
-	show();
-	must(!cuDevicePrimaryCtxRelease_v2(2), "the last");
-	end_set(&set, 2);
-	show();
-	must(!cuCtxPopCurrent_v2(NULL), "it is not current");
-	must(free_set(&set) == FAMILIES, "what has ended cannot be freed");
-	must(cuDevicePrimaryCtxRelease_v2(2), "it is released");
-	show();
-}
-
-static void reset(void)
-{
-	struct set first = allocate_set(0), other;
-
-	must(!cudaSetDevice(1), "another device");
-	other = allocate_set(1);
-	show();
-	must(!cudaSetDevice(0) && !cudaDeviceReset(), "it is reset");
-	end_set(&first, 0);
-	show();
-	allocate_set(0);
-	must(!free_set(&other), "the other device has its memory");
-	for (unsigned int i = 0; i < FAMILIES; i++)
-		freed(kinds[i], 1, sizes[i] ? sizes[i] : other.pitched_size);
-	show();
-}
-
-static void context(void)
-{
-	void *first = NULL, *second = NULL;
-	struct set set, outside = allocate_set(0);
-
-	must(!cuCtxCreate_v2(&first, 0, 1), "a context");
-	set = allocate_set(1);
-	show();
-	must(!cuCtxDestroy_v2(first), "it is destroyed");
-	end_set(&set, 1);
-	show();
-	must(!cuCtxCreate_v2(&second, 0, 2) && first == second, "another one has its handle");
-	set = allocate_set(2);
-	must(cuCtxDestroy_v2((char *)first + 1), "no context");
-	show();
-	must(!cuCtxPopCurrent_v2(NULL) && !cuCtxDestroy_v2(second), "it need not be current");
-	end_set(&set, 2);
-	must(!cudaFree(outside.device), "the first device is as it was");
-	freed(KIND_DEVICE, 0, sizes[0]);
-	show();
-}
-
-static void *destroy_slowly(void *context)
-{
-	__atomic_store_n(&freeing.begun, 1, __ATOMIC_RELEASE);
-	must(!cuCtxDestroy_v2(context), "it is destroyed");
-	__atomic_store_n(&freeing.returned, 1, __ATOMIC_RELEASE);
-	return NULL;
-}
-
-static void hurry(void)
-{
-	for (int i = 0, overlaps = 0; overlaps < ROUNDS; i++) {
-		void *first = NULL, *second = NULL;
-		struct set set, next;
-		pthread_t thread;
-
-		must(i < TRIES, "handles are given out again before the end has returned");
-		must(!cuCtxCreate_v2(&first, 0, 1), "a context");
-		set = allocate_set(1);
-		must(!cuCtxPopCurrent_v2(NULL), "it is not current here");
-		freeing.begun = freeing.returned = 0;
-		must(!pthread_create(&thread, NULL, destroy_slowly, first), "a thread");
-		while (!__atomic_load_n(&freeing.begun, __ATOMIC_ACQUIRE))
-			;
-		sleep_ms(3);
-		must(!cuCtxCreate_v2(&second, 0, 2), "another one");
-		next = allocate_set(2);
-		overlaps += second == first && next.device == set.device &&
-			    !__atomic_load_n(&freeing.returned, __ATOMIC_ACQUIRE);
-		pthread_join(thread, NULL);
-		end_set(&set, 1);
-		if (overlaps == ROUNDS)
-			return show();
-		must(!cuCtxDestroy_v2(second), "and on");
-		end_set(&next, 2);
-	}
 }
 
 static void devices(void)
@@ -470,13 +292,13 @@ static const struct {
 } rules[] = {
     {"reuse", "cuMemFree_v2:20000", reuse},
     {"cross", NULL, cross},
-    {"unmap", NULL, unmap},
-    {"retain", NULL, retain},
-    {"import", NULL, import},
-    {"primary", NULL, primary},
-    {"reset", NULL, reset},
-    {"context", NULL, context},
-    {"hurry", "cuCtxDestroy_v2:20000", hurry},
+    {"unmap", NULL, rule_unmap},
+    {"retain", NULL, rule_retain},
+    {"import", NULL, rule_import},
+    {"primary", NULL, rule_primary},
+    {"reset", NULL, rule_reset},
+    {"context", NULL, rule_context},
+    {"hurry", "cuCtxDestroy_v2:20000", rule_hurry},
     {"devices", NULL, devices},
     {"refused", NULL, refused},
     {"exec", NULL, exec},
@@ -484,9 +306,11 @@ static const struct {
     {"fork", NULL, do_fork},
 };
 
+#define RULES (sizeof(rules) / sizeof(rules[0]))
+
 int main(int count, char **words)
 {
-	for (unsigned int i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+	for (unsigned int i = 0; i < RULES; i++) {
 		if (count != 2 || strcmp(words[1], rules[i].name))
 			continue;
 		if (rules[i].delay)
@@ -495,6 +319,11 @@ int main(int count, char **words)
 		rules[i].run();
 		return 0;
 	}
-	fprintf(stderr, "usage: rules RULE\n");
-	return 2;
+	if (count != 1)
+		return 2;
+	printf("{\"rules\":[");
+	for (unsigned int i = 0; i < RULES; i++)
+		printf("%s\"%s\"", i ? "," : "", rules[i].name);
+	printf("]}\n");
+	return 0;
 }

@@ -2,7 +2,7 @@
  * Every family of GPU memory in random order, by many threads, and an exact ledger of it as JSON on stdout.
  *
  *   torture [--threads N] [--operations N] [--seed N] [--devices N] [--wait] [--pauses K [--pause-file PATH]]
- *           [--without contexts,primary,reset,vmm,arrays,fork,faults]
+ *           [--without contexts,primary,reset,vmm,arrays,fork,faults] [--delay-after FUNCTION:US,...]
  *
  * --wait prints {"ready":true,...} before the first call and waits for a line on stdin. At each of K pauses
  * all threads are parked with nothing in flight, {"ledger":"snapshot",...} is printed, and it goes on after a
@@ -10,9 +10,9 @@
  * At the middle one a child is forked before, which prints {"ledger":"child",...} and holds what it has until
  * the pause is over. The last line is {"ledger":"final",...}.
  *
- * "memory" is by kind, "devices" by device and kind; "ended" is what was freed by the end of its context.
- * "unknown_frees" were refused by the driver, and are among "failed_frees". "calls" and "errors" are those of
- * the driver's functions.
+ * --delay-after is STANDIN_DELAY_AFTER. "memory" is by kind, "devices" by device and kind; "ended" is what
+ * was freed by the end of its context. "unknown_frees" were refused by the driver, and are among
+ * "failed_frees". "calls" and "errors" are those of the driver's functions.
  */
 #include "torture.h"
 
@@ -205,7 +205,8 @@ static void pause_all(unsigned int pause)
 static void usage(void)
 {
 	fprintf(stderr, "usage: torture [--threads N] [--operations N] [--seed N] [--devices N] [--wait] "
-			"[--pauses K [--pause-file PATH]] [--without PART,...]\n");
+			"[--pauses K [--pause-file PATH]] [--without PART,...] "
+			"[--delay-after FUNCTION:US,...]\n");
 	exit(2);
 }
 
@@ -245,6 +246,8 @@ static void parse(int count, char **words)
 			options.pauses = (unsigned int)strtoul(value, NULL, 10);
 		else if (!strcmp(word, "--pause-file"))
 			options.pause_file = value;
+		else if (!strcmp(word, "--delay-after"))
+			setenv("STANDIN_DELAY_AFTER", value, 1);
 		else if (!strcmp(word, "--without"))
 			options.parts = parts_without(value);
 		else

@@ -28,7 +28,11 @@ pub(crate) fn built(options: BuildOptions) -> Built {
 /// A clean environment of faults and library paths.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env_remove("STANDIN_FAIL").env_remove("STANDIN_DELAY").env_remove("LD_LIBRARY_PATH");
+    command
+        .env_remove("STANDIN_FAIL")
+        .env_remove("STANDIN_DELAY")
+        .env_remove("STANDIN_DELAY_AFTER")
+        .env_remove("LD_LIBRARY_PATH");
     command
 }
 
@@ -62,6 +66,7 @@ pub(crate) fn compile(built: &Built, source: &str) -> PathBuf {
             .arg(built.dir.join("src/workloads"))
             .arg(source)
             .arg(&built.libcudart)
+            .arg(&built.libcuda)
             .args(["-ldl", "-o"])
             .arg(&program),
     );
