@@ -102,13 +102,16 @@ impl Builder {
         self.library(Library::Nccl, &["nccl.c", "faults.c"])?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion"] {
+        for name in
+            ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion", "waits"]
+        {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        for name in ["brief", "driver_only", "hoarder", "vmm"] {
+        for name in ["brief", "driver_args", "driver_only", "hoarder", "lookups", "paced", "vmm"] {
             self.workload(name, &[name], Link::Driver)?;
         }
+        self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)
@@ -197,6 +200,10 @@ impl Builder {
         self.dir.join(Library::Runtime(self.options.cuda).soname())
     }
 
+    fn driver_path(&self) -> PathBuf {
+        self.dir.join(Library::Driver.soname())
+    }
+
     fn workload(&self, name: &str, sources: &[&str], link: Link) -> Result<(), Error> {
         let mut cc = self.cc();
         cc.args(LINK_FLAGS)
@@ -208,7 +215,8 @@ impl Builder {
             Link::Static => {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
-            Link::Driver => drop(cc.arg(self.dir.join(Library::Driver.soname()))),
+            Link::Driver => drop(cc.arg(self.driver_path())),
+            Link::Both => drop(cc.arg(self.runtime_path()).arg(self.driver_path())),
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
         run(cc, name)
@@ -222,6 +230,7 @@ enum Link {
     Runtime,
     Static,
     Driver,
+    Both,
 }
 
 fn run(mut command: Command, target: &str) -> Result<(), Error> {

@@ -18,14 +18,19 @@
 //! | `constructor` | | a call before `main` |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
+//! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN` | fork and exec, one line per process |
 //! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
+//! | `lookups` | | kernels looked up at the driver, before and after a line is sent, and launched |
+//! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `static_runtime` | | the runtime inside the executable |
+//! | `unmapped` | | calls with addresses where nothing is |
 //! | `vmm` | | physical handles, mappings, references |
+//! | `waits` | | calls from functions of known lines, and two threads that wait |
 //!
 //! All but `demo` print JSON objects, one a line; each source begins with the fields.
 
@@ -47,13 +52,14 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 16] = [
+pub const WORKLOADS: [&str; 21] = [
     "args",
     "brief",
     "capture",
     "constructor",
     "crash",
     "demo",
+    "driver_args",
     "driver_only",
     "forker",
     "hoarder",
@@ -61,7 +67,11 @@ pub const WORKLOADS: [&str; 16] = [
     "ledger",
     "ledger_static",
     "longjmp",
+    "lookups",
+    "paced",
     "recursion",
     "static_runtime",
+    "unmapped",
     "vmm",
+    "waits",
 ];

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, utc_offset_seconds};
-use gpuprobe_event::trace::Phases;
-use gpuprobe_event::{Call, Event, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_event::trace::{End, Phases};
+use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, Tgid};
 use gpuprobe_output::LiveOptions;
 use nix::sys::signal::Signal;
 
 use crate::cli::TraceArgs;
+use crate::cmd::run::meta;
 use crate::notes::note;
 use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
@@ -77,13 +78,23 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     for pid in &args.pids {
         probes.capture.add_target(Tgid(*pid))?;
     }
-    if probes.capture.attached().next().is_none() {
-        if !args.paths.is_empty() {
-            bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
-        }
-        note!("gpuprobe: no CUDA library in use yet: they are probed as processes begin to use them");
+    let libraries = probes.capture.attached().count();
+    if libraries == 0 && !args.paths.is_empty() {
+        bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
     }
+    tell_begin(libraries, probes.capture.attached().map(|a| a.functions).sum());
     Ok(())
+}
+
+/// From when on calls are seen: whoever starts a program by hand waits for it.
+fn tell_begin(libraries: usize, functions: usize) {
+    if libraries == 0 {
+        note!("gpuprobe: no CUDA library in use yet: they are probed as processes begin to use them");
+        return;
+    }
+    let count = gpuprobe_output::units::count;
+    let functions = count(functions as u64, "function", "functions");
+    note!("gpuprobe: tracing {functions} of {}", count(libraries as u64, "library", "libraries"));
 }
 
 fn shown(paths: &[std::path::PathBuf]) -> String {
@@ -93,7 +104,8 @@ fn shown(paths: &[std::path::PathBuf]) -> String {
 fn form(args: &TraceArgs, probes: &Probes) -> Form {
     let apart = args.phases || args.entries;
     if args.json {
-        return Form::Json(if apart { Phases::Apart } else { Phases::Together });
+        let phases = if apart { Phases::Apart } else { Phases::Together };
+        return Form::Json { phases, meta: meta(probes, &[]) };
     }
     let start_unix = probes.capture.clock().start_unix();
     Form::Text(LiveOptions {
@@ -114,7 +126,7 @@ struct Trace {
     printer: Printer,
     /// Of the processes asked for and what they forked, those that run.
     running: HashSet<Tgid>,
-    /// Calls handed to the printer.
+    /// Calls handed to the printer, each once.
     calls: u64,
 }
 
@@ -176,16 +188,17 @@ impl Trace {
         let mut events = batch.into_events();
         // losses are summed up at the end, and people follow calls, not processes
         events.retain(|event| args.json || matches!(event, Event::Call(_)));
-        if let Some(most) = args.count {
-            let mut left = most.saturating_sub(self.calls);
-            events.retain(|event| {
-                let is_call = matches!(event, Event::Call(_));
-                let keep = !is_call || left > 0;
-                left -= u64::from(is_call && keep);
-                keep
-            });
-        }
-        self.calls += events.iter().filter(|event| matches!(event, Event::Call(_))).count() as u64;
+        // the beginning of a call is not another call, unless it is all that is told of it
+        let counts = |event: &Event| match event {
+            Event::Call(call) => args.entries || call.outcome != Outcome::Begun,
+            _ => false,
+        };
+        let most = args.count.unwrap_or(u64::MAX);
+        events.retain(|event| {
+            let keep = self.calls < most || !matches!(event, Event::Call(_));
+            self.calls += u64::from(keep && counts(event));
+            keep
+        });
         self.printer.events(events);
     }
 
@@ -202,10 +215,10 @@ impl Trace {
             .filter(|call| args.nested || call.parent.is_none())
             .collect();
         let text = gpuprobe_output::pending(&calls, now_ns);
-        if args.json || calls.is_empty() {
-            note!("{}", text.trim_end());
-        } else {
-            self.printer.text(text);
+        match (calls.is_empty(), args.json) {
+            (true, _) => {}
+            (false, true) => note!("{}", text.trim_end()),
+            (false, false) => self.printer.text(text),
         }
         Ok(())
     }
@@ -220,23 +233,38 @@ impl Trace {
         if let Some(watch) = &self.watch {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
-        let (printed, dropped) = self.printer.finish()?;
+        let end = self.end(args, losses.clone());
+        let (printed, dropped) = self.printer.finish(end)?;
         losses.add(LossCause::OutputFull, dropped);
-        tell_end(printed, &losses);
+        tell_end(printed, &losses, self.probes.skips.lines().count());
         Ok(0)
+    }
+
+    /// The last line of a trace, after one for each loss.
+    fn end(&mut self, args: &TraceArgs, mut losses: Losses) -> End {
+        losses.add(LossCause::OutputFull, self.printer.dropped());
+        let at_ns = self.probes.capture.clock().elapsed_ns();
+        if args.json {
+            let line = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
+            self.printer.events(losses.iter().map(line).collect());
+        }
+        End {
+            seconds: at_ns as f64 / 1e9,
+            lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
+            skipped: self.probes.skips.lines().collect(),
+            ..End::default()
+        }
     }
 }
 
 /// How much was printed, and what is missing.
-fn tell_end(printed: u64, losses: &Losses) {
+fn tell_end(printed: u64, losses: &Losses, skipped: usize) {
     let lines = gpuprobe_output::units::count(printed, "line", "lines");
-    let lost: Vec<_> = losses.iter().filter(|(_, count)| *count > 0).collect();
-    if lost.is_empty() {
-        note!("gpuprobe: {lines}, 0 lost");
-        return;
-    }
-    note!("gpuprobe: {lines}");
-    for (cause, count) in lost {
+    note!("gpuprobe: {lines}{}", if losses.total() == 0 { ", 0 lost" } else { "" });
+    for (cause, count) in losses.iter() {
         note!("gpuprobe: lost {count} {}: {}", cause.as_str(), cause.meaning());
+    }
+    if skipped > 0 {
+        note!("gpuprobe: {skipped} not probed: -v tells what and why");
     }
 }

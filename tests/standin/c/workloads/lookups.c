@@ -1,0 +1,72 @@
+/*
+ * lookups: only the driver. Looks two kernels up, prints {"pid","ready"}, and goes on step by step, each
+ * after a line: launches both; looks up two others in both ways that there are and launches these; launches
+ * the first two again. Each step prints {"step","launched":[...]}, the kernels in the order of their
+ * launches.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+static void *module, *library;
+static int failed;
+
+static void *by_module(const char *name)
+{
+	void *function = NULL;
+
+	failed |= cuModuleGetFunction(&function, module, name);
+	return function;
+}
+
+static void *by_library(const char *name)
+{
+	void *kernel = NULL, *function = NULL;
+
+	failed |= cuLibraryGetKernel(&kernel, library, name);
+	failed |= cuKernelGetFunction(&function, kernel);
+	return function;
+}
+
+static void launch(void *function)
+{
+	failed |= cuLaunchKernel(function, 3, 2, 1, 64, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void wait_for_line(void)
+{
+	fflush(stdout);
+	for (int c = getchar(); c != '\n' && c != EOF; c = getchar())
+		;
+}
+
+int main(void)
+{
+	void *early, *early_template, *late, *late_of_library;
+
+	failed |= cuInit(0);
+	failed |= cuModuleLoadData(&module, "image");
+	failed |= cuLibraryLoadData(&library, "image", NULL, NULL, 0, NULL, NULL, 0);
+	early = by_module("_Z12early_kernelPfi");
+	early_template = by_library("_Z5scaleIfLi4EEvPT_");
+	printf("{\"pid\":%d,\"ready\":true}\n", (int)getpid());
+	wait_for_line();
+	launch(early);
+	launch(early_template);
+	printf(
+	    "{\"step\":1,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"]}\n");
+	wait_for_line();
+	late = by_module("late_kernel");
+	late_of_library = by_library("_ZN4blas4gemmEPKdS1_Pd");
+	launch(late);
+	launch(late_of_library);
+	printf("{\"step\":2,\"launched\":[\"late_kernel\",\"blas::gemm(double const*, double const*, "
+	       "double*)\"]}\n");
+	wait_for_line();
+	launch(early);
+	launch(early_template);
+	printf(
+	    "{\"step\":3,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"]}\n");
+	return failed;
+}
