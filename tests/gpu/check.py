@@ -2,10 +2,14 @@
 
     check.py vector TRACE LEDGER
     check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
+    check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
+    check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
 
 import collections
 import json
+import pathlib
+import statistics
 import sys
 
 
@@ -85,8 +89,49 @@ def said(file):
     return json.loads([line for line in open(file, encoding="utf-8") if line.startswith("{")][-1])
 
 
+def names(lines):
+    """How many launches have a kernel's name, by the library that was called."""
+    named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
+    for line in open(lines, encoding="utf-8"):
+        call = json.loads(line)
+        if call["type"] == "launch" and "Graph" not in call["name"]:
+            all_launches[call["name"]] += 1
+            named[call["name"]] += "kernel" in call
+            kernels[call.get("kernel", "?")] += 1
+    for name, count in sorted(all_launches.items()):
+        print(f"{name}: {named[name]} of {count} launches have a name")
+    for kernel, count in kernels.most_common():
+        print(f"{count:8} {kernel[:100]}")
+    total = sum(all_launches.values())
+    print(f"named: {100 * sum(named.values()) / max(total, 1):.2f}% of {total}")
+    expected = ["at::native", "gemm", "add_one_triton"]
+    missing = [part for part in expected if not any(part in kernel for kernel in kernels)]
+    if missing:
+        print(f"WRONG no kernel is called like {missing}")
+    return 0 if total > 1000 and sum(named.values()) >= 0.99 * total and not missing else 1
+
+
+def bench(folder):
+    """Medians of the averages of five runs each, with the ratio to the program alone."""
+    sets, rows = ["alone", "classic", "default", "all"], {}
+    for name in sets:
+        for file in sorted(pathlib.Path(folder).glob(f"bench.{name}.*")):
+            for operation in said(file)["operations"]:
+                rows.setdefault(operation["name"], {}).setdefault(name, []).append(operation["average_us"])
+    print(f"{'operation':24}" + "".join(f"{name:>20}" for name in sets))
+    for operation, times in rows.items():
+        medians = {name: statistics.median(times[name]) for name in sets}
+        cells = [f"{medians[name]:.2f} us ({medians[name] / medians['alone']:.2f})" for name in sets]
+        print(f"{operation:24}" + "".join(f"{cell:>20}" for cell in cells))
+    return 0 if rows else 1
+
+
 def main():
     program, trace, *ledgers = sys.argv[1:]
+    if program == "names":
+        sys.exit(names(trace))
+    if program == "bench":
+        sys.exit(bench(trace))
     calls, end = read(trace)
     compare = Comparison()
     ledger, *more = map(said, ledgers)

@@ -15,6 +15,12 @@ import sys
 # what gpuprobe needs for a way to attach, in the words of its doctor
 NEEDS = {"session": "uprobe sessions", "multi": "uprobe multi links"}
 SPACES = ["device", "managed", "pinned", "pool"]
+# the ledger's kernels, by grid and block
+KERNELS = {
+    ((64, 1, 1), (256, 1, 1)): "ledger_scale",
+    ((32, 4, 1), (128, 2, 1)): "ledger_reduce",
+    ((16, 8, 2), (32, 4, 2)): "ledger_add",
+}
 # gpuprobe-standin's demo: 55 steps, 45 batches, and what they come to
 DEMO = {
     "cudaLaunchKernel": 320,
@@ -98,9 +104,11 @@ def ledger(check, tier):
     def traced(name):
         return any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
-    expected = {n: c for n, c in {**said["calls"], **said["driver_calls"]}.items() if traced(n)}
+    made = {**said["calls"], **said["driver_calls"]}
+    whole = tier == TIERS[0]
     check.equal("calls made", said["total_calls"], 1000)
-    check.equal("calls", count(calls), expected)
+    check.equal("functions not probed", [n for n in made if whole and not traced(n)], [])
+    check.equal("calls", count(calls), {n: c for n, c in made.items() if traced(n)})
     errors = collections.Counter(
         (c["name"], str(c["ret"]))
         for c in calls
@@ -112,7 +120,11 @@ def ledger(check, tier):
         if traced(name):
             copied = {kind: c[word] for kind, c in said["copies"].items() if c[word]}
             check.equal(f"bytes of {name}", summed((c for c in calls if c["name"] == name), "size"), copied)
-    if patterns == ["*"]:
+    for api, name in [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]:
+        launches = (c for c in calls if c["name"] == name)
+        shapes = collections.Counter(KERNELS.get((tuple(c["grid"]), tuple(c["block"]))) for c in launches)
+        check.equal(f"launches by shape, {api}", dict(shapes), {k: n for k, n in said["launches"].items() if n})
+    if whole:
         memory = [c for c in calls if c["type"] == "memory"]
         for field, word in [("size", "allocated_bytes"), ("freed", "freed_bytes")]:
             check.equal(word, summed(memory, field), {kind: said["memory"][kind][word] for kind in SPACES})

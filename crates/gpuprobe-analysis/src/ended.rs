@@ -186,8 +186,10 @@ mod tests {
         ended.iter().map(|p| p.pid.0).collect()
     }
 
-    /// Names, how many, and the calls of each function.
-    fn past(ended: &Ended) -> Vec<(&str, u64, Vec<(&str, u64)>)> {
+    /// A name, how many had it, and their calls of each function.
+    type Past<'a> = (&'a str, u64, Vec<(&'a str, u64)>);
+
+    fn past(ended: &Ended) -> Vec<Past<'_>> {
         let calls = |p: &PastProcesses| p.functions.iter().map(|f| (f.function, f.calls)).collect();
         ended.past().map(|p| (p.name.as_str(), p.processes, calls(p))).collect()
     }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, Skipped, Target};
 use gpuprobe_event::{FunctionId, catalogue};
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut, UprobeMultiOpts, UprobeOpts};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
-use crate::files::raise_limit;
+use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::LibraryNumber;
+use crate::request::{Probes, Way};
 use crate::rows::row;
 use crate::support::Tier;
 use crate::wire::as_bytes;
@@ -37,7 +38,7 @@ pub struct Attached {
     pub functions: usize,
     /// Those that could not be, with the reason.
     pub skipped: Vec<Skipped>,
-    links: Vec<Link>,
+    pub(crate) links: Vec<LinkId>,
 }
 
 impl Attached {
@@ -70,6 +71,7 @@ impl Attach {
 /// Attaches one library.
 pub(crate) fn attach(
     object: &Object,
+    keeper: &mut Keeper,
     target: &Target,
     how: Attach,
     collect: &dyn Fn(FunctionId) -> Collect,
@@ -85,9 +87,6 @@ pub(crate) fn attach(
         skipped: Vec::new(),
         links: Vec::new(),
     };
-    if tier == Tier::Perf {
-        raise_limit();
-    }
     let binary = &library.open_path;
     let mut last_error = None;
     let mut groups: Vec<&[PlannedFunction]> = match tier {
@@ -96,7 +95,7 @@ pub(crate) fn attach(
     };
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some(group) = groups.pop() {
-        match attach_group(object, how, binary, group) {
+        match attach_group(keeper, how, binary, group) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
@@ -135,68 +134,57 @@ fn fill_rows(
 }
 
 fn attach_group(
-    object: &Object,
+    keeper: &mut Keeper,
     how: Attach,
     path: &Path,
     group: &[PlannedFunction],
-) -> Result<Vec<Link>, CaptureError> {
-    let multi = |name: &'static str, retprobe: bool, session: bool| {
-        let opts = UprobeMultiOpts {
-            offsets: group.iter().map(|f| f.point.offset as usize).collect(),
-            cookies: group.iter().map(|f| how.cookie(f)).collect(),
-            retprobe,
-            session,
-            ..UprobeMultiOpts::default()
-        };
-        // no pid: processes are filtered by the program, so that forks are followed
-        program(object, name)?
-            .attach_uprobe_multi_with_opts(-1, path, "", opts)
-            .map_err(|source| CaptureError::Attach { path: path.to_owned(), source })
-    };
-    let perf = |name: &'static str, retprobe: bool, f: &PlannedFunction| {
-        let opts = UprobeOpts { cookie: how.cookie(f), retprobe, ..UprobeOpts::default() };
-        program(object, name)?
-            .attach_uprobe_with_opts(-1, path, f.point.offset as usize, opts)
-            .map_err(|source| CaptureError::Attach { path: path.to_owned(), source })
-    };
+) -> Result<Vec<LinkId>, CaptureError> {
     // returns first: an entry without its return would count as a call that never ends
-    match how.tier {
-        Tier::Session if !how.entry_only => Ok(vec![multi("call_session", false, true)?]),
-        Tier::Session | Tier::Multi if how.entry_only => Ok(vec![multi("call_multi_entry", false, false)?]),
-        Tier::Session | Tier::Multi => {
-            Ok(vec![multi("call_multi_return", true, false)?, multi("call_multi_entry", false, false)?])
-        }
-        Tier::Perf => {
-            let mut links = Vec::with_capacity(2 * group.len());
-            for f in group {
-                if !how.entry_only {
-                    links.push(perf("call_perf_return", true, f)?);
-                }
-                links.push(perf("call_perf_entry", false, f)?);
+    let ways: &[(&'static str, Way)] = match how.tier {
+        Tier::Session | Tier::Multi if how.entry_only => &[("call_multi_entry", Way::Multi)],
+        Tier::Perf if how.entry_only => &[("call_perf_entry", Way::Perf)],
+        Tier::Session => &[("call_session", Way::Session)],
+        Tier::Multi => &[("call_multi_return", Way::MultiReturn), ("call_multi_entry", Way::Multi)],
+        Tier::Perf => &[("call_perf_return", Way::PerfReturn), ("call_perf_entry", Way::Perf)],
+    };
+    let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
+    let mut links = Vec::new();
+    for (name, way) in ways {
+        match link(keeper, name, *way, path, points.clone()) {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                keeper.detach(links);
+                return Err(error);
             }
-            Ok(links)
         }
     }
+    Ok(links)
 }
 
 /// Attaches the program that holds processes while libraries are mapped.
-pub(crate) fn attach_loader(object: &Object, tier: Tier, loader: &Loader) -> Result<Link, CaptureError> {
+pub(crate) fn attach_loader(
+    keeper: &mut Keeper,
+    tier: Tier,
+    loader: &Loader,
+) -> Result<LinkId, CaptureError> {
     // two's complement: the program adds it back
     let distance = loader.r_debug_address.map_or(0, |r| r.wrapping_sub(loader.debug_state_address));
-    let offset = loader.debug_state_offset as usize;
-    let link = match tier {
-        Tier::Perf => {
-            let opts = UprobeOpts { cookie: distance, ..UprobeOpts::default() };
-            program(object, "loader_perf")?.attach_uprobe_with_opts(-1, &loader.path, offset, opts)
-        }
-        Tier::Multi | Tier::Session => {
-            let opts = UprobeMultiOpts {
-                offsets: vec![offset],
-                cookies: vec![distance],
-                ..UprobeMultiOpts::default()
-            };
-            program(object, "loader_multi")?.attach_uprobe_multi_with_opts(-1, &loader.path, "", opts)
-        }
+    let (name, way) = match tier {
+        Tier::Perf => ("loader_perf", Way::Perf),
+        Tier::Multi | Tier::Session => ("loader_multi", Way::Multi),
     };
-    link.map_err(|source| CaptureError::Attach { path: loader.path.clone(), source })
+    link(keeper, name, way, &loader.path, vec![(loader.debug_state_offset, distance)])
+}
+
+fn link(
+    keeper: &mut Keeper,
+    name: &'static str,
+    way: Way,
+    path: &Path,
+    points: Vec<(u64, u64)>,
+) -> Result<LinkId, CaptureError> {
+    let program = keeper.program(name)?;
+    keeper
+        .attach(Probes { program, way, path: path.to_owned(), points })
+        .map_err(|source| CaptureError::Attach { path: path.to_owned(), source: source.into() })
 }

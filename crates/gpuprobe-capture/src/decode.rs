@@ -42,8 +42,8 @@ pub(crate) struct Decoder {
     kernels: KernelNames,
     /// Which attached files are drivers.
     drivers: HashMap<LibraryNumber, bool>,
-    /// Host functions whose symbol was looked for in vain.
-    nameless: HashSet<(ProcessKey, u64)>,
+    /// Handles whose names were looked for in vain, and whether it was known then where they are.
+    nameless: HashSet<(ProcessKey, u64, bool)>,
     resolve: Box<dyn Resolve>,
     /// The stack of the call that comes next.
     stack: Option<RawStack>,
@@ -72,7 +72,7 @@ impl Decoder {
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.names.remove(&key);
         self.kernels.forget(key);
-        self.nameless.retain(|(process, _)| *process != key);
+        self.nameless.retain(|(process, ..)| *process != key);
         self.resolve.forget(key.tgid);
     }
 
@@ -84,8 +84,8 @@ impl Decoder {
         }
     }
 
-    /// The word of handles that has names, where one has proven right.
-    pub(crate) fn name_word(&self) -> Option<u16> {
+    /// The word of handles where names are looked for.
+    pub(crate) fn name_word(&self) -> u16 {
         self.kernels.word()
     }
 
@@ -160,11 +160,23 @@ impl Decoder {
         if let Some(name) = self.kernels.name(key, handle) {
             return Some(Arc::clone(name));
         }
-        if api != Api::Runtime || !self.nameless.insert((key, handle)) {
+        let unread = self.kernels.unread_word(key, handle);
+        if !self.nameless.insert((key, handle, unread.is_some())) {
             return None;
         }
-        let name = self.resolve.symbol(key.tgid, handle)?;
-        self.kernels.found(key, handle, &name);
+        if let Some((driver, word)) = unread
+            && let Some(at) = self.resolve.word(key.tgid, handle.wrapping_add(8 * u64::from(word)))
+            && let Some(text) = self.resolve.text(key.tgid, at)
+        {
+            let said = Said::Candidate { text: &text, word, outer: 0 };
+            self.kernels.learn(key, Some(driver), handle, said);
+        }
+        if api == Api::Runtime
+            && self.kernels.name(key, handle).is_none()
+            && let Some(name) = self.resolve.symbol(key.tgid, handle)
+        {
+            self.kernels.found(key, handle, &name);
+        }
         self.kernels.name(key, handle).map(Arc::clone)
     }
 

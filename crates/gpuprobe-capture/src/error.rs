@@ -62,6 +62,12 @@ pub enum CaptureError {
         #[source]
         source: libbpf_rs::Error,
     },
+    /// The process that puts probes in could not be started.
+    #[error("cannot start the process that keeps the probes: {0}")]
+    Keeper(#[source] std::io::Error),
+    /// It was killed, and every probe is out.
+    #[error("the process that keeps the probes was ended by somebody: start gpuprobe again")]
+    KeeperEnded,
     /// An operation on a map or ring failed.
     #[error("cannot {what}: {source}")]
     Bpf {

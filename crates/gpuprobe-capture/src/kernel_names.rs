@@ -1,8 +1,10 @@
 //! What kernels are called, learned from what programs do: they register kernels, look them up by name, and launch
 //! handles that point to an object of the driver with the name in it. Where in that object is not documented, so it is
-//! believed only of a driver whose handles of known names have been seen to have theirs there. Pure.
+//! believed only of a driver whose handles have been seen to have their names there: names that were known from
+//! elsewhere, or several that cannot be anything but the names of kernels. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use gpuprobe_discover::demangled;
@@ -15,9 +17,21 @@ const MOST_HANDLES: usize = 1 << 17;
 const MOST_ALIASES: usize = 4;
 /// Words of a handle's object that may hold the name.
 const WORDS: usize = 16;
+/// Different C++ functions that handles must point to before these are believed to be their names.
+const ENOUGH: usize = 4;
+/// Where it was in every driver that was looked at.
+pub(crate) const LIKELY_WORD: u16 = 1;
 
 /// Which attached file a record comes from.
 pub(crate) type LibraryNumber = u16;
+
+/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
+pub(crate) fn proven_word(driver: &Path) -> Option<u16> {
+    /// With the word that had the name of every kernel of the tests on a GPU.
+    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.159.04", 1)];
+    let name = driver.file_name()?.to_str()?;
+    PROVEN.iter().find(|(driver, _)| name == *driver).map(|(_, word)| *word)
+}
 
 /// What a record says of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +57,8 @@ struct Kernels {
 struct Layout {
     right: [u32; WORDS],
     wrong: [u32; WORDS],
+    /// Names found at a word that nothing is known of.
+    plausible: [HashSet<Arc<str>>; WORDS],
 }
 
 impl Layout {
@@ -52,6 +68,18 @@ impl Layout {
                 self.right[word] = self.right[word].saturating_add(1);
             } else {
                 self.wrong[word] = self.wrong[word].saturating_add(1);
+            }
+        }
+    }
+
+    /// A text at a word of a handle whose name is not known.
+    fn found(&mut self, word: u16, text: &str, name: &Arc<str>) {
+        let Some(plausible) = self.plausible.get_mut(usize::from(word)) else { return };
+        // only what was mangled can be told from any other text
+        if plausible.len() < ENOUGH && text.starts_with("_Z") && **name != *text {
+            plausible.insert(Arc::clone(name));
+            if plausible.len() == ENOUGH {
+                self.right[usize::from(word)] += 1;
             }
         }
     }
@@ -106,7 +134,11 @@ impl KernelNames {
                     kernels.aliases.entry(outer).or_insert(handle);
                 }
                 if is_name(text) {
-                    kernels.candidates.insert(handle, (word, demangled(text).into()));
+                    let name: Arc<str> = demangled(text).into();
+                    if let Some(driver) = driver {
+                        self.layouts.entry(driver).or_default().found(word, text, &name);
+                    }
+                    kernels.candidates.insert(handle, (word, name));
                 }
             }
         }
@@ -140,9 +172,18 @@ impl KernelNames {
         None
     }
 
-    /// The word to look at in handles that are seen for the first time: of the driver that was learned last.
-    pub(crate) fn word(&self) -> Option<u16> {
-        self.layouts.values().find_map(Layout::word)
+    /// The word to look at in handles that are seen for the first time.
+    pub(crate) fn word(&self) -> u16 {
+        self.layouts.values().find_map(Layout::word).unwrap_or(LIKELY_WORD)
+    }
+
+    /// The word of a handle to read when its name is wanted and another one was looked at, or none.
+    pub(crate) fn unread_word(&self, key: ProcessKey, handle: u64) -> Option<(LibraryNumber, u16)> {
+        let kernels = self.processes.get(&key)?;
+        let driver = kernels.driver?;
+        let word = self.layouts.get(&driver)?.word()?;
+        let looked_at = kernels.candidates.get(&handle).is_some_and(|(at, _)| *at == word);
+        (!looked_at).then_some((driver, word))
     }
 
     /// Forgets a process that has ended.
@@ -200,14 +241,40 @@ mod tests {
     fn what_a_handle_holds_is_believed_only_where_it_has_proven_right() {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("late_kernel", 0));
-        assert_eq!((name(&names, 0x10), names.word()), (None, None));
+        assert_eq!((name(&names, 0x10), names.word()), (None, LIKELY_WORD));
         names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b10));
-        assert_eq!((name(&names, 0x10), names.word()), (Some("late_kernel"), Some(1)));
+        assert_eq!(name(&names, 0x10), Some("late_kernel"));
         let other = ProcessKey { tgid: Tgid(2), instance: 1 };
         names.learn(other, Some(DRIVER + 1), 0x10, candidate("of_another_driver", 0));
         assert_eq!(names.name(other, 0x10), None);
         names.learn(KEY, Some(DRIVER), 0x30, told("a_name_that_is_elsewhere", 0b100));
-        assert_eq!((name(&names, 0x10), names.word()), (None, None), "one that is wrong ends it");
+        assert_eq!(name(&names, 0x10), None, "one that is wrong ends it");
+    }
+
+    #[test]
+    fn a_driver_with_names_elsewhere_is_read_there() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("not_the_name", 0));
+        assert_eq!(names.unread_word(KEY, 0x10), None, "nothing is known of this driver");
+        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b1000));
+        assert_eq!((name(&names, 0x10), names.word()), (None, 3));
+        assert_eq!(names.unread_word(KEY, 0x10), Some((DRIVER, 3)));
+        let said = Said::Candidate { text: "the_name", word: 3, outer: 0 };
+        names.learn(KEY, Some(DRIVER), 0x10, said);
+        assert_eq!((name(&names, 0x10), names.unread_word(KEY, 0x10)), (Some("the_name"), None));
+    }
+
+    #[test]
+    fn several_functions_of_cxx_prove_where_names_are() {
+        let mut names = KernelNames::default();
+        for (handle, text) in ["_Z1av", "_Z1bv", "plain", "_Z1av", "_Z1cv"].into_iter().enumerate() {
+            names.learn(KEY, Some(DRIVER), handle as u64, candidate(text, 0));
+        }
+        assert_eq!(name(&names, 0), None, "three different ones do not");
+        names.learn(KEY, Some(DRIVER), 9, candidate("_Z1dv", 0));
+        assert_eq!((name(&names, 0), name(&names, 2)), (Some("a()"), Some("plain")));
+        names.learn(KEY, Some(DRIVER), 10, told("elsewhere", 0));
+        assert_eq!(name(&names, 0), None, "and a name that is known has the last word");
     }
 
     #[test]

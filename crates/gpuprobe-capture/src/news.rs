@@ -39,7 +39,8 @@ pub struct Hold {
     pub may_attach: bool,
     /// Nothing but its program and its loader is mapped yet.
     pub at_exec: bool,
-    pub(crate) ticket: u32,
+    /// Which of all waits this is.
+    pub ticket: u32,
 }
 
 impl Batch {

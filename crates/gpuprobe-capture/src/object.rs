@@ -4,27 +4,26 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, Tgid};
-use libbpf_rs::{
-    Iter, IterOpts, Link, Map, MapCore, MapFlags, MapInfo, Object, RingBuffer, RingBufferBuilder,
-};
+use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
+use crate::keeper::{Keeper, LinkId};
+use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::resolve::OfFiles;
 use crate::support::{Tier, support};
-use crate::targets::TargetIds;
 use crate::wire::{as_bytes, gp_call, gp_file};
 
 /// Calls that are taken out of the ring in one go.
@@ -42,8 +41,9 @@ struct Pending {
 /// The programs, loaded, with what is attached.
 pub struct Capture {
     // dropped first: no probe may outlive what follows
+    keeper: Keeper,
     attached: HashMap<(FileId, bool), Attached>,
-    loaders: HashMap<FileId, Link>,
+    loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
@@ -57,7 +57,7 @@ pub struct Capture {
     /// Files attached so far: each has a number.
     libraries: u16,
     /// What the kernel side was told last.
-    name_word: Option<u16>,
+    name_word: u16,
     entry_only: bool,
 }
 
@@ -71,11 +71,13 @@ impl std::fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Loads the programs. Nothing is probed yet.
-    pub fn open(config: &CaptureConfig) -> Result<Self, CaptureError> {
+    /// Loads the programs. Nothing is probed yet. The command starts the process that will put probes in, see
+    /// [`crate::Kept`]; no other thread may start processes meanwhile, which would inherit what is handed over to it.
+    pub fn open(config: &CaptureConfig, keeper: Command) -> Result<Self, CaptureError> {
         let support = support();
         let tier = check(&support, config.tier)?;
         let object = load(config, tier)?;
+        let keeper = Keeper::start(keeper, &object)?;
         let mut tracepoints = Vec::new();
         for name in ["on_exit", "on_exec", "on_fork"] {
             let link = attach::program(&object, name)?.attach();
@@ -96,6 +98,7 @@ impl Capture {
         })?;
         let clock = Clock::start();
         Ok(Self {
+            keeper,
             attached: HashMap::new(),
             loaders: HashMap::new(),
             tracepoints,
@@ -105,7 +108,7 @@ impl Capture {
             object,
             decoder: Decoder::new(clock, config.only_targets, Box::new(OfFiles::default())),
             libraries: 0,
-            name_word: None,
+            name_word: 0,
             entry_only: config.entry_only,
             ended: Vec::new(),
             clock,
@@ -144,16 +147,7 @@ impl Capture {
         Ok(self.map("targets")?.keys().count())
     }
 
-    /// What [`crate::TargetList`] is opened by.
-    pub fn target_ids(&self) -> Result<TargetIds, CaptureError> {
-        let id = |name| {
-            let info = MapInfo::new(self.map(name)?.as_fd()).map_err(CaptureError::bpf("ask for a map"))?;
-            Ok(info.info.id)
-        };
-        Ok(TargetIds { targets: id("targets")?, held: id("held")? })
-    }
-
-    /// Probes a library. One that is probed already is left as it is. May raise this process's limit of open files.
+    /// Probes a library. One that is probed already is left as it is.
     pub fn attach(
         &mut self,
         target: &Target,
@@ -165,17 +159,19 @@ impl Capture {
             self.libraries = self.libraries.wrapping_add(1);
             let how = Attach { tier: self.tier, entry_only: self.entry_only, library: self.libraries };
             let library = &target.library;
-            self.decoder.add_library(self.libraries, library.kind, proven_name_word(&library.path));
-            let attached = attach::attach(&self.object, target, how, collect)?;
+            self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
+            let attached = attach::attach(&self.object, &mut self.keeper, target, how, collect)?;
             self.attached.insert(key, attached);
             self.tell_name_word()?;
         }
         Ok(&self.attached[&key])
     }
 
-    /// Takes every probe out of a file.
-    pub fn detach_file(&mut self, id: FileId) {
-        self.attached.retain(|(attached, _), _| *attached != id);
+    /// Takes every probe out of these files.
+    pub fn detach_files(&mut self, files: &HashSet<FileId>) {
+        let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
+        let links = gone.flat_map(|(_, attached)| attached.links).collect();
+        self.keeper.detach(links);
     }
 
     /// Every library that is probed.
@@ -191,7 +187,7 @@ impl Capture {
     /// Holds targets whose dynamic loader this is while it maps libraries.
     pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
         if !self.loaders.contains_key(&loader.id) {
-            let link = attach::attach_loader(&self.object, self.tier, loader)?;
+            let link = attach::attach_loader(&mut self.keeper, self.tier, loader)?;
             self.loaders.insert(loader.id, link);
             // the kernel's own numbering of devices
             let (major, minor, inode) = loader.mapped;
@@ -217,15 +213,16 @@ impl Capture {
 
     /// Waits for something to come, here or on one of the others, or for the time to pass.
     pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
-        let mut all = vec![self.control_fd(), self.calls_fd()];
+        let mut all = vec![self.control_fd(), self.calls_fd(), self.keeper.fd()];
         all.extend_from_slice(others);
         wait(&all, timeout);
     }
 
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
     pub fn detach(&mut self) -> Result<Batch, CaptureError> {
-        self.loaders.clear();
-        self.attached.clear();
+        let loaders = self.loaders.drain().map(|(_, link)| link);
+        let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
+        self.keeper.detach(loaders.chain(libraries).collect());
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {
@@ -239,8 +236,14 @@ impl Capture {
         }
     }
 
+    /// After [`Capture::detach`], when everybody has been let go: there is nothing left to be done for us.
+    pub fn dismiss(&mut self) {
+        self.keeper.dismiss();
+    }
+
     /// Takes what is there.
     pub fn take(&mut self) -> Result<Batch, CaptureError> {
+        self.keeper.check()?;
         // not all at once: processes that wait must not wait for a flood of calls
         let taken = self.calls.consume_raw_n(MOST_CALLS_AT_ONCE);
         if taken < 0 {
@@ -276,9 +279,7 @@ impl Capture {
     /// Tells the kernel side which word of handles to look at, when that has changed.
     fn tell_name_word(&mut self) -> Result<(), CaptureError> {
         let word = self.decoder.name_word();
-        if word != self.name_word
-            && let Some(word) = word
-        {
+        if word != self.name_word {
             self.map("name_word")?
                 .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
                 .map_err(CaptureError::bpf("say where names are"))?;
@@ -332,16 +333,12 @@ impl Capture {
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
-        self.object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
+        map_of(&self.object, name)
     }
 }
 
-/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
-fn proven_name_word(path: &Path) -> Option<u16> {
-    /// Major releases, with the word that had the name of every kernel of a test.
-    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.", 1)];
-    let name = path.file_name()?.to_str()?;
-    PROVEN.iter().find(|(driver, _)| name.starts_with(driver)).map(|(_, word)| *word)
+pub(crate) fn map_of<'o>(object: &'o Object, name: &'static str) -> Result<Map<'o>, CaptureError> {
+    object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
 }
 
 fn ring(
@@ -349,7 +346,7 @@ fn ring(
     name: &'static str,
     mut take: impl FnMut(&[u8]) + 'static,
 ) -> Result<RingBuffer<'static>, CaptureError> {
-    let map = object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))?;
+    let map = map_of(object, name)?;
     let mut builder = RingBufferBuilder::new();
     let added = builder.add(&map, move |bytes: &[u8]| {
         take(bytes);

@@ -1,7 +1,10 @@
 //! Whether anything jumps into the part of a function that a probe point passed over. If so, a loop would be
-//! counted as calls, and the arguments would be those of a later round: such a point is not used. x86-64.
+//! counted as calls, and the arguments would be those of a later round: such a point is not used.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use crate::aarch64::{self, Flow};
+use crate::elf::Machine;
 
 /// How many places outside the function are followed, and how far: compilers move rarely run parts of a
 /// function elsewhere, and those jump back.
@@ -12,44 +15,89 @@ const LOOK_BACK: usize = 4;
 
 /// True unless it is certain enough that only the entry leads to the instructions in (entry, point].
 /// `code` is the whole function, `outside` reads code at another file offset (empty when it cannot).
-pub(crate) fn may_return_to(code: &[u8], entry: u64, point: u64, outside: &dyn Fn(u64) -> Vec<u8>) -> bool {
+pub(crate) fn may_return_to(
+    machine: Machine,
+    code: &[u8],
+    entry: u64,
+    point: u64,
+    outside: &dyn Fn(u64) -> Vec<u8>,
+) -> bool {
     let passed = entry + 1..=point;
     let function = entry..entry + code.len() as u64;
     let mut left = Vec::new();
-    let mut recent: [Instruction; LOOK_BACK] = Default::default();
     // Straight through, not along the branches: that way the cases of a switch are seen without its table.
-    for (index, instruction) in Decoder::with_ip(64, code, entry, DecoderOptions::NONE).iter().enumerate() {
-        if let Some(target) = branch_target(&instruction) {
-            if passed.contains(&target) {
-                return true;
-            }
-            if !function.contains(&target) && left.len() < OUTSIDE_PLACES && !left.contains(&target) {
-                left.push(target);
-            }
-        } else if may_be_table_jump(&instruction, &recent, index) {
+    for step in steps(machine, code, entry) {
+        if step.may_be_table_jump || step.target.is_some_and(|target| passed.contains(&target)) {
             return true;
         }
-        recent[index % LOOK_BACK] = instruction;
+        let leaves = step.target.filter(|target| !function.contains(target));
+        if let Some(target) = leaves.filter(|target| left.len() < OUTSIDE_PLACES && !left.contains(target)) {
+            left.push(target);
+        }
     }
     left.into_iter().any(|start| {
         let code = outside(start);
-        let mut instructions = Decoder::with_ip(64, &code, start, DecoderOptions::NONE);
-        while instructions.can_decode() {
-            let instruction = instructions.decode();
-            if branch_target(&instruction).is_some_and(|target| passed.contains(&target)) {
+        for step in steps(machine, &code, start) {
+            if step.target.is_some_and(|target| passed.contains(&target)) {
                 return true;
             }
-            if !matches!(
-                instruction.flow_control(),
-                FlowControl::Next
-                    | FlowControl::Call
-                    | FlowControl::IndirectCall
-                    | FlowControl::ConditionalBranch
-            ) {
+            if !step.goes_on {
                 break;
             }
         }
         false
+    })
+}
+
+/// What matters here of one instruction.
+struct Step {
+    /// Where it may branch to, if that is written in it. Calls come back and are no branches.
+    target: Option<u64>,
+    /// Whether it may go to any place of the function.
+    may_be_table_jump: bool,
+    /// Whether the instruction behind it may run next.
+    goes_on: bool,
+}
+
+fn steps(machine: Machine, code: &[u8], start: u64) -> Box<dyn Iterator<Item = Step> + '_> {
+    match machine {
+        Machine::X86_64 => Box::new(steps_x86(code, start)),
+        Machine::Aarch64 => Box::new(steps_aarch64(code, start)),
+    }
+}
+
+/// Every jump through a register is taken for one through a table: what is passed over is one instruction that
+/// few functions have, so little is lost.
+fn steps_aarch64(code: &[u8], start: u64) -> impl Iterator<Item = Step> {
+    let places = (start..).step_by(aarch64::WORD as usize);
+    aarch64::words(code).zip(places).map(|(word, at)| {
+        let flow = aarch64::flow(word, at);
+        let target = match flow {
+            Flow::Conditional(target) | Flow::Jump(target) => Some(target),
+            Flow::Next | Flow::IndirectJump | Flow::Return => None,
+        };
+        let goes_on = matches!(flow, Flow::Next | Flow::Conditional(_));
+        Step { target, may_be_table_jump: flow == Flow::IndirectJump, goes_on }
+    })
+}
+
+fn steps_x86(code: &[u8], start: u64) -> impl Iterator<Item = Step> {
+    let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    let mut recent: [Instruction; LOOK_BACK] = Default::default();
+    let mut index = 0;
+    std::iter::from_fn(move || {
+        let instruction = decoder.can_decode().then(|| decoder.decode())?;
+        let may_be_table_jump = may_be_table_jump(&instruction, &recent, index);
+        recent[index % LOOK_BACK] = instruction;
+        index += 1;
+        let goes_on = matches!(
+            instruction.flow_control(),
+            FlowControl::Next
+                | FlowControl::Call
+                | FlowControl::IndirectCall
+                | FlowControl::ConditionalBranch
+        );
+        Some(Step { target: branch_target(&instruction), may_be_table_jump, goes_on })
     })
 }
 
@@ -94,7 +142,7 @@ mod tests {
     const START: [u8; 5] = [0x48, 0x85, 0xff, 0x74, 0x10];
 
     fn returns(rest: &[u8]) -> bool {
-        may_return_to(&[&START, rest].concat(), ENTRY, ENTRY + 3, &|_| Vec::new())
+        may_return_to(Machine::X86_64, &[&START, rest].concat(), ENTRY, ENTRY + 3, &|_| Vec::new())
     }
 
     #[test]
@@ -129,8 +177,38 @@ mod tests {
         let code = [&START[..3], &[0x0f, 0x84, 0xf7, 0x0f, 0, 0, 0xc3]].concat();
         let back = [0x90, 0xe9, 0xfd, 0xef, 0xff, 0xff];
         let read = |at: u64| if at == 0x2000 { back.to_vec() } else { Vec::new() };
-        assert!(may_return_to(&code, ENTRY, ENTRY + 3, &read));
+        assert!(may_return_to(Machine::X86_64, &code, ENTRY, ENTRY + 3, &read));
         let away = |_: u64| vec![0xc3, 0xe9, 0xfd, 0xef, 0xff, 0xff];
-        assert!(!may_return_to(&code, ENTRY, ENTRY + 3, &away), "what follows a return is another function");
+        let returns = may_return_to(Machine::X86_64, &code, ENTRY, ENTRY + 3, &away);
+        assert!(!returns, "what follows a return is another function");
+    }
+
+    /// bti c; cbz x0, .+8: the point is at +4, and code goes on at +8.
+    fn returns_on_aarch64(rest: &[u32], outside: &[u32]) -> bool {
+        let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let code = bytes(&[&[0xd503_245f, 0xb400_0040], rest].concat());
+        may_return_to(Machine::Aarch64, &code, ENTRY, ENTRY + 4, &|_| bytes(outside))
+    }
+
+    #[test]
+    fn loops_of_aarch64_are_seen() {
+        assert!(returns_on_aarch64(&[0x17ff_ffff], &[]), "b to +4");
+        assert!(!returns_on_aarch64(&[0x1400_0000], &[]), "b to itself");
+        assert!(!returns_on_aarch64(&[0x17ff_fffe], &[]), "b to the entry is what the entry would count too");
+        assert!(returns_on_aarch64(&[0xd503_201f, 0x54ff_ffc1], &[]), "nop; b.ne to +4");
+        assert!(returns_on_aarch64(&[0xd61f_0200], &[]), "br x16, to who knows where");
+        assert!(!returns_on_aarch64(&[0x97ff_ffff, 0xd63f_0200, 0xd65f_03c0], &[]), "calls and a return");
+    }
+
+    #[test]
+    fn parts_of_aarch64_moved_elsewhere_are_followed() {
+        // b to 0x2000, and from there to +4
+        let away = 0x1400_03fe;
+        let back = 0x17ff_fc00;
+        assert!(returns_on_aarch64(&[away], &[0xd503_201f, back]));
+        assert!(
+            !returns_on_aarch64(&[away], &[0xd65f_03c0, back]),
+            "what follows a return is another function"
+        );
     }
 }

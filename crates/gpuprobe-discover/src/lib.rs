@@ -3,6 +3,7 @@
 //! maps or names is taken as hostile input, so every read is bounded and every refusal names the file.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod address_space;
 mod branches;
 mod container;

@@ -146,7 +146,7 @@ impl Code<'_> {
             followed.set(followed.get() + OUTSIDE_BYTES);
             self.file.read_some(at, OUTSIDE_BYTES, "code").unwrap_or_default()
         };
-        let only_from_entry = !may_return_to(&code, symbol.offset, point.offset, &outside);
+        let only_from_entry = !may_return_to(self.machine, &code, symbol.offset, point.offset, &outside);
         self.budget = self.budget.saturating_sub(followed.get());
         only_from_entry
     }
@@ -242,10 +242,29 @@ mod tests {
     }
 
     #[test]
-    fn on_aarch64_the_entry_is_planned() {
-        let builder = ElfBuilder::new().aarch64().export("cuInit", &0xa9bf_7bfd_u32.to_le_bytes());
-        let (functions, _) = planned_driver(&builder);
-        assert_eq!(functions[0].point.cost, ProbeCost::SingleStepped);
+    fn on_aarch64_what_follows_a_landing_place_is_planned_unless_it_is_a_loop() {
+        let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
+        let (bti, cbz, back, ret) = (0xd503_245f, 0xb400_0040, 0x17ff_ffff, 0xd65f_03c0);
+        let builder = ElfBuilder::new()
+            .aarch64()
+            .export("cuInit", &bytes(&[0xa9bf_7bfd, ret]))
+            .export("cuBranch", &bytes(&[bti, cbz, ret]))
+            .export("cuLoop", &bytes(&[bti, cbz, back]))
+            .export("cuTrap", &bytes(&[0xd420_0000]));
+        let (functions, skipped) = planned_driver(&builder);
+        let points: Vec<_> = functions
+            .iter()
+            .map(|f| (f.name.as_str(), f.point.offset - f.point.entry, f.point.cost))
+            .collect();
+        assert_eq!(
+            points,
+            [
+                ("cuInit", 0, ProbeCost::SingleStepped),
+                ("cuBranch", 4, ProbeCost::Emulated),
+                ("cuLoop", 0, ProbeCost::SingleStepped)
+            ]
+        );
+        assert_eq!(skipped[0].reason, "cuTrap cannot be probed: it begins with an instruction that traps");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
 
+use crate::aarch64;
 use crate::elf::Machine;
 
 /// Where in the file a probe goes.
@@ -50,14 +51,14 @@ enum Emulation {
 pub(crate) fn candidate(machine: Machine, code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
     match machine {
         Machine::X86_64 => candidate_x86(code, entry),
-        Machine::Aarch64 => candidate_arm(code, entry),
+        Machine::Aarch64 => aarch64::candidate(code, entry),
     }
 }
 
 /// The entry as a probe point, at whatever cost.
 pub(crate) fn at_entry(machine: Machine, code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
     if machine == Machine::Aarch64 {
-        return candidate_arm(code, entry);
+        return aarch64::at_entry(code, entry);
     }
     let mut decoder = Decoder::with_ip(64, code, entry, DecoderOptions::NONE);
     let instruction = decoder.decode();
@@ -152,25 +153,6 @@ fn harmless(instruction: &Instruction, info: &mut InstructionInfoFactory) -> boo
         writes(register.access()) && (full == Register::RSP || !full.is_gpr64() || ARGUMENTS.contains(&full))
     });
     keeps_memory && keeps_registers
-}
-
-/// Always the entry: what is simulated is known by the first word, and prologues of aarch64 move the stack
-/// pointer at once.
-fn candidate_arm(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
-    let Some(word) = code.first_chunk::<4>() else {
-        return Err("its first bytes are no instruction");
-    };
-    let word = u32::from_le_bytes(*word);
-    let simulated = word & 0xfc00_0000 == 0x1400_0000 // b
-        || word & 0xff00_0010 == 0x5400_0000 // b.cond
-        || word & 0x7e00_0000 == 0x3400_0000 // cbz, cbnz
-        || word & 0x7e00_0000 == 0x3600_0000 // tbz, tbnz
-        || word & 0x1f00_0000 == 0x1000_0000; // adr, adrp
-    let cost = if simulated { ProbeCost::Emulated } else { ProbeCost::SingleStepped };
-    if word == 0 {
-        return Err("its first bytes are no instruction");
-    }
-    Ok(ProbePoint { offset: entry, entry, cost })
 }
 
 #[cfg(test)]
@@ -270,16 +252,5 @@ mod tests {
         for code in [&[][..], &[0x06], &[0xcc], &[0xf4], &[0xf0, 0x0f, 0xb1, 0x0f], &[0x2e, 0x90], &AVX512] {
             assert!(candidate(Machine::X86_64, code, ENTRY).is_err(), "{code:x?}");
         }
-    }
-
-    #[test]
-    fn on_aarch64_the_entry_is_probed() {
-        let cost = |word: u32| candidate(Machine::Aarch64, &word.to_le_bytes(), ENTRY).unwrap().cost;
-        assert_eq!(cost(0xa9bf_7bfd), DEAR, "stp x29, x30, [sp, #-16]!");
-        assert_eq!(cost(0xd503_233f), DEAR, "paciasp");
-        assert_eq!(cost(0x1400_0004), CHEAP, "b");
-        assert_eq!(cost(0xb400_0040), CHEAP, "cbz x0");
-        assert_eq!(cost(0x9000_0010), CHEAP, "adrp x16");
-        assert!(candidate(Machine::Aarch64, &[1, 2], ENTRY).is_err());
     }
 }

@@ -152,7 +152,7 @@ impl<'i> Collector<'i> {
         let listed = &mut self.scan.skipped;
         let same = |other: &Skipped| match file {
             Some(_) => other.file == file,
-            None => *other == skipped,
+            None => (&other.path, other.cause) == (&skipped.path, skipped.cause),
         };
         if listed.len() > SKIPPED_LIMIT || listed.iter().any(same) {
             return;

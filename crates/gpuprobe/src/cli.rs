@@ -257,9 +257,11 @@ pub(crate) struct ExecArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct GuardArgs {
-    /// The ids of the maps of targets and of answers
-    pub(crate) targets: u32,
-    pub(crate) held: u32,
+    /// Processes are held: they must be let go when the parent is killed
+    #[arg(long)]
+    pub(crate) holds: bool,
+    /// Inherited descriptors: the maps of targets and of answers, and the programs
+    pub(crate) files: Vec<i32>,
 }
 
 #[cfg(test)]

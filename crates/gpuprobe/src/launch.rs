@@ -3,10 +3,12 @@
 //! The command is started by a copy of this program that waits for a signal; once it is watched it is let go, and
 //! becomes the command by exec.
 
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_event::Tgid;
@@ -23,6 +25,8 @@ pub(crate) struct Launched {
 
 /// The word to go on, for the copy that waits to become the command.
 pub(crate) const GO: Signal = Signal::SIGUSR2;
+/// The name that the copy takes when it waits for it.
+pub(crate) const READY: &CStr = c"gpuprobe-waits";
 
 impl Drop for Launched {
     /// One that was never let go would wait for ever.
@@ -50,7 +54,21 @@ impl Launched {
             .args(words)
             .spawn()
             .context("cannot start a process")?;
-        Ok(Self { child, gone_on: false })
+        let launched = Self { child, gone_on: false };
+        launched.until_ready();
+        Ok(launched)
+    }
+
+    /// A process counts as started while it is still in its exec; who is watched from then on would be seen to execute
+    /// this copy. One that does not get ready, or ends, is noticed later.
+    fn until_ready(&self) {
+        const WAIT: Duration = Duration::from_micros(200);
+        const LOOKS: u32 = 10_000;
+        let comm = format!("/proc/{}/comm", self.child.id());
+        let is_ready = || std::fs::read(&comm).is_ok_and(|name| name.trim_ascii_end() == READY.to_bytes());
+        (0..LOOKS)
+            .take_while(|_| !is_ready() && state(self.child.id()) != Some('Z'))
+            .for_each(|_| sleep(WAIT));
     }
 
     fn pid(&self) -> Pid {
@@ -96,7 +114,7 @@ pub(crate) fn continue_stopped(tgid: Tgid) {
             kill(Pid::from_raw(parent.cast_signed()), Signal::SIGCONT).ok();
             return;
         }
-        std::thread::sleep(std::time::Duration::from_micros(100));
+        sleep(Duration::from_micros(100));
     }
 }
 
@@ -106,9 +124,13 @@ fn stat(tgid: u32) -> Option<String> {
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())
 }
 
+fn state(tgid: u32) -> Option<char> {
+    stat(tgid)?.chars().next()
+}
+
 /// Whether a process is stopped by a signal.
 pub(crate) fn is_stopped(tgid: u32) -> bool {
-    stat(tgid).is_some_and(|rest| rest.starts_with('T'))
+    state(tgid) == Some('T')
 }
 
 fn parent_of(tgid: u32) -> Option<u32> {

@@ -11,6 +11,7 @@ mod probes;
 mod select;
 mod signals;
 mod skips;
+mod stops;
 mod trace_file;
 mod watch;
 

@@ -16,13 +16,17 @@ use gpuprobe_discover::{
 use gpuprobe_event::{Api, ProcessChange, Tgid};
 
 use crate::cli::AttachArgs;
+use crate::guard;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
 
 const PROC: &str = "/proc";
-/// Libraries probed at once. A host with hundreds of images has fewer; beyond it somebody makes them on purpose.
-const MOST_LIBRARIES: usize = 1024;
+/// Libraries probed at once. A host has one driver, and a few images bring their own; beyond this somebody makes them on
+/// purpose.
+const MOST_LIBRARIES: usize = 256;
+/// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
+const MOST_LET_GO: usize = 32;
 const GIVE: &str = "give a libcuda, a libcudart or a program with CUDA linked in";
 
 /// Everything that is probed, and what could not be.
@@ -67,7 +71,7 @@ impl Probes {
         collect: Collect,
         verbose: bool,
     ) -> Result<Self> {
-        let capture = Capture::open(config)?;
+        let capture = Capture::open(config, guard::command(config.hold))?;
         let selection = selection.on(capture.tier());
         if matches!(selection, Selection::Few { .. }) {
             note!(
@@ -158,7 +162,7 @@ impl Probes {
         let mapped = self.inspector.of_processes(Path::new(PROC));
         let ids = |scan: &Scan| scan.libraries.iter().map(|l| l.id).collect::<HashSet<_>>();
         let (in_places, in_use) = (ids(&placed), ids(&mapped));
-        self.skips.keep_only(placed.skipped.iter().chain(&mapped.skipped));
+        self.skips.keep_found([&placed, &mapped]);
         self.attach_scan(placed);
         self.attach_scan(mapped);
         self.let_go(|id| in_use.contains(id) || in_places.contains(id));
@@ -168,14 +172,16 @@ impl Probes {
 
     /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
     /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
-    /// file, for numbers of inodes and devices are given again.
+    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay.
     fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
-        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && !stays(a);
+        let full = self.capture.attached().count() >= MOST_LIBRARIES;
+        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && (full || !stays(a));
         let unused: Vec<_> = self.capture.attached().filter(unused).map(|a| (a.id, a.path.clone())).collect();
-        for (id, path) in unused {
+        let unused: Vec<_> = unused.into_iter().take(MOST_LET_GO).collect();
+        for (_, path) in &unused {
             self.tell(|| format!("{}: detached, nobody uses it any more", path.display()));
-            self.capture.detach_file(id);
         }
+        self.capture.detach_files(&unused.into_iter().map(|(id, _)| id).collect());
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id) || found(id));
     }

@@ -31,7 +31,7 @@ impl Selection {
         let mut selection = Self::Globs { wanted, unwanted, has_launches: false };
         let mut taken = catalogue().functions().iter().filter(|f| selection.takes(f)).peekable();
         if taken.peek().is_none() {
-            bail!("no function fits {}: `gpuprobe list` shows their names", globs.join(" "));
+            bail!("no function fits {}: {}", globs.join(" "), advice(globs));
         }
         let launches = taken.any(|f| f.class == Class::Launch);
         if let Self::Globs { has_launches, .. } = &mut selection {
@@ -94,6 +94,49 @@ impl Selection {
             Self::Driver(_) => false,
         }
     }
+}
+
+/// Names that a glob may have meant: those that differ least from it.
+fn advice(globs: &[String]) -> String {
+    const MOST: usize = 3;
+    let wanted = globs.iter().filter(|glob| !glob.starts_with('!')).map(|glob| letters(glob));
+    let mut near: Vec<_> = wanted
+        .filter(|word| word.len() > 2)
+        .flat_map(|word| {
+            let distance = move |f: &'static Function| {
+                // what a star stands for is not compared
+                let name = letters(f.base);
+                (distance(&word, &name[..name.len().min(word.len())]), f.base)
+            };
+            catalogue().functions().iter().map(distance).collect::<Vec<_>>()
+        })
+        .filter(|(distance, _)| *distance <= 3)
+        .collect();
+    near.sort_by_key(|(distance, name)| (*distance, name.len(), *name));
+    near.dedup_by_key(|(_, name)| *name);
+    let near: Vec<_> = near.into_iter().take(MOST).map(|(_, name)| name).collect();
+    match near.as_slice() {
+        [] => "`gpuprobe list` shows their names".to_owned(),
+        near => format!("did you mean {}? `gpuprobe list` shows all names", near.join(", ")),
+    }
+}
+
+fn letters(glob: &str) -> Vec<u8> {
+    glob.bytes().filter(u8::is_ascii_alphanumeric).map(|b| b.to_ascii_lowercase()).collect()
+}
+
+/// How many letters have to be put in, taken out or changed to make one word of the other.
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
 }
 
 /// Allocations, copies, launches and waiting at the driver, where every library passes: about sixty probes.
@@ -171,6 +214,9 @@ mod tests {
     fn globs_that_fit_nothing_or_are_none_are_refused() {
         let error = |glob: &str| Selection::from_globs(&[glob.to_owned()]).unwrap_err().to_string();
         assert!(error("vulkan*").contains("gpuprobe list"));
+        assert!(error("cudaMalocManaged").contains("did you mean cudaMallocManaged?"));
+        assert!(error("cumemaloc*").contains("did you mean cuMemAlloc, "), "{}", error("cumemaloc*"));
+        assert!(error("CUDAFREE").contains("cudaFree"));
         assert!(error("[").contains("is no glob"));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::hash::BuildHasher;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
-use gpuprobe_discover::{SkipCause, Skipped};
+use gpuprobe_discover::{Scan, SkipCause, Skipped};
 use gpuprobe_output::units::printable;
 
 /// Files remembered as counted. A host that has more of them counts some again.
@@ -46,10 +46,14 @@ impl Skips {
         Some(line)
     }
 
-    /// Forgets all but these: what comes back after it was gone is another file, whatever its number.
-    pub(crate) fn keep_only<'a>(&mut self, there: impl Iterator<Item = &'a Skipped>) {
-        let there: HashSet<u64> = there.map(|skipped| self.key(skipped)).collect();
-        self.counted.retain(|key| there.contains(key));
+    /// Forgets what these scans of everything did not find: what comes back after it was gone is another file, whatever
+    /// its number.
+    pub(crate) fn keep_found(&mut self, scans: [&Scan; 2]) {
+        let skipped = scans.iter().flat_map(|scan| &scan.skipped).map(|skipped| self.key(skipped));
+        // libraries can be refused after they were found
+        let libraries = scans.iter().flat_map(|scan| &scan.libraries).map(|l| self.hasher.hash_one(l.id));
+        let found: HashSet<u64> = skipped.chain(libraries).collect();
+        self.counted.retain(|key| found.contains(key));
     }
 
     /// Every cause with its count, also those that are 0: a rate can only be taken of a series that was there before.
@@ -65,11 +69,12 @@ impl Skips {
         self.lines.iter().cloned().chain(more)
     }
 
-    /// What is the same as before: the file, or where that is not known, what would be said.
+    /// What is the same as before: the file, or where that is not known, its name; a function by what is said of it.
     fn key(&self, skipped: &Skipped) -> u64 {
-        match skipped.file {
-            Some(file) => self.hasher.hash_one(file),
-            None => self.hasher.hash_one((&skipped.path, skipped.cause, &skipped.reason)),
+        match (skipped.file, skipped.cause) {
+            (Some(file), _) => self.hasher.hash_one(file),
+            (None, Some(cause)) => self.hasher.hash_one((&skipped.path, cause)),
+            (None, None) => self.hasher.hash_one((&skipped.path, &skipped.reason)),
         }
     }
 }
@@ -104,11 +109,16 @@ mod tests {
         assert_eq!(skips.add(&renamed), None);
         skips.add(&file(2));
         assert_eq!((count(&skips, SkipCause::NotElf), count(&skips, SkipCause::Damaged)), (2, 0));
-        skips.keep_only([file(1)].iter());
+        skips.keep_found([&Scan { skipped: vec![file(1)], ..Scan::default() }, &Scan::default()]);
         assert_eq!(skips.add(&file(1)), None);
         assert!(skips.add(&file(2)).is_some(), "another file with the number of one that is gone");
         assert_eq!(count(&skips, SkipCause::NotElf), 3);
         assert_eq!(skips.lines().count(), 2);
+
+        let denied =
+            |count| Skipped::file(Path::new("/proc"), None, SkipCause::Unreadable, format!("{count}"));
+        (1..4).for_each(|count| drop(skips.add(&denied(count))));
+        assert_eq!(count(&skips, SkipCause::Unreadable), 1, "by its name, whatever is said");
     }
 
     #[test]

@@ -12,7 +12,11 @@ pub mod notes;
 pub mod places;
 pub mod process;
 pub mod recording;
+<<<<<<< HEAD
 pub mod tracing;
+=======
+pub mod tiers;
+>>>>>>> main
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

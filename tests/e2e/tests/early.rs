@@ -7,14 +7,30 @@ use std::process::Command;
 use gpuprobe_e2e::ledger::{argument, assert_parents};
 use gpuprobe_e2e::process::{finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
-use gpuprobe_e2e::{Outcome, Run, needs, places};
+use gpuprobe_e2e::{Outcome, Run, needs, places, tiers};
 use gpuprobe_event::{Api, LossCause, Outcome as Ending, ProcessChange, Value as Argument};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// What small workloads call, of both libraries.
+const USED: [&str; 6] =
+    ["cudaMalloc", "cudaFree", "cudaLaunchHostFunc", "cuMemAlloc_v2", "cuMemFree_v2", "cuLaunchHostFunc"];
+
 fn run(workload: &str, args: &[&str]) -> Outcome {
-    Run::new(places::standins(Cuda::Cuda12).workload(workload)).options(&["-e", "*"]).args(args).outcome()
+    run_with(&["-e", "*"], workload, args)
+}
+
+fn run_with(options: &[&str], workload: &str, args: &[&str]) -> Outcome {
+    Run::new(places::standins(Cuda::Cuda12).workload(workload)).options(options).args(args).outcome()
+}
+
+/// The same on every way to attach.
+fn on_every_tier(workload: &str, args: &[&str], check: impl Fn(&Outcome)) {
+    for tier in tiers::here() {
+        println!("{tier}: {workload} {args:?}");
+        check(&run_with(&tiers::options(tier, &USED), workload, args));
+    }
 }
 
 /// The runtime calls that the workload printed, what they call, and what is live.
@@ -35,7 +51,11 @@ fn a_call_before_main_is_recorded() {
     if !needs::bpf() {
         return;
     }
-    let outcome = run("constructor", &[]);
+    on_every_tier("constructor", &[], assert_constructor);
+}
+
+/// What `constructor` did.
+fn assert_constructor(outcome: &Outcome) {
     let printed = outcome.printed();
     outcome.trace.assert_whole();
     assert_printed(&outcome.trace, &printed);
@@ -51,13 +71,14 @@ fn a_library_loaded_later_is_recorded_from_its_constructor_on() {
         return;
     }
     for delay in ["0", "300"] {
-        let outcome = run("late_dlopen", &[delay]);
-        let printed = outcome.printed();
-        outcome.trace.assert_whole();
-        assert_printed(&outcome.trace, &printed);
-        assert_parents(&outcome.trace, pid_of(&printed));
-        let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
-        assert_eq!(first.and_then(|c| c.effect.size), Some(12345), "the plugin's constructor");
+        on_every_tier("late_dlopen", &[delay], |outcome| {
+            let printed = outcome.printed();
+            outcome.trace.assert_whole();
+            assert_printed(&outcome.trace, &printed);
+            assert_parents(&outcome.trace, pid_of(&printed));
+            let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
+            assert_eq!(first.and_then(|c| c.effect.size), Some(12345), "the plugin's constructor");
+        });
     }
 }
 
@@ -130,7 +151,7 @@ fn assert_told_hidden(outcome: &Outcome, program: &Path) {
         "{}: the CUDA runtime is linked in and stripped of its symbols; its calls are seen at libcuda alone",
         shown(program)
     );
-    assert_eq!(end.skipped, [line.clone()]);
+    assert_eq!(end.skipped, std::slice::from_ref(&line));
     assert_eq!(outcome.finished.stderr.lines().filter(|l| **l == format!("not watched: {line}")).count(), 1);
     assert_eq!((outcome.trace.losses.len(), end.lost.len()), (0, 0), "{:?}", end.lost);
 }
@@ -183,7 +204,11 @@ fn children_and_what_they_execute_are_processes_of_their_own() {
     if !needs::bpf() {
         return;
     }
-    let outcome = run("forker", &["3"]);
+    on_every_tier("forker", &["3"], assert_forker);
+}
+
+/// What `forker 3` did.
+fn assert_forker(outcome: &Outcome) {
     let trace = &outcome.trace;
     assert_eq!(trace.assert_whole().exit_status, Some(0));
     let printed = outcome.finished.json();
@@ -270,7 +295,11 @@ fn calls_left_by_longjmp_are_counted_and_later_ones_are_right() {
     if !needs::bpf() {
         return;
     }
-    let outcome = run("longjmp", &["3"]);
+    on_every_tier("longjmp", &["3"], assert_longjmp);
+}
+
+/// What `longjmp 3` did.
+fn assert_longjmp(outcome: &Outcome) {
     let (printed, trace) = (outcome.printed(), &outcome.trace);
     let pid = pid_of(&printed);
     let end = trace.assert_ended();

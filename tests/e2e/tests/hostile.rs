@@ -180,6 +180,63 @@ fn a_false_library_is_told_by_run_and_by_doctor() {
     }
 }
 
+/// Maps every file that it is given as code, says so and waits for a line.
+const MAP_ALL: &str = "
+import mmap, sys
+maps = []
+for path in sys.argv[1:]:
+    with open(path, 'rb') as f:
+        maps.append(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE))
+print('mapped', flush=True)
+sys.stdin.readline()
+";
+
+#[test]
+fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone() {
+    if !needs::bpf() {
+        return;
+    }
+    const MOST: usize = 256;
+    let _alone = alone();
+    let folder = places::folder();
+    let source = folder.path().join("tiny.c");
+    fs::write(&source, "int cuMemAlloc_v2(void) { return 0; }").unwrap_or_else(|e| panic!("{e}"));
+    let tiny = folder.path().join("tiny.so");
+    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&tiny).arg(&source).status();
+    assert!(compiled.is_ok_and(|status| status.success()));
+    let copy = |name: usize| {
+        let own = folder.path().join(name.to_string());
+        fs::create_dir(&own).unwrap_or_else(|e| panic!("{e}"));
+        fs::copy(&tiny, own.join("libcuda.so.1")).unwrap_or_else(|e| panic!("{e}"));
+        shown(own.join("libcuda.so.1"))
+    };
+    let mapped = |paths: &[String]| {
+        let mut talk = Talk::start(Command::new("python3").args(["-c", MAP_ALL]).args(paths));
+        assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
+        talk
+    };
+    let daemon = Daemon::with(&["-v"]);
+    let probed = |m: &Metrics, below: &str| {
+        let attached = m.samples("gpuprobe_probes").filter(|(l, _)| l["state"] == "attached");
+        attached.filter(|(l, _)| l["library"].starts_with(below)).count()
+    };
+    let mut all = mapped(&(0..MOST + 10).map(copy).collect::<Vec<_>>());
+    let too_many = |m: &Metrics| reasons(m).get("too_many").copied().unwrap_or(0);
+    let metrics = daemon.until(LOOKED_AGAIN, "some find no room", |m| too_many(m) >= 10);
+    assert_eq!(probed(&metrics, ""), MOST);
+    std::thread::sleep(LOOKED_AGAIN);
+    // libraries of other programs on the machine may have taken some of the places
+    let ours = shown(folder.path());
+    let told = format!("gpuprobe: skipped {ours}/");
+    let told = daemon.talk.stderr().lines().filter(|l| l.starts_with(&told)).count();
+    assert_eq!(told, MOST + 10 - probed(&daemon.scrape(), &ours), "each of them once");
+    all.go_on();
+    assert_eq!(all.end(), 0, "{}", all.stderr());
+    let new = copy(MOST + 10);
+    let _new = mapped(std::slice::from_ref(&new));
+    daemon.until(2 * LOOKED_AGAIN, "there is room again", |m| probed(m, &new) == 1);
+}
+
 /// In a folder where libraries are looked for without anybody mapping them, and named by `-p`: what cannot be mapped at
 /// all is met there.
 const PLACES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /opt/x/lib && mkfifo libcuda.so.1 && \

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use gpuprobe_e2e::process::finish;
-use gpuprobe_e2e::{Run, needs, places};
+use gpuprobe_e2e::{Run, needs, places, tiers};
 
 /// A driver of two functions, one of which jumps to the other before it has touched the stack.
 const LIBRARY: &str = r#"
@@ -51,10 +51,9 @@ fn a_function_that_jumps_to_another_is_its_parent() {
     let program = ["-O0", "program.c", "./libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-o", "program"];
     compile(Command::new("cc").args(program));
 
-    let tiers: [&[&str]; 3] = [&[], &["--attach", "multi"], &["--attach", "perf"]];
-    for tier in tiers {
-        println!("{tier:?}");
-        let outcome = Run::new(at("program")).options(tier).options(&["-e", "*"]).outcome();
+    for tier in tiers::here() {
+        println!("{tier}");
+        let outcome = Run::new(at("program")).options(&tiers::options(tier, &["*"])).outcome();
         assert_eq!(outcome.finished.status, 10, "{}", outcome.finished.stderr);
         let trace = &outcome.trace;
         trace.assert_whole();

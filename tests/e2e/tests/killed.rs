@@ -7,17 +7,19 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::process::{shown, until};
-use gpuprobe_e2e::{Run, Talk, needs, places};
+use gpuprobe_e2e::kernel::{Code, Log, children_of, links, links_of, somebody_probes};
+use gpuprobe_e2e::process::{gpuprobe, shown, until};
+use gpuprobe_e2e::{Run, Talk, alone, needs, places};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
-use serde_json::Value;
 
 const KILLS: usize = 15;
 /// After this nobody may be stopped or wait any more.
 const LET_GO: Duration = Duration::from_secs(3);
 /// After this the guard must be gone as well, and every probe.
 const ALL_GONE: Duration = Duration::from_secs(5);
+/// A daemon of somebody else probes every library on the host. It is waited for.
+const OTHERS_GONE: Duration = Duration::from_secs(20);
 /// The programs of one round take a small part of this, even on a busy machine.
 const SHELL_ENDS: Duration = Duration::from_secs(10);
 
@@ -59,6 +61,7 @@ struct Round {
     killed: Instant,
     /// The links it had in that moment.
     links: BTreeSet<u64>,
+    threads: BTreeSet<u32>,
 }
 
 impl Round {
@@ -70,17 +73,17 @@ impl Round {
         let [late, driver] = ["late_dlopen", "driver_only"].map(|name| shown(built.workload(name)));
         let (pids, done) = (at("pids"), at("done"));
         let script = format!(
-            "echo $$ >>{pids}; for i in 1 2 3; do {late} 10 & late=$!; echo $late >>{pids}; \
+            "echo $$ >>{pids}; for i in 1 2 3; do {late} 120 & late=$!; echo $late >>{pids}; \
              {driver} & echo $! >>{pids}; wait $!; echo $? >>{done}; wait $late; echo $? >>{done}; done"
         );
         let run = Run::new("sh").args(&["-c", &script]);
         let mut talk = Talk::start(&mut run.command(&folder.path().join("trace")));
         sleep(delay);
-        let links = links_of(talk.pid());
+        let (links, threads) = (links_of(talk.pid()), threads_of(talk.pid()));
         talk.signal(Signal::SIGKILL);
         let killed = Instant::now();
         talk.end();
-        Self { folder, talk, delay, killed, links }
+        Self { folder, talk, delay, killed, links, threads }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -116,18 +119,73 @@ impl Round {
     }
 }
 
-/// The links that a process holds.
-fn links_of(pid: u32) -> BTreeSet<u64> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten();
-    let link = |text: String| text.lines().find_map(|l| l.strip_prefix("link_id:")?.trim().parse().ok());
-    entries.filter_map(|entry| link(fs::read_to_string(entry.ok()?.path()).ok()?)).collect()
+/// Processes that have the driver's library mapped all the time, and what the kernel says meanwhile.
+struct Witness {
+    library: PathBuf,
+    _holders: Vec<Talk>,
+    code: Code,
+    log: Log,
 }
 
-/// The links that the kernel has, by its own tool; nothing where that is not there.
-fn links() -> Option<BTreeSet<u64>> {
-    let output = Command::new("bpftool").args(["-j", "link"]).output().ok()?;
-    let links: Vec<Value> = serde_json::from_slice(&output.stdout).ok()?;
-    Some(links.iter().filter_map(|l| l["id"].as_u64()).collect())
+impl Witness {
+    /// Each function is probed in every process before the next one is, so that many of them make it take longer.
+    fn new(holders: usize) -> Self {
+        let built = places::standins(Cuda::Cuda12);
+        let library = built.dir.join("libcuda.so.1");
+        let hold = |_| {
+            let mut holder = Talk::start(Command::new(built.workload("hoarder")).arg("1"));
+            holder.line();
+            holder
+        };
+        let holders: Vec<_> = (0..holders).map(hold).collect();
+        let code = Code::of(holders[0].pid(), &library);
+        Self { library, _holders: holders, code, log: Log::from_now() }
+    }
+
+    fn changed_bytes(&self) -> usize {
+        self.code.changed_bytes()
+    }
+
+    /// Returns as soon as there is a probe.
+    fn until_probed(&self) {
+        let begun = Instant::now();
+        while self.changed_bytes() == 0 {
+            assert!(begun.elapsed() < SHELL_ENDS, "no probe was put in");
+        }
+    }
+
+    /// That its code is as it was, and that none of these threads left a probe behind.
+    fn assert_clean(&mut self, threads: &BTreeSet<u32>) {
+        let begun = Instant::now();
+        let mut alone_since = begun;
+        loop {
+            let changed = self.changed_bytes();
+            if changed == 0 {
+                break;
+            }
+            if somebody_probes() {
+                alone_since = Instant::now();
+            }
+            assert!(alone_since.elapsed() < ALL_GONE, "{changed} probes stayed behind");
+            if begun.elapsed() > OTHERS_GONE {
+                eprintln!("not tested: somebody else's daemon has probes in every library of this host");
+                break;
+            }
+            sleep(Duration::from_millis(10));
+        }
+        let mut leaked = self.log.leaked_by();
+        leaked.retain(|(thread, _)| threads.contains(thread));
+        assert_eq!(leaked, []);
+    }
+}
+
+/// The threads of gpuprobe and of what it started beside itself.
+fn threads_of(pid: u32) -> BTreeSet<u32> {
+    let entries = |folder: String| fs::read_dir(folder).into_iter().flatten().flatten();
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    let mut processes = vec![pid];
+    processes.extend(children_of(pid));
+    processes.iter().flat_map(|pid| entries(format!("/proc/{pid}/task"))).filter_map(number).collect()
 }
 
 #[test]
@@ -135,11 +193,14 @@ fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() 
     if !needs::bpf() {
         return;
     }
+    let _alone = alone();
+    let mut witness = Witness::new(1);
     let mut numbers = Numbers(3);
     let delays = (0..KILLS).map(|_| Duration::from_millis(20 + numbers.below(481)));
     let rounds: Vec<Round> = delays.map(Round::new).collect();
     let begun = rounds.iter().filter(|round| round.assert_gone_on()).count();
     assert!(begun > KILLS / 2, "only {begun} shells had begun");
+    witness.assert_clean(&rounds.iter().flat_map(|r| &r.threads).copied().collect());
 
     let last = rounds.iter().map(|r| r.killed).max().unwrap_or_else(Instant::now);
     let limit = ALL_GONE.saturating_sub(last.elapsed());
@@ -153,4 +214,34 @@ fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() 
         return;
     }
     until(ALL_GONE, "no link is left behind", || links()?.is_disjoint(&ours).then_some(()));
+}
+
+#[test]
+fn whenever_a_daemon_is_killed_no_probe_stays_behind() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let mut witness = Witness::new(64);
+    let library = shown(&witness.library);
+    let mut numbers = Numbers(5);
+    let mut probed = 0;
+    for round in 0..KILLS {
+        let tier = if round % 3 == 0 { "multi" } else { "session" };
+        let mut daemon =
+            Talk::start(&mut gpuprobe(&["--metrics-addr=127.0.0.1:0", "--attach", tier, "-p", &library]));
+        let mut threads = BTreeSet::from([daemon.pid()]);
+        if round % 2 == 0 {
+            // in the middle: there are hundreds of functions, which are probed one after the other
+            witness.until_probed();
+        } else {
+            sleep(Duration::from_millis(20 + numbers.below(281)));
+            threads.extend(threads_of(daemon.pid()));
+            probed += usize::from(witness.changed_bytes() > 0);
+        }
+        daemon.signal(Signal::SIGKILL);
+        daemon.end();
+        witness.assert_clean(&threads);
+    }
+    assert!(probed > KILLS / 4 && probed <= KILLS / 2, "{probed} of {KILLS} had probes in");
 }

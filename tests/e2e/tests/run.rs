@@ -2,10 +2,12 @@
 //! and every way to attach.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use gpuprobe_e2e::ledger::assert_equal;
+use gpuprobe_e2e::process::finish;
 use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, number, pid_of};
-use gpuprobe_e2e::{Outcome, Run, alone, needs, places};
+use gpuprobe_e2e::{Outcome, Run, alone, needs, places, tiers};
 use gpuprobe_event::{Api, ProcessChange};
 use gpuprobe_standin::{Built, Cuda, Prologue};
 
@@ -36,15 +38,32 @@ fn summary_counts(stderr: &str) -> Counts {
     stderr.lines().filter_map(row).collect()
 }
 
+/// The functions that the ledger calls, of both libraries, as it tells when nobody looks.
+fn used(built: &Built) -> Vec<String> {
+    let ledger = finish(Command::new(built.workload("ledger")).args(["--threads", "8", "--calls", "100000"]));
+    let printed = &ledger.json()[0];
+    counts_of(&printed["calls"]).into_keys().chain(counts_of(&printed["driver_calls"]).into_keys()).collect()
+}
+
 #[test]
-fn a_hundred_thousand_calls_of_eight_threads_are_all_there_with_their_inner_calls() {
+fn a_hundred_thousand_calls_of_eight_threads_are_all_there_with_their_inner_calls_on_every_tier() {
     if !needs::bpf() {
         return;
     }
     let _alone = alone();
-    let outcome = ledger(&places::standins(Cuda::Cuda12), &["-e", "*"], 100_000);
-    assert_exact(&outcome, 100_000);
+    let built = places::standins(Cuda::Cuda12);
+    let used = used(&built);
+    let used: Vec<&str> = used.iter().map(String::as_str).collect();
+    for tier in tiers::here() {
+        println!("{tier}");
+        let outcome = ledger(&built, &tiers::options(tier, &used), 100_000);
+        assert_exact(&outcome, 100_000);
+        assert_told(&outcome);
+    }
+}
 
+/// The life of the process, and the summary for people.
+fn assert_told(outcome: &Outcome) {
     let printed = outcome.printed();
     let pid = pid_of(&printed);
     let changes = [(ProcessChange::Exec, None), (ProcessChange::Exit, Some(0))];
@@ -56,6 +75,29 @@ fn a_hundred_thousand_calls_of_eight_threads_are_all_there_with_their_inner_call
     let head = "100000 calls and 100000 inside them in 1 process over ";
     assert!(stderr.starts_with(head), "{stderr}");
     assert!(stderr.contains("\n0 lost\n"), "{stderr}");
+}
+
+/// The best way that a kernel of this release has.
+fn best_tier(release: &str) -> &'static str {
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) >= (6, 13) => "session",
+        (Some(major), Some(minor)) if (major, minor) >= (6, 6) => "multi",
+        _ => "perf",
+    }
+}
+
+#[test]
+fn doctor_names_the_best_way_to_attach_that_the_kernel_has_and_run_takes_it() {
+    if !needs::bpf() {
+        return;
+    }
+    let release = nix::sys::utsname::uname().unwrap_or_else(|e| panic!("{e}"));
+    let tier = best_tier(&release.release().to_string_lossy());
+    assert_eq!(tiers::here().first(), Some(&tier), "named by doctor on {release:?}");
+    let outcome = Run::new("true").options(&["-v"]).outcome();
+    let stderr = &outcome.finished.stderr;
+    assert!(stderr.lines().any(|l| l == format!("gpuprobe: attaching by {tier}")), "{stderr}");
 }
 
 #[test]
@@ -78,39 +120,6 @@ fn the_runtime_of_cuda_13_is_traced_as_exactly() {
     }
     let _alone = alone();
     assert_exact(&ledger(&places::standins(Cuda::Cuda13), &["-e", "*"], 10_000), 10_000);
-}
-
-#[test]
-fn the_multi_tier_sees_the_same() {
-    if !needs::bpf() {
-        return;
-    }
-    let _alone = alone();
-    let outcome = ledger(&places::standins(Cuda::Cuda12), &["--attach", "multi", "-e", "*"], 10_000);
-    assert_exact(&outcome, 10_000);
-}
-
-#[test]
-fn the_perf_tier_sees_the_same() {
-    if !needs::bpf() {
-        return;
-    }
-    let _alone = alone();
-    // few functions, because each one costs a tenth of a second to let go of
-    let chosen = ["cudaMalloc", "cudaFree", "cuMemAlloc_v2", "cuMemFree_v2"];
-    let mut options = vec!["--attach", "perf"];
-    options.extend(chosen.iter().flat_map(|f| ["-e", f]));
-    let outcome = ledger(&places::standins(Cuda::Cuda12), &options, 10_000);
-    let (printed, trace) = (outcome.printed(), &outcome.trace);
-    trace.assert_whole();
-    let pid = pid_of(&printed);
-    for (api, field) in [(Api::Runtime, "calls"), (Api::Driver, "driver_calls")] {
-        let mut expected = counts_of(&printed[field]);
-        expected.retain(|name, _| chosen.contains(&name.as_str()));
-        assert_eq!(expected.len(), 2);
-        assert_eq!(trace.counts(pid, api), expected, "{api}");
-    }
-    gpuprobe_e2e::ledger::assert_parents(trace, pid);
 }
 
 #[test]

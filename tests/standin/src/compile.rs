@@ -90,16 +90,17 @@ impl Builder {
     fn build(&self) -> Result<(), Error> {
         self.write_sources()?;
         let runtime = Library::Runtime(self.options.cuda);
-        self.library(Library::Driver, DRIVER)?;
-        self.library(runtime, RUNTIME)?;
+        self.library(Library::Driver, DRIVER, None)?;
+        self.library(runtime, RUNTIME, None)?;
         let ledger = ["ledger", "ledger_work", "ledger_print"];
         match self.options.parts {
             Parts::Demo => return self.workload("demo", &["demo"], Link::Runtime),
             Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
             Parts::All => {}
         }
-        self.library(Library::Nvml, &["nvml.c", "faults.c"])?;
-        self.library(Library::Nccl, &["nccl.c", "faults.c"])?;
+        self.library(Library::Nvml, &["nvml.c", "faults.c"], None)?;
+        self.library(Library::Nccl, &["nccl.c", "faults.c"], None)?;
+        self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
         for name in
@@ -107,6 +108,7 @@ impl Builder {
         {
             self.workload(name, &[name], Link::Runtime)?;
         }
+        self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
         for name in ["brief", "driver_args", "driver_only", "hoarder", "lookups", "paced", "vmm"] {
             self.workload(name, &[name], Link::Driver)?;
@@ -154,9 +156,10 @@ impl Builder {
         Ok(path)
     }
 
-    fn library(&self, library: Library, sources: &[&str]) -> Result<(), Error> {
+    /// A library, under its own name or another one.
+    fn library(&self, library: Library, sources: &[&str], name: Option<&str>) -> Result<(), Error> {
         let exports = ExportList::of(library);
-        let soname = library.soname();
+        let soname = name.unwrap_or(library.soname());
         let script = self.source(&format!("{soname}.map"));
         fs::write(&script, generate::version_script(&exports)).map_err(Error::io(&script))?;
         let mut cc = self.cc();
@@ -212,6 +215,7 @@ impl Builder {
         match link {
             Link::Nothing => {}
             Link::Runtime => drop(cc.arg(self.runtime_path())),
+            Link::Renamed => drop(cc.arg(self.dir.join(self.options.cuda.renamed_runtime()))),
             Link::Static => {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
@@ -228,6 +232,8 @@ impl Builder {
 enum Link {
     Nothing,
     Runtime,
+    /// The runtime under the name that tools for wheels give it.
+    Renamed,
     Static,
     Driver,
     Both,

@@ -12,7 +12,7 @@
 //! | workload | arguments | what it does |
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
-//! | `args` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
+//! | `args`, `args_renamed` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
 //! | `brief` | | a few driver calls, with the times at which they were made |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `constructor` | | a call before `main` |
@@ -20,7 +20,7 @@
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
 //! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
-//! | `forker` | `CHILDREN` | fork and exec, one line per process |
+//! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
 //! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
@@ -52,8 +52,9 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 21] = [
+pub const WORKLOADS: [&str; 22] = [
     "args",
+    "args_renamed",
     "brief",
     "capture",
     "constructor",

@@ -79,6 +79,11 @@ impl Cuda {
         }
     }
 
+    /// File name and SONAME of the runtime when it was copied into a wheel: with a hash, as auditwheel does.
+    pub fn renamed_runtime(self) -> String {
+        format!("libcudart-5ca1ab1e.so.{}", self.version())
+    }
+
     /// What `cudaRuntimeGetVersion` says.
     pub(crate) fn runtime_version(self) -> u32 {
         match self {

@@ -100,3 +100,105 @@ impl Registers {
         Place::Stack { offset, bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{Api, Arg, Function, catalogue};
+
+    const WORD: ArgKind = ArgKind::Size;
+    const INT: ArgKind = ArgKind::Int(4);
+    const DIM3: ArgKind = ArgKind::Struct { bytes: 12, layout: None };
+    const EXTENT: ArgKind = ArgKind::Struct { bytes: 24, layout: None };
+
+    fn described(places: &[Place], aarch64: bool) -> Vec<String> {
+        places.iter().map(|place| place.describe(aarch64)).collect()
+    }
+
+    fn row(api: Api, major: u32, name: &str) -> &'static [Arg] {
+        let function = catalogue().lookup(api, Some(major), name).unwrap_or_else(|| panic!("{name}"));
+        function.args.as_deref().unwrap_or_else(|| panic!("{name} has no prototype"))
+    }
+
+    /// What clang makes of the same prototypes for aarch64.
+    #[test]
+    fn real_functions_take_their_arguments_on_aarch64_where_the_compiler_puts_them() {
+        let rows: [(Api, u32, &str, &str); 12] = [
+            (Api::Driver, 12, "cuLaunchKernel", "x0 x1 x2 x3 x4 x5 x6 x7 [sp+0] [sp+8] [sp+16]"),
+            (Api::Runtime, 12, "cudaLaunchKernel", "x0 x1+x2 x3+x4 x5 x6 x7"),
+            (Api::Runtime, 12, "cudaLaunchKernelExC", "x0 x1 x2"),
+            (Api::Runtime, 12, "cudaMalloc", "x0 x1"),
+            (Api::Runtime, 12, "cudaMalloc3D", "x0 *x1"),
+            (Api::Runtime, 12, "cudaMemcpy3DAsync", "x0 x1"),
+            (Api::Runtime, 12, "cudaMemcpy2DToArrayAsync", "x0 x1 x2 x3 x4 x5 x6 x7 [sp+0]"),
+            (Api::Runtime, 12, "cudaMemset3DAsync", "*x0 x1 *x2 x3"),
+            (Api::Runtime, 13, "cudaMemPrefetchAsync", "x0 x1 x2 x3 x4"),
+            (Api::Runtime, 12, "cudaIpcOpenMemHandle", "x0 *x1 x2"),
+            (Api::Driver, 12, "cuTexRefSetMipmapLevelBias", "x0 vector"),
+            (Api::Nccl, 12, "ncclCommInitRank", "x0 x1 *x2 x3"),
+        ];
+        for (api, major, name, expected) in rows {
+            let places: Vec<_> = row(api, major, name).iter().map(|arg| arg.aarch64).collect();
+            assert_eq!(described(&places, true).join(" "), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_struct_of_twelve_bytes_takes_two_registers_wherever_it_begins() {
+        let registers = |first| Place::Register { first, count: 2 };
+        assert_eq!(place_aarch64(&[DIM3, DIM3]), [registers(0), registers(2)]);
+        // only what is aligned to 16 bytes must begin in an even one, and no type of CUDA is
+        assert_eq!(place_aarch64(&[INT, DIM3])[1], registers(1));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_on_the_stack_and_on_aarch64_all_after_it() {
+        let kinds = [WORD, WORD, WORD, WORD, WORD, WORD, WORD, DIM3, INT, INT];
+        let expected = ["x6", "[sp+0]", "[sp+16]", "[sp+24]"];
+        assert_eq!(described(&place_aarch64(&kinds), true)[6..], expected, "x7 stays free");
+        let kinds = [WORD, WORD, WORD, WORD, WORD, DIM3, INT, INT];
+        let expected = ["r8", "[rsp+8]", "r9", "[rsp+24]"];
+        assert_eq!(described(&place_x86_64(&kinds, false), false)[4..], expected, "r9 is used");
+    }
+
+    #[test]
+    fn a_large_struct_is_behind_a_pointer_on_aarch64_and_on_the_stack_on_x86_64() {
+        let kinds = [WORD, EXTENT, WORD];
+        assert_eq!(described(&place_aarch64(&kinds), true), ["x0", "*x1", "x2"]);
+        let on_stack = Place::Stack { offset: 0, bytes: 24 };
+        assert_eq!(place_x86_64(&kinds, false)[1], on_stack);
+        assert_eq!(described(&place_x86_64(&kinds, false), false), ["rdi", "[rsp+8]", "rsi"]);
+    }
+
+    #[test]
+    fn floats_take_no_integer_register() {
+        let kinds = [ArgKind::Float, INT, ArgKind::Float, WORD];
+        assert_eq!(described(&place_aarch64(&kinds), true), ["vector", "x0", "vector", "x1"]);
+        assert_eq!(described(&place_x86_64(&kinds, false), false), ["vector", "rdi", "vector", "rsi"]);
+    }
+
+    #[test]
+    fn a_result_in_memory_takes_an_argument_register_on_x86_64_alone() {
+        assert_eq!(described(&place_x86_64(&[INT, INT], true), false), ["rsi", "rdx"]);
+        assert_eq!(described(&place_aarch64(&[INT, INT]), true), ["x0", "x1"], "it is told by x8");
+    }
+
+    /// What would need rules that are not here.
+    #[test]
+    fn no_function_has_an_argument_that_is_placed_otherwise() {
+        let args = |f: &'static Function| f.args.iter().flatten().map(move |arg| (f, arg));
+        for (f, arg) in catalogue().functions().iter().flat_map(args) {
+            let large = matches!(arg.kind, ArgKind::Struct { bytes, .. } if bytes > 16);
+            let behind_pointer = matches!(arg.aarch64, Place::Indirect { .. });
+            assert_eq!(large, behind_pointer, "a pointer to a struct on the stack: {}", f.name);
+            if let ArgKind::Struct { layout: Some(layout), .. } = arg.kind {
+                let vector = layout.fields.iter().all(|field| ["float", "double"].contains(&field.ty));
+                assert!(!vector, "a struct in vector registers: {} {}", f.name, arg.name);
+            }
+        }
+        for f in catalogue().functions() {
+            let floats = f.args.iter().flatten().filter(|arg| arg.kind == ArgKind::Float).count();
+            assert!(floats <= 8, "more floats than vector registers: {}", f.name);
+        }
+    }
+}

@@ -4,12 +4,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Result, bail};
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 
 use crate::cli::ExecArgs;
-use crate::launch::GO;
+use crate::launch::{GO, READY};
 use crate::signals::let_through;
 
 pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     if getppid() != Pid::from_raw(args.parent) {
         bail!("whoever started this has ended");
     }
+    set_name(READY)?;
     let mut word = SigSet::empty();
     word.add(GO);
     word.wait()?;

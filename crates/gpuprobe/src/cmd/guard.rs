@@ -1,37 +1,47 @@
-//! The other half of `guard`: waits for its parent's end.
+//! The other half of `guard`: keeps the probes of its parent until the parent's end.
 
-use std::io::{self, Read};
+use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::Result;
-use gpuprobe_capture::{TargetIds, TargetList};
+use anyhow::{Context, Result};
+use gpuprobe_capture::{Ended, Kept, TargetList};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::GuardArgs;
 use crate::launch::is_stopped;
+use crate::signals::Signals;
 
-/// How long stopped processes are looked for: probes of a killed process are taken out within this time.
-const LOOKS: u32 = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// How long stopped processes are looked for once the probes are out: a signal takes a moment to arrive.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &GuardArgs) -> Result<u8> {
-    let targets = TargetList::open(TargetIds { targets: args.targets, held: args.held })?;
-    let mut said = Vec::new();
-    io::stdin().read_to_end(&mut said)?;
-    if !said.is_empty() {
-        return Ok(0);
-    }
-    // the end without a word: the parent was killed, and may have left processes waiting or stopped
-    for _ in 0..LOOKS {
-        for tgid in targets.tgids() {
-            targets.let_go(tgid);
-            if is_stopped(tgid) {
-                kill(Pid::from_raw(tgid.cast_signed()), Signal::SIGCONT).ok();
-            }
+    // who ends a whole service or container sends this to us too; the parent still needs us then
+    let _held_back = Signals::hold_back()?;
+    let mut kept = Kept::receive(&args.files, args.holds).context("cannot take over the probes")?;
+    let ended = kept.serve(io::stdin().lock(), io::stdout().lock());
+    // the parent was killed or failed, and may have left processes waiting or stopped
+    let free = args.holds && ended == Ended::Gone;
+    while {
+        if free {
+            let_go(kept.targets());
         }
+        kept.take_some_out()
+    } {}
+    for _ in 0..if free { LOOKS } else { 0 } {
+        let_go(kept.targets());
         sleep(BETWEEN_LOOKS);
     }
     Ok(0)
+}
+
+fn let_go(targets: &TargetList) {
+    for tgid in targets.tgids() {
+        targets.let_go(tgid);
+        if is_stopped(tgid) {
+            kill(Pid::from_raw(tgid.cast_signed()), Signal::SIGCONT).ok();
+        }
+    }
 }

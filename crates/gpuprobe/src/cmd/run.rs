@@ -1,6 +1,5 @@
 //! `gpuprobe run`: a command from its first instruction to its end.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,12 +12,12 @@ use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossCause, LossEvent, Tgid};
 
 use crate::cli::{AttachArgs, RunArgs};
-use crate::guard::Guard;
 use crate::launch::{self, Launched};
 use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::stops::Stops;
 use crate::trace_file::TraceFile;
 
 /// How long records may wait in the ring before they are looked at without being called.
@@ -73,22 +72,12 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
     let signals = Signals::hold_back()?;
     let mut launched = Launched::waiting(command)?;
     let trace = TraceFile::create(output, &meta(&probes, command))?;
-    let guard = Guard::start(probes.capture.target_ids()?)?;
     probes.capture.add_target(launched.tgid())?;
     launched.go()?;
-    let mut recording = Recording {
-        probes,
-        trace,
-        summary: Summary::default(),
-        signals,
-        launched,
-        told_to_stop: HashMap::new(),
-        late: 0,
-    };
+    let mut recording =
+        Recording { probes, trace, summary: Summary::default(), signals, launched, stops: Stops::default() };
     let status = recording.until_the_end()?;
-    let recorded = recording.finish(status)?;
-    guard.dismiss();
-    Ok(recorded)
+    recording.finish(status)
 }
 
 /// The first line of a trace.
@@ -107,19 +96,13 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
     }
 }
 
-/// How long a process that was told to stop may take to say that it has.
-const STOPS_WITHIN: Duration = Duration::from_millis(20);
-
 struct Recording {
     probes: Probes,
     trace: TraceFile,
     summary: Summary,
     signals: Signals,
     launched: Launched,
-    /// Processes that were told to stop, and have not said that they did.
-    told_to_stop: HashMap<Tgid, Instant>,
-    /// Processes that had gone on before their loader was probed.
-    late: u64,
+    stops: Stops,
 }
 
 impl Recording {
@@ -164,11 +147,11 @@ impl Recording {
     fn serve(&mut self, hold: Hold) -> Result<()> {
         let tgid = hold.tgid;
         if !hold.may_attach && self.probes.has_new(tgid, hold.at_exec) {
-            self.told_to_stop.insert(tgid, Instant::now());
+            self.stops.tell(hold, Instant::now());
             return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
         }
         if hold.may_attach {
-            self.told_to_stop.remove(&tgid);
+            self.stops.waits(hold);
             self.attach(tgid, hold.at_exec);
         }
         self.let_go(hold)
@@ -188,9 +171,7 @@ impl Recording {
 
     /// Processes that were told to stop when they had already gone on: on a very busy machine nobody looks in time.
     fn attach_late(&mut self) {
-        let late: Vec<_> = self.told_to_stop.extract_if(|_, since| since.elapsed() > STOPS_WITHIN).collect();
-        for (tgid, _) in late {
-            self.late += 1;
+        for tgid in self.stops.overdue(Instant::now()) {
             self.attach(tgid, true);
         }
     }
@@ -210,11 +191,13 @@ impl Recording {
         let left = self.probes.capture.target_count()?;
         let last = self.probes.capture.detach()?;
         for hold in &last.holds {
+            self.stops.waits(*hold);
             self.let_go(*hold)?;
         }
+        self.probes.capture.dismiss();
         self.take(last);
         let mut losses = self.probes.capture.losses()?;
-        losses.add(LossCause::LateAttach, self.late);
+        losses.add(LossCause::LateAttach, self.stops.late());
         for (cause, count) in losses.iter() {
             let event = Event::Loss(LossEvent { at_ns, cause, count });
             self.summary.feed(&event);

@@ -52,8 +52,9 @@ int main(void)
 		result |= cuMemAlloc_v2(&block, 1000);
 	result |= cuMemFree_v2(block);
 	result |= cuCtxSynchronize();
-	printf("{\"pid\":%d,\"calls\":{\"cuInit\":1,\"cuDeviceGet\":1,\"cuCtxCreate_v2\":1,\"cuMemAlloc_v2\":3,"
-	       "\"cuMemFree_v2\":1,\"cuCtxSynchronize\":1},\"first_call_us\":%lld,\"last_call_us\":%lld}\n",
-	       (int)getpid(), first - began, boot_us() - began);
+	printf(
+	    "{\"pid\":%d,\"calls\":{\"cuInit\":1,\"cuDeviceGet\":1,\"cuCtxCreate_v2\":1,\"cuMemAlloc_v2\":3,"
+	    "\"cuMemFree_v2\":1,\"cuCtxSynchronize\":1},\"first_call_us\":%lld,\"last_call_us\":%lld}\n",
+	    (int)getpid(), first - began, boot_us() - began);
 	return result;
 }

@@ -1,6 +1,6 @@
 /*
- * forker [CHILDREN]: a parent that makes calls, forks children that make calls (default 3), one of which then
- * executes this program again. Every process prints its own line
+ * forker [CHILDREN [PROGRAM]]: a parent that makes calls, forks children that make calls (default 3), one of
+ * which then executes this program again, or another one. Every process prints its own line
  * {"process","pid","parent","calls","live","live_bytes"}; what the parent holds is not held by a child, and
  * an exec drops what the process held before.
  */
@@ -34,12 +34,17 @@ static void print(const char *process, int allocations, int frees, size_t size)
 	fflush(stdout);
 }
 
-static int child(int number, char *program)
+static int child(int number, char **words)
 {
+	const char *other = words[1] ? words[2] : NULL;
+
 	make_calls(10, 9, 5000);
 	print("child", 10, 9, 5000);
 	if (number == 0) {
-		execl("/proc/self/exe", program, "--executed", (char *)NULL);
+		if (other)
+			execl(other, other, (char *)NULL);
+		else
+			execl("/proc/self/exe", words[0], "--executed", (char *)NULL);
 		return 1;
 	}
 	return failed;
@@ -61,7 +66,7 @@ int main(int count, char **words)
 		if (pid < 0)
 			return 1;
 		if (pid == 0)
-			return child(i, words[0]);
+			return child(i, words);
 	}
 	for (int i = 0; i < children; i++) {
 		int status;

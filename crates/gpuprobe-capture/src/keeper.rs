@@ -1,0 +1,227 @@
+//! The process beside us that puts probes in and takes them out.
+//!
+//! A process that is killed while it does so leaves probes behind: the kernel cannot change the code of others for a
+//! process that has to end, and gives up. So another one does it, which ends only after its work.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use libbpf_rs::Object;
+
+use crate::error::CaptureError;
+use crate::link::{self, MadeLink};
+use crate::object::map_of;
+use crate::request::{Probes, Request, answer_line, parse_answer};
+use crate::targets::TargetList;
+use crate::urgency::Urgent;
+
+/// A link by its number.
+pub(crate) type LinkId = u64;
+
+/// Our end.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    child: Child,
+    /// Its end tells the other that ours has come.
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    /// The programs it has, in the order in which they were handed over.
+    programs: Vec<String>,
+}
+
+impl Keeper {
+    /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments.
+    pub(crate) fn start(mut command: Command, object: &Object) -> Result<Self, CaptureError> {
+        let mut files = vec![
+            inheritable(map_of(object, "targets")?.as_fd())?,
+            inheritable(map_of(object, "held")?.as_fd())?,
+        ];
+        let mut programs = Vec::new();
+        for program in object.progs().filter(libbpf_rs::Program::autoload) {
+            files.push(inheritable(program.as_fd())?);
+            programs.push(program.name().to_string_lossy().into_owned());
+        }
+        let mut child = command
+            .args(files.iter().map(|file| file.as_raw_fd().to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(CaptureError::Keeper)?;
+        let requests = child.stdin.take();
+        let answers = child.stdout.take().ok_or(CaptureError::Keeper(io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { child, requests, answers: BufReader::new(answers), programs })
+    }
+
+    /// The number of a program.
+    pub(crate) fn program(&self, name: &'static str) -> Result<usize, CaptureError> {
+        self.programs.iter().position(|p| p == name).ok_or(CaptureError::Missing(name))
+    }
+
+    /// Puts probes in.
+    pub(crate) fn attach(&mut self, probes: Probes) -> io::Result<LinkId> {
+        self.ask(&Request::Attach(probes))
+    }
+
+    /// Takes probes out; those that are out are forgotten. When it has ended, so have they.
+    pub(crate) fn detach(&mut self, links: Vec<LinkId>) {
+        if !links.is_empty() {
+            self.ask(&Request::Detach(links)).ok();
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> io::Result<u64> {
+        self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        parse_answer(&answer)
+    }
+
+    /// Readable when it has ended.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.answers.get_ref().as_fd()
+    }
+
+    /// That it still runs.
+    pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
+        match self.child.try_wait() {
+            Ok(Some(_)) if self.requests.is_some() => Err(CaptureError::KeeperEnded),
+            _ => Ok(()),
+        }
+    }
+
+    /// All went well: nobody waits for us any more. Returns when every probe is out.
+    pub(crate) fn dismiss(&mut self) {
+        if let Some(mut requests) = self.requests.take() {
+            requests.write_all(Request::Done.line().as_bytes()).ok();
+        }
+        self.child.wait().ok();
+    }
+}
+
+impl Drop for Keeper {
+    /// Not dismissed, as on an error: it also lets everybody go, as if we had been killed.
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        self.child.wait().ok();
+    }
+}
+
+/// A copy of a descriptor that a command inherits. To be closed once it has been started.
+fn inheritable(fd: BorrowedFd<'_>) -> Result<OwnedFd, CaptureError> {
+    const NOT_STANDARD: libc::c_int = 3;
+    // SAFETY: the descriptor is open; the call makes another one or fails.
+    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, NOT_STANDARD) };
+    if copy < 0 {
+        return Err(CaptureError::Keeper(io::Error::last_os_error()));
+    }
+    // SAFETY: just made by the kernel, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// The other end: the programs that were handed over, and the links made with them.
+#[derive(Debug)]
+pub struct Kept {
+    targets: TargetList,
+    programs: Vec<OwnedFd>,
+    links: HashMap<LinkId, MadeLink>,
+    made: LinkId,
+    urgent: bool,
+}
+
+/// How the end came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With a word: all is well.
+    Done,
+    /// Without one: who asked was killed, or failed.
+    Gone,
+}
+
+impl Kept {
+    /// Takes over the descriptors that were handed over. Those that are none are refused. With `urgent`, probes are put
+    /// in before ordinary processes get to run: somebody waits for them in the kernel.
+    pub fn receive(files: &[i32], urgent: bool) -> io::Result<Self> {
+        let owned = |&file: &i32| {
+            // SAFETY: asks about a number; where it is no descriptor the call says so.
+            let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
+            if flags < 0 || file < 3 {
+                return Err(io::Error::from_raw_os_error(libc::EBADF));
+            }
+            // SAFETY: it is open, and was inherited under this number for this use alone.
+            Ok(unsafe { OwnedFd::from_raw_fd(file) })
+        };
+        let mut files = files.iter().map(owned).collect::<io::Result<Vec<_>>>()?.into_iter();
+        let (Some(targets), Some(held)) = (files.next(), files.next()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Ok(Self {
+            targets: TargetList::new(targets, held),
+            programs: files.collect(),
+            links: HashMap::new(),
+            made: 0,
+            urgent,
+        })
+    }
+
+    /// Who is watched.
+    pub fn targets(&self) -> &TargetList {
+        &self.targets
+    }
+
+    /// Does what it is asked to until there is nobody to ask.
+    pub fn serve(&mut self, requests: impl Read, mut answers: impl Write) -> Ended {
+        for line in BufReader::new(requests).lines() {
+            let answer = match line.ok().as_deref().map(Request::parse) {
+                None => return Ended::Gone,
+                Some(Some(Request::Done)) => return Ended::Done,
+                Some(Some(Request::Attach(probes))) => self.attach(&probes),
+                Some(Some(Request::Detach(links))) => {
+                    close_all(links.iter().filter_map(|link| self.links.remove(link)).collect());
+                    Ok(0)
+                }
+                Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            };
+            let told = answers.write_all(answer_line(&answer).as_bytes()).and_then(|()| answers.flush());
+            if told.is_err() {
+                return Ended::Gone;
+            }
+        }
+        Ended::Gone
+    }
+
+    fn attach(&mut self, probes: &Probes) -> io::Result<LinkId> {
+        let _urgent = self.urgent.then(Urgent::begin);
+        let program = self.programs.get(probes.program).ok_or(io::ErrorKind::InvalidInput)?;
+        let link = link::make(program.as_fd(), probes)?;
+        self.made += 1;
+        self.links.insert(self.made, link);
+        Ok(self.made)
+    }
+
+    /// Takes out the probes of some links; whether there were any.
+    pub fn take_some_out(&mut self) -> bool {
+        let some: Vec<_> = self.links.keys().copied().take(AT_ONCE).collect();
+        close_all(some.iter().filter_map(|link| self.links.remove(link)).collect());
+        !some.is_empty()
+    }
+}
+
+/// Links that are closed at the same time.
+const AT_ONCE: usize = 64;
+
+/// Closes links. With each the kernel waits until no CPU is in its programs, some 50 ms; those that wait at the same
+/// time wait only once. (On the perf tier it has them wait one after the other all the same.)
+fn close_all(links: Vec<MadeLink>) {
+    let mut links = links.into_iter();
+    while links.len() > 0 {
+        std::thread::scope(|scope| {
+            for link in links.by_ref().take(AT_ONCE) {
+                // where there can be no thread, the link is closed right here
+                std::thread::Builder::new().spawn_scoped(scope, move || drop(link)).ok();
+            }
+        });
+    }
+}

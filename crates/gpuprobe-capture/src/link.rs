@@ -1,0 +1,126 @@
+//! Links made by hand. libbpf makes them only for programs that it has loaded itself, and these were loaded by another
+//! process.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, perf_event_attr};
+
+use crate::files::raise_limit;
+use crate::request::{Probes, Way};
+
+/// Probes that are in. Closing the descriptors takes them out.
+#[derive(Debug)]
+pub(crate) struct MadeLink {
+    _link: OwnedFd,
+    _event: Option<OwnedFd>,
+}
+
+/// Puts probes in.
+pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeLink> {
+    let path = CString::new(probes.path.as_os_str().as_bytes())?;
+    if !probes.way.is_perf() {
+        return Ok(MadeLink { _link: multi(program, probes, &path)?, _event: None });
+    }
+    raise_limit();
+    let &[(offset, cookie)] = probes.points.as_slice() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let event = event(&path, offset, probes.way == Way::PerfReturn)?;
+    let mut options = options();
+    options.__bindgen_anon_1.perf_event.bpf_cookie = cookie;
+    let link = create(program, event.as_raw_fd(), libbpf_sys::BPF_PERF_EVENT, &options)?;
+    // SAFETY: the descriptor is a perf event; the call takes no memory of ours.
+    let enabled = unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) };
+    if enabled != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(MadeLink { _link: link, _event: Some(event) })
+}
+
+/// `PERF_EVENT_IOC_ENABLE`.
+const ENABLE: libc::Ioctl = 0x2400;
+
+fn options() -> bpf_link_create_opts {
+    bpf_link_create_opts { sz: size_of::<bpf_link_create_opts>() as _, ..Default::default() }
+}
+
+/// One link for many functions, in every process: processes are filtered by the program, so that forks are followed.
+fn multi(program: BorrowedFd<'_>, probes: &Probes, path: &CString) -> io::Result<OwnedFd> {
+    let offsets: Vec<libc::c_ulong> =
+        probes.points.iter().map(|(offset, _)| *offset as libc::c_ulong).collect();
+    let cookies: Vec<u64> = probes.points.iter().map(|(_, cookie)| *cookie).collect();
+    let mut options = options();
+    options.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
+        flags: if probes.way == Way::MultiReturn { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        cnt: probes.points.len() as u32,
+        path: path.as_ptr(),
+        offsets: offsets.as_ptr(),
+        cookies: cookies.as_ptr(),
+        ..Default::default()
+    };
+    let kind = match probes.way {
+        Way::Session => libbpf_sys::BPF_TRACE_UPROBE_SESSION,
+        _ => libbpf_sys::BPF_TRACE_UPROBE_MULTI,
+    };
+    create(program, 0, kind, &options)
+}
+
+fn create(
+    program: BorrowedFd<'_>,
+    target: libc::c_int,
+    kind: libbpf_sys::bpf_attach_type,
+    options: &bpf_link_create_opts,
+) -> io::Result<OwnedFd> {
+    // SAFETY: the options, and the path and arrays they point to, are valid for the call; the arrays have as many
+    // entries as they say.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target, kind, options) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: just made by the kernel, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A perf event that happens at one instruction of a file, in every process.
+fn event(path: &CString, offset: u64, is_return: bool) -> io::Result<OwnedFd> {
+    const EVERY_PROCESS: libc::pid_t = -1;
+    // such an event is not of a CPU, but the call wants one
+    const FIRST_CPU: libc::c_int = 0;
+    const NO_GROUP: libc::c_int = -1;
+    const CLOSE_ON_EXEC: libc::c_ulong = 8;
+    let mut attr = perf_event_attr { type_: described("type", "")?, ..perf_event_attr::default() };
+    attr.size = size_of::<perf_event_attr>() as u32;
+    if is_return {
+        attr.config = 1 << described("format/retprobe", "config:")?;
+    }
+    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+    attr.__bindgen_anon_4.probe_offset = offset;
+    // SAFETY: the attributes and the path they point to are valid for the call, which makes a new descriptor or fails.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attr,
+            EVERY_PROCESS,
+            FIRST_CPU,
+            NO_GROUP,
+            CLOSE_ON_EXEC,
+        )
+    };
+    let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
+        return Err(io::Error::last_os_error());
+    };
+    // SAFETY: just made by the kernel, and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A number by which the kernel describes its events on instructions of user space.
+fn described(name: &str, prefix: &str) -> io::Result<u32> {
+    let path = Path::new("/sys/bus/event_source/devices/uprobe").join(name);
+    let text = std::fs::read_to_string(path)?;
+    let number = text.trim().strip_prefix(prefix).and_then(|n| n.parse().ok());
+    number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTSUP))
+}

@@ -1,0 +1,173 @@
+//! What the capturing process asks of the one that keeps its probes: lines of text, each answered by one.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// How a link is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// One link for the entry and the return of many functions.
+    Session,
+    /// One link for the entries of many functions.
+    Multi,
+    /// One link for their returns.
+    MultiReturn,
+    /// A perf event for the entry of one function.
+    Perf,
+    /// A perf event for its return.
+    PerfReturn,
+}
+
+impl Way {
+    const ALL: [(Self, &'static str); 5] = [
+        (Self::Session, "session"),
+        (Self::Multi, "multi"),
+        (Self::MultiReturn, "multi-return"),
+        (Self::Perf, "perf"),
+        (Self::PerfReturn, "perf-return"),
+    ];
+
+    /// Whether it takes a descriptor per function.
+    pub(crate) fn is_perf(self) -> bool {
+        matches!(self, Self::Perf | Self::PerfReturn)
+    }
+}
+
+/// Probes to put in, held together by one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Probes {
+    /// The program, by its place among those that were handed over.
+    pub(crate) program: usize,
+    pub(crate) way: Way,
+    pub(crate) path: PathBuf,
+    /// Offset in the file and cookie of each.
+    pub(crate) points: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Answered by the number of the new link.
+    Attach(Probes),
+    /// Take these links away. Answered when they are gone.
+    Detach(Vec<u64>),
+    /// All went well: nobody has to be let go. Not answered.
+    Done,
+}
+
+impl Request {
+    /// One line, with its end.
+    pub(crate) fn line(&self) -> String {
+        match self {
+            Self::Attach(Probes { program, way, path, points }) => {
+                let word = Way::ALL.iter().find(|(known, _)| known == way).map_or("", |(_, word)| word);
+                // a path may have anything in it, line ends too
+                let path: String = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+                let points: String =
+                    points.iter().map(|(offset, cookie)| format!(" {offset}:{cookie}")).collect();
+                format!("attach {program} {word} {path}{points}\n")
+            }
+            Self::Detach(links) => {
+                let links: String = links.iter().map(|link| format!(" {link}")).collect();
+                format!("detach{links}\n")
+            }
+            Self::Done => "done\n".to_owned(),
+        }
+    }
+
+    /// The inverse of [`Request::line`].
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        match words.next()? {
+            "attach" => {
+                let program = words.next()?.parse().ok()?;
+                let word = words.next()?;
+                let way = Way::ALL.iter().find(|(_, known)| *known == word)?.0;
+                let path = PathBuf::from(OsString::from_vec(unhex(words.next()?)?));
+                let points = words.map(point).collect::<Option<_>>()?;
+                Some(Self::Attach(Probes { program, way, path, points }))
+            }
+            "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
+            "done" => Some(Self::Done),
+            _ => None,
+        }
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let byte = |i| u8::from_str_radix(text.get(i..i + 2)?, 16).ok();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+fn point(word: &str) -> Option<(u64, u64)> {
+    let (offset, cookie) = word.split_once(':')?;
+    Some((offset.parse().ok()?, cookie.parse().ok()?))
+}
+
+/// The answer to a request: a number, or why not.
+pub(crate) fn answer_line(answer: &io::Result<u64>) -> String {
+    match answer {
+        Ok(number) => format!("ok {number}\n"),
+        Err(error) => format!("error {}\n", error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// The inverse of [`answer_line`]. What is no answer at all is an error of its own kind.
+pub(crate) fn parse_answer(line: &str) -> io::Result<u64> {
+    let (word, number) = line.trim_end().split_once(' ').unwrap_or_default();
+    match (word, number.parse::<u64>()) {
+        ("ok", Ok(number)) => Ok(number),
+        ("error", Ok(number)) => {
+            Err(io::Error::from_raw_os_error(i32::try_from(number).unwrap_or(libc::EIO)))
+        }
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_survive_the_way_whatever_is_in_a_path() {
+        let path = PathBuf::from(OsString::from_vec(b"/a b\n/\xff\0lib".to_vec()));
+        let mut all: Vec<_> = Way::ALL
+            .iter()
+            .map(|(way, _)| {
+                let points = vec![(0, 0), (u64::MAX, 7)];
+                Request::Attach(Probes { program: 3, way: *way, path: path.clone(), points })
+            })
+            .collect();
+        all.extend([Request::Detach(vec![]), Request::Detach(vec![1, 22]), Request::Done]);
+        for request in all {
+            let line = request.line();
+            assert_eq!(line.matches('\n').count(), 1, "{line:?}");
+            assert_eq!(Request::parse(&line), Some(request));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_none() {
+        for line in [
+            "",
+            "\n",
+            "attach",
+            "attach 1 multi",
+            "attach 1 magic 2f",
+            "attach 1 multi 2f 1",
+            "attach 1 multi 2",
+            "detach x",
+        ] {
+            assert_eq!(Request::parse(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn answers_survive_the_way() {
+        assert_eq!(parse_answer(&answer_line(&Ok(7))).unwrap(), 7);
+        let refused = Err(io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(parse_answer(&answer_line(&refused)).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(parse_answer("").unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,94 @@
+//! The programs under `examples`, compiled as plain C++ for the stand-ins: they build, tell what they do, and a trace
+//! of them has exactly that.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuprobe_e2e::process::finish;
+use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, number};
+use gpuprobe_e2e::{Outcome, Run, needs, places};
+use gpuprobe_event::Api;
+use gpuprobe_standin::Cuda;
+use serde_json::json;
+
+/// Compiles an example into a folder.
+fn compiled(name: &str, folder: &Path) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let built = places::standins(Cuda::Cuda12);
+    let program = folder.join(name);
+    let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+    compiler.args(["-std=c++14", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compiler.arg(repository.join("tests/standin/c/include"));
+    compiler.args(["-x", "c++"]).arg(repository.join(format!("examples/{name}.cu")));
+    compiler.args(["-x", "none"]).arg(&built.libcudart);
+    compiler.arg(format!("-Wl,-rpath,{}", built.dir.display())).arg("-o").arg(&program);
+    let said = finish(&mut compiler);
+    assert_eq!(said.status, 0, "{}", said.stderr);
+    program
+}
+
+fn counts(outcome: &Outcome, api: Api) -> Counts {
+    outcome.trace.counts(outcome.trace.calls[0].tgid.0, api)
+}
+
+#[test]
+fn basic_is_traced_call_by_call() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let outcome =
+        Run::new(compiled("basic", folder.path())).options(&["-e", "*"]).args(&["--json"]).outcome();
+    // a stand-in adds nothing up, and the program sees that
+    assert_eq!(outcome.finished.status, 1, "{}", outcome.finished.stderr);
+    assert!(outcome.finished.stdout.contains("\n0 of 1000 sums are right\n"), "{}", outcome.finished.stdout);
+    outcome.trace.assert_whole();
+    let printed = outcome.printed();
+    let calls = counts_of(&printed["calls"]);
+    assert_eq!(counts(&outcome, Api::Runtime), calls);
+    let mut inner = inner_counts(&calls);
+    inner.remove("cuMemcpy");
+    inner.extend([("cuMemcpyHtoD_v2".to_owned(), 2), ("cuMemcpyDtoH_v2".to_owned(), 1)]);
+    assert_eq!(counts(&outcome, Api::Driver), inner);
+    for (field, kind, bytes) in
+        [("copied", "H2D", 8000), ("copied", "D2H", 4000), ("allocated", "device", 12000)]
+    {
+        assert_eq!(number(&printed[field][kind]), bytes);
+        let of_kind = outcome.trace.calls.iter().filter(|c| c.effect.kind.as_deref() == Some(kind));
+        assert_eq!(of_kind.filter_map(|c| c.effect.size).sum::<u64>(), bytes, "{kind}");
+    }
+    assert_eq!(outcome.trace.live(outcome.trace.calls[0].tgid.0), (0, 0));
+    let launch = outcome.trace.calls.iter().find(|c| c.name == "cudaLaunchKernel").unwrap();
+    assert_eq!((launch.effect.grid, launch.effect.block), (Some([4, 1, 1]), Some([256, 1, 1])));
+}
+
+#[test]
+fn bench_measures_each_operation_as_often_as_it_was_asked_to() {
+    let folder = places::folder();
+    let program = compiled("bench", folder.path());
+    let table = finish(Command::new(&program).arg("100"));
+    assert_eq!((table.status, table.stdout.lines().count()), (0, 8), "{}", table.stdout);
+    assert_eq!(finish(Command::new(&program).arg("none")).status, 2);
+    if !needs::bpf() {
+        return;
+    }
+    let outcome = Run::new(&program).options(&["-e", "*"]).args(&["--json", "100"]).outcome();
+    outcome.trace.assert_whole();
+    let printed = outcome.printed();
+    assert_eq!(printed["rounds"], json!(100));
+    let operations = printed["operations"].as_array().unwrap();
+    assert_eq!(operations.len(), 7);
+    // eleven to warm up, and each time one allocation and one wait that are not measured
+    let warm = 11;
+    let mut calls = Counts::new();
+    for operation in operations {
+        assert!(operation["average_us"].as_f64().unwrap() > 0.0, "{operation}");
+        *calls.entry(operation["function"].as_str().unwrap().to_owned()).or_default() +=
+            number(&operation["calls"]) + warm;
+    }
+    for unmeasured in ["cudaMalloc", "cudaFree", "cudaDeviceSynchronize"] {
+        *calls.get_mut(unmeasured).unwrap() += 2;
+    }
+    assert_eq!(counts(&outcome, Api::Runtime), calls);
+}
