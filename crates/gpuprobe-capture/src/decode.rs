@@ -269,6 +269,10 @@ impl Decoder {
         if self.follows || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
+        // also the first call of a program that an exec began
+        if change == ProcessChange::Start {
+            self.resolve.observe(key.tgid);
+        }
         let event = ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
@@ -341,6 +345,8 @@ mod tests {
     struct NoResolver;
 
     impl Resolve for NoResolver {
+        fn observe(&mut self, _tgid: Tgid) {}
+
         fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
             None
         }

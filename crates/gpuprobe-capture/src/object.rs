@@ -106,7 +106,11 @@ impl Capture {
             control,
             pending,
             object,
-            decoder: Decoder::new(clock, config.only_targets, Box::new(OfFiles::default())),
+            decoder: Decoder::new(
+                clock,
+                config.only_targets,
+                Box::new(OfFiles::new(config.names || config.stacks)),
+            ),
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,

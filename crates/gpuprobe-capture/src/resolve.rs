@@ -57,6 +57,8 @@ impl RawStack {
 
 /// Gives names to addresses of processes that run.
 pub(crate) trait Resolve: Debug {
+    /// A process makes its first call. It may end soon.
+    fn observe(&mut self, tgid: Tgid);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The frames of a stack, innermost first.
@@ -70,17 +72,33 @@ pub(crate) trait Resolve: Debug {
 }
 
 /// By the files that a process has mapped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OfFiles {
     symbols: Symbolizer,
     unwinder: Unwinder,
+    /// Whether anything will be asked at all.
+    is_asked: bool,
+}
+
+impl OfFiles {
+    pub(crate) fn new(is_asked: bool) -> Self {
+        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_asked }
+    }
 }
 
 impl Resolve for OfFiles {
+    fn observe(&mut self, tgid: Tgid) {
+        if self.is_asked {
+            self.unwinder.observe(Path::new(PROC), tgid.0);
+        }
+    }
+
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String> {
-        let place = self.symbols.name(Path::new(PROC), tgid.0, address).ok().flatten()?;
+        // as if a call had returned behind its first byte: what is mapped is then known though the process has ended
+        let behind = address.wrapping_add(1);
+        let frame = self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, &[behind]).pop()?;
         // the middle of something is not what was meant
-        (place.offset == 0).then_some(place.function)
+        frame.function.filter(|_| frame.offset == 1)
     }
 
     fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String> {

@@ -12,11 +12,8 @@ pub mod notes;
 pub mod places;
 pub mod process;
 pub mod recording;
-<<<<<<< HEAD
-pub mod tracing;
-=======
 pub mod tiers;
->>>>>>> main
+pub mod tracing;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

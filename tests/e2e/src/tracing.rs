@@ -60,9 +60,20 @@ impl Tracing {
     }
 
     /// Ends it as Ctrl-C does.
-    pub fn stop(mut self) -> Finished {
-        self.talk.signal(Signal::SIGINT);
+    pub fn stop(self) -> Finished {
+        self.stop_by(Signal::SIGINT)
+    }
+
+    /// Ends it by a signal.
+    pub fn stop_by(mut self, signal: Signal) -> Finished {
+        self.talk.signal(signal);
         self.end()
+    }
+
+    /// Waits until it ends by itself: the file with its output, which goes with this, its status, and what it told.
+    pub fn end_unread(&mut self) -> (PathBuf, i32, String) {
+        let status = self.talk.end();
+        (self.folder.path().join("out"), status, self.told())
     }
 
     /// Waits until it ends by itself.
@@ -79,6 +90,11 @@ impl Finished {
         Recording::of_lines(self.stdout.as_bytes(), &self.stderr)
     }
 
+    /// How many lines it says it printed, and how many calls it says are missing.
+    pub fn told_lines_and_lost(&self) -> (u64, u64) {
+        lines_and_lost(&self.stderr)
+    }
+
     /// That it ended well, printed so many lines for calls and says so.
     pub fn assert_lines(&self, lines: usize) {
         assert_eq!(
@@ -91,6 +107,15 @@ impl Finished {
         let s = if lines == 1 { "" } else { "s" };
         assert!(self.stderr.ends_with(&format!("gpuprobe: {lines} line{s}, 0 lost\n")), "{}", self.stderr);
     }
+}
+
+/// The numbers that a trace tells at its end: lines printed, and calls lost for whatever reason.
+pub fn lines_and_lost(told: &str) -> (u64, u64) {
+    let number = |text: &str| text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
+    let told = || told.lines().filter_map(|line| line.strip_prefix("gpuprobe: "));
+    let lines = told().filter(|line| line.contains(" line")).find_map(number);
+    let lost = told().filter_map(|line| number(line.strip_prefix("lost ")?)).sum();
+    (lines.unwrap_or_else(|| panic!("it does not tell how much it printed")), lost)
 }
 
 /// A workload that has printed that it is ready and waits for a line, and its pid.
