@@ -100,29 +100,28 @@ fn what_is_not_known_is_a_question_mark_and_no_address() {
 }
 
 /// The kernels of each step of `lookups`, as the trace names them and as they were.
-fn steps(private: &Private, options: &[&str]) -> Vec<(Vec<Option<String>>, Vec<String>)> {
-    let (mut program, pid) = waiting(&private.program, &[], &[]);
+fn steps(private: &Private, args: &[&str], options: &[&str]) -> Vec<(Vec<Option<String>>, Vec<String>)> {
+    let (mut program, pid) = waiting(&private.program, &[], args);
     let trace = Tracing::start(&[&["-d", &pid, "--json"], options].concat());
-    let mut steps = Vec::new();
+    let mut steps: Vec<Vec<String>> = Vec::new();
     for step in 1..=3 {
         program.go_on();
         let printed: Value = program.json();
         assert_eq!(printed["step"], step);
-        steps.push(
-            printed["launched"].as_array().unwrap().iter().map(|n| n.as_str().unwrap().to_owned()).collect(),
-        );
+        let launched = printed["launched"].as_array().unwrap().iter();
+        steps.push(launched.map(|name| name.as_str().unwrap().to_owned()).collect());
+        let made = steps.iter().map(Vec::len).sum::<usize>();
         trace.until("its launches are printed", |text| {
-            (text.matches("\"name\":\"cuLaunchKernel\"").count() == 2 * step).then_some(())
+            (text.matches("\"name\":\"cuLaunchKernel\"").count() == made).then_some(())
         });
     }
     assert_eq!(program.end(), 0);
     let traced: Finished = trace.end();
     let trace = traced.recording();
     assert_eq!(trace.losses, []);
-    let names: Vec<_> =
-        launches(&trace.calls).map(|c| c.effect.kernel.as_deref().map(str::to_owned)).collect();
     assert!(launches(&trace.calls).all(|c| c.api == Api::Driver && c.effect.grid == Some([3, 2, 1])));
-    names.chunks(2).map(<[_]>::to_vec).zip(steps).collect()
+    let mut names = launches(&trace.calls).map(|c| c.effect.kernel.as_deref().map(str::to_owned));
+    steps.into_iter().map(|launched| (names.by_ref().take(launched.len()).collect(), launched)).collect()
 }
 
 fn known(names: &[String]) -> Vec<Option<String>> {
@@ -136,7 +135,7 @@ fn lookups_tell_names_and_where_handles_have_them() {
     }
     for tier in ["session", "multi", "perf"] {
         let private = Private::new("lookups", Cuda::Cuda12);
-        let all = steps(&private, &["--attach", tier]);
+        let all = steps(&private, &[], &["--attach", tier]);
         let [(first, _), (second, looked_up), (third, again)] = &all[..] else { panic!("{all:?}") };
         assert_eq!(first, &[None, None], "looked up before anybody watched, {tier}");
         assert_eq!(second, &known(looked_up), "{tier}");
@@ -155,9 +154,24 @@ fn a_driver_whose_handles_are_known_needs_no_lookup() {
     }
     let private = Private::new("lookups", Cuda::Cuda12);
     let folder = private.folder.path();
-    fs::rename(folder.join("libcuda.so.1"), folder.join("libcuda.so.580.65.06")).unwrap();
-    symlink("libcuda.so.580.65.06", folder.join("libcuda.so.1")).unwrap();
-    for (names, launched) in steps(&private, &[]) {
+    fs::rename(folder.join("libcuda.so.1"), folder.join("libcuda.so.580.159.04")).unwrap();
+    symlink("libcuda.so.580.159.04", folder.join("libcuda.so.1")).unwrap();
+    for (names, launched) in steps(&private, &[], &[]) {
         assert_eq!(names, known(&launched), "{}", shown(folder));
     }
+}
+
+#[test]
+fn handles_that_all_point_to_names_of_functions_are_believed() {
+    if !needs::bpf() {
+        return;
+    }
+    let private = Private::new("lookups", Cuda::Cuda12);
+    let all = steps(&private, &["4"], &[]);
+    let (names, launched) = &all[0];
+    // four different ones are enough, and the fourth is the first to be named
+    assert_eq!(names[..3], [None, None, None]);
+    assert_eq!(names[3..], known(&launched[3..]));
+    let (names, launched) = &all[2];
+    assert_eq!(names, &known(launched), "and so are those before it from then on");
 }

@@ -1,10 +1,11 @@
 /*
- * lookups: only the driver. Looks two kernels up, prints {"pid","ready"}, and goes on step by step, each
- * after a line: launches both; looks up two others in both ways that there are and launches these; launches
- * the first two again. Each step prints {"step","launched":[...]}, the kernels in the order of their
- * launches.
+ * lookups [MORE]: only the driver. Looks two kernels up, prints {"pid","ready"}, and goes on step by step,
+ * each after a line: launches both; looks up two others in both ways that there are and launches these;
+ * launches the first two again. MORE further ones are looked up first and launched in the first step. Each
+ * step prints {"step","launched":[...]}, the kernels in the order of their launches.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cuda_api.h"
@@ -41,21 +42,34 @@ static void wait_for_line(void)
 		;
 }
 
-int main(void)
+#define MOST 16
+
+int main(int count, char **words)
 {
-	void *early, *early_template, *late, *late_of_library;
+	void *early, *early_template, *late, *late_of_library, *further[MOST];
+	int more = count > 1 ? atoi(words[1]) : 0;
 
 	failed |= cuInit(0);
 	failed |= cuModuleLoadData(&module, "image");
 	failed |= cuLibraryLoadData(&library, "image", NULL, NULL, 0, NULL, NULL, 0);
 	early = by_module("_Z12early_kernelPfi");
 	early_template = by_library("_Z5scaleIfLi4EEvPT_");
+	for (int i = 0; i < more && i < MOST; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "_Z7furtherILi%dEEvPf", i);
+		further[i] = by_module(name);
+	}
 	printf("{\"pid\":%d,\"ready\":true}\n", (int)getpid());
 	wait_for_line();
 	launch(early);
 	launch(early_template);
-	printf(
-	    "{\"step\":1,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"]}\n");
+	printf("{\"step\":1,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"");
+	for (int i = 0; i < more && i < MOST; i++) {
+		launch(further[i]);
+		printf(",\"void further<%d>(float*)\"", i);
+	}
+	printf("]}\n");
 	wait_for_line();
 	late = by_module("late_kernel");
 	late_of_library = by_library("_ZN4blas4gemmEPKdS1_Pd");
