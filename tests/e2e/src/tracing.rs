@@ -34,7 +34,8 @@ impl Tracing {
         until(LIMIT, "it begins to trace", || {
             let said = trace.talk.stderr();
             assert!(!trace.talk.has_ended() || said.contains(" lines"), "{said}");
-            (said.contains("gpuprobe: tracing ") || said.contains("no CUDA library in use yet")).then_some(())
+            (said.contains("gpuprobe: tracing ") || said.contains("no CUDA library to probe yet"))
+                .then_some(())
         });
         trace
     }

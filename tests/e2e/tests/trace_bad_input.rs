@@ -4,8 +4,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Duration;
 
-use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown};
+use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::tracing::{Private, waiting};
 use gpuprobe_e2e::{Finished, Tracing, needs, places};
 use gpuprobe_standin::Cuda;
@@ -87,35 +88,51 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
     if !needs::bpf() {
         return;
     }
-    let private = Private::new("late_dlopen", Cuda::Cuda12);
-    places::copies(&places::standins(Cuda::Cuda12), private.folder.path(), &["libplugin.so"]);
-    let script =
-        format!("echo '{{\"ready\":true,\"pid\":'$$'}}'; read line; exec {} 500", shown(&private.program));
-    let (mut program, pid) = waiting("sh".as_ref(), &[], &["-c", &script]);
+    let private = Private::new("driver_only", Cuda::Cuda12);
+    let library = shown(private.folder.path().join("libcuda.so.1"));
+    let script = format!(
+        "import ctypes, os\nprint('{{\"ready\":true,\"pid\":' + str(os.getpid()) + '}}', flush=True)\ninput()\n\
+         cuda = ctypes.CDLL({library:?})\nprint('{{}}', flush=True)\ninput()\ncuda.cuInit(7)\nprint('{{}}')"
+    );
+    let (mut program, pid) = waiting("python3".as_ref(), &[], &["-c", &script]);
     let trace = Tracing::start(&["-d", &pid, "-t", "-v"]);
-    assert!(trace.told().contains("no CUDA library in use yet"), "{}", trace.told());
-    let (status, printed) = program.finish();
-    assert_eq!(status, 0);
+    assert!(trace.told().contains("no CUDA library to probe yet"), "{}", trace.told());
+    program.go_on();
+    program.json();
+    let probed = format!("{library}: ");
+    until(Duration::from_secs(10), "it is probed", || trace.told().contains(&probed).then_some(()));
+    assert_eq!(program.finish().0, 0);
     let traced = trace.end();
-    // it maps the library when it wants to use it: what it calls before the probes are in is missing, and that is told
+    assert_eq!(traced.stdout.lines().count(), 1, "{}", traced.stderr);
+    assert!(traced.stdout.contains(" cuInit(Flags=0x7) = CUDA_SUCCESS <"), "{}", traced.stdout);
+    // what it might have called between the two is missing, and that is told
     assert!(traced.stderr.contains("gpuprobe: lost 1 late_attach: "), "{}", traced.stderr);
-    assert!(printed["calls"]["cudaMalloc"].as_u64().unwrap() >= 1);
 }
 
 #[test]
-fn without_the_right_to_look_at_a_process_it_says_so() {
+fn a_process_whose_files_cannot_be_opened_is_told() {
     if !needs::bpf() {
         return;
     }
-    let folder = places::folder();
+    // a library that only its own mount namespace has, and no right to look into that
+    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = folder.path().join("gpuprobe");
+    let (copy, inside) = (folder.path().join("gpuprobe"), folder.path().join("inside"));
     fs::copy(places::gpuprobe(), &copy).unwrap();
-    let (mut program, pid) = waiting(&places::standins(Cuda::Cuda12).workload("paced"), &[], &["5"]);
+    fs::create_dir(&inside).unwrap();
+    let [inside, from] = [&inside, &built.dir].map(shown);
+    let script = format!(
+        "mount -t tmpfs none {inside} || exit 99; cp {from}/paced {from}/libcuda.so.1 {inside} && exec {inside}/paced 5"
+    );
+    let (mut program, pid) = waiting("unshare".as_ref(), &[], &["-m", "sh", "-c", &script]);
     let mut command = Command::new("setpriv");
     let rights = ["--inh-caps=-all,+bpf,+perfmon", "--ambient-caps=-all,+bpf,+perfmon"];
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(rights).arg("--");
-    let finished = finish(command.arg(&copy).args(["trace", "-d", &pid]));
-    assert_told(&finished, &["CAP_SYS_PTRACE"]);
+    let finished = finish(command.arg(&copy).args(["trace", "--duration", "0.2", "-d", &pid]));
+    // older kernels do not even show what is mapped
+    let why =
+        [&*format!("gpuprobe: not probed: {inside}/libcuda.so.1: cannot be opened: "), "CAP_SYS_PTRACE"];
+    assert!(why.iter().any(|words| finished.stderr.contains(words)), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("panicked") && finished.stdout.is_empty(), "{}", finished.stderr);
     assert_eq!(program.finish().0, 0);
 }

@@ -78,23 +78,28 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     for pid in &args.pids {
         probes.capture.add_target(Tgid(*pid))?;
     }
-    let libraries = probes.capture.attached().count();
-    if libraries == 0 && !args.paths.is_empty() {
+    if probes.capture.attached().next().is_none() && !args.paths.is_empty() {
         bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
     }
-    tell_begin(libraries, probes.capture.attached().map(|a| a.functions).sum());
+    // of a process that was asked for by name
+    if !args.attach.verbose && !args.pids.is_empty() {
+        probes.skips.lines().for_each(|line| note!("gpuprobe: not probed: {line}"));
+    }
+    tell_begin(probes);
     Ok(())
 }
 
 /// From when on calls are seen: whoever starts a program by hand waits for it.
-fn tell_begin(libraries: usize, functions: usize) {
+fn tell_begin(probes: &Probes) {
+    let count = gpuprobe_output::units::count;
+    let (libraries, functions) =
+        probes.capture.attached().fold((0, 0), |(n, functions), a| (n + 1, functions + a.functions as u64));
     if libraries == 0 {
-        note!("gpuprobe: no CUDA library in use yet: they are probed as processes begin to use them");
+        note!("gpuprobe: no CUDA library to probe yet: they are as processes begin to use them");
         return;
     }
-    let count = gpuprobe_output::units::count;
-    let functions = count(functions as u64, "function", "functions");
-    note!("gpuprobe: tracing {functions} of {}", count(libraries as u64, "library", "libraries"));
+    let functions = count(functions, "function", "functions");
+    note!("gpuprobe: tracing {functions} of {}", count(libraries, "library", "libraries"));
 }
 
 fn shown(paths: &[std::path::PathBuf]) -> String {
