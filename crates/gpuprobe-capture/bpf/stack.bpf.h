@@ -21,7 +21,7 @@ static __always_inline void send_stack(const struct gp_thread *thread, const str
 	__u64 above = call->stack_pointer + GP_POPPED_BY_RETURN;
 
 	if (!copy) {
-		count_loss(GP_LOSS_RING_FULL);
+		count_loss(GP_LOSS_LOST_STACK);
 		return;
 	}
 	copy->head.kind = GP_RECORD_STACK;
