@@ -195,11 +195,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn positive(number: &str, factor: f64) -> Result<Duration, String> {
-    let seconds = number.parse::<f64>().map_err(|_| "give a number greater than 0".to_owned())? * factor;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if duration > Duration::ZERO => Ok(duration),
-        _ => Err("give a number greater than 0".to_owned()),
-    }
+    let duration = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
+    duration.filter(|d| !d.is_zero()).ok_or_else(|| "give a number greater than 0".to_owned())
 }
 
 const MOST_ROWS: i64 = 1 << 20;

@@ -151,7 +151,7 @@ impl Trace {
             }
             let batch = self.probes.take()?;
             self.follow(&batch);
-            self.look();
+            self.look(args);
             self.print(batch, args);
             let done = args.count.is_some_and(|most| self.calls >= most);
             let all_ended = !args.pids.is_empty() && self.running.is_empty();
@@ -180,12 +180,12 @@ impl Trace {
         }
     }
 
-    fn look(&mut self) {
-        if let Some(watch) = &mut self.watch {
-            match self.running.is_empty() {
-                true => watch.look(&mut self.probes),
-                false => watch.look_at(&self.running, &mut self.probes),
-            }
+    /// Probes what is new, of the processes asked for alone where some were: also when all of them have ended.
+    fn look(&mut self, args: &TraceArgs) {
+        match &mut self.watch {
+            Some(watch) if args.pids.is_empty() => watch.look(&mut self.probes),
+            Some(watch) => watch.look_at(&self.running, &mut self.probes),
+            None => {}
         }
     }
 
