@@ -14,7 +14,7 @@ pub(crate) const READ: &str = "read a table of the kernel side";
 pub(crate) const WRITE: &str = "write a table of the kernel side";
 
 /// Room for the values of one batch; a per-CPU value of a large machine has tens of kilobytes.
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 /// More than a bucket ever holds, and no more than is worth a system call.
 const BATCH_ENTRIES: std::ops::RangeInclusive<usize> = 64..=8192;
 /// A kernel pads each CPU's value to this.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
@@ -42,6 +43,15 @@ fn times(counts: &Counts, times: usize) -> Counts {
     counts.iter().map(|(name, n)| (name.clone(), n * times as u64)).collect()
 }
 
+/// What a process keeps: reading tables and answering a scrape take some megabytes for a moment.
+fn settled_kilobytes(pid: u32) -> u64 {
+    let look = |_| {
+        sleep(Duration::from_millis(50));
+        resident_kilobytes(pid)
+    };
+    (0..30).map(look).min().unwrap()
+}
+
 fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
@@ -68,7 +78,7 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
         // those that ended a moment ago may still have a series each
         let settled = |m: &Metrics| m.calls_of_name(&name) == expected && shown_of(m, &name) <= MOST_SHOWN;
         let metrics = daemon.until(FRESH, "every call of every process", settled);
-        let (kilobytes, files) = (resident_kilobytes(pid), open_files(pid));
+        let (kilobytes, files) = (settled_kilobytes(pid), open_files(pid));
         println!("{all} processes: {kilobytes} kB, {files} files, {} bytes a page", metrics.text.len());
         (metrics, kilobytes, files)
     };

@@ -220,10 +220,9 @@ impl Trace {
             .filter(|call| args.nested || call.parent.is_none())
             .collect();
         let text = gpuprobe_output::pending(&calls, now_ns);
-        match (calls.is_empty(), args.json) {
-            (true, _) => {}
-            (false, true) => note!("{}", text.trim_end()),
-            (false, false) => self.printer.text(text),
+        match args.json {
+            true => crate::notes::tell(format_args!("{text}")),
+            false => self.printer.text(text),
         }
         Ok(())
     }
@@ -237,6 +236,10 @@ impl Trace {
         let mut losses = self.probes.capture.losses()?;
         if let Some(watch) = &self.watch {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
+        }
+        if args.count.is_some_and(|wanted| self.calls >= wanted) {
+            // nobody asked for what came after these
+            losses = Losses::default();
         }
         let end = self.end(args, losses.clone());
         let (printed, dropped) = self.printer.finish(end)?;
