@@ -137,6 +137,11 @@ impl Capture {
             .map_err(CaptureError::bpf("add a process to watch"))
     }
 
+    /// Looks at what a process has mapped, so that its stacks and names can be told should it end soon.
+    pub fn observe(&mut self, tgid: Tgid) {
+        self.decoder.observe(tgid);
+    }
+
     /// Tells a process that waits in the kernel how far we are.
     pub fn answer(&self, hold: Hold, answer: Answer) -> Result<(), CaptureError> {
         // GP_HELD of the header

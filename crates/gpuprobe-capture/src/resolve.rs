@@ -1,5 +1,6 @@
 //! Addresses of a process to names, for what the kernel side cannot tell.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -52,6 +53,28 @@ impl RawStack {
         if let Some(word) = word {
             word.copy_from_slice(&address.to_le_bytes());
         }
+    }
+}
+
+/// Stacks whose calls have not come yet: each stands before its call, and those of other threads between them.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingStacks(VecDeque<RawStack>);
+
+impl WaitingStacks {
+    /// More than threads are ever between the two; what waits longer lost its call.
+    const MOST: usize = 256;
+
+    pub(crate) fn add(&mut self, stack: Option<RawStack>) {
+        if self.0.len() >= Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.extend(stack);
+    }
+
+    /// The stack of a call.
+    pub(crate) fn take(&mut self, id: u64) -> Option<RawStack> {
+        let at = self.0.iter().rposition(|stack| stack.id == id)?;
+        self.0.remove(at)
     }
 }
 
@@ -178,6 +201,19 @@ mod tests {
         assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
         record.truncate(record.len() - 1);
         assert_eq!(RawStack::from_record(&record), None, "less than was announced");
+    }
+
+    #[test]
+    fn stacks_wait_for_their_calls_whatever_comes_between() {
+        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let mut waiting = WaitingStacks::default();
+        for id in [7, 8, 9] {
+            waiting.add(Some(stack(id)));
+        }
+        waiting.add(None);
+        assert_eq!([7, 9, 9, 8].map(|id| waiting.take(id).map(|s| s.id)), [Some(7), Some(9), None, Some(8)]);
+        (0..1000).for_each(|id| waiting.add(Some(stack(id))));
+        assert_eq!((waiting.0.len(), waiting.take(743), waiting.take(744)), (256, None, Some(stack(744))));
     }
 
     #[test]

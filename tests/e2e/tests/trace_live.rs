@@ -302,3 +302,28 @@ fn other_signals_end_it_as_well() {
         assert_eq!(program.finish().0, 0);
     }
 }
+
+#[test]
+fn stacks_of_many_threads_stay_with_their_calls() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let private = Private::new("ledger", Cuda::Cuda12);
+    let args = ["--wait", "--threads", "8", "--calls", "1600"];
+    let (mut program, pid) = waiting(&private.program, &[], &args);
+    let paths = private.paths();
+    let mut options: Vec<&str> = paths.iter().map(String::as_str).collect();
+    options.extend(["-d", &pid, "--json", "--stack", "-e", "cuda*"]);
+    let trace = Tracing::start(&options);
+    let (status, printed) = program.finish();
+    assert_eq!((status, number(&printed["total_calls"])), (0, 1600));
+    let trace = trace.end().recording();
+    trace.assert_whole();
+    assert_eq!(trace.calls.len(), 1600);
+    for call in &trace.calls {
+        let stack = call.stack.as_ref().unwrap_or_else(|| panic!("no stack: {call:?}"));
+        assert!(stack.iter().any(|frame| frame.contains("ledger_work.c:")), "{call:?}");
+        assert!(stack.iter().any(|frame| frame.starts_with("run (")), "the function of the thread: {call:?}");
+    }
+}

@@ -76,6 +76,7 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     }
     // after all of its libraries, so that none of its calls seems to be made outside of another
     for pid in &args.pids {
+        probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
     if probes.capture.attached().next().is_none() && !args.paths.is_empty() {
