@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect};
+use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped};
 use gpuprobe_discover::{
     DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of, loader_of,
     plan,
@@ -124,6 +124,19 @@ impl Probes {
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         Ok(self.attach_scan(scan))
+    }
+
+    /// Whether a process had a file mapped when it was last looked at.
+    pub(crate) fn has_mapped(&self, mapped: &Mapped) -> bool {
+        self.inspector.has_mapped(mapped.tgid.0, mapped.device, mapped.inode)
+    }
+
+    /// Whether what a process mapped is a library with probes in it. Only the number of the inode and the name tell:
+    /// a path of another mount namespace cannot be looked at, and overlays have devices of their own.
+    pub(crate) fn is_probed(&self, mapped: &Mapped) -> bool {
+        let is_it =
+            |a: &Attached| a.id.inode == mapped.inode && a.path.file_name() == mapped.path.file_name();
+        self.capture.attached().any(is_it)
     }
 
     /// Probes one file. It must have something to probe.

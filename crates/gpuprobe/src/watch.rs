@@ -101,15 +101,20 @@ impl Watch {
             return;
         }
         match probes.attach_process(mapped.tgid) {
-            Ok(0) => {}
+            Ok(0) if probes.has_mapped(mapped) => {}
+            // it has let go of the file, or executes another program by now
+            Ok(0) => self.gone(mapped, probes),
             Ok(_) => self.losses.add(LossCause::LateAttach, 1),
             Err(DiscoverError::NoSuchProcess { .. }) => self.gone(mapped, probes),
             Err(_) => {}
         }
     }
 
-    /// A process that mapped a file has ended already. Its file may still be there for the next one.
+    /// A process that mapped a file does not have it any more. The file may still be there for the next one.
     fn gone(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        if probes.is_probed(mapped) {
+            return;
+        }
         let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
         let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
         if !same {
