@@ -14,6 +14,7 @@ use gpuprobe_discover::{
     plan,
 };
 use gpuprobe_event::{Api, ProcessChange, Tgid};
+use gpuprobe_output::units::{duration, printable};
 
 use crate::cli::AttachArgs;
 use crate::guard;
@@ -73,10 +74,13 @@ impl Probes {
     ) -> Result<Self> {
         let capture = Capture::open(config, guard::command(config.hold))?;
         let selection = selection.on(capture.tier());
-        if matches!(selection, Selection::Few { .. }) {
-            note!(
-                "gpuprobe: this kernel attaches by perf, so only the most telling functions are traced (-e names others)"
-            );
+        if selection.is_few() {
+            let others = if matches!(selection, Selection::Driver { .. }) {
+                "--memleak, --cudatrace and --bandwidth-util take all of theirs"
+            } else {
+                "-e names others"
+            };
+            note!("gpuprobe: attaching by perf, so only the most telling functions are traced ({others})");
         }
         let probes = Self {
             capture,
@@ -93,10 +97,10 @@ impl Probes {
         Ok(probes)
     }
 
-    /// A note for `--verbose`.
+    /// A note for `--verbose`. There are names in it that others chose.
     fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {
-            note!("gpuprobe: {}", text());
+            note!("gpuprobe: {}", printable(&text()));
         }
     }
 
@@ -241,7 +245,7 @@ impl Probes {
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
+                    let took = duration(begun.elapsed().as_nanos() as u64);
                     self.tell(|| format!("{}: {count} functions in {took}", library.path.display()));
                     self.skip_all(&skipped);
                 }

@@ -210,7 +210,7 @@ fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() 
     let ours: BTreeSet<u64> = rounds.iter().flat_map(|r| &r.links).copied().collect();
     assert!(ours.len() > KILLS, "links were seen: {ours:?}");
     if links().is_none() {
-        needs::missing("bpftool", "there is no bpftool to look for links with");
+        needs::missing("bpf", "there is no bpftool to look for links with");
         return;
     }
     until(ALL_GONE, "no link is left behind", || links()?.is_disjoint(&ours).then_some(()));
