@@ -201,9 +201,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn positive(number: &str, factor: f64) -> Result<Duration, String> {
-    let seconds = number.parse::<f64>().map_err(|_| "give a number greater than 0".to_owned())? * factor;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if duration > Duration::ZERO => Ok(duration),
+    let seconds = number.parse::<f64>().ok().map(|number| number * factor);
+    match seconds.map(Duration::try_from_secs_f64) {
+        Some(Ok(duration)) if duration > Duration::ZERO => Ok(duration),
         _ => Err("give a number greater than 0".to_owned()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,14 @@ fn counted(printed: &Value, field: &str) -> BTreeMap<String, u64> {
         !f.hot && matches!(f.class, Alloc | Free | Memcpy | Memset | Launch | Sync | Context | Module)
     });
     calls
+}
+
+/// The layer that containers of one image share.
+fn layer(folder: &Path) -> PathBuf {
+    let lower = folder.join("lower");
+    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
+    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    lower
 }
 
 /// A container: an overlay over `lower` at `merged`, seen only by the ledger that waits in it. It loads the driver with
@@ -80,9 +88,7 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
     }
     let _alone = alone();
     let folder = places::folder();
-    let lower = folder.path().join("lower");
-    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
-    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let lower = layer(folder.path());
     // the file below: it is what the kernel probes, whatever overlay it is seen through
     let mut daemon = Daemon::start(&lower.join("libcuda.so.1"));
     let mut both: Vec<Talk> = [("one", 3000), ("two", 5000)]
@@ -130,9 +136,7 @@ fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
     }
     let _alone = alone();
     let folder = places::folder();
-    let lower = folder.path().join("lower");
-    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
-    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    layer(folder.path());
     let daemon = Daemon::tidying(&[]);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new(), "nobody maps it yet");
     let mut both: Vec<Talk> = Vec::new();
