@@ -18,7 +18,7 @@ use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
-use crate::watch::Watch;
+use crate::watch::{RESCAN_SECONDS, Watch};
 
 /// How long records may wait in the ring before they are looked at without being called.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     // before any thread is made, so that none of them is hit by a signal meant for us
     let signals = Signals::hold_back()?;
     // before processes are looked at, so that nothing falls between the two
-    let watch = if args.paths.is_empty() { Some(Watch::start()) } else { None };
+    let watch = if args.paths.is_empty() { Some(Watch::start(RESCAN_SECONDS)) } else { None };
     attach(args, &mut probes)?;
     let printer = Printer::start(form(args, &probes))?;
     let mut trace = Trace {
