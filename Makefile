@@ -25,7 +25,7 @@ test: ## Every check and test; what needs root or BPF is skipped where there is 
 	@scripts/test
 
 unit: ## Tests that need no root
-	@scripts/setup build
+	@scripts/setup test
 	cargo test
 
 bpf: ## Tests of the binary on real BPF, as root

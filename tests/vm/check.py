@@ -155,6 +155,37 @@ def small(check, tier):
     contains_tier(check, tier)
 
 
+def made(check):
+    """What every process of a program called at the runtime, with what that calls at the driver."""
+    inner = {"cudaMalloc": "cuMemAlloc_v2", "cudaFree": "cuMemFree_v2"}
+    calls = collections.Counter()
+    for line in check.said("out"):
+        for name, times in line["calls"].items():
+            calls[line["pid"], name] += times
+            calls[line["pid"], inner[name]] += times
+    return dict(calls)
+
+
+def phases(check, tier):
+    """Each call twice: as it began, and with its stack as it returned."""
+    calls = check.trace()
+    for phase in "BE":
+        found = collections.Counter((c["pid"], c["name"]) for c in calls if c["phase"] == phase)
+        check.equal(f"calls in phase {phase}", dict(found), made(check))
+    check.equal("returned without a stack", [c for c in calls if c["phase"] == "E" and not c.get("stack")], [])
+    check.equal("failed", [c for c in calls if "error" in c], [])
+    contains_tier(check, tier)
+
+
+def entries(check, tier):
+    """Each call once, as it began."""
+    calls = check.trace()
+    check.equal("calls", dict(collections.Counter((c["pid"], c["name"]) for c in calls)), made(check))
+    check.equal("phases", {c["phase"] for c in calls}, {"B"})
+    check.equal("results", [c for c in calls if "ret" in c], [])
+    contains_tier(check, tier)
+
+
 def daemon(check, tier):
     check.equal("exit status", check.text("status").strip(), "0")
     said = check.said("ledger")[0]
@@ -201,7 +232,8 @@ def refused(check, tier):
     check.contains("standard error", check.text("err"), f"cannot attach by `{tier}`: it has no {NEEDS[tier]}")
 
 
-CHECKS = {"ledger": ledger, "constructor": small, "late_dlopen": small, "forker": small, "daemon": daemon}
+CHECKS = {"ledger": ledger, "constructor": small, "late_dlopen": small, "forker": small, "daemon": daemon,
+          "phases": phases, "entries": entries}
 RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 
 

@@ -147,18 +147,13 @@ static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp
 
 static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
 {
-	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
 	__u64 bytes = function->record_bytes;
-	__u64 flags = BPF_RB_NO_WAKEUP;
 
 	/* keeps the compiler from folding the check into one that the verifier cannot follow */
 	barrier_var(bytes);
 	if (bytes < 8 || bytes > sizeof(*call))
 		bytes = sizeof(*call);
-	/* wake the reader once as the mark is passed; it also looks by itself from time to time */
-	if (waiting < gp_config.wakeup_bytes && waiting + bytes >= gp_config.wakeup_bytes)
-		flags = BPF_RB_FORCE_WAKEUP;
-	if (bpf_ringbuf_output(&calls, (void *)call, bytes, flags))
+	if (bpf_ringbuf_output(&calls, (void *)call, bytes, wakes_reader(bytes)))
 		count_loss(GP_LOSS_RING_FULL);
 }
 

@@ -60,6 +60,19 @@ static __always_inline __u32 ns_tgid_of(struct task_struct *task)
 	return number;
 }
 
+/*
+ * How to submit a record of the ring of calls: the reader is woken once, as the mark is passed. It also looks
+ * by itself from time to time.
+ */
+static __always_inline __u64 wakes_reader(__u64 bytes)
+{
+	__u64 waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+
+	if (waiting < gp_config.wakeup_bytes && waiting + bytes >= gp_config.wakeup_bytes)
+		return BPF_RB_FORCE_WAKEUP;
+	return BPF_RB_NO_WAKEUP;
+}
+
 static __always_inline void send_process(struct task_struct *task, __u32 change, __u32 parent,
 					 __s32 exit_code)
 {

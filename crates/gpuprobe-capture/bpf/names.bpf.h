@@ -33,7 +33,7 @@ struct gp_long_name {
 		type *record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);                              \
 		bool done = true;                                                                            \
 		if (!record) {                                                                               \
-			count_loss(GP_LOSS_RING_FULL);                                                       \
+			count_loss(GP_LOSS_LOST_NAME);                                                       \
 		} else {                                                                                     \
 			long length =                                                                        \
 			    bpf_probe_read_user_str(record->text, sizeof(record->text), (void *)(address));  \
@@ -126,7 +126,8 @@ GP_OWN_FRAME void tell_name(const struct gp_call *call, const struct gp_function
 	if (argument(call, function->alias, &other)) {
 		name_head(&head, call, GP_NAME_ALIAS, handle);
 		head.other = other;
-		bpf_ringbuf_output(&calls, &head, sizeof(head), BPF_RB_NO_WAKEUP);
+		if (bpf_ringbuf_output(&calls, &head, sizeof(head), BPF_RB_NO_WAKEUP))
+			count_loss(GP_LOSS_LOST_NAME);
 		return;
 	}
 	if (function->flags & GP_NAME_IS_OUT)

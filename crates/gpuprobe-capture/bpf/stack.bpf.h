@@ -17,11 +17,12 @@ struct gp_copied_stack {
 static __always_inline void send_stack(const struct gp_thread *thread, const struct gp_call *call,
 				       struct pt_regs *ctx)
 {
+	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));
 	struct gp_copied_stack *copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 	__u64 above = call->stack_pointer + GP_POPPED_BY_RETURN;
 
 	if (!copy) {
-		count_loss(GP_LOSS_RING_FULL);
+		count_loss(GP_LOSS_LOST_STACK);
 		return;
 	}
 	copy->head.kind = GP_RECORD_STACK;
@@ -59,7 +60,7 @@ static __always_inline void send_stack(const struct gp_thread *thread, const str
 			copy->head.length += rest;
 		break;
 	}
-	bpf_ringbuf_submit(copy, BPF_RB_NO_WAKEUP);
+	bpf_ringbuf_submit(copy, flags);
 }
 
 #endif

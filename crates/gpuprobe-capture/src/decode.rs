@@ -18,7 +18,7 @@ use gpuprobe_event::{
 use crate::clock::Clock;
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
-use crate::resolve::{RawStack, Resolve};
+use crate::resolve::{RawStack, Resolve, WaitingStacks};
 use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, number};
 
 /// What one record of the control ring says.
@@ -45,8 +45,7 @@ pub(crate) struct Decoder {
     /// Handles whose names were looked for in vain, and whether it was known then where they are.
     nameless: HashSet<(ProcessKey, u64, bool)>,
     resolve: Box<dyn Resolve>,
-    /// The stack of the call that comes next.
-    stack: Option<RawStack>,
+    stacks: WaitingStacks,
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
     follows: bool,
     pub(crate) undecodable: u64,
@@ -62,10 +61,15 @@ impl Decoder {
             drivers: HashMap::new(),
             nameless: HashSet::new(),
             resolve,
-            stack: None,
+            stacks: WaitingStacks::default(),
             follows,
             undecodable: 0,
         }
+    }
+
+    /// A process whose calls will come.
+    pub(crate) fn observe(&mut self, tgid: Tgid) {
+        self.resolve.observe(tgid);
     }
 
     /// Forgets a process that has ended.
@@ -98,7 +102,7 @@ impl Decoder {
                 return None;
             }
             number::RECORD_STACK => {
-                self.stack = RawStack::from_record(bytes);
+                self.stacks.add(RawStack::from_record(bytes));
                 return None;
             }
             _ => {}
@@ -110,7 +114,7 @@ impl Decoder {
             return None;
         };
         let mut call = self.build(function, &raw);
-        if let Some(stack) = self.stack.take().filter(|stack| stack.id == raw.id) {
+        if let Some(stack) = self.stacks.take(raw.id) {
             call.stack = Some(self.resolve.stack(call.tgid, &stack));
         }
         Some(Event::Call(Box::new(call)))
@@ -269,6 +273,10 @@ impl Decoder {
         if self.follows || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
+        // also the first call of a program that an exec began
+        if change == ProcessChange::Start {
+            self.resolve.observe(key.tgid);
+        }
         let event = ProcessEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
@@ -375,6 +383,8 @@ mod tests {
     struct NoResolver;
 
     impl Resolve for NoResolver {
+        fn observe(&mut self, _tgid: Tgid) {}
+
         fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
             None
         }

@@ -106,7 +106,11 @@ impl Capture {
             control,
             pending,
             object,
-            decoder: Decoder::new(clock, config.only_targets, Box::new(OfFiles::default())),
+            decoder: Decoder::new(
+                clock,
+                config.only_targets,
+                Box::new(OfFiles::new(config.names || config.stacks)),
+            ),
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
@@ -131,6 +135,11 @@ impl Capture {
         self.map("targets")?
             .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("add a process to watch"))
+    }
+
+    /// Looks at what a process has mapped, so that its stacks and names can be told should it end soon.
+    pub fn observe(&mut self, tgid: Tgid) {
+        self.decoder.observe(tgid);
     }
 
     /// Tells a process that waits in the kernel how far we are.

@@ -1,5 +1,6 @@
 //! Addresses of a process to names, for what the kernel side cannot tell.
 
+use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -55,8 +56,32 @@ impl RawStack {
     }
 }
 
+/// Stacks whose calls have not come yet: each stands before its call, and those of other threads between them.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingStacks(VecDeque<RawStack>);
+
+impl WaitingStacks {
+    /// More than threads are ever between the two; what waits longer lost its call.
+    const MOST: usize = 256;
+
+    pub(crate) fn add(&mut self, stack: Option<RawStack>) {
+        if self.0.len() >= Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.extend(stack);
+    }
+
+    /// The stack of a call.
+    pub(crate) fn take(&mut self, id: u64) -> Option<RawStack> {
+        let at = self.0.iter().rposition(|stack| stack.id == id)?;
+        self.0.remove(at)
+    }
+}
+
 /// Gives names to addresses of processes that run.
 pub(crate) trait Resolve: Debug {
+    /// A process makes its first call. It may end soon.
+    fn observe(&mut self, tgid: Tgid);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The frames of a stack, innermost first.
@@ -70,17 +95,33 @@ pub(crate) trait Resolve: Debug {
 }
 
 /// By the files that a process has mapped.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OfFiles {
     symbols: Symbolizer,
     unwinder: Unwinder,
+    /// Whether anything will be asked at all.
+    is_asked: bool,
+}
+
+impl OfFiles {
+    pub(crate) fn new(is_asked: bool) -> Self {
+        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_asked }
+    }
 }
 
 impl Resolve for OfFiles {
+    fn observe(&mut self, tgid: Tgid) {
+        if self.is_asked {
+            self.unwinder.observe(Path::new(PROC), tgid.0);
+        }
+    }
+
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String> {
-        let place = self.symbols.name(Path::new(PROC), tgid.0, address).ok().flatten()?;
+        // as if a call had returned behind its first byte: what is mapped is then known though the process has ended
+        let behind = address.wrapping_add(1);
+        let frame = self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, &[behind]).pop()?;
         // the middle of something is not what was meant
-        (place.offset == 0).then_some(place.function)
+        frame.function.filter(|_| frame.offset == 1)
     }
 
     fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String> {
@@ -160,6 +201,19 @@ mod tests {
         assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
         record.truncate(record.len() - 1);
         assert_eq!(RawStack::from_record(&record), None, "less than was announced");
+    }
+
+    #[test]
+    fn stacks_wait_for_their_calls_whatever_comes_between() {
+        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let mut waiting = WaitingStacks::default();
+        for id in [7, 8, 9] {
+            waiting.add(Some(stack(id)));
+        }
+        waiting.add(None);
+        assert_eq!([7, 9, 9, 8].map(|id| waiting.take(id).map(|s| s.id)), [Some(7), Some(9), None, Some(8)]);
+        (0..1000).for_each(|id| waiting.add(Some(stack(id))));
+        assert_eq!((waiting.0.len(), waiting.take(743), waiting.take(744)), (256, None, Some(stack(744))));
     }
 
     #[test]

@@ -54,6 +54,12 @@ impl Inspector {
         self.of_mappings(&folder, pid, &new)
     }
 
+    /// Whether a process had a file mapped as code when [`Inspector::new_of_pid`] was last asked of it.
+    pub fn has_mapped(&self, pid: u32, device: (u32, u32), inode: u64) -> bool {
+        let is_it = |m: &Mapping| m.file.inode == inode && m.file.device() == Some(device);
+        self.asked.get(&pid).is_some_and(|mappings| mappings.iter().any(is_it))
+    }
+
     fn of_mappings(&mut self, folder: &Path, pid: u32, mappings: &[Mapping]) -> Result<Scan, DiscoverError> {
         let mut collector = Collector::new(self);
         let exe = fs::read_link(folder.join("exe")).ok().map(|exe| name_of(exe.as_os_str().as_bytes()));
@@ -325,5 +331,10 @@ mod tests {
         let new = inspector.new_of_pid(proc.path(), 7).unwrap().libraries;
         assert_eq!(new.iter().map(|l| &l.path).collect::<Vec<_>>(), [&second]);
         assert_eq!(inspector.of_pid(proc.path(), 7).unwrap().libraries.len(), 2, "asking for all tells all");
+
+        let inode = fs::metadata(&second).unwrap().ino();
+        assert!(inspector.has_mapped(7, (0xfe, 0), inode));
+        let others = [(8, (0xfe, 0), inode), (7, (0xfe, 1), inode), (7, (0xfe, 0), inode + 1000)];
+        assert!(others.iter().all(|(pid, device, inode)| !inspector.has_mapped(*pid, *device, *inode)));
     }
 }

@@ -45,6 +45,10 @@ causes! {
     ProcessesFull = "processes_full",
     /// allocations whose address or size could not be read
     UnreadAllocation = "unread_allocation",
+    /// calls told without their stack, for which the ring buffer had no room (--buffer makes it larger)
+    LostStack = "lost_stack",
+    /// names of kernels for which the ring buffer had no room: some launches may lack theirs
+    LostName = "lost_name",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

@@ -8,6 +8,8 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
+use crate::watch::RESCAN_SECONDS;
+
 /// What any process does to the NVIDIA GPUs of this host, live, without changing the process.
 #[derive(Debug, Parser)]
 #[command(
@@ -171,6 +173,10 @@ pub(crate) struct DaemonArgs {
     /// by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_ended: u32,
+    /// Seconds between looks at all processes and folders. New libraries are seen at once; these looks let go of what is
+    /// not used any more
+    #[arg(long, value_name = "SECONDS", default_value_t = RESCAN_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rescan: u64,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -195,11 +201,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn positive(number: &str, factor: f64) -> Result<Duration, String> {
-    let seconds = number.parse::<f64>().map_err(|_| "give a number greater than 0".to_owned())? * factor;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if duration > Duration::ZERO => Ok(duration),
-        _ => Err("give a number greater than 0".to_owned()),
-    }
+    let duration = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
+    duration.filter(|d| !d.is_zero()).ok_or_else(|| "give a number greater than 0".to_owned())
 }
 
 const MOST_ROWS: i64 = 1 << 20;

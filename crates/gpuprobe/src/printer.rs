@@ -4,60 +4,62 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gpuprobe_event::Event;
-use gpuprobe_event::trace::{Phases, event_line};
+use gpuprobe_event::trace::{End, Meta, Phases, end_line, event_line, meta_line};
+use gpuprobe_event::{Event, Outcome};
 use gpuprobe_output::{Live, LiveOptions};
 
-/// Batches that may wait. One has at most some 65,000 events; most have a few.
-const MOST_WAITING: usize = 64;
+/// Events that may wait: at some kilobyte each, as much memory as a tracer may take.
+const MOST_WAITING: u64 = 1 << 17;
 /// Text that is handed to the system at once.
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = 1 << 14;
+/// How long a reader may take for that much once everything is over.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is printed.
 pub(crate) enum Form {
     /// For people.
     Text(LiveOptions),
-    /// Lines of a trace file.
-    Json(Phases),
+    /// A trace.
+    Json { phases: Phases, meta: Meta },
 }
 
+#[derive(Debug)]
 enum Item {
     Events(Vec<Event>),
     Text(String),
+    End(End),
 }
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// Events in the queue.
+    waiting: AtomicU64,
+    /// Lines of calls that were handed to the system.
     printed: AtomicU64,
+    /// Times that something was.
+    handed_over: AtomicU64,
     closed: AtomicBool,
 }
 
 /// The thread that prints, and the queue to it.
 #[derive(Debug)]
 pub(crate) struct Printer {
-    queue: Option<SyncSender<Item>>,
-    thread: Option<JoinHandle<io::Result<()>>>,
+    queue: Sender<Item>,
+    thread: JoinHandle<io::Result<()>>,
     shared: Arc<Shared>,
+    sent: u64,
     dropped: u64,
-}
-
-impl std::fmt::Debug for Item {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Events(events) => write!(f, "{} events", events.len()),
-            Self::Text(text) => write!(f, "{text:?}"),
-        }
-    }
 }
 
 impl Printer {
     /// Begins to print to stdout.
     pub(crate) fn start(form: Form) -> Result<Self> {
-        let (queue, items) = sync_channel(MOST_WAITING);
+        let (queue, items) = channel();
         let shared = Arc::new(Shared::default());
         let thread = std::thread::Builder::new()
             .name("printer".to_owned())
@@ -66,28 +68,27 @@ impl Printer {
                 move || print(form, &items, &shared)
             })
             .context("cannot start the thread that prints")?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), shared, dropped: 0 })
+        Ok(Self { queue, thread, shared, sent: 0, dropped: 0 })
     }
 
-    /// Prints events, or counts their calls where there is no room for them.
-    pub(crate) fn events(&mut self, events: Vec<Event>) {
-        let calls = count_calls(&events);
-        if !events.is_empty() && !self.send(Item::Events(events)) {
-            self.dropped += calls;
+    /// Prints events, or counts the calls among them for which there is no room.
+    pub(crate) fn events(&mut self, mut events: Vec<Event>) {
+        let room = MOST_WAITING.saturating_sub(self.shared.waiting.load(Ordering::Relaxed));
+        let kept = events.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        self.dropped += count_calls(&events.split_off(kept));
+        if events.is_empty() {
+            return;
         }
+        let calls = count_calls(&events);
+        self.sent += calls;
+        self.shared.waiting.fetch_add(events.len() as u64, Ordering::Relaxed);
+        // whoever does not take it any more has closed the output, which is looked at elsewhere
+        self.queue.send(Item::Events(events)).ok();
     }
 
     /// Prints text among the lines.
     pub(crate) fn text(&mut self, text: String) {
-        self.send(Item::Text(text));
-    }
-
-    fn send(&self, item: Item) -> bool {
-        let Some(queue) = &self.queue else { return false };
-        match queue.try_send(item) {
-            Ok(()) => true,
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
-        }
+        self.queue.send(Item::Text(text)).ok();
     }
 
     /// Whether nobody reads any more.
@@ -95,19 +96,47 @@ impl Printer {
         self.shared.closed.load(Ordering::Relaxed)
     }
 
-    /// Prints what is left. Returns how many calls were printed, and how many not.
-    pub(crate) fn finish(mut self) -> Result<(u64, u64)> {
-        drop(self.queue.take());
-        if let Some(thread) = self.thread.take() {
-            match thread.join() {
-                Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    return Err(error).context("cannot write the output");
-                }
-                _ => {}
-            }
-        }
-        Ok((self.shared.printed.load(Ordering::Relaxed), self.dropped))
+    /// How many calls found no room so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
     }
+
+    /// Prints what is left, and the end of a trace. Returns how many calls were printed, and how many were not because
+    /// the reader was too slow. One who has closed the output wanted no more.
+    pub(crate) fn finish(self, end: End) -> Result<(u64, u64)> {
+        let Self { queue, thread, shared, sent, mut dropped } = self;
+        queue.send(Item::End(end)).ok();
+        drop(queue);
+        let printed = |shared: &Shared| shared.printed.load(Ordering::Relaxed);
+        if !ends(&thread, &shared) {
+            // it is stuck in a write and ends with us
+            let printed = printed(&shared);
+            return Ok((printed, dropped + sent - printed));
+        }
+        match thread.join() {
+            Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(error).context("cannot write the output");
+            }
+            Ok(Err(_)) => dropped = 0,
+            _ => {}
+        }
+        Ok((printed(&shared), dropped))
+    }
+}
+
+/// Waits for the thread as long as somebody reads.
+fn ends(thread: &JoinHandle<io::Result<()>>, shared: &Shared) -> bool {
+    let (mut seen, mut since) = (0, Instant::now());
+    while !thread.is_finished() {
+        let now = shared.handed_over.load(Ordering::Relaxed);
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        } else if since.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
 }
 
 /// Lines for calls: one each, or two where beginnings are told too.
@@ -116,8 +145,7 @@ fn count_calls(events: &[Event]) -> u64 {
 }
 
 fn print(form: Form, items: &Receiver<Item>, shared: &Shared) -> io::Result<()> {
-    let mut page = Page::new(form);
-    let printed = print_items(&mut page, items, shared);
+    let printed = print_items(&mut Page::new(form), items, shared);
     shared.closed.store(printed.is_err(), Ordering::Relaxed);
     printed
 }
@@ -126,14 +154,16 @@ fn print_items(page: &mut Page, items: &Receiver<Item>, shared: &Shared) -> io::
     page.hand_over(shared)?;
     while let Ok(item) = items.recv() {
         match item {
-            Item::Text(text) => page.text.push_str(&text),
+            Item::Text(text) => page.bytes.extend_from_slice(text.as_bytes()),
+            Item::End(end) => page.end(end),
             Item::Events(events) => {
                 for event in &events {
                     page.event(event);
-                    if page.text.len() + page.json.len() >= CHUNK {
+                    if page.bytes.len() >= CHUNK {
                         page.hand_over(shared)?;
                     }
                 }
+                shared.waiting.fetch_sub(events.len() as u64, Ordering::Relaxed);
             }
         }
         page.hand_over(shared)?;
@@ -145,37 +175,57 @@ fn print_items(page: &mut Page, items: &Receiver<Item>, shared: &Shared) -> io::
 struct Page {
     live: Option<Live>,
     phases: Phases,
-    text: String,
-    json: Vec<u8>,
+    line: String,
+    bytes: Vec<u8>,
+    /// Lines of calls among these bytes.
     calls: u64,
+    /// Of the whole trace.
+    events: u64,
+    returned: u64,
 }
 
 impl Page {
     fn new(form: Form) -> Self {
+        let mut bytes = Vec::new();
         let (live, phases) = match form {
             Form::Text(options) => (Some(Live::new(options)), Phases::Together),
-            Form::Json(phases) => (None, phases),
+            Form::Json { phases, meta } => {
+                meta_line(&meta, &mut bytes);
+                (None, phases)
+            }
         };
-        let text = live.as_ref().map(Live::header).unwrap_or_default();
-        Self { live, phases, text, json: Vec::new(), calls: 0 }
+        bytes.extend(live.as_ref().map(Live::header).unwrap_or_default().into_bytes());
+        Self { live, phases, line: String::new(), bytes, calls: 0, events: 0, returned: 0 }
     }
 
     fn event(&mut self, event: &Event) {
         match &mut self.live {
-            Some(live) => live.event(event, &mut self.text),
-            None => event_line(event, self.phases, &mut self.json),
+            Some(live) => {
+                self.line.clear();
+                live.event(event, &mut self.line);
+                self.bytes.extend_from_slice(self.line.as_bytes());
+            }
+            None => event_line(event, self.phases, &mut self.bytes),
         }
         self.calls += u64::from(matches!(event, Event::Call(_)));
+        self.events += 1;
+        self.returned += u64::from(matches!(event, Event::Call(call) if call.outcome != Outcome::Begun));
+    }
+
+    /// The last line of a trace; nothing for people.
+    fn end(&mut self, end: End) {
+        if self.live.is_none() {
+            end_line(&End { events: self.events, calls: self.returned, ..end }, &mut self.bytes);
+        }
     }
 
     fn hand_over(&mut self, shared: &Shared) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        out.write_all(self.text.as_bytes())?;
-        out.write_all(&self.json)?;
+        out.write_all(&self.bytes)?;
         out.flush()?;
-        self.text.clear();
-        self.json.clear();
+        self.bytes.clear();
         shared.printed.fetch_add(std::mem::take(&mut self.calls), Ordering::Relaxed);
+        shared.handed_over.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -201,15 +251,27 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_nobody_waits() {
-        let (queue, items) = sync_channel(1);
-        let mut printer = Printer { queue: Some(queue), thread: None, shared: Arc::default(), dropped: 0 };
-        let batch = || vec![call(); 3];
-        for _ in 0..3 {
-            printer.events(batch());
+        let (queue, items) = channel();
+        let thread = std::thread::spawn(|| Ok(()));
+        let mut printer = Printer { queue, thread, shared: Arc::default(), sent: 0, dropped: 0 };
+        printer.shared.waiting.store(MOST_WAITING - 4, Ordering::Relaxed);
+        for dropped in [0, 2, 5] {
+            printer.events(vec![call(); 3]);
+            assert_eq!(printer.dropped, dropped);
         }
-        assert_eq!(printer.dropped, 6);
-        drop(items);
-        printer.events(batch());
-        assert_eq!(printer.dropped, 9, "nobody prints any more");
+        let waiting: Vec<_> = items.try_iter().collect();
+        assert!(matches!(&waiting[..], [Item::Events(a), Item::Events(b)] if a.len() == 3 && b.len() == 1));
+        assert_eq!(printer.sent, 4);
+    }
+
+    #[test]
+    fn a_trace_has_its_first_and_last_line() {
+        let mut page = Page::new(Form::Json { phases: Phases::Together, meta: Meta::default() });
+        page.event(&call());
+        page.end(End { seconds: 1.0, ..End::default() });
+        let mut reader = Reader::new(&*page.bytes).unwrap();
+        assert!(matches!(reader.read().unwrap(), Some(Line::Event(Event::Call(_)))));
+        let Some(Line::End(end)) = reader.read().unwrap() else { panic!("no end") };
+        assert_eq!((end.events, end.calls), (1, 1));
     }
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect};
+use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped};
 use gpuprobe_discover::{
     DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of, loader_of,
     plan,
 };
 use gpuprobe_event::{Api, ProcessChange, Tgid};
+use gpuprobe_output::units::{duration, printable};
 
 use crate::cli::AttachArgs;
 use crate::guard;
@@ -73,10 +74,13 @@ impl Probes {
     ) -> Result<Self> {
         let capture = Capture::open(config, guard::command(config.hold))?;
         let selection = selection.on(capture.tier());
-        if matches!(selection, Selection::Few { .. }) {
-            note!(
-                "gpuprobe: this kernel attaches by perf, so only the most telling functions are traced (-e names others)"
-            );
+        if selection.is_few() {
+            let others = if matches!(selection, Selection::Driver { .. }) {
+                "--memleak, --cudatrace and --bandwidth-util take all of theirs"
+            } else {
+                "-e names others"
+            };
+            note!("gpuprobe: attaching by perf, so only the most telling functions are traced ({others})");
         }
         let probes = Self {
             capture,
@@ -93,10 +97,10 @@ impl Probes {
         Ok(probes)
     }
 
-    /// A note for `--verbose`.
+    /// A note for `--verbose`. There are names in it that others chose.
     fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {
-            note!("gpuprobe: {}", text());
+            note!("gpuprobe: {}", printable(&text()));
         }
     }
 
@@ -124,6 +128,19 @@ impl Probes {
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         Ok(self.attach_scan(scan))
+    }
+
+    /// Whether a process had a file mapped when it was last looked at.
+    pub(crate) fn has_mapped(&self, mapped: &Mapped) -> bool {
+        self.inspector.has_mapped(mapped.tgid.0, mapped.device, mapped.inode)
+    }
+
+    /// Whether what a process mapped is a library with probes in it. Only the number of the inode and the name tell:
+    /// a path of another mount namespace cannot be looked at, and overlays have devices of their own.
+    pub(crate) fn is_probed(&self, mapped: &Mapped) -> bool {
+        let is_it =
+            |a: &Attached| a.id.inode == mapped.inode && a.path.file_name() == mapped.path.file_name();
+        self.capture.attached().any(is_it)
     }
 
     /// Probes one file. It must have something to probe.
@@ -228,7 +245,7 @@ impl Probes {
             match result {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    let took = gpuprobe_output::units::duration(begun.elapsed().as_nanos() as u64);
+                    let took = duration(begun.elapsed().as_nanos() as u64);
                     self.tell(|| format!("{}: {count} functions in {took}", library.path.display()));
                     self.skip_all(&skipped);
                 }

@@ -13,8 +13,9 @@ pub(crate) enum Selection {
     Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool, has_allocations: bool },
     /// The few that tell most, without those that the user does not want.
     Few { unwanted: Vec<Pattern> },
-    /// What a daemon counts: the driver's functions of these classes.
-    Driver(Vec<Class>),
+    /// What a daemon counts: the driver's functions of these classes. Of those that were not asked for by name, `few`
+    /// takes only what tells most and what live memory is made of.
+    Driver { classes: Vec<Class>, named: bool, few: bool },
 }
 
 impl Selection {
@@ -48,8 +49,16 @@ impl Selection {
             Self::Globs { wanted, unwanted, .. } if tier == Tier::Perf && wanted.is_empty() => {
                 Self::Few { unwanted }
             }
+            Self::Driver { classes, named, .. } => {
+                Self::Driver { classes, named, few: tier == Tier::Perf && !named }
+            }
             other => other,
         }
+    }
+
+    /// Whether less is taken than elsewhere.
+    pub(crate) fn is_few(&self) -> bool {
+        matches!(self, Self::Few { .. } | Self::Driver { few: true, .. })
     }
 
     /// Whether a function is wanted.
@@ -63,7 +72,10 @@ impl Selection {
             Self::Few { unwanted } => {
                 TELLING.contains(&f.base) && !unwanted.iter().any(|p| p.matches(f.name))
             }
-            Self::Driver(classes) => f.api == Api::Driver && !f.hot && classes.contains(&f.class),
+            Self::Driver { classes, few, .. } => {
+                let tells_most = TELLING.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
+                f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
+            }
         }
     }
 
@@ -92,7 +104,7 @@ impl Selection {
             Self::Globs { has_launches, .. } => *has_launches && tells_names(f) && !f.hot,
             // each costs a tenth of a second there: those by which every kernel passes
             Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
-            Self::Driver(_) => false,
+            Self::Driver { .. } => false,
         }
     }
 
@@ -220,6 +232,17 @@ mod tests {
         assert!(taken(&few) < 60, "{}", taken(&few));
         let named = Selection::from_globs(&["cuda*".to_owned()]).unwrap().on(Tier::Perf);
         assert!(taken(&named) > 400, "what is named is taken");
+
+        let daemon = |named| {
+            let classes = vec![Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Context];
+            Selection::Driver { classes, named, few: false }.on(Tier::Perf)
+        };
+        let (few, named) = (daemon(false), daemon(true));
+        assert!(few.is_few() && taken(&few) < 80, "{}", taken(&few));
+        assert!(!named.is_few() && taken(&named) > 150, "{}", taken(&named));
+        let takes = |name: &str| few.takes(catalogue().lookup(Api::Driver, None, name).unwrap());
+        assert!(["cuMemAllocFromPoolAsync", "cuMemFree_v2", "cuLaunchKernel"].iter().all(|name| takes(name)));
+        assert!(!takes("cuMemcpyAtoA_v2") && !takes("cuStreamSynchronize"), "telling, but of no such class");
     }
 
     #[test]

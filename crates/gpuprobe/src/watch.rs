@@ -16,7 +16,7 @@ use crate::probes::Probes;
 /// How often every process is looked at where the kernel does not tell of mappings.
 const SCAN_WITHOUT_REPORTS: Duration = Duration::from_secs(1);
 /// How often everything is looked at once more, and libraries that nobody uses any more are let go.
-const TIDY_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const RESCAN_SECONDS: u64 = 10;
 /// Files remembered as looked at. A host that has more of them is looked at again, which costs but does no harm.
 const MOST_SEEN: usize = 1 << 16;
 
@@ -30,11 +30,13 @@ pub(crate) struct Watch {
     seen: HashSet<Seen>,
     losses: Losses,
     scanned: Instant,
+    rescan: Duration,
 }
 
 impl Watch {
-    /// Begins to watch; without the kernel's reports, by looking at all processes every second.
-    pub(crate) fn start() -> Self {
+    /// Begins to watch; without the kernel's reports, by looking at all processes every second. Everything is looked at
+    /// once more every so many seconds.
+    pub(crate) fn start(rescan_seconds: u64) -> Self {
         let mappings = Mappings::open();
         if let Err(error) = &mappings {
             note!(
@@ -46,6 +48,7 @@ impl Watch {
             seen: HashSet::new(),
             losses: Losses::default(),
             scanned: Instant::now(),
+            rescan: Duration::from_secs(rescan_seconds),
         }
     }
 
@@ -84,7 +87,7 @@ impl Watch {
             self.consider(mapped, probes);
         }
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
-        if new.lost > 0 || blind || self.scanned.elapsed() >= TIDY_EVERY {
+        if new.lost > 0 || blind || self.scanned.elapsed() >= self.rescan {
             let late = probes.look_again();
             self.losses.add(LossCause::LateAttach, late as u64);
             self.scanned = Instant::now();
@@ -101,15 +104,20 @@ impl Watch {
             return;
         }
         match probes.attach_process(mapped.tgid) {
-            Ok(0) => {}
+            Ok(0) if probes.has_mapped(mapped) => {}
+            // it has let go of the file, or executes another program by now
+            Ok(0) => self.gone(mapped, probes),
             Ok(_) => self.losses.add(LossCause::LateAttach, 1),
             Err(DiscoverError::NoSuchProcess { .. }) => self.gone(mapped, probes),
             Err(_) => {}
         }
     }
 
-    /// A process that mapped a file has ended already. Its file may still be there for the next one.
+    /// A process that mapped a file does not have it any more. The file may still be there for the next one.
     fn gone(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        if probes.is_probed(mapped) {
+            return;
+        }
         let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
         let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
         if !same {

@@ -14,11 +14,13 @@ pub mod places;
 pub mod process;
 pub mod recording;
 pub mod tiers;
+pub mod tracing;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use process::{Finished, Outcome, Run, Talk};
 pub use recording::Recording;
+pub use tracing::Tracing;
 
 /// Held by tests that keep every core busy or measure time, so that they do not disturb each other.
 pub fn alone() -> MutexGuard<'static, ()> {

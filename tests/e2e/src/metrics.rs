@@ -11,6 +11,11 @@ use crate::process::{Talk, gpuprobe, shown, until};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// The options of a daemon that looks at everything anew every second.
+pub const TIDYING: [&str; 2] = ["--rescan", "1"];
+/// After this it has done so at least twice.
+pub const LOOKED_AGAIN: Duration = Duration::from_secs(3);
+
 /// A daemon that runs. It is ended when this goes.
 #[derive(Debug)]
 pub struct Daemon {
@@ -28,6 +33,11 @@ impl Daemon {
     /// Starts one with these arguments, that displays every second.
     pub fn with(args: &[&str]) -> Self {
         Self::displaying(1, args)
+    }
+
+    /// Starts one that looks at everything anew every second: see [`LOOKED_AGAIN`].
+    pub fn tidying(args: &[&str]) -> Self {
+        Self::with(&[args, &TIDYING].concat())
     }
 
     /// Starts one with these arguments, that displays every so many seconds.
@@ -55,6 +65,17 @@ impl Daemon {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
         Metrics { text: body.to_owned() }
+    }
+
+    /// How many programs were missed because probes came too late, without those whose libraries lie elsewhere: other
+    /// programs on the machine may bring some too. Each of these is told, to who asks for it by `-v`, when it is probed.
+    pub fn missed(&self, metrics: &Metrics, ours: &Path) -> i64 {
+        let ours = shown(ours);
+        let said = self.talk.stderr();
+        let others = said.lines().filter(|l| l.contains(" functions in ") && !l.contains(&ours)).count();
+        let missed =
+            ["late_attach", "gone_before_attach"].map(|cause| metrics.lost(cause)).iter().sum::<u64>();
+        missed.cast_signed() - others as i64
     }
 
     /// Scrapes until this holds.

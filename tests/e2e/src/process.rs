@@ -272,6 +272,13 @@ impl Talk {
     pub fn end(&mut self) -> i32 {
         shell_status(self.started.wait(LIMIT))
     }
+
+    /// Lets it go on and waits for its end: its status, and what it printed last.
+    pub fn finish(&mut self) -> (i32, Value) {
+        self.go_on();
+        let last = self.json();
+        (self.end(), last)
+    }
 }
 
 /// Calls this again and again until it gives something; panics when that takes longer than `limit`.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
@@ -32,9 +32,14 @@ pub struct Recording {
 impl Recording {
     /// Reads a file, which must begin as a trace.
     pub fn read(path: &Path) -> Self {
-        let shown = path.display();
+        let shown = path.display().to_string();
         let file = File::open(path).unwrap_or_else(|e| panic!("{shown}: {e}"));
-        let mut reader = Reader::new(BufReader::new(file)).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        Self::of_lines(BufReader::new(file), &shown)
+    }
+
+    /// Reads what was printed, which must begin as a trace.
+    pub fn of_lines(lines: impl BufRead, shown: &str) -> Self {
+        let mut reader = Reader::new(lines).unwrap_or_else(|e| panic!("{shown}: {e}"));
         let (mut calls, mut processes, mut losses, mut end) = (Vec::new(), Vec::new(), Vec::new(), None);
         while let Some(line) = reader.read().unwrap_or_else(|e| panic!("{shown}: {e}")) {
             assert!(end.is_none(), "lines after the end");

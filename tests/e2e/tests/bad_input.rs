@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{finish, gpuprobe, shown};
-use gpuprobe_e2e::{Finished, Recording, Run, needs, places};
+use gpuprobe_e2e::{Finished, Recording, Run, Talk, needs, places};
 use gpuprobe_standin::Cuda;
 
 /// Its status, one line on stderr that has all of these in it, and nothing on stdout.
@@ -336,4 +336,26 @@ fn a_reader_that_has_enough_is_no_error_worth_a_word() {
     let finished = finish(Command::new("sh").args(["-c", &script]));
     assert_eq!((finished.status, finished.stdout.lines().count()), (0, 2), "{}", finished.stdout);
     assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn the_name_of_a_library_is_shown_without_its_escapes() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let red = folder.path().join("\x1b[31m\nred");
+    fs::create_dir(&red).unwrap_or_else(|e| panic!("{e}"));
+    places::copies(&places::standins(Cuda::Cuda12), &red, &["libcuda.so.1", "hoarder"]);
+    let assert_shown = |text: &str, rest: &str| {
+        let name = format!("\\u{{1b}}[31m\\nred/libcuda.so.1{rest}");
+        assert!(text.contains(&name) && !text.contains('\x1b'), "{name}: {text:?}");
+    };
+    let mut talk = Talk::start(Command::new(red.join("hoarder")).arg("1"));
+    talk.json();
+    let doctor = finish(&mut gpuprobe(&["doctor", "-d", &talk.pid().to_string()]));
+    assert_shown(&doctor.stdout, " (driver, libcuda.so.1)\n");
+    let outcome = Run::new(red.join("hoarder")).options(&["-v"]).args(&["1"]).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    assert_shown(&outcome.finished.stderr, ": ");
 }

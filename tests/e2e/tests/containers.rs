@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::metrics::{Daemon, LOOKED_AGAIN, Metrics, TIDYING};
 use gpuprobe_e2e::process::{finish, shown, until};
 use gpuprobe_e2e::recording::{counts_of, pid_of};
 use gpuprobe_e2e::{Run, Talk, alone, needs, places};
@@ -15,9 +15,7 @@ use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
 const FRESH: Duration = Duration::from_secs(5);
-/// The daemon looks at everything anew every ten seconds.
-const LOOKED_AGAIN: Duration = Duration::from_secs(12);
-/// Longer than that for what another daemon on the machine, if there is one, may hold for a while too.
+/// Longer, for what another daemon on the machine, if there is one, may hold for a while too.
 const UNUSED: Duration = Duration::from_secs(50);
 const CALLS: &str = "gpuprobe_calls_total";
 
@@ -30,6 +28,14 @@ fn counted(printed: &Value, field: &str) -> BTreeMap<String, u64> {
         !f.hot && matches!(f.class, Alloc | Free | Memcpy | Memset | Launch | Sync | Context | Module)
     });
     calls
+}
+
+/// The layer that containers of one image share.
+fn layer(folder: &Path) -> PathBuf {
+    let lower = folder.join("lower");
+    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
+    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    lower
 }
 
 /// A container: an overlay over `lower` at `merged`, seen only by the ledger that waits in it. It loads the driver with
@@ -52,10 +58,12 @@ fn container(folder: &Path, name: &str, calls: u32, mapped: bool) -> Talk {
     Talk::start(Command::new("unshare").args(["-mpf", "--mount-proc", "sh", "-c", &script]))
 }
 
-/// Whether an overlay can be mounted here.
+/// Whether an overlay can be mounted here. Asked by mounting one, which loads the kernel's module where it is one.
 fn overlay() -> bool {
-    let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-    filesystems.contains("\toverlay") || needs::missing("overlay", "this kernel has no overlayfs")
+    let folder = places::folder();
+    let mount = ["-m", "mount", "-t", "overlay", "overlay", "-o", "lowerdir=/usr:/etc"];
+    let mounted = finish(Command::new("unshare").args(mount).arg(folder.path()));
+    mounted.status == 0 || needs::missing("bpf", &format!("no overlay can be mounted: {}", mounted.stderr))
 }
 
 /// The process, as the host knows it, that has this name and lies below another.
@@ -80,9 +88,7 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
     }
     let _alone = alone();
     let folder = places::folder();
-    let lower = folder.path().join("lower");
-    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
-    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let lower = layer(folder.path());
     // the file below: it is what the kernel probes, whatever overlay it is seen through
     let mut daemon = Daemon::start(&lower.join("libcuda.so.1"));
     let mut both: Vec<Talk> = [("one", 3000), ("two", 5000)]
@@ -130,10 +136,8 @@ fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
     }
     let _alone = alone();
     let folder = places::folder();
-    let lower = folder.path().join("lower");
-    fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
-    places::copies(&places::standins(Cuda::Cuda12), &lower, &["libcuda.so.1", "libcudart.so.12", "ledger"]);
-    let daemon = Daemon::with(&[]);
+    layer(folder.path());
+    let daemon = Daemon::tidying(&[]);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new(), "nobody maps it yet");
     let mut both: Vec<Talk> = Vec::new();
     for (name, calls) in [("one", 3000), ("two", 5000)] {
@@ -169,7 +173,7 @@ fn the_mounts_of_a_container_that_ended_are_let_go() {
     let image = shown(at("image"));
     let made = finish(Command::new("mkfs.ext4").args(["-q", "-d", &shown(at("content")), &image, "32M"]));
     assert_eq!(made.status, 0, "{}", made.stderr);
-    let daemon = Daemon::with(&[]);
+    let daemon = Daemon::tidying(&[]);
     let script = format!(
         "cd {} && mount -o loop image lower && \
          mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged && \
@@ -186,7 +190,7 @@ fn the_mounts_of_a_container_that_ended_are_let_go() {
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     let nothing = |m: &Metrics| probed(m, folder.path()).is_empty();
-    daemon.until(LOOKED_AGAIN, "no probe is left", nothing);
+    daemon.until(FRESH, "no probe is left", nothing);
     until(UNUSED, "the image below is free", || (devices() == 0).then_some(()));
 
     // the same file again: it is found as fast as the first time
@@ -205,7 +209,8 @@ fn a_mount_of_our_own_namespace_is_held_only_while_somebody_maps_the_library() {
     let mount = shown(folder.path());
     let mut command = Command::new("unshare");
     command.arg("-m").arg(places::gpuprobe());
-    let daemon = Daemon::of(command.args(["--metrics-addr", "127.0.0.1:0", "--display-interval", "0"]));
+    let daemon =
+        Daemon::of(command.args(["--metrics-addr", "127.0.0.1:0", "--display-interval", "0"]).args(TIDYING));
     let inside = |words: &[&str]| {
         let mut command = Command::new("nsenter");
         command.args(["-m", "-t", &daemon.talk.pid().to_string()]).args(words);
@@ -228,7 +233,7 @@ fn a_mount_of_our_own_namespace_is_held_only_while_somebody_maps_the_library() {
     daemon.until(FRESH, "it is probed", |m| probed(m, folder.path()).len() == 1);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
-    daemon.until(LOOKED_AGAIN, "no probe is left", |m| probed(m, folder.path()).is_empty());
+    daemon.until(FRESH, "no probe is left", |m| probed(m, folder.path()).is_empty());
     until(UNUSED, "it can be unmounted", || {
         (finish(&mut inside(&["umount", &mount])).status == 0).then_some(())
     });
@@ -249,16 +254,7 @@ fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_
     };
     let known = new("known");
     let daemon = Daemon::with(&["-v", "-p", &shown(known.join("libcuda.so.1"))]);
-    // other programs on the machine may bring libraries too, which are missed as well: each is told when it is probed
-    let others = || {
-        let ours = shown(folder.path());
-        daemon.talk.stderr().lines().filter(|l| l.contains(" functions in ") && !l.contains(&ours)).count()
-    };
-    let missed = |m: &Metrics| {
-        let lost = m.samples("gpuprobe_events_lost_total");
-        let missed = lost.filter(|(l, _)| ["late_attach", "gone_before_attach"].contains(&&*l["cause"]));
-        missed.map(|(_, n)| n.cast_signed()).sum::<i64>() - others() as i64
-    };
+    let missed = |m: &Metrics| daemon.missed(m, folder.path());
     let before = missed(&daemon.scrape());
     let finished = finish(&mut Command::new(known.join("driver_only")));
     let printed = &finished.json()[0];

@@ -8,13 +8,15 @@ use std::process::Command;
 
 use gpuprobe_e2e::arguments::assert_equal;
 use gpuprobe_e2e::notes::attached;
-use gpuprobe_e2e::process::finish;
+use gpuprobe_e2e::process::{finish, shown};
 use gpuprobe_e2e::recording::Counts;
-use gpuprobe_e2e::{Run, needs, places};
+use gpuprobe_e2e::{Run, Tracing, needs, places};
 use gpuprobe_event::Api;
 use gpuprobe_standin::{Cuda, ExportList, Library};
+use tempfile::TempDir;
 
 const NO_DRIVER: i64 = 35;
+const CUDA_12: &str = "nvidia-cuda-runtime-cu12==12.9.79";
 
 /// The runtime library of a package, fetched once. Tells and gives nothing where it cannot be had.
 fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
@@ -48,17 +50,22 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     here.or_else(|| folders.iter().find_map(|f| find(f, name)))
 }
 
+/// The workload with the real library and nothing else, so that its stand-ins are not found beside it.
+fn with_workload(package: &str, soname: &str, cuda: Cuda) -> Option<TempDir> {
+    let library = fetched(package, soname)?;
+    let folder = places::folder();
+    places::copies(&places::standins(cuda), folder.path(), &["args"]);
+    fs::copy(&library, folder.path().join(soname)).unwrap();
+    Some(folder)
+}
+
 fn assert_real(package: &str, cuda: Cuda) {
     if !needs::bpf() {
         return;
     }
     let runtime = Library::Runtime(cuda);
     let soname = runtime.soname();
-    let Some(library) = fetched(package, soname) else { return };
-    // the workload alone, so that its stand-in libraries are not found beside it
-    let folder = places::folder();
-    places::copies(&places::standins(cuda), folder.path(), &["args"]);
-    fs::copy(&library, folder.path().join(soname)).unwrap();
+    let Some(folder) = with_workload(package, soname, cuda) else { return };
     let run = Run::new(folder.path().join("args")).args(&["--no-driver"]).options(&["-v", "-e", "cuda*"]);
     let outcome = run.env("LD_LIBRARY_PATH", folder.path()).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
@@ -89,7 +96,29 @@ fn assert_real(package: &str, cuda: Cuda) {
 
 #[test]
 fn the_real_runtime_of_cuda_12_is_traced_exactly() {
-    assert_real("nvidia-cuda-runtime-cu12==12.9.79", Cuda::Cuda12);
+    assert_real(CUDA_12, Cuda::Cuda12);
+}
+
+#[test]
+fn failures_of_the_real_runtime_are_shown_as_they_happen() {
+    let (cuda, soname) = (Cuda::Cuda12, Library::Runtime(Cuda::Cuda12).soname());
+    let Some(folder) = needs::bpf().then(|| with_workload(CUDA_12, soname, cuda)).flatten() else { return };
+    let library = shown(folder.path().join(soname));
+    let traced = |options: &[&str]| {
+        let trace = Tracing::start(&[&["-p", &library, "-e", "cuda*"], options].concat());
+        let mut program = Command::new(folder.path().join("args"));
+        let printed = finish(program.arg("--no-driver").env("LD_LIBRARY_PATH", folder.path())).json();
+        (trace.stop(), printed)
+    };
+    let (traced_json, printed) = traced(&["--json"]);
+    let trace = traced_json.recording();
+    trace.assert_whole();
+    let compared = assert_equal(&trace, &printed, cuda.major());
+    assert!(compared >= 50, "{compared}");
+    let (failed, _) = traced(&["--errors-only", "-t"]);
+    let named = format!(" = cudaErrorInsufficientDriver ({NO_DRIVER}: ");
+    failed.assert_lines(compared - 2);
+    assert!(failed.stdout.lines().all(|line| line.contains(&named)), "{}", failed.stdout);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{finish, resident_kilobytes, run_many, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
-use gpuprobe_e2e::{alone, kernel, needs, places};
+use gpuprobe_e2e::{Talk, alone, kernel, needs, places};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -100,7 +100,7 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
     if kernel::links().is_none() {
-        needs::missing("bpftool", "there is no bpftool to look for links with");
+        needs::missing("bpf", "there is no bpftool to look for links with");
         return;
     }
     // the kernel frees them when every CPU has passed a quiet point
@@ -172,12 +172,12 @@ fn a_process_of_a_moment_whose_library_was_not_known_is_counted_as_missed() {
         return;
     }
     let _alone = alone();
-    let daemon = Daemon::with(&[]);
-    let missed = |m: &Metrics| m.lost("late_attach") + m.lost("gone_before_attach");
+    let daemon = Daemon::with(&["-v"]);
     let was_brief = (0..ATTEMPTS).any(|_| {
         // nobody has mapped this library before
         let folder = places::folder();
         let (program, _) = brief(folder.path());
+        let missed = |m: &Metrics| daemon.missed(m, folder.path());
         let before = missed(&daemon.scrape());
         let (_, was_brief) = run_briefly(&program);
         let metrics = daemon.until(FRESH, "it is told as missed", |m| missed(m) > before);
@@ -193,4 +193,64 @@ fn a_process_of_a_moment_whose_library_was_not_known_is_counted_as_missed() {
         was_brief
     });
     assert!(was_brief, "this machine starts no process within 50 ms");
+}
+
+/// Has a library mapped as code for a moment, as a program that only asks whether there is CUDA, and goes on.
+const MAP_BRIEFLY: &str = "
+import mmap, sys
+with open(sys.argv[1], 'rb') as f:
+    mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE).close()
+print('closed', flush=True)
+sys.stdin.readline()
+";
+
+#[test]
+fn a_library_that_was_mapped_for_a_moment_is_counted_as_missed_and_known_to_the_next_process() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let (program, _) = brief(folder.path());
+    let daemon = Daemon::with(&["-v"]);
+    let missed = |m: &Metrics| daemon.missed(m, folder.path());
+    let before = missed(&daemon.scrape());
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let mut asks = Talk::start(Command::new("python3").args(["-c", MAP_BRIEFLY, &library]));
+    assert_eq!(asks.line(), "closed", "{}", asks.stderr());
+    daemon.until(FRESH, "it is told as missed", |m| missed(m) == before + 1);
+    let (printed, _) = run_briefly(&program);
+    assert_seen(&daemon, &printed);
+    assert_eq!(missed(&daemon.scrape()), before + 1);
+}
+
+#[test]
+fn short_processes_of_a_container_are_not_missed_where_another_of_its_processes_made_the_library_known() {
+    const MANY: usize = 100;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, mount) = (places::folder(), places::folder());
+    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["hoarder"]);
+    let (_, name) = brief(folder.path());
+    // which forgets, between them, that it has looked at this file
+    let daemon = Daemon::tidying(&["-v"]);
+    let missed = |m: &Metrics| daemon.missed(m, mount.path());
+    let (from, to) = (shown(folder.path()), shown(mount.path()));
+    // their paths lead nowhere outside, so that nothing can be asked about them when they are gone
+    let script = format!(
+        "mount -t tmpfs tmpfs {to} && cp {from}/* {to} || exit; sleep 60 | {to}/hoarder 1 & read go_on; \
+         for n in $(seq {MANY}); do {to}/{name} >/dev/null; sleep 0.02; done; echo done; read go_on"
+    );
+    let mut container = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
+    container.json();
+    let library = format!("{to}/libcuda.so.1");
+    let probed = |m: &Metrics| m.samples("gpuprobe_probes").any(|(l, n)| l["library"] == library && n > 0);
+    let before = missed(&daemon.until(FRESH, "it is probed", probed));
+    container.go_on();
+    assert_eq!(container.line(), "done", "{}", container.stderr());
+    let allocations = |m: &Metrics| m.calls_of_name(&name).get("cuMemAlloc_v2").copied();
+    let metrics = daemon.until(FRESH, "all their calls", |m| allocations(m) == Some(3 * MANY as u64));
+    assert_eq!(missed(&metrics), before);
 }

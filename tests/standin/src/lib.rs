@@ -22,16 +22,21 @@
 //! | `constructor` | | a call before `main` |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
+//! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
 //! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
+//! | `lookups` | | kernels looked up at the driver, before and after a line is sent, and launched |
+//! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of what memory is held, with books after each step |
 //! | `static_runtime` | | the runtime inside the executable |
 //! | `torture` | `--threads N --operations N --seed N --devices N --wait --pauses K --pause-file PATH --without PARTS --delay-after LIST` | all families of memory in random order, by many threads, with books |
+//! | `unmapped` | | calls with addresses where nothing is |
 //! | `vmm` | | physical handles, mappings, references |
+//! | `waits` | | calls from functions of known lines, and two threads that wait |
 //!
 //! All but `demo` print JSON objects, one a line; each source begins with the fields.
 
@@ -53,7 +58,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 19] = [
+pub const WORKLOADS: [&str; 24] = [
     "args",
     "args_renamed",
     "brief",
@@ -61,6 +66,7 @@ pub const WORKLOADS: [&str; 19] = [
     "constructor",
     "crash",
     "demo",
+    "driver_args",
     "driver_only",
     "forker",
     "hoarder",
@@ -68,9 +74,13 @@ pub const WORKLOADS: [&str; 19] = [
     "ledger",
     "ledger_static",
     "longjmp",
+    "lookups",
+    "paced",
     "recursion",
     "rules",
     "static_runtime",
     "torture",
+    "unmapped",
     "vmm",
+    "waits",
 ];

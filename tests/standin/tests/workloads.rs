@@ -245,9 +245,10 @@ fn crash_is_killed_inside_a_call() {
 #[test]
 fn args_shows_many_functions_with_their_names_in_the_catalogue() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
-        let printed = json(&mut command(&all(cuda).workload("args")));
-        assert!(printed.len() >= 45, "{}", printed.len());
-        for line in printed {
+        let of = |name| json(&mut command(&all(cuda).workload(name)));
+        let (printed, of_driver) = (of("args"), of("driver_args"));
+        assert!(printed.len() >= 45 && of_driver.len() >= 30, "{} {}", printed.len(), of_driver.len());
+        for line in printed.into_iter().chain(of_driver) {
             let api = Api::from_name(line["api"].as_str().unwrap()).unwrap();
             let name = line["function"].as_str().unwrap();
             let function = catalogue().lookup(api, Some(cuda.major()), name).unwrap();

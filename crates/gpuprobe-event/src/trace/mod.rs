@@ -6,7 +6,7 @@ mod write;
 use serde::{Deserialize, Serialize};
 
 pub use read::{Line, ReadError, Reader};
-pub use write::{Phases, Writer, event_line};
+pub use write::{Phases, Writer, end_line, event_line, meta_line};
 
 /// The format that this program writes and the newest it reads.
 pub const FORMAT: u32 = 1;

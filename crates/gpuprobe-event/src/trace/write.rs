@@ -20,8 +20,10 @@ pub struct Writer<W> {
 impl<W: Write> Writer<W> {
     /// Begins a trace with its meta line.
     pub fn new(out: W, phases: Phases, meta: &Meta) -> io::Result<Self> {
-        let mut writer = Self { out, phases, line: Vec::with_capacity(1024), events: 0, calls: 0 };
-        writer.tagged("meta", meta)?;
+        let mut line = Vec::with_capacity(1024);
+        meta_line(meta, &mut line);
+        let mut writer = Self { out, phases, line, events: 0, calls: 0 };
+        writer.out.write_all(&writer.line)?;
         Ok(writer)
     }
 
@@ -42,23 +44,37 @@ impl<W: Write> Writer<W> {
     /// Ends the trace; the counts of events are filled in here.
     pub fn finish(mut self, end: &End) -> io::Result<W> {
         let end = End { events: self.events, calls: self.calls, ..end.clone() };
-        self.tagged("end", &end)?;
+        self.line.clear();
+        end_line(&end, &mut self.line);
+        self.out.write_all(&self.line)?;
         self.out.flush()?;
         Ok(self.out)
     }
+}
 
-    /// An object with `type` in front.
-    fn tagged(&mut self, tag: &str, object: &impl Serialize) -> io::Result<()> {
-        #[derive(Serialize)]
-        struct Tagged<'a, T> {
-            #[serde(rename = "type")]
-            tag: &'a str,
-            #[serde(flatten)]
-            object: &'a T,
-        }
-        serde_json::to_writer(&mut self.out, &Tagged { tag, object })?;
-        self.out.write_all(b"\n")
+/// Appends the first line of a trace.
+pub fn meta_line(meta: &Meta, out: &mut Vec<u8>) {
+    tagged("meta", meta, out);
+}
+
+/// Appends its last line.
+pub fn end_line(end: &End, out: &mut Vec<u8>) {
+    tagged("end", end, out);
+}
+
+/// An object with `type` in front.
+fn tagged(tag: &str, object: &impl Serialize, out: &mut Vec<u8>) {
+    #[derive(Serialize)]
+    struct Tagged<'a, T> {
+        #[serde(rename = "type")]
+        tag: &'a str,
+        #[serde(flatten)]
+        object: &'a T,
     }
+    // writing into a Vec cannot fail, and both objects are made of numbers and text
+    let written = serde_json::to_writer(&mut *out, &Tagged { tag, object });
+    debug_assert!(written.is_ok());
+    out.push(b'\n');
 }
 
 /// How the two ends of a call are told.

@@ -41,24 +41,26 @@ const EVERYTHING: &[Class] = &[
     Class::Context,
     Class::Module,
 ];
-const MEMORY: &[Class] = &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister];
+const MEMORY: &[Class] = &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
 const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
+    let named = args.memleak || args.cudatrace || args.bandwidth_util;
+    let selection = Selection::Driver { classes, named, few: false };
     let listener = TcpListener::bind(args.metrics_addr).with_context(|| {
         format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
     })?;
     let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
     let config = capture_config(args);
-    let probes = Probes::new(&config, Selection::Driver(classes), Collect::Count, args.verbose)?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
     let mut daemon = Daemon {
         probes,
         signals,
         // before the host is looked at, so that nothing falls between the two
-        watch: Watch::start(),
+        watch: Watch::start(args.rescan),
         processes: Processes::new(args.max_ended),
         latest: Latest::default(),
         shows_memory: sections.memory,

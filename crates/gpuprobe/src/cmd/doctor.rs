@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use gpuprobe_capture::{Support, Tier, Verdict, support};
 use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
+use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
 use crate::cli::DoctorArgs;
@@ -109,8 +110,9 @@ impl Report {
             writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
         }
         for Probable { library, functions, cheap } in &self.libraries {
-            let path = library.path.display();
-            writeln!(out, "{path} ({}, {})", library.kind, library.soname)?;
+            // whoever made the file chose both
+            let (path, soname) = (library.path.to_string_lossy(), printable(&library.soname));
+            writeln!(out, "{} ({}, {soname})", printable(&path), library.kind)?;
             writeln!(out, "        {functions} functions can be probed, {cheap} of them cheaply")?;
         }
         for skipped in &self.scan.skipped {

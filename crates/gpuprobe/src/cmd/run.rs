@@ -80,7 +80,8 @@ pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>
     recording.finish(status)
 }
 
-fn meta(probes: &Probes, command: &[OsString]) -> Meta {
+/// The first line of a trace.
+pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let driver = read("/sys/module/nvidia/version");
     Meta {

@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, utc_offset_seconds};
-use gpuprobe_event::trace::Phases;
-use gpuprobe_event::{Call, Event, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_event::trace::{End, Phases};
+use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, Tgid};
 use gpuprobe_output::LiveOptions;
 use nix::sys::signal::Signal;
 
 use crate::cli::TraceArgs;
+use crate::cmd::run::meta;
 use crate::notes::note;
 use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
 use crate::select::Selection;
 use crate::signals::Signals;
-use crate::watch::Watch;
+use crate::watch::{RESCAN_SECONDS, Watch};
 
 /// How long records may wait in the ring before they are looked at without being called.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     // before any thread is made, so that none of them is hit by a signal meant for us
     let signals = Signals::hold_back()?;
     // before processes are looked at, so that nothing falls between the two
-    let watch = if args.paths.is_empty() { Some(Watch::start()) } else { None };
+    let watch = if args.paths.is_empty() { Some(Watch::start(RESCAN_SECONDS)) } else { None };
     attach(args, &mut probes)?;
     let printer = Printer::start(form(args, &probes))?;
     let mut trace = Trace {
@@ -75,15 +76,31 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     }
     // after all of its libraries, so that none of its calls seems to be made outside of another
     for pid in &args.pids {
+        probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
-    if probes.capture.attached().next().is_none() {
-        if !args.paths.is_empty() {
-            bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
-        }
-        note!("gpuprobe: no CUDA library in use yet: they are probed as processes begin to use them");
+    if probes.capture.attached().next().is_none() && !args.paths.is_empty() {
+        bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
     }
+    // of a process that was asked for by name
+    if !args.attach.verbose && !args.pids.is_empty() {
+        probes.skips.lines().for_each(|line| note!("gpuprobe: not probed: {line}"));
+    }
+    tell_begin(probes);
     Ok(())
+}
+
+/// From when on calls are seen: whoever starts a program by hand waits for it.
+fn tell_begin(probes: &Probes) {
+    let count = gpuprobe_output::units::count;
+    let (libraries, functions) =
+        probes.capture.attached().fold((0, 0), |(n, functions), a| (n + 1, functions + a.functions as u64));
+    if libraries == 0 {
+        note!("gpuprobe: no CUDA library to probe yet: they are as processes begin to use them");
+        return;
+    }
+    let functions = count(functions, "function", "functions");
+    note!("gpuprobe: tracing {functions} of {}", count(libraries, "library", "libraries"));
 }
 
 fn shown(paths: &[std::path::PathBuf]) -> String {
@@ -93,7 +110,8 @@ fn shown(paths: &[std::path::PathBuf]) -> String {
 fn form(args: &TraceArgs, probes: &Probes) -> Form {
     let apart = args.phases || args.entries;
     if args.json {
-        return Form::Json(if apart { Phases::Apart } else { Phases::Together });
+        let phases = if apart { Phases::Apart } else { Phases::Together };
+        return Form::Json { phases, meta: meta(probes, &[]) };
     }
     let start_unix = probes.capture.clock().start_unix();
     Form::Text(LiveOptions {
@@ -114,7 +132,7 @@ struct Trace {
     printer: Printer,
     /// Of the processes asked for and what they forked, those that run.
     running: HashSet<Tgid>,
-    /// Calls handed to the printer.
+    /// Calls handed to the printer, each once.
     calls: u64,
 }
 
@@ -134,7 +152,7 @@ impl Trace {
             }
             let batch = self.probes.take()?;
             self.follow(&batch);
-            self.look();
+            self.look(args);
             self.print(batch, args);
             let done = args.count.is_some_and(|most| self.calls >= most);
             let all_ended = !args.pids.is_empty() && self.running.is_empty();
@@ -163,12 +181,12 @@ impl Trace {
         }
     }
 
-    fn look(&mut self) {
-        if let Some(watch) = &mut self.watch {
-            match self.running.is_empty() {
-                true => watch.look(&mut self.probes),
-                false => watch.look_at(&self.running, &mut self.probes),
-            }
+    /// Probes what is new, of the processes asked for alone where some were: also when all of them have ended.
+    fn look(&mut self, args: &TraceArgs) {
+        match &mut self.watch {
+            Some(watch) if args.pids.is_empty() => watch.look(&mut self.probes),
+            Some(watch) => watch.look_at(&self.running, &mut self.probes),
+            None => {}
         }
     }
 
@@ -176,16 +194,17 @@ impl Trace {
         let mut events = batch.into_events();
         // losses are summed up at the end, and people follow calls, not processes
         events.retain(|event| args.json || matches!(event, Event::Call(_)));
-        if let Some(most) = args.count {
-            let mut left = most.saturating_sub(self.calls);
-            events.retain(|event| {
-                let is_call = matches!(event, Event::Call(_));
-                let keep = !is_call || left > 0;
-                left -= u64::from(is_call && keep);
-                keep
-            });
-        }
-        self.calls += events.iter().filter(|event| matches!(event, Event::Call(_))).count() as u64;
+        // the beginning of a call is not another call, unless it is all that is told of it
+        let counts = |event: &Event| match event {
+            Event::Call(call) => args.entries || call.outcome != Outcome::Begun,
+            _ => false,
+        };
+        let most = args.count.unwrap_or(u64::MAX);
+        events.retain(|event| {
+            let keep = self.calls < most || !matches!(event, Event::Call(_));
+            self.calls += u64::from(keep && counts(event));
+            keep
+        });
         self.printer.events(events);
     }
 
@@ -219,27 +238,42 @@ impl Trace {
         if let Some(watch) = &self.watch {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
-        let (printed, dropped) = self.printer.finish()?;
-        losses.add(LossCause::OutputFull, dropped);
-        if args.count.is_some_and(|wanted| printed >= wanted) {
+        if args.count.is_some_and(|wanted| self.calls >= wanted) {
             // nobody asked for what came after these
             losses = Losses::default();
         }
-        tell_end(printed, &losses);
+        let end = self.end(args, losses.clone());
+        let (printed, dropped) = self.printer.finish(end)?;
+        losses.add(LossCause::OutputFull, dropped);
+        tell_end(printed, &losses, self.probes.skips.lines().count());
         Ok(0)
+    }
+
+    /// The last line of a trace, after one for each loss.
+    fn end(&mut self, args: &TraceArgs, mut losses: Losses) -> End {
+        losses.add(LossCause::OutputFull, self.printer.dropped());
+        let at_ns = self.probes.capture.clock().elapsed_ns();
+        if args.json {
+            let line = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
+            self.printer.events(losses.iter().map(line).collect());
+        }
+        End {
+            seconds: at_ns as f64 / 1e9,
+            lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
+            skipped: self.probes.skips.lines().collect(),
+            ..End::default()
+        }
     }
 }
 
 /// How much was printed, and what is missing.
-fn tell_end(printed: u64, losses: &Losses) {
+fn tell_end(printed: u64, losses: &Losses, skipped: usize) {
     let lines = gpuprobe_output::units::count(printed, "line", "lines");
-    let lost: Vec<_> = losses.iter().filter(|(_, count)| *count > 0).collect();
-    if lost.is_empty() {
-        note!("gpuprobe: {lines}, 0 lost");
-        return;
-    }
-    note!("gpuprobe: {lines}");
-    for (cause, count) in lost {
+    note!("gpuprobe: {lines}{}", if losses.total() == 0 { ", 0 lost" } else { "" });
+    for (cause, count) in losses.iter() {
         note!("gpuprobe: lost {count} {}: {}", cause.as_str(), cause.meaning());
+    }
+    if skipped > 0 {
+        note!("gpuprobe: {skipped} not probed: -v tells what and why");
     }
 }

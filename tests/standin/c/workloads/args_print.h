@@ -30,11 +30,14 @@ static inline unsigned long at(const void *address)
 	return (unsigned long)address;
 }
 
-/* Calls a runtime function and prints what it was given; values are read before the call. */
-#define SHOW(function, call_arguments, ...)                                                                  \
+/* Calls a function and prints what it was given; values are read before the call. */
+#define SHOW_OF(api, function, call_arguments, ...)                                                          \
 	do {                                                                                                 \
 		int result_ = function call_arguments;                                                       \
-		line("runtime", #function, result_, __VA_ARGS__);                                            \
+		line(api, #function, result_, __VA_ARGS__);                                                  \
 	} while (0)
+
+#define SHOW(...) SHOW_OF("runtime", __VA_ARGS__)
+#define SHOW_DRIVER(...) SHOW_OF("driver", __VA_ARGS__)
 
 #endif

@@ -122,8 +122,14 @@ int cuDeviceGetUuid_v2(char *uuid, int dev);
 int cuDevicePrimaryCtxRetain(void **pctx, int dev);
 int cuDevicePrimaryCtxRelease_v2(int dev);
 int cuDevicePrimaryCtxReset_v2(int dev);
+int cuDeviceGetAttribute(int *pi, int attrib, int dev);
 int cuModuleLoadData(void **module, const void *image);
 int cuModuleGetFunction(void **hfunc, void *hmod, const char *name);
+int cuLibraryLoadData(void **library, const void *code, int *jitOptions, void **jitOptionsValues,
+		      unsigned int numJitOptions, int *libraryOptions, void **libraryOptionValues,
+		      unsigned int numLibraryOptions);
+int cuLibraryGetKernel(void **pKernel, void *library, const char *name);
+int cuKernelGetFunction(void **pFunc, void *kernel);
 int cuMemAlloc_v2(uint64_t *dptr, size_t bytesize);
 int cuMemAllocPitch_v2(uint64_t *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height,
 		       unsigned int ElementSizeBytes);
@@ -131,10 +137,11 @@ int cuMemAllocManaged(uint64_t *dptr, size_t bytesize, unsigned int flags);
 int cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags);
 int cuMemAllocHost_v2(void **pp, size_t bytesize);
 int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStream);
+int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *hStream);
+int cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags);
 int cuMemFree_v2(uint64_t dptr);
 int cuMemFreeHost(void *p);
 int cuMemFreeAsync(uint64_t dptr, void *hStream);
-int cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags);
 int cuMemHostUnregister(void *p);
 int cuArrayCreate_v2(void **pHandle, const struct CUDA_ARRAY_DESCRIPTOR *pAllocateArray);
 int cuArray3DCreate_v2(void **pHandle, const struct CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray);
@@ -144,6 +151,23 @@ int cuMipmappedArrayCreate(void **pHandle, const struct CUDA_ARRAY3D_DESCRIPTOR 
 int cuMipmappedArrayDestroy(void *hMipmappedArray);
 int cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, size_t ByteCount);
 int cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, size_t ByteCount);
+int cuMemcpyHtoDAsync_v2_ptsz(uint64_t dstDevice, const void *srcHost, size_t ByteCount, void *hStream);
+int cuMemcpyDtoD_v2_ptds(uint64_t dstDevice, uint64_t srcDevice, size_t ByteCount);
+int cuMemcpyPeerAsync(uint64_t dstDevice, void *dstContext, uint64_t srcDevice, void *srcContext,
+		      size_t ByteCount, void *hStream);
+int cuMemcpy2D_v2(const struct CUDA_MEMCPY2D *pCopy);
+int cuMemsetD32Async(uint64_t dstDevice, unsigned int ui, size_t N, void *hStream);
+int cuMemsetD2D16_v2(uint64_t dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height);
+int cuMemPrefetchAsync_v2(uint64_t devPtr, size_t count, struct cudaMemLocation location, unsigned int flags,
+			  void *hStream);
+int cuStreamCreateWithPriority(void **phStream, unsigned int flags, int priority);
+int cuStreamWaitEvent(void *hStream, void *hEvent, unsigned int Flags);
+int cuEventRecord_ptsz(void *hEvent, void *hStream);
+int cuGraphLaunch(void *hGraphExec, void *hStream);
+int cuLaunchKernelEx(const struct CUlaunchConfig *config, void *f, void **kernelParams, void **extra);
+int cuLaunchKernel_ptsz(void *f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+			unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+			unsigned int sharedMemBytes, void *hStream, void **kernelParams, void **extra);
 int cuLaunchKernel(void *f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
 		   unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
 		   unsigned int sharedMemBytes, void *hStream, void **kernelParams, void **extra);

@@ -1,0 +1,86 @@
+/*
+ * lookups [MORE]: only the driver. Looks two kernels up, prints {"pid","ready"}, and goes on step by step,
+ * each after a line: launches both; looks up two others in both ways that there are and launches these;
+ * launches the first two again. MORE further ones are looked up first and launched in the first step. Each
+ * step prints {"step","launched":[...]}, the kernels in the order of their launches.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+static void *module, *library;
+static int failed;
+
+static void *by_module(const char *name)
+{
+	void *function = NULL;
+
+	failed |= cuModuleGetFunction(&function, module, name);
+	return function;
+}
+
+static void *by_library(const char *name)
+{
+	void *kernel = NULL, *function = NULL;
+
+	failed |= cuLibraryGetKernel(&kernel, library, name);
+	failed |= cuKernelGetFunction(&function, kernel);
+	return function;
+}
+
+static void launch(void *function)
+{
+	failed |= cuLaunchKernel(function, 3, 2, 1, 64, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static void wait_for_line(void)
+{
+	fflush(stdout);
+	for (int c = getchar(); c != '\n' && c != EOF; c = getchar())
+		;
+}
+
+#define MOST 16
+
+int main(int count, char **words)
+{
+	void *early, *early_template, *late, *late_of_library, *further[MOST];
+	int more = count > 1 ? atoi(words[1]) : 0;
+
+	failed |= cuInit(0);
+	failed |= cuModuleLoadData(&module, "image");
+	failed |= cuLibraryLoadData(&library, "image", NULL, NULL, 0, NULL, NULL, 0);
+	early = by_module("_Z12early_kernelPfi");
+	early_template = by_library("_Z5scaleIfLi4EEvPT_");
+	for (int i = 0; i < more && i < MOST; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "_Z7furtherILi%dEEvPf", i);
+		further[i] = by_module(name);
+	}
+	printf("{\"pid\":%d,\"ready\":true}\n", (int)getpid());
+	wait_for_line();
+	launch(early);
+	launch(early_template);
+	printf("{\"step\":1,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"");
+	for (int i = 0; i < more && i < MOST; i++) {
+		launch(further[i]);
+		printf(",\"void further<%d>(float*)\"", i);
+	}
+	printf("]}\n");
+	wait_for_line();
+	late = by_module("late_kernel");
+	late_of_library = by_library("_ZN4blas4gemmEPKdS1_Pd");
+	launch(late);
+	launch(late_of_library);
+	printf("{\"step\":2,\"launched\":[\"late_kernel\",\"blas::gemm(double const*, double const*, "
+	       "double*)\"]}\n");
+	wait_for_line();
+	launch(early);
+	launch(early_template);
+	printf(
+	    "{\"step\":3,\"launched\":[\"early_kernel(float*, int)\",\"void scale<float, 4>(float*)\"]}\n");
+	return failed;
+}
