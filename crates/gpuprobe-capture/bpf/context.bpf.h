@@ -87,7 +87,7 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 	if (bpf_map_update_elem(&primaries, &key, &context, BPF_NOEXIST)) {
 		bpf_map_update_elem(&primaries, &key, &context, BPF_ANY);
 	} else if (is_known_from_start()) {
-		row->flags |= GP_COUNTS_REFERENCES;
+		__sync_fetch_and_or(&row->flags, GP_COUNTS_REFERENCES);
 	}
 	__sync_fetch_and_add(&row->references, 1);
 }
@@ -121,7 +121,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 	call->context = ending_context(call, function);
 	row = context_of(who(call), call->context);
 	if (row)
-		row->flags |= GP_ENDING;
+		__sync_fetch_and_or(&row->flags, function->op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
 }
 
 /* It did not. */
@@ -130,7 +130,7 @@ static __always_inline void cancel_end(struct gp_call *call)
 	struct gp_context *row = context_of(who(call), call->context);
 
 	if (row)
-		row->flags &= ~GP_ENDING;
+		__sync_fetch_and_and(&row->flags, ~(GP_ENDING | GP_MAY_END));
 }
 
 static __always_inline bool ends_contexts(const struct gp_function *function)

@@ -350,8 +350,11 @@ struct gp_context_key {
 enum gp_context_flags {
 	/* the first reference was seen, so the last will be */
 	GP_COUNTS_REFERENCES = 1,
-	/* a call is about to end it: its addresses may be given out again before that call returns */
+	/* a call is about to end it, so that nobody else may use it: its addresses may be given out again
+	 * before that call returns */
 	GP_ENDING = 2,
+	/* a call may end it, if no other one takes a reference before */
+	GP_MAY_END = 4,
 };
 
 /* What is held in one context, or on a GPU outside of any. */

@@ -132,9 +132,12 @@ GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *fun
 	call->space = old->space;
 	call->context = old->context;
 	row = context_of(who(call), call->context);
-	/* what goes with its context is not freed by anybody else; of two threads that free the same address
-	 * at once, one finds it gone */
-	if ((row && row->flags & GP_ENDING) || bpf_map_delete_elem(&live, &key) || !row) {
+	/*
+	 * What went with its context is not freed by anybody. It stays in the table until its address is
+	 * given out again: that may happen right now, and then it is another one's. Of two threads that free
+	 * the same address at once, one finds it gone.
+	 */
+	if (!row || row->flags & GP_ENDING || bpf_map_delete_elem(&live, &key)) {
 		call->bytes = 0;
 		return;
 	}
@@ -210,7 +213,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		__u32 space = old->space;
 
 		/* what goes with a context is counted when that has ended */
-		if (before && !(before->flags & GP_ENDING)) {
+		if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
 			hold_bytes(memory, before, space, bytes, -1);
 			__sync_fetch_and_add(&memory->replaced, 1);
 			call->flags |= GP_REPLACED;

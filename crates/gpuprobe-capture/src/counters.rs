@@ -121,7 +121,7 @@ pub(crate) fn contexts(map: &Map<'_>) -> Result<Vec<ContextMemory>, CaptureError
     Ok(batch::entries(map)?.into_iter().map(context).collect())
 }
 
-/// Every live allocation. Those whose context has ended are over, and are taken out of the table.
+/// Every live allocation, without those whose context has ended.
 pub(crate) fn allocations(
     live: &Map<'_>,
     contexts: &Map<'_>,
@@ -134,12 +134,9 @@ pub(crate) fn allocations(
         .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
         .collect();
     let mut all = Vec::with_capacity(entries.len());
-    let mut over = Vec::new();
     for (key, value) in entries {
-        let Some(device) = numbers.get(&value.context) else {
-            over.extend_from_slice(as_bytes(&key));
-            continue;
-        };
+        // taken out when its address is given out again, or with its process: to do it here might hit another one
+        let Some(device) = numbers.get(&value.context) else { continue };
         all.push(Allocation {
             process: process_of(key.tgid, key.instance),
             ptr: key.pointer,
@@ -149,7 +146,6 @@ pub(crate) fn allocations(
             since_ns: value.since_ns,
         });
     }
-    batch::delete_all(live, &over)?;
     for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
         all.push(Allocation {
             process: process_of(value.tgid, value.instance),

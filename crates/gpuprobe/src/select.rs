@@ -114,7 +114,7 @@ impl Selection {
         let allocates = match self {
             Self::Globs { has_allocations, .. } => *has_allocations,
             Self::Few { .. } => true,
-            Self::Driver(classes) => classes.contains(&Class::Alloc),
+            Self::Driver { classes, .. } => classes.contains(&Class::Alloc),
         };
         allocates && tells_contexts(f)
     }
