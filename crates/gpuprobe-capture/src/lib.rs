@@ -3,6 +3,7 @@
 //! The only crate with BPF, `unsafe` and a need for privileges. [`Capture`] owns everything that is loaded and
 //! attached; dropping it takes every probe out again.
 
+mod account;
 mod attach;
 mod batch;
 mod clock;

@@ -193,13 +193,14 @@ mod tests {
         found
     }
 
+    fn expect(name: &str, values: &[u64]) {
+        let header: Vec<_> = enum_of_header(name).into_iter().map(|v| v.1).collect();
+        assert_eq!(header, values, "{name}");
+    }
+
     #[test]
-    fn the_numbers_are_those_of_the_header() {
+    fn the_numbers_of_functions_are_those_of_the_header() {
         use number::*;
-        let expect = |name: &str, values: &[u64]| {
-            let header: Vec<_> = enum_of_header(name).into_iter().map(|v| v.1).collect();
-            assert_eq!(header, values, "{name}");
-        };
         expect("gp_place_kind", &[0, PLACE_REGISTER.into(), PLACE_STACK.into()]);
         expect("gp_action", &[0, ACTION_ALLOC.into(), ACTION_FREE.into(), ACTION_MOVE.into()]);
         let sizes = [
@@ -246,6 +247,11 @@ mod tests {
             ]
             .map(u64::from),
         );
+    }
+
+    #[test]
+    fn the_numbers_of_records_are_those_of_the_header() {
+        use number::*;
         let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK];
         expect("gp_record_kind", &records.map(u64::from));
         expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
