@@ -2,6 +2,7 @@
 
     check.py vector TRACE LEDGER
     check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
+    check.py memory TRACE LEDGER            what PyTorch's allocator holds against live bytes at that moment
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -89,6 +90,21 @@ def said(file):
     return json.loads([line for line in open(file, encoding="utf-8") if line.startswith("{")][-1])
 
 
+def memory(calls, _end, ledger, compare):
+    """Live bytes when the program said what it holds; what is not PyTorch's is told by the call that allocated it."""
+    mark = next(c["ts"] for c in calls if c["name"] == "cudaProfilerStart")
+    live, by_call = collections.Counter(), collections.Counter()
+    for c in calls:
+        if c["ts"] < mark and c["type"] == "memory" and "kind" in c:
+            live[c["kind"]] += c.get("size", 0) - c.get("freed", 0)
+            by_call[c["name"]] += c.get("size", 0) - c.get("freed", 0)
+    print("live bytes by kind:", dict(live), "by call:", dict(by_call))
+    held = live["vmm"] or live["device"]
+    compare.equal("bytes held by the allocator", held, ledger["reserved"])
+    gpus = {c.get("gpu") for c in calls if c.get("size") and c["type"] == "memory"}
+    print("GPUs told:", gpus)
+
+
 def names(lines):
     """How many launches have a kernel's name, by the library that was called."""
     named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
@@ -135,7 +151,7 @@ def main():
     calls, end = read(trace)
     compare = Comparison()
     ledger, *more = map(said, ledgers)
-    {"vector": vector, "torch": torch}[program](calls, end, ledger, compare, *more)
+    {"vector": vector, "torch": torch, "memory": memory}[program](calls, end, ledger, compare, *more)
     sys.exit(1 if compare.wrong else 0)
 
 
