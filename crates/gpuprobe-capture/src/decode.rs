@@ -83,6 +83,8 @@ impl Decoder {
     /// A file that calls will come from, and where its handles are known to have their names.
     pub(crate) fn add_library(&mut self, number: LibraryNumber, api: Api, name_word: Option<u16>) {
         self.drivers.insert(number, api == Api::Driver);
+        let drivers: Vec<_> = self.drivers.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
+        self.kernels.set_drivers(&drivers);
         if let Some(word) = name_word.filter(|_| api == Api::Driver) {
             self.kernels.trust(number, word);
         }

@@ -95,12 +95,19 @@ impl Layout {
 pub(crate) struct KernelNames {
     processes: HashMap<ProcessKey, Kernels>,
     layouts: HashMap<LibraryNumber, Layout>,
+    /// The driver of whoever has not called one where that can be seen: the only one there is.
+    only_driver: Option<LibraryNumber>,
 }
 
 impl KernelNames {
     /// A driver whose layout is known from elsewhere.
     pub(crate) fn trust(&mut self, driver: LibraryNumber, word: u16) {
         self.layouts.entry(driver).or_default().saw(1 << word);
+    }
+
+    /// The drivers that are probed.
+    pub(crate) fn set_drivers(&mut self, drivers: &[LibraryNumber]) {
+        self.only_driver = if let [only] = drivers { Some(*only) } else { None };
     }
 
     /// Takes in what a record says. `driver` is the file it comes from, where that is a driver.
@@ -160,7 +167,8 @@ impl KernelNames {
     /// What a handle is called, if it is known.
     pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
         let kernels = self.processes.get(&key)?;
-        let word = kernels.driver.and_then(|driver| self.layouts.get(&driver)).and_then(Layout::word);
+        let driver = kernels.driver.or(self.only_driver);
+        let word = driver.and_then(|driver| self.layouts.get(&driver)).and_then(Layout::word);
         let mut handle = handle;
         for _ in 0..MOST_ALIASES {
             let candidate = kernels.candidates.get(&handle).filter(|(w, _)| Some(*w) == word).map(|(_, n)| n);
@@ -180,7 +188,7 @@ impl KernelNames {
     /// The word of a handle to read when its name is wanted and another one was looked at, or none.
     pub(crate) fn unread_word(&self, key: ProcessKey, handle: u64) -> Option<(LibraryNumber, u16)> {
         let kernels = self.processes.get(&key)?;
-        let driver = kernels.driver?;
+        let driver = kernels.driver.or(self.only_driver)?;
         let word = self.layouts.get(&driver)?.word()?;
         let looked_at = kernels.candidates.get(&handle).is_some_and(|(at, _)| *at == word);
         (!looked_at).then_some((driver, word))
@@ -283,6 +291,18 @@ mod tests {
         names.trust(DRIVER, 1);
         names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
         assert_eq!((name(&names, 0x10), name(&names, 0x7000)), (Some("k()"), Some("k()")));
+    }
+
+    #[test]
+    fn a_process_seen_at_its_runtime_alone_has_the_only_driver_there_is() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        names.learn(KEY, None, 0x10, candidate("_Z1kv", 0));
+        assert_eq!(name(&names, 0x10), None);
+        names.set_drivers(&[DRIVER]);
+        assert_eq!(name(&names, 0x10), Some("k()"));
+        names.set_drivers(&[DRIVER, DRIVER + 1]);
+        assert_eq!(name(&names, 0x10), None, "it may be either");
     }
 
     #[test]

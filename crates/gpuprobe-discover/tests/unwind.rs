@@ -4,7 +4,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use gpuprobe_discover::{FRAME_LIMIT, Frame, Registers, Stack, StackEnd, Symbolizer, Unwinder};
 use tempfile::TempDir;
@@ -362,31 +361,4 @@ fn a_process_that_has_ended_is_told_from_what_was_known() {
         let frames = waiting.frames(unwinder, &first.addresses);
         assert_eq!(frames, [Frame { address: first.addresses[0], ..Frame::default() }]);
     }
-}
-
-/// `cargo test --release -p gpuprobe-discover --test unwind -- --ignored --nocapture`
-#[test]
-#[ignore = "tells a time, which nothing is compared with"]
-fn time_of_one_stack() {
-    let built = chains(&["-g"]);
-    let waiting = Waiting::start(&built.program, "twenty");
-    let mut unwinder = Unwinder::new();
-    let begin = Instant::now();
-    let stack = waiting.unwind(&mut unwinder);
-    println!("cold: {:?} for {} frames", begin.elapsed(), stack.addresses.len());
-    const TIMES: u32 = 20_000;
-    let begin = Instant::now();
-    for _ in 0..TIMES {
-        assert_eq!(waiting.unwind(&mut unwinder).addresses.len(), stack.addresses.len());
-    }
-    println!("warm: {:?} for {} frames", begin.elapsed() / TIMES, stack.addresses.len());
-    let mut symbolizer = Symbolizer::new();
-    let mut name = || unwinder.frames(&mut symbolizer, Path::new(PROC), waiting.pid(), &stack.addresses);
-    let begin = Instant::now();
-    name();
-    println!("names, cold: {:?}", begin.elapsed());
-    let begin = Instant::now();
-    (0..TIMES).for_each(|_| assert!(!name().is_empty()));
-    println!("names, warm: {:?}", begin.elapsed() / TIMES);
-    assert!(begin.elapsed() < Duration::from_secs(60));
 }
