@@ -21,18 +21,23 @@ pub(crate) enum Selection {
 impl Selection {
     /// From `-e` arguments. None at all, or only exclusions, begin with the informative set.
     pub(crate) fn from_globs(globs: &[String]) -> Result<Self> {
-        let pattern = |text: &str| Pattern::new(text).with_context(|| format!("`{text}` is no glob"));
         let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
         for glob in globs {
-            match glob.strip_prefix('!') {
-                Some(glob) => unwanted.push(pattern(glob)?),
-                None => wanted.push(pattern(glob)?),
+            let (name, patterns) = match glob.strip_prefix('!') {
+                Some(name) => (name, &mut unwanted),
+                None => (glob.as_str(), &mut wanted),
+            };
+            let pattern = Pattern::new(name).with_context(|| format!("`{name}` is no glob"))?;
+            // each of them: one that was mistyped would only be missed among the calls of the others
+            if !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
+                bail!("no function fits `{name}`: {}", advice(name));
             }
+            patterns.push(pattern);
         }
         let mut selection = Self::Globs { wanted, unwanted, has_launches: false, has_allocations: false };
         let taken: Vec<_> = catalogue().functions().iter().filter(|f| selection.takes(f)).collect();
         if taken.is_empty() {
-            bail!("no function fits {}: {}", globs.join(" "), advice(globs));
+            bail!("no function fits {}: all of them are left out again", globs.join(" "));
         }
         let any = |class| taken.iter().any(|f| f.class == class);
         if let Self::Globs { has_launches, has_allocations, .. } = &mut selection {
@@ -121,25 +126,24 @@ impl Selection {
 }
 
 /// Names that a glob may have meant: those that differ least from it.
-fn advice(globs: &[String]) -> String {
+fn advice(glob: &str) -> String {
     const MOST: usize = 3;
-    let wanted = globs.iter().filter(|glob| !glob.starts_with('!')).map(|glob| letters(glob));
-    let mut near: Vec<_> = wanted
-        .filter(|word| word.len() > 2)
-        .flat_map(|word| {
-            let distance = move |f: &'static Function| {
-                // what a star stands for is not compared
-                let name = letters(f.base);
-                (distance(&word, &name[..name.len().min(word.len())]), f.base)
-            };
-            catalogue().functions().iter().map(distance).collect::<Vec<_>>()
+    let word = letters(glob);
+    let mut near: Vec<_> = catalogue()
+        .functions()
+        .iter()
+        .map(|f| {
+            // what a star stands for is not compared
+            let name = letters(f.base);
+            (distance(&word, &name[..name.len().min(word.len())]), f.base)
         })
-        .filter(|(distance, _)| *distance <= 3)
+        .filter(|(distance, _)| word.len() > 2 && *distance <= 3)
         .collect();
     near.sort_by_key(|(distance, name)| (*distance, name.len(), *name));
     near.dedup_by_key(|(_, name)| *name);
     let near: Vec<_> = near.into_iter().take(MOST).map(|(_, name)| name).collect();
     match near.as_slice() {
+        [] if glob.contains(',') => "-e takes one name or glob, and can be repeated".to_owned(),
         [] => "`gpuprobe list` shows their names".to_owned(),
         near => format!("did you mean {}? `gpuprobe list` shows all names", near.join(", ")),
     }
@@ -253,5 +257,14 @@ mod tests {
         assert!(error("cumemaloc*").contains("did you mean cuMemAlloc, "), "{}", error("cumemaloc*"));
         assert!(error("CUDAFREE").contains("cudaFree"));
         assert!(error("[").contains("is no glob"));
+        assert!(error("cudaMalloc,cudaFree").contains("can be repeated"));
+
+        let second = |glob: &str| {
+            let globs = ["cudaFree".to_owned(), glob.to_owned()];
+            Selection::from_globs(&globs).unwrap_err().to_string()
+        };
+        assert!(second("cudaMaloc").contains("`cudaMaloc`: did you mean cudaMalloc, "), "one of several");
+        assert!(second("!cudaMaloc").contains("did you mean cudaMalloc, "), "it would leave nothing out");
+        assert!(second("!cuda*").contains("left out again"));
     }
 }

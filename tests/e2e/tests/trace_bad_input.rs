@@ -47,6 +47,7 @@ fn flags_that_exclude_each_other_and_values_that_are_none_are_refused() {
 #[test]
 fn globs_that_fit_nothing_name_what_is_near() {
     assert_told(&said(&["-e", "cudaMaloc"]), &["cudaMaloc", "cudaMalloc"]);
+    assert_told(&said(&["-e", "cudaFree", "-e", "cudaMaloc"]), &["`cudaMaloc`", "cudaMalloc,"]);
     assert_told(&said(&["-e", "["]), &["`[` is no glob"]);
     assert_told(&said(&["-e", "*", "-e", "!*"]), &["no function fits"]);
 }
