@@ -43,6 +43,8 @@ pub(crate) struct Probes {
     named: HashSet<FileId>,
     /// Whether anything of the runtime is to be probed.
     wants_runtime: bool,
+    /// Functions probed because they were asked for, and not only for what they tell of others.
+    pub(crate) asked_for: usize,
     pub(crate) skips: Skips,
     verbose: bool,
 }
@@ -90,6 +92,7 @@ impl Probes {
             collect,
             considered: HashSet::new(),
             named: HashSet::new(),
+            asked_for: 0,
             skips: Skips::default(),
             verbose,
         };
@@ -241,6 +244,7 @@ impl Probes {
             let begun = Instant::now();
             let (selection, collect) = (&self.selection, self.collect);
             let collect = |id| if selection.takes_id(id) { collect } else { Collect::Aside };
+            let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
             let result = self.capture.attach(target, &collect);
             match result {
                 Ok(attached) => {
@@ -248,6 +252,7 @@ impl Probes {
                     let took = duration(begun.elapsed().as_nanos() as u64);
                     self.tell(|| format!("{}: {count} functions in {took}", library.path.display()));
                     self.skip_all(&skipped);
+                    self.asked_for += asked_for;
                 }
                 Err(error) => {
                     let (cause, reason) = (SkipCause::Refused, error.to_string());

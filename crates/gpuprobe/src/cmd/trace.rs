@@ -79,7 +79,8 @@ fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
         probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
-    if probes.capture.attached().next().is_none() && !args.paths.is_empty() {
+    // others may be probed for what they tell of names and contexts
+    if probes.asked_for == 0 && !args.paths.is_empty() {
         bail!("none of the functions asked for is in {}: see `gpuprobe list`", shown(&args.paths));
     }
     // of a process that was asked for by name
@@ -229,6 +230,9 @@ impl Trace {
     }
 
     fn finish(mut self, args: &TraceArgs) -> Result<u8> {
+        // what has returned by now stands above what has not
+        let batch = self.probes.take()?;
+        self.print(batch, args);
         if !self.printer.is_closed() && !args.entries {
             self.tell_pending(args)?;
         }
