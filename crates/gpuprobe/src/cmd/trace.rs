@@ -39,6 +39,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
         watch,
         printer,
         calls: 0,
+        lost_before: Losses::default(),
     };
     trace.until_the_end(args)?;
     trace.finish(args)
@@ -135,6 +136,8 @@ struct Trace {
     running: HashSet<Tgid>,
     /// Calls handed to the printer, each once.
     calls: u64,
+    /// With `--count`: what had been lost before the last calls were taken.
+    lost_before: Losses,
 }
 
 impl Trace {
@@ -150,6 +153,9 @@ impl Trace {
                 |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP);
             if self.signals.take().iter().any(|arrived| ends(&arrived.signal)) {
                 return Ok(());
+            }
+            if args.count.is_some() {
+                self.lost_before = self.probes.capture.losses()?;
             }
             let batch = self.probes.take()?;
             self.follow(&batch);
@@ -243,8 +249,8 @@ impl Trace {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
         if args.count.is_some_and(|wanted| self.calls >= wanted) {
-            // nobody asked for what came after these
-            losses = Losses::default();
+            // nobody asked for what came after these; what is missing between them is told
+            losses = std::mem::take(&mut self.lost_before);
         }
         let end = self.end(args, losses.clone());
         let (printed, dropped) = self.printer.finish(end)?;
