@@ -177,6 +177,9 @@ pub(crate) struct DaemonArgs {
     /// not used any more
     #[arg(long, value_name = "SECONDS", default_value_t = RESCAN_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rescan: u64,
+    /// Seconds between two readings of the counters; metrics are as old as this at most
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) refresh: Duration,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,

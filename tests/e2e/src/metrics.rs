@@ -43,7 +43,9 @@ impl Daemon {
     /// Starts one with these arguments, that displays every so many seconds.
     pub fn displaying(seconds: u32, args: &[&str]) -> Self {
         let interval = format!("--display-interval={seconds}");
-        let mut command = gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", &interval]);
+        // metrics that are fresh sooner than a person needs them
+        let mut command =
+            gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "--refresh", "0.2", &interval]);
         Self::of(command.args(args))
     }
 

@@ -67,7 +67,7 @@ pub(super) fn kernel(out: &mut String, call: &Call) {
     }
 }
 
-fn dimensions(out: &mut String, name: &str, dim3: Option<[u32; 3]>) {
+pub(super) fn dimensions(out: &mut String, name: &str, dim3: Option<[u32; 3]>) {
     out.push_str(name);
     match dim3 {
         Some(dim3) => push_dim3(out, dim3),

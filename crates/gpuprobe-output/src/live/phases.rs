@@ -1,8 +1,8 @@
 //! The classic form: a line when a call begins and one when it ends, in columns.
 
-use gpuprobe_event::{Call, Outcome, Value, catalogue};
+use gpuprobe_event::{Call, Class, Outcome, Value, catalogue};
 
-use super::arguments::{argument, by_name, kernel, row, value};
+use super::arguments::{argument, by_name, dimensions, kernel, row, value};
 use super::result::Results;
 use crate::units::{push_decimal, push_printable};
 
@@ -56,6 +56,19 @@ fn column(out: &mut String, width: usize, write: impl FnOnce(&mut String)) {
 }
 
 fn details(out: &mut String, call: &Call) {
+    arguments(out, call);
+    if call.class == Class::Launch {
+        out.push_str(", kernel=");
+        kernel(out, call);
+        for (name, dim3) in [(", grid=", call.effect.grid), (", block=", call.effect.block)] {
+            if dim3.is_some() {
+                dimensions(out, name, dim3);
+            }
+        }
+    }
+}
+
+fn arguments(out: &mut String, call: &Call) {
     let base = row(call).map(|f| f.base);
     let classic = CLASSIC.iter().find(|(name, _)| base == Some(name));
     let Some((_, words)) = classic.filter(|_| call.args.is_some()) else { return by_name(out, call) };
@@ -73,10 +86,6 @@ fn details(out: &mut String, call: &Call) {
         if *word == "size" {
             out.push_str(" bytes");
         }
-    }
-    if call.effect.kernel.is_some() {
-        out.push_str(", kernel=");
-        kernel(out, call);
     }
 }
 

@@ -22,8 +22,6 @@ use crate::signals::Signals;
 use crate::watch::Watch;
 use processes::Processes;
 
-/// How often counters are read and published.
-const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
 const REST: Duration = Duration::from_millis(10);
 
@@ -61,6 +59,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
+        refresh: args.refresh,
         processes: Processes::new(args.max_ended),
         latest: Latest::default(),
         shows_memory: sections.memory,
@@ -114,6 +113,8 @@ struct Daemon {
     probes: Probes,
     signals: Signals,
     watch: Watch,
+    /// How often counters are read and published.
+    refresh: Duration,
     processes: Processes,
     latest: Latest,
     shows_memory: bool,
@@ -128,7 +129,7 @@ impl Daemon {
         loop {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
-            let snapshot_due = SNAPSHOT_EVERY.saturating_sub(published.elapsed());
+            let snapshot_due = self.refresh.saturating_sub(published.elapsed());
             let due = self.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
             self.probes.capture.wait(&others, due);
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
@@ -139,7 +140,7 @@ impl Daemon {
             self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
             self.processes.settle(&self.probes.capture)?;
             self.watch.look(&mut self.probes);
-            if published.elapsed() >= SNAPSHOT_EVERY {
+            if published.elapsed() >= self.refresh {
                 published = Instant::now();
                 self.publish()?;
             }

@@ -63,6 +63,9 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
 /// Probes what was asked for, or everything.
 fn attach(args: &TraceArgs, probes: &mut Probes) -> Result<()> {
     for pid in &args.pids {
+        if let Some(process) = process_of_thread(*pid) {
+            bail!("{pid} is a thread of process {process}: use -d {process}");
+        }
         if args.paths.is_empty() {
             probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot trace process {pid}"))?;
         } else if !std::path::Path::new("/proc").join(pid.to_string()).exists() {
@@ -103,6 +106,13 @@ fn tell_begin(probes: &Probes) {
     }
     let functions = count(functions, "function", "functions");
     note!("gpuprobe: tracing {functions} of {}", count(libraries, "library", "libraries"));
+}
+
+/// The process that a number is a thread of, where it is not its own.
+fn process_of_thread(number: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{number}/status")).ok()?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+    (process != number).then_some(process)
 }
 
 fn shown(paths: &[std::path::PathBuf]) -> String {
@@ -285,5 +295,19 @@ fn tell_end(printed: u64, losses: &Losses, skipped: usize) {
     }
     if skipped > 0 {
         note!("gpuprobe: {skipped} not probed: -v tells what and why");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_told_from_its_process() {
+        let own = std::process::id();
+        assert_eq!(process_of_thread(own), None);
+        let thread = std::thread::spawn(|| process_of_thread(nix::unistd::gettid().as_raw().cast_unsigned()));
+        assert_eq!(thread.join().unwrap(), Some(own));
+        assert_eq!(process_of_thread(u32::MAX), None);
     }
 }
