@@ -112,7 +112,6 @@ fn assert_was_torture(books: &Value) {
     for field in ["cross_thread_frees", "failed_frees", "unknown_frees", "null_frees", "failed_allocations"] {
         assert!(number(&books[field]) > 500, "{field}");
     }
-    assert!(number(&books["devices"]["2"]["device"]["ended"]) > 0, "the last release of a primary context");
 }
 
 #[test]
