@@ -350,6 +350,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	}
 	if (function->op == GP_VMM_RELEASE)
 		end_release(call, failed);
+	else if (function->op == GP_VMM_UNMAP && !failed)
+		vmm_unmap(call, function);
 	else if (function->op && !failed)
 		after_op(thread, call, function);
 	else if (ends_contexts(function))

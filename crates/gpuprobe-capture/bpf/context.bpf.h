@@ -197,8 +197,6 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 		return vmm_retain(call, function);
 	case GP_VMM_MAP:
 		return vmm_map(call, function);
-	case GP_VMM_UNMAP:
-		return vmm_unmap(call, function);
 	case GP_CONTEXT_CREATE:
 		if (call->flags & GP_UNREAD_OUT)
 			return;

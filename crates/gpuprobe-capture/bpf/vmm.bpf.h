@@ -285,7 +285,7 @@ static long unmap_one(__u64 step, struct unmapping *unmapping)
 }
 
 /* One call may take away several mappings that lie side by side. */
-static __always_inline void vmm_unmap(struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void vmm_unmap(struct gp_call *call, const struct gp_function *function)
 {
 	struct unmapping unmapping = {.who = who(call)};
 	__u64 size = 0;
