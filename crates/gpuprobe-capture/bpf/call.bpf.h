@@ -205,13 +205,14 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->flags = 0;
 	call->function = index;
 	call->id = new_id(thread);
-	call->parent = outer ? outer->id : 0;
+	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
+	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
 	call->actions = outer ? outer->actions : 0;
 	call->instance = thread->instance;
 	call->tgid = thread->tgid;
 	call->tid = thread->tid;
 	call->stack_pointer = PT_REGS_SP(ctx);
-	call->depth = thread->depth - 1;
+	call->depth = outer ? outer->depth + outer->is_told : 0;
 	call->library = cookie >> 32;
 	call->duration_ns = 0;
 	call->since_ns = 0;

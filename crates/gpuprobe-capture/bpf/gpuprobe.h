@@ -212,9 +212,10 @@ struct gp_call {
 	__u8 actions;
 	/* the GPU of the memory, as the process counts them */
 	__u8 device;
-	__u16 reserved;
+	/* it is told or counted: a probe that is there only for what other calls need is nobody's parent */
+	__u16 is_told;
 	__u8 space;
-	/* calls around this one */
+	/* calls around this one that are told */
 	__u8 depth;
 	/* which attached file the function is in */
 	__u16 library;

@@ -382,3 +382,16 @@ fn every_process_of_a_shell_pipeline_is_followed() {
     let names: Vec<_> = trace.calls.iter().map(|c| &*c.process).collect();
     assert!(names.iter().all(|n| ["constructor", "driver_only", "recursion"].contains(n)), "{names:?}");
 }
+
+/// A function that is probed only because others need what it tells is no parent: nobody would find it in the trace.
+#[test]
+fn a_call_inside_one_that_was_not_asked_for_is_outermost() {
+    if !needs::bpf() {
+        return;
+    }
+    let run = Run::new(places::standins(Cuda::Cuda12).workload("aside"));
+    let outcome = run.options(&["-e", "cuLibraryGetKernel", "-e", "cuLaunchKernel"]).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    let calls: Vec<_> = outcome.trace.calls.iter().map(|c| (&*c.name, c.parent)).collect();
+    assert_eq!(calls, [("cuLibraryGetKernel", None)]);
+}

@@ -17,6 +17,7 @@
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
 //! | `args`, `args_renamed` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
+//! | `aside` | | a driver's call inside a runtime's that is seldom asked for |
 //! | `brief` | | a few driver calls, with the times at which they were made |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `constructor` | | a call before `main` |
@@ -58,9 +59,10 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 24] = [
+pub const WORKLOADS: [&str; 25] = [
     "args",
     "args_renamed",
+    "aside",
     "brief",
     "capture",
     "constructor",
