@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
 };
-use gpuprobe_event::{Api, Class, FunctionId, Losses, Space, Tgid, catalogue};
+use gpuprobe_event::{Api, Class, FunctionId, Losses, SiteId, Space, Tgid, catalogue};
 use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
@@ -145,6 +145,8 @@ pub struct LiveAllocation {
     pub gpu: Option<u8>,
     /// When it was made, on the kernel's monotonic clock.
     pub since_ns: u64,
+    /// Where it was made.
+    pub site: SiteId,
 }
 
 /// One run of one program in one process.
@@ -239,9 +241,9 @@ impl Snapshot {
                 process.memory.add_context(context);
             }
         }
-        for &Allocation { process, ptr, bytes, space, gpu, since_ns } in inputs.allocations {
+        for &Allocation { process, ptr, bytes, space, gpu, since_ns, site } in inputs.allocations {
             let Some(process) = entry(&mut processes, inputs, process) else { continue };
-            process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns });
+            process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns, site });
         }
         let mut processes: Vec<Arc<ProcessSnapshot>> = processes.into_values().collect();
         // those that are shared are in order already

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
 };
-use gpuprobe_event::{FunctionId, LossCause, Losses, Space, Tgid};
+use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
@@ -144,6 +144,7 @@ pub(crate) fn allocations(
             space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
             gpu: gpu(*device),
             since_ns: value.since_ns,
+            site: SiteId::UNKNOWN,
         });
     }
     for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
@@ -154,6 +155,7 @@ pub(crate) fn allocations(
             space: Space::Vmm,
             gpu: gpu(value.device),
             since_ns: value.since_ns,
+            site: SiteId::UNKNOWN,
         });
     }
     Ok(all)

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use gpuprobe_discover::{Frame, Registers, Symbolizer, Unwinder};
+use gpuprobe_discover::{Registers, Symbolizer, Unwinder};
 use gpuprobe_event::Tgid;
 
 use crate::wire::{from_bytes, gp_stack_record};
@@ -129,7 +129,7 @@ impl Resolve for OfFiles {
         let registers = Registers { ip: stack.ip, sp: stack.sp, fp: stack.fp, lr: stack.lr };
         let found = self.unwinder.unwind(proc_root, tgid.0, registers, &stack.bytes);
         let frames = self.unwinder.frames(&mut self.symbols, proc_root, tgid.0, &found.addresses);
-        frames.iter().map(shown).collect()
+        frames.iter().map(ToString::to_string).collect()
     }
 
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64> {
@@ -155,21 +155,6 @@ impl Resolve for OfFiles {
 /// The memory of a process, whose pages come when they are read: the kernel side has only those that are there.
 fn memory(tgid: Tgid) -> Option<File> {
     File::open(Path::new(PROC).join(tgid.to_string()).join("mem")).ok()
-}
-
-/// `function (file:line)`, or as much as is known.
-fn shown(frame: &Frame) -> String {
-    let module = frame.module.as_deref();
-    match (&frame.function, &frame.file, frame.line) {
-        (Some(function), Some(file), Some(line)) => format!("{function} ({file}:{line})"),
-        (Some(function), ..) => {
-            format!("{function}+{:#x} ({})", frame.offset, module.unwrap_or("?"))
-        }
-        (None, ..) => match module {
-            Some(module) => format!("{module}+{:#x}", frame.offset),
-            None => format!("{:#x}", frame.address),
-        },
-    }
 }
 
 #[cfg(test)]
@@ -214,25 +199,5 @@ mod tests {
         assert_eq!([7, 9, 9, 8].map(|id| waiting.take(id).map(|s| s.id)), [Some(7), Some(9), None, Some(8)]);
         (0..1000).for_each(|id| waiting.add(Some(stack(id))));
         assert_eq!((waiting.0.len(), waiting.take(743), waiting.take(744)), (256, None, Some(stack(744))));
-    }
-
-    #[test]
-    fn frames_say_as_much_as_is_known() {
-        let bare = Frame {
-            address: 0x55,
-            function: None,
-            offset: 0x10,
-            module: None,
-            file: None,
-            line: None,
-            inlined: false,
-        };
-        assert_eq!(shown(&bare), "0x55");
-        let module = Frame { module: Some("a.so".to_owned()), ..bare };
-        assert_eq!(shown(&module), "a.so+0x10");
-        let function = Frame { function: Some("f(int)".to_owned()), ..module };
-        assert_eq!(shown(&function), "f(int)+0x10 (a.so)");
-        let line = Frame { file: Some("f.cc".to_owned()), line: Some(3), ..function };
-        assert_eq!(shown(&line), "f(int) (f.cc:3)");
     }
 }

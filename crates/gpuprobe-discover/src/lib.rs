@@ -40,5 +40,5 @@ pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};
 pub use process::of_pid;
 pub use skipped::{SkipCause, Skipped};
-pub use symbolize::{Frame, Place, Symbolizer};
+pub use symbolize::{Place, Symbolizer};
 pub use unwind::{FRAME_LIMIT, Registers, Stack, StackEnd, Unwinder};

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use addr2line::Context;
 use gimli::{Dwarf, EndianRcSlice, LittleEndian, Reader as _, Section, SectionId};
+use gpuprobe_event::Frame;
 
 use crate::demangle::demangled;
 use crate::elf::{Elf, Table};
@@ -42,24 +43,6 @@ pub struct Place {
     pub module: PathBuf,
     /// Source file and line, where debug information tells.
     pub line: Option<(String, u32)>,
-}
-
-/// One line of a stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
-    /// Where the call returns to.
-    pub address: u64,
-    /// The function that made the call, demangled.
-    pub function: Option<String>,
-    /// Bytes from the beginning of that function; of the file as it is linked, where no function is known.
-    pub offset: u64,
-    /// The name of the file it is in, without folders; none for code of no file.
-    pub module: Option<String>,
-    /// Source file and line of the call.
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    /// The compiler put this function into the one of the next frame, which has the same address.
-    pub inlined: bool,
 }
 
 /// What a file says about one of its addresses, once for each function that was put there.

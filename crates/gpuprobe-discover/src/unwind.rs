@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use gpuprobe_event::Frame;
+
 use crate::address_space::{AddressSpaces, ModuleNumber};
 use crate::elf::{Elf, Machine};
 use crate::file::{FileId, RegularFile, Stamp};
 use crate::maps::Mapping;
 use crate::process::open_mapped;
-use crate::symbolize::{Frame, Symbolizer};
+use crate::symbolize::Symbolizer;
 use crate::unwind_row::{Known, Row, StackCopy};
 use crate::unwind_table::{Budget, Listed, searched};
 

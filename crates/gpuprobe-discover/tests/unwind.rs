@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use gpuprobe_discover::{FRAME_LIMIT, Frame, Registers, Stack, StackEnd, Symbolizer, Unwinder};
+use gpuprobe_discover::{FRAME_LIMIT, Registers, Stack, StackEnd, Symbolizer, Unwinder};
+use gpuprobe_event::Frame;
 use tempfile::TempDir;
 
 const PROC: &str = "/proc";

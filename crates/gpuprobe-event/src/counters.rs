@@ -1,7 +1,7 @@
 //! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
 
 use crate::catalogue::Space;
-use crate::ids::{FunctionId, Tgid};
+use crate::ids::{FunctionId, SiteId, Tgid};
 
 /// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
 /// shorter, the last everything longer.
@@ -101,4 +101,27 @@ pub struct Allocation {
     pub gpu: Option<u8>,
     /// When it was made, on the kernel's monotonic clock.
     pub since_ns: u64,
+    /// Where it was made.
+    pub site: SiteId,
+}
+
+/// What one process holds from one site on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteMemory {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which site; unknown where its stack was lost.
+    pub site: SiteId,
+    /// The GPU, as the process counts them.
+    pub gpu: Option<u8>,
+    /// Live now.
+    pub held: Held,
+    /// Allocations ever made there.
+    pub allocations: u64,
+    /// Their bytes.
+    pub allocated_bytes: u64,
+    /// Of these, what ended with its context.
+    pub ended_allocations: u64,
+    /// Their bytes.
+    pub ended_bytes: u64,
 }

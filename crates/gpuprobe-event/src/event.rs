@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Api, Class};
-use crate::ids::{Tgid, Tid};
+use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 
 /// A name that is usually one of the catalogue's, but may come out of a trace file.
@@ -103,6 +103,8 @@ pub struct Effect {
     pub freed: Option<u64>,
     /// The address allocated or freed.
     pub ptr: Option<u64>,
+    /// Where the memory was allocated, also of a free.
+    pub site: Option<SiteId>,
     /// What ended with a context, by kind.
     pub ended: Vec<EndedMemory>,
     /// The GPU of the memory, as the process counts its GPUs.

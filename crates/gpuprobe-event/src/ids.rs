@@ -31,3 +31,13 @@ id! {
     /// A row of the catalogue: one signature of one function of one library.
     FunctionId
 }
+
+id! {
+    /// A site: one way through a program to an allocation, with every call on it. Unique in its recording.
+    SiteId
+}
+
+impl SiteId {
+    /// Where it is not known how an allocation came about.
+    pub const UNKNOWN: Self = Self(0);
+}

@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod counters;
 pub mod decode;
 pub mod event;
+pub mod frame;
 pub mod ids;
 pub mod loss;
 pub mod trace;
@@ -15,5 +16,6 @@ pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue, meaning};
 pub use event::{
     Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };
-pub use ids::{FunctionId, Tgid, Tid};
+pub use frame::Frame;
+pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

@@ -201,12 +201,19 @@ fn whereabouts(process: &ProcessSnapshot) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Space, Tgid};
+    use gpuprobe_event::{SiteId, Space, Tgid};
 
     use super::*;
 
     fn snapshot(ptrs: impl Iterator<Item = u64>) -> Snapshot {
-        let live = |ptr| LiveAllocation { ptr, bytes: 2, kind: Space::Device, gpu: None, since_ns: 0 };
+        let live = |ptr| LiveAllocation {
+            ptr,
+            bytes: 2,
+            kind: Space::Device,
+            gpu: None,
+            since_ns: 0,
+            site: SiteId::UNKNOWN,
+        };
         let process = ProcessSnapshot {
             pid: Tgid(7),
             instance: 1,

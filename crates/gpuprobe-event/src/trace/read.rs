@@ -14,7 +14,7 @@ use crate::event::{
     Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
 };
-use crate::ids::{Tgid, Tid};
+use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 
 /// Why a trace cannot be read at all.
@@ -202,6 +202,7 @@ impl<R: BufRead> Reader<R> {
             ended: object.get("ended").and_then(Json::as_object).map(ended).unwrap_or_default(),
             gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
             ptr: hex_field(object, "ptr"),
+            site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
             kind: text(object, "kind"),
             stream: hex_field(object, "stream"),
             kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name)),

@@ -163,6 +163,9 @@ fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
     if let Some(ptr) = effect.ptr {
         put(out, format_args!(",\"ptr\":\"{ptr:#x}\""));
     }
+    if let Some(site) = effect.site {
+        put(out, format_args!(",\"site\":{site}"));
+    }
     if let Some(kind) = &effect.kind {
         text_field(out, "kind", kind);
     }

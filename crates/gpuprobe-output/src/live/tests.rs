@@ -107,6 +107,7 @@ impl Numbers {
                 size: self.flip().then(|| self.next()),
                 freed: self.flip().then(|| self.next()),
                 ptr: self.flip().then(|| self.next()),
+                site: None,
                 kind: self.flip().then(|| self.owned()),
                 stream: self.flip().then(|| self.next()),
                 kernel: self.flip().then(|| Arc::from(self.name())),

@@ -9,8 +9,8 @@ use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo,
 use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, Space,
-    Tgid, Tid, catalogue,
+    Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, SiteId,
+    Space, Tgid, Tid, catalogue,
 };
 
 const MIB: u64 = 1 << 20;
@@ -209,7 +209,15 @@ pub(crate) fn snapshot() -> Snapshot {
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {
-    Allocation { process, ptr, bytes: 8_000_000, space: Space::Device, gpu: None, since_ns: 0 }
+    Allocation {
+        process,
+        ptr,
+        bytes: 8_000_000,
+        space: Space::Device,
+        gpu: None,
+        since_ns: 0,
+        site: SiteId::UNKNOWN,
+    }
 }
 
 /// A program that allocates three blocks, frees two, and ends with the third.
