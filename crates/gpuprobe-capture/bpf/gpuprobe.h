@@ -98,6 +98,8 @@ enum gp_memory_op {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* tells which GPU one of the process's is: 16 bytes of a UUID, or a place on the bus as text */
+	GP_DEVICE_TOLD,
 };
 
 enum gp_size_rule {
@@ -162,7 +164,7 @@ struct gp_function {
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
-	/* the GPU that a context is made on */
+	/* the GPU that a context is made on, or that is asked for */
 	struct gp_place device;
 	struct gp_out out[GP_OUTS];
 };
@@ -352,7 +354,8 @@ struct gp_memory {
 	__u64 peak_bytes;
 };
 
-/* A context by its number, or by its address, or a GPU by its own. */
+/* A context by its number, or by its address, or a GPU by its own; an answer about a GPU also by the function
+ * that gave it, in the high half. */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;

@@ -142,6 +142,15 @@ struct {
 	__type(value, __u64);
 } primaries SEC(".maps");
 
+/* What the driver told each process of its GPUs: the first bytes of its answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u8[16]);
+} identities SEC(".maps");
+
 /* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

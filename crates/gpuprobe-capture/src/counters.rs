@@ -4,8 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
+    ToldGpu,
 };
-use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
+use gpuprobe_event::{
+    FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
+};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
@@ -122,6 +125,25 @@ pub(crate) fn contexts(map: &Map<'_>) -> Result<Vec<ContextMemory>, CaptureError
         held: held(&value.live_bytes, &value.live_allocations),
     };
     Ok(batch::entries(map)?.into_iter().map(context).collect())
+}
+
+/// What the driver told of GPUs; an answer that is neither a UUID nor a place on the bus tells nothing.
+pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
+    Ok(batch::entries(map)?.into_iter().filter_map(told_gpu).collect())
+}
+
+fn told_gpu((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
+    // the function in the high half, the GPU in the low one
+    let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
+    let identity = match function.roles.op {
+        Some("uuid") => Identity::Uuid(Uuid(answer)),
+        _ => {
+            let text = answer.split(|b| *b == 0).next().and_then(|text| str::from_utf8(text).ok())?;
+            Identity::Pci(PciAddress::parse(text)?)
+        }
+    };
+    let gpu = gpu(key.id as u32)?;
+    Some(ToldGpu { process: process_of(key.tgid, key.instance), gpu, identity })
 }
 
 /// Every live allocation, without those whose context has ended.
@@ -269,5 +291,32 @@ impl OfProcess for gp_site_key {
 impl OfProcess for gp_context_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+
+    fn told(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
+        let function = catalogue().lookup(Api::Driver, None, function).unwrap().id;
+        let key = gp_context_key { id: u64::from(function.0) << 32 | gpu, ..gp_context_key::default() };
+        told_gpu((key, bytes)).map(|told| (told.gpu, told.identity))
+    }
+
+    #[test]
+    fn an_answer_is_a_uuid_or_a_place_by_the_function_that_gave_it() {
+        let place = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
+        for name in ["cuDeviceGetUuid", "cuDeviceGetUuid_v2"] {
+            assert_eq!(told(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
+        }
+        let name = "cuDeviceGetPCIBusId";
+        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by its caller");
+        assert_eq!(told(name, 0, [0xff; 16]), None);
+        assert_eq!(told(name, 255, *b"00000000:1B:00.0"), None);
     }
 }

@@ -136,7 +136,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "addresses" | "primaries" => {
+            "contexts" | "addresses" | "primaries" | "identities" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
             "sites" => map.set_max_entries(config.site_entries)?,

@@ -337,6 +337,11 @@ impl Capture {
         counters::contexts(&self.map("contexts")?)
     }
 
+    /// What the driver told every process of its GPUs.
+    pub fn identities(&self) -> Result<Vec<gpuprobe_event::counters::ToldGpu>, CaptureError> {
+        counters::identities(&self.map("identities")?)
+    }
+
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
         let site = |number| self.decoder.sites.site(number);
@@ -387,7 +392,7 @@ impl Capture {
         sites.retain(|row| ended.contains(&row.process));
         counters::remove_of::<gp_site_key>(&self.map("sites")?, ended)?;
         self.decoder.sites.forget(ended);
-        for name in ["contexts", "addresses", "primaries"] {
+        for name in ["contexts", "addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
         let rows = counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)?;

@@ -73,6 +73,9 @@ wire!(
 // SAFETY: an integer, of which any bits are a value.
 unsafe impl Wire for u64 {}
 
+// SAFETY: bytes, each of which may have any value.
+unsafe impl Wire for [u8; 16] {}
+
 /// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
 /// bytes over are ignored.
 pub(crate) fn from_bytes<T: Wire>(bytes: &[u8]) -> T {
@@ -132,6 +135,7 @@ pub(crate) mod number {
     pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
     pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
     pub(crate) const OP_PRIMARY_RESET: u8 = 14;
+    pub(crate) const OP_DEVICE_TOLD: u8 = 15;
 
     pub(crate) const FUNCTION_COUNT: u16 = 1;
     pub(crate) const FUNCTION_STREAM: u16 = 2;
@@ -246,6 +250,7 @@ mod tests {
             OP_PRIMARY_RETAIN,
             OP_PRIMARY_RELEASE,
             OP_PRIMARY_RESET,
+            OP_DEVICE_TOLD,
         ];
         expect("gp_memory_op", &operations.map(u64::from));
         expect(

@@ -180,6 +180,9 @@ pub(crate) struct DaemonArgs {
     /// Seconds between two readings of the counters; metrics are as old as this at most
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) refresh: Duration,
+    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    pub(crate) driver_folder: PathBuf,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,

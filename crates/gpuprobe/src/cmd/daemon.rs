@@ -1,5 +1,6 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
+mod gpus;
 mod processes;
 
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Inputs, LibraryProbes, Snapshot};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_event::counters::Allocation;
+use gpuprobe_event::counters::{Allocation, ContextMemory};
 use gpuprobe_event::{Class, LossCause, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
@@ -20,6 +21,7 @@ use crate::probes::Probes;
 use crate::select::Selection;
 use crate::signals::Signals;
 use crate::watch::Watch;
+use gpus::Gpus;
 use processes::Processes;
 
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         watch: Watch::start(args.rescan),
         refresh: args.refresh,
         processes: Processes::new(args.max_ended),
+        gpus: Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan)),
         latest: Latest::default(),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
@@ -117,6 +120,7 @@ struct Daemon {
     /// How often counters are read and published.
     refresh: Duration,
     processes: Processes,
+    gpus: Gpus,
     latest: Latest,
     shows_memory: bool,
     classic: Classic,
@@ -139,6 +143,9 @@ impl Daemon {
             }
             let batch = self.probes.take()?;
             self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
+            if !(batch.first_calls.is_empty() && batch.processes.is_empty()) {
+                self.gpus.meet(&self.processes);
+            }
             self.processes.settle(&mut self.probes.capture)?;
             self.watch.look(&mut self.probes);
             if published.elapsed() >= self.refresh {
@@ -155,12 +162,20 @@ impl Daemon {
 
     fn publish(&mut self) -> Result<()> {
         self.processes.forget_old(self.probes.capture.clock().elapsed_ns());
-        self.latest.publish(self.snapshot(&[])?);
+        let contexts = self.contexts()?;
+        self.latest.publish(self.snapshot(&contexts, &[])?);
         Ok(())
     }
 
-    /// Everything as it stands, with these allocations.
-    fn snapshot(&self, allocations: &[Allocation]) -> Result<Snapshot> {
+    /// What is held in every context, when it is known which GPUs these are on.
+    fn contexts(&mut self) -> Result<Vec<ContextMemory>> {
+        let contexts = self.probes.capture.contexts()?;
+        self.gpus.learn(&self.probes.capture.identities()?, &contexts, &mut self.processes);
+        Ok(contexts)
+    }
+
+    /// Everything as it stands, with these contexts and allocations.
+    fn snapshot(&self, contexts: &[ContextMemory], allocations: &[Allocation]) -> Result<Snapshot> {
         let capture = &self.probes.capture;
         let mut losses = capture.losses()?;
         self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
@@ -169,10 +184,11 @@ impl Daemon {
         Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
             memory: &capture.memory()?,
-            contexts: &capture.contexts()?,
+            contexts,
             allocations,
             processes: self.processes.infos(),
             ended: self.processes.ended(),
+            gpus: self.gpus.host(),
             losses: &losses,
             libraries: &libraries(capture),
             skipped: &self.probes.skips.counts(),
@@ -187,7 +203,8 @@ impl Daemon {
             // those of ended processes would be shown as somebody's
             self.processes.release(&mut self.probes.capture)?;
             let allocations = self.probes.capture.allocations()?;
-            self.classic.render(&self.snapshot(&allocations)?)
+            let contexts = self.contexts()?;
+            self.classic.render(&self.snapshot(&contexts, &allocations)?)
         } else {
             self.classic.render(&self.latest.get())
         };
