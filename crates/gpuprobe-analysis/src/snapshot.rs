@@ -193,6 +193,14 @@ pub struct MemoryTotals {
     pub unknown_frees: u64,
     /// Addresses allocated again while still live: a free was missed.
     pub replaced: u64,
+    /// Allocations live now.
+    pub live_allocations: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Allocations that nobody freed and that are gone all the same: with their context, or with their process.
+    pub ended_allocations: u64,
+    /// Their bytes.
+    pub ended_bytes: u64,
 }
 
 /// Everything the daemon shows at one moment.
@@ -217,14 +225,31 @@ pub struct Snapshot {
 }
 
 impl MemoryTotals {
-    /// Adds what one process did.
+    /// Adds what one process did that runs.
     pub fn add(&mut self, memory: &ProcessMemory) {
+        self.add_counts(memory);
+        let held = memory.held_in_all();
+        self.live_allocations += held.live_allocations;
+        self.live_bytes = self.live_bytes.saturating_add(held.live_bytes);
+    }
+
+    /// Adds what one process did that has ended, and its memory with it.
+    pub fn add_ended(&mut self, memory: &ProcessMemory) {
+        self.add_counts(memory);
+        let held = memory.held_in_all();
+        self.ended_allocations += held.live_allocations;
+        self.ended_bytes = self.ended_bytes.saturating_add(held.live_bytes);
+    }
+
+    fn add_counts(&mut self, memory: &ProcessMemory) {
         self.allocations += memory.allocations;
         self.failed_allocations += memory.failed_allocations;
         self.frees += memory.frees + memory.unknown_frees;
         self.failed_frees += memory.failed_frees;
         self.unknown_frees += memory.unknown_frees;
         self.replaced += memory.replaced;
+        self.ended_allocations += memory.ended_allocations;
+        self.ended_bytes = self.ended_bytes.saturating_add(memory.ended_bytes);
     }
 }
 
@@ -247,7 +272,11 @@ impl Snapshot {
             process.add_calls(counts);
         }
         for memory in inputs.memory {
-            totals.add(memory);
+            let info = inputs.processes.get(&memory.process);
+            match info.and_then(|info| info.exited_at_ns) {
+                None => totals.add(memory),
+                Some(_) => totals.add_ended(memory),
+            }
             let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
             process.memory = memory_counts(memory);
         }

@@ -76,6 +76,16 @@ pub struct ProcessMemory {
     pub peak_bytes: u64,
 }
 
+impl ProcessMemory {
+    /// What it holds of all kinds together. Sizes are what a process says, so their sum may be anything.
+    pub fn held_in_all(&self) -> Held {
+        self.held.iter().fold(Held::default(), |sum, held| Held {
+            live_bytes: sum.live_bytes.saturating_add(held.live_bytes),
+            live_allocations: sum.live_allocations.saturating_add(held.live_allocations),
+        })
+    }
+}
+
 /// What one process holds in one context, or on one GPU outside of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextMemory {

@@ -106,6 +106,10 @@ fn memory_is_told_by_kind_and_summed_over_processes() {
         failed_frees: 10,
         unknown_frees: 14,
         replaced: 2,
+        live_allocations: 2,
+        live_bytes: 8192,
+        ended_allocations: 0,
+        ended_bytes: 0,
     };
     assert_eq!(snapshot.totals, totals);
 }
@@ -116,7 +120,9 @@ fn a_process_is_shown_for_five_minutes_after_its_end_and_its_totals_stay() {
     let snapshot = built(&[], &rows, &[(key(1), 700 * SECOND), (key(2), 701 * SECOND)]);
     let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
     assert_eq!(pids, [2]);
-    assert_eq!(snapshot.totals.allocations, 4);
+    let totals = snapshot.totals;
+    assert_eq!((totals.allocations, totals.live_allocations, totals.live_bytes), (4, 0, 0));
+    assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "what they held ended with them");
 }
 
 #[test]
