@@ -76,6 +76,9 @@ enum Numbers {
     OfProcess,
 }
 
+/// An environment, the GPUs that are seen in it, and whose numbers tell them.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], Numbers);
+
 /// Runs the workload, which must see these GPUs, and compares what the daemon says of it.
 fn assert_case(
     (folder, daemon): &(tempfile::TempDir, Daemon),
@@ -139,7 +142,7 @@ fn memory_is_on_the_gpus_of_the_host_by_the_environment_or_else_the_processs_own
     let watched = watched(tiers::here().first().unwrap());
     let by_names = format!("GPU-13,{}", uuid(0));
     let some = |list| ("CUDA_VISIBLE_DEVICES", list);
-    let cases: [(&[(&str, &str)], &[u8], Numbers); 8] = [
+    let cases: [Case<'_>; 8] = [
         (&[BY_PLACE], &[0, 1, 2, 3], Numbers::OfHost),
         (&[BY_PLACE, BY_SPEED, some("3,1")], &[3, 1], Numbers::OfHost),
         (&[BY_PLACE, some("1,9,0")], &[1], Numbers::OfHost),
