@@ -9,6 +9,7 @@ mod branches;
 mod container;
 mod demangle;
 mod elf;
+mod environ;
 mod error;
 mod file;
 mod gpus;

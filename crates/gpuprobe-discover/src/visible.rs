@@ -2,8 +2,8 @@
 //! stays the process's own.
 //!
 //! What the driver told the process of a GPU is certain: the runtime asks it for the UUID of every one when it begins.
-//! Else the environment tells, as it was when the program began; a program may have changed its own since, so that
-//! whatever else is known must agree with it.
+//! Else the environment tells, where the program still has the one that it began with, and whatever else is known
+//! agrees with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,6 +13,8 @@ use std::path::Path;
 
 use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
 use nix::sys::stat::{major, minor};
+
+use crate::environ;
 
 /// The device files of GPUs.
 const NVIDIA_MAJOR: u64 = 195;
@@ -44,7 +46,7 @@ impl View {
     pub fn of(proc_root: &Path, pid: u32) -> Self {
         let folder = proc_root.join(pid.to_string());
         Self {
-            environment: environment(&folder.join("environ")),
+            environment: Environment::of(&folder, pid),
             reachable: device_numbers(&folder.join("root/dev"), NVIDIA_MAJOR).unwrap_or_default(),
             ..Self::default()
         }
@@ -191,8 +193,25 @@ fn of_files<'h>(files: &BTreeSet<u32>, host: &'h [HostGpu]) -> Vec<&'h HostGpu> 
     host.iter().filter(|gpu| gpu.minor.is_some_and(|minor| files.contains(&minor))).collect()
 }
 
-/// `None` where it cannot be read, or not as a whole.
-fn environment(path: &Path) -> Option<Environment> {
+/// What decides, in the order of [`Environment::new`].
+const VARIABLES: [&[u8]; 2] = [b"CUDA_VISIBLE_DEVICES=", b"CUDA_DEVICE_ORDER="];
+
+impl Environment {
+    fn new([visible, order]: [Option<Vec<u8>>; 2]) -> Self {
+        let visible = visible.map(|list| String::from_utf8_lossy(&list).into_owned());
+        Self { visible, by_place: order.as_deref() == Some(b"PCI_BUS_ID") }
+    }
+
+    /// The environment that a program began with and still has. The driver has read it in between, so that one which
+    /// the program has changed does not tell what the driver saw.
+    fn of(folder: &Path, pid: u32) -> Option<Self> {
+        let first = at_start(&folder.join("environ"))?;
+        environ::current(folder, pid, VARIABLES).filter(|now| *now == first).map(Self::new)
+    }
+}
+
+/// The values of [`VARIABLES`] at the start of a program; `None` where they cannot be read, or not all.
+fn at_start(path: &Path) -> Option<[Option<Vec<u8>>; 2]> {
     let mut text = Vec::new();
     File::open(path).ok()?.take(ENVIRONMENT_LIMIT).read_to_end(&mut text).ok()?;
     // one that has ended has none
@@ -200,12 +219,8 @@ fn environment(path: &Path) -> Option<Environment> {
         return None;
     }
     // of two with one name, a program sees the first
-    let value = |name: &[u8]| {
-        let found = text.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name));
-        found.map(|value| String::from_utf8_lossy(value).into_owned())
-    };
-    let by_place = value(b"CUDA_DEVICE_ORDER=").is_some_and(|order| order == "PCI_BUS_ID");
-    Some(Environment { visible: value(b"CUDA_VISIBLE_DEVICES="), by_place })
+    let value = |name: &[u8]| text.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name));
+    Some(VARIABLES.map(|name| value(name).map(<[u8]>::to_vec)))
 }
 
 /// The minor numbers of a folder's device files that have this major one. Their names are those of another mount

@@ -156,6 +156,9 @@ fn memory_is_on_the_gpus_of_the_host_by_the_environment_or_else_the_processs_own
     for (environment, seen, numbers) in cases {
         assert_case(&watched, environment, &["nothing"], seen, numbers);
     }
+    // and one that has changed its choice does not tell what the driver saw
+    let begun = [BY_PLACE, some("0,1")];
+    assert_case(&watched, &begun, &["nothing", "3,2"], &[3, 2], Numbers::OfProcess);
     let infos = watched.1.scrape();
     let listed: Vec<_> = infos.samples("gpuprobe_gpu_info").collect();
     let info = |gpu: u8| {

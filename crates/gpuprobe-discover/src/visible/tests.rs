@@ -26,7 +26,7 @@ fn view(visible: Option<&str>, by_place: bool) -> View {
 }
 
 /// The host's numbers of the first four of a process; `None` where they are its own.
-fn of(view: &View, host: &[HostGpu]) -> [Option<u8>; 4] {
+fn seen(view: &View, host: &[HostGpu]) -> [Option<u8>; 4] {
     let numbers = view.numbers(host);
     [0, 1, 2, 3].map(|number| match numbers.of(number) {
         Gpu::Host(index) => Some(index),
@@ -38,7 +38,7 @@ fn of(view: &View, host: &[HostGpu]) -> [Option<u8>; 4] {
 }
 
 fn by_list(visible: &str) -> Vec<u8> {
-    of(&view(Some(visible), true), &host()).into_iter().flatten().collect()
+    seen(&view(Some(visible), true), &host()).into_iter().flatten().collect()
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_list_of_uuids_may_have_their_beginnings() {
     ] {
         assert_eq!(by_list(&list), expected, "{list}");
         // names do not depend on how the driver counts
-        let by_speed = of(&view(Some(&list), false), &host());
+        let by_speed = seen(&view(Some(&list), false), &host());
         assert_eq!(by_speed.into_iter().flatten().collect::<Vec<_>>(), expected, "{list}");
     }
 }
@@ -97,21 +97,21 @@ fn a_list_of_uuids_may_have_their_beginnings() {
 fn numbers_are_certain_only_where_the_order_is() {
     let host = host();
     let by_place = [Some(0), Some(1), Some(2), Some(3)];
-    assert_eq!(of(&view(None, true), &host), by_place);
-    assert_eq!(of(&view(None, false), &host), [None; 4], "the fastest is the first");
-    assert_eq!(of(&view(Some("2"), false), &host), [None; 4]);
-    assert_eq!(of(&View::default(), &host), [None; 4], "no environment was read");
+    assert_eq!(seen(&view(None, true), &host), by_place);
+    assert_eq!(seen(&view(None, false), &host), [None; 4], "the fastest is the first");
+    assert_eq!(seen(&view(Some("2"), false), &host), [None; 4]);
+    assert_eq!(seen(&View::default(), &host), [None; 4], "no environment was read");
     let mut parted = host.clone();
     parted[3].is_parted = true;
-    assert_eq!(of(&view(Some("0"), true), &parted), [None; 4]);
-    assert_eq!(of(&view(Some("GPU-11"), true), &parted), [Some(1), None, None, None]);
+    assert_eq!(seen(&view(Some("0"), true), &parted), [None; 4]);
+    assert_eq!(seen(&view(Some("GPU-11"), true), &parted), [Some(1), None, None, None]);
 }
 
 #[test]
 fn a_host_with_one_gpu_leaves_no_doubt_and_one_without_any_knows_nothing() {
     let one = &host()[..1];
-    assert_eq!(of(&View::default(), one), [Some(0); 4]);
-    assert_eq!(of(&view(Some("0"), true), &[]), [None; 4]);
+    assert_eq!(seen(&View::default(), one), [Some(0); 4]);
+    assert_eq!(seen(&view(Some("0"), true), &[]), [None; 4]);
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn a_container_counts_the_device_files_that_it_was_given() {
     // the device files 1 and 0 are those of the third and the fourth
     let given = |view: View| View { reachable: [0, 1].into(), ..view };
     let host = host();
-    assert_eq!(of(&given(view(None, true)), &host), [Some(2), Some(3), None, None]);
-    assert_eq!(of(&given(view(Some("1"), true)), &host), [Some(3), None, None, None]);
-    assert_eq!(of(&given(view(Some("GPU-10"), true)), &host), [None; 4], "it is not given");
+    assert_eq!(seen(&given(view(None, true)), &host), [Some(2), Some(3), None, None]);
+    assert_eq!(seen(&given(view(Some("1"), true)), &host), [Some(3), None, None, None]);
+    assert_eq!(seen(&given(view(Some("GPU-10"), true)), &host), [None; 4], "it is not given");
     let one = View { reachable: [1].into(), ..view(None, false) };
-    assert_eq!(of(&one, &host), [Some(2), None, None, None]);
+    assert_eq!(seen(&one, &host), [Some(2), None, None, None]);
 }
 
 #[test]
@@ -133,21 +133,21 @@ fn what_the_driver_told_is_certain_and_puts_a_wrong_list_aside() {
     let mut changed = view(Some("0,1"), true);
     assert!(changed.told(0, Identity::Uuid(uuid(3))));
     assert!(!changed.told(0, Identity::Uuid(uuid(3))));
-    assert_eq!(of(&changed, &host), [Some(3), None, None, None]);
+    assert_eq!(seen(&changed, &host), [Some(3), None, None, None]);
 
     let mut same = view(Some("3,1"), true);
     same.told(0, Identity::Pci(host[3].pci));
-    assert_eq!(of(&same, &host), [Some(3), Some(1), None, None]);
+    assert_eq!(seen(&same, &host), [Some(3), Some(1), None, None]);
     same.told(2, Identity::Uuid(uuid(0)));
-    assert_eq!(of(&same, &host), [Some(3), None, Some(0), None], "the list would have ended");
+    assert_eq!(seen(&same, &host), [Some(3), None, Some(0), None], "the list would have ended");
 
     let mut part = View::default();
     part.told(0, Identity::Uuid(Uuid([0xee; 16])));
-    assert_eq!(of(&part, &host), [None; 4], "a part has a name of its own");
+    assert_eq!(seen(&part, &host), [None; 4], "a part has a name of its own");
     part.told(0, Identity::Pci(host[1].pci));
-    assert_eq!(of(&part, &host), [Some(1), None, None, None]);
+    assert_eq!(seen(&part, &host), [Some(1), None, None, None]);
     part.told(0, Identity::Uuid(uuid(2)));
-    assert_eq!(of(&part, &host), [None; 4], "two answers");
+    assert_eq!(seen(&part, &host), [None; 4], "two answers");
 }
 
 #[test]
@@ -158,41 +158,36 @@ fn device_files_that_are_open_tell_the_only_one_and_put_a_wrong_list_aside() {
         View { used: used.iter().map(|(number, files)| (*number, files.map(open))).collect(), ..view }
     };
     // 255 is the file by which the driver is controlled
-    assert_eq!(of(&using(View::default(), &[(0, Some(&[2, 255]))]), &host), [Some(1), None, None, None]);
+    assert_eq!(seen(&using(View::default(), &[(0, Some(&[2, 255]))]), &host), [Some(1), None, None, None]);
     let later = using(View::default(), &[(0, Some(&[2])), (1, Some(&[2, 0]))]);
-    assert_eq!(of(&later, &host), [Some(1), None, None, None]);
+    assert_eq!(seen(&later, &host), [Some(1), None, None, None]);
     // the first of those that a cgroup lets it have, not of the host
-    assert_eq!(of(&using(view(Some("0,1"), true), &[(0, Some(&[0, 1]))]), &host), [None; 4]);
+    assert_eq!(seen(&using(view(Some("0,1"), true), &[(0, Some(&[0, 1]))]), &host), [None; 4]);
     let right = [Some(3), Some(2), None, None];
-    assert_eq!(of(&using(view(Some("3,2"), true), &[(0, Some(&[0, 1]))]), &host), right);
+    assert_eq!(seen(&using(view(Some("3,2"), true), &[(0, Some(&[0, 1]))]), &host), right);
     for unknown in [None, Some(&[][..])] {
-        assert_eq!(of(&using(view(Some("3,2"), true), &[(1, unknown)]), &host), right);
+        assert_eq!(seen(&using(view(Some("3,2"), true), &[(1, unknown)]), &host), right);
     }
-    assert_eq!(of(&using(view(Some("3,2"), true), &[(2, None)]), &host), [None; 4], "beyond its end");
+    assert_eq!(seen(&using(view(Some("3,2"), true), &[(2, None)]), &host), [None; 4], "beyond its end");
 }
 
 #[test]
 fn the_environment_is_that_of_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("environ");
-    assert_eq!(environment(&path), None);
-    for (text, expected) in [
-        ("", None),
-        ("A=1\0", Some(Environment::default())),
-        (
-            "XCUDA_VISIBLE_DEVICES=9\0CUDA_VISIBLE_DEVICES=1,2\0CUDA_VISIBLE_DEVICES=3\0CUDA_DEVICE_ORDER=PCI_BUS_ID\0",
-            Some(Environment { visible: Some("1,2".to_owned()), by_place: true }),
-        ),
-        (
-            "CUDA_DEVICE_ORDER=FASTEST_FIRST\0CUDA_VISIBLE_DEVICES=\0",
-            Some(Environment { visible: Some(String::new()), by_place: false }),
-        ),
-    ] {
+    let of = |text: &[u8]| {
         fs::write(&path, text).unwrap();
-        assert_eq!(environment(&path), expected, "{text:?}");
-    }
-    fs::write(&path, b"CUDA_VISIBLE_DEVICES=\xff\xfe\0").unwrap();
-    assert_eq!(of(&View { environment: environment(&path), ..View::default() }, &host()), [None; 4]);
+        at_start(&path).map(Environment::new)
+    };
+    assert_eq!(at_start(&path), None);
+    assert_eq!(of(b""), None);
+    assert_eq!(of(b"A=1\0"), Some(Environment::default()));
+    let some = |visible: &str, by_place| Some(Environment { visible: Some(visible.to_owned()), by_place });
+    let two = b"XCUDA_VISIBLE_DEVICES=9\0CUDA_VISIBLE_DEVICES=1,2\0CUDA_VISIBLE_DEVICES=3\0CUDA_DEVICE_ORDER=PCI_BUS_ID\0";
+    assert_eq!(of(two), some("1,2", true));
+    assert_eq!(of(b"CUDA_DEVICE_ORDER=FASTEST_FIRST\0CUDA_VISIBLE_DEVICES=\0"), some("", false));
+    let no_text = View { environment: of(b"CUDA_VISIBLE_DEVICES=\xff\xfe\0"), ..View::default() };
+    assert_eq!(seen(&no_text, &host()), [None; 4]);
 }
 
 #[test]
