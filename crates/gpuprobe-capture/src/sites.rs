@@ -17,6 +17,8 @@ use crate::wire::{gp_site, number};
 const MOST_IN_VAIN: u32 = 4096;
 /// Ways of a process that get their names at its end, when nobody has asked for them before.
 const NAMED_AT_END: usize = 256;
+/// Parts of stacks that wait for a moment, a kilobyte each.
+const MOST_PARTS: usize = 16 << 10;
 
 /// What the call's own return takes off the stack.
 #[cfg(target_arch = "x86_64")]
@@ -106,7 +108,12 @@ pub(crate) struct Sites {
     /// Rows that were taken out of the kernel's table because nothing happens to them any more.
     done: Sums,
     /// Numbers that came since such rows were looked for.
+    unfolded: usize,
+    /// Those since anybody asked.
     news: usize,
+    /// Parts of stacks that have not been recognised yet.
+    parts: Vec<(ProcessKey, RawStack)>,
+    lost: u64,
 }
 
 impl Sites {
@@ -117,23 +124,65 @@ impl Sites {
             same: HashMap::new(),
             processes: HashMap::new(),
             done: Sums::new(),
+            unfolded: 0,
             news: 0,
+            parts: Vec::new(),
+            lost: 0,
         }
     }
 
-    /// The stack of an allocation that came by a way that was not known to the kernel side.
+    /// The stack of an allocation by a way that was not known to the kernel side, but is by now: its number stands for
+    /// that site. While one stack is unwound many others by the same way may come.
+    pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let Some(site) = self.paths.find(process, raw.ip, word) else { return false };
+        self.count(process, raw.id as u32, site);
+        true
+    }
+
+    /// Looks again at the parts of stacks that told nothing by themselves.
+    pub(crate) fn recognise_parts(&mut self) {
+        for (process, raw) in std::mem::take(&mut self.parts) {
+            if !self.recognise(process, &raw) {
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// Stacks that were not told in full and could not be recognised.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn count(&mut self, process: ProcessKey, number: u32, site: SiteId) {
+        self.unfolded += 1;
+        self.news += 1;
+        if site.0 != number {
+            self.same.insert(number, site);
+            self.processes.entry(process).or_default().numbers.push(number);
+        }
+    }
+
+    /// The stack of an allocation that came by a way that was not known.
     pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        if stack.end == StackEnd::CopyEnds && raw.bytes.len() == number::STACK_PART_BYTES {
+            // which way it is may be known when the others that came with it have been looked at
+            if self.parts.len() < MOST_PARTS {
+                self.parts.push((process, raw.clone()));
+            } else {
+                self.lost += 1;
+            }
+            return;
+        }
         let number = raw.id as u32;
         let known = self.processes.entry(process).or_default();
-        self.news += 1;
         let way: Arc<[u64]> = Arc::from(stack.addresses.as_slice());
         let site = *known.by_way.entry(Arc::clone(&way)).or_insert(SiteId(number));
         if site.0 == number {
             self.ways.insert(site, Way { process, addresses: way, frames: None, told: false });
-        } else {
-            self.same.insert(number, site);
-            known.numbers.push(number);
         }
+        self.count(process, number, site);
         // it may go on
         let is_cut = raw.bytes.len() == number::SHORT_STACK_BYTES;
         match stack.end {
@@ -156,6 +205,11 @@ impl Sites {
             }
             Learnt::Full => self.paths.want(process, number::STACKS_NONE),
         }
+    }
+
+    /// How many stacks came since this was asked last.
+    pub(crate) fn take_news(&mut self) -> usize {
+        std::mem::take(&mut self.news)
     }
 
     /// What has to be written to the kernel's tables.
@@ -225,12 +279,12 @@ impl Sites {
 
     /// Whether it is worth to look for rows that are done.
     pub(crate) fn should_fold(&self) -> bool {
-        self.news >= 256
+        self.unfolded >= 256
     }
 
     /// Keeps what these rows say, and tells for each whether it can be taken out of the kernel's table.
     pub(crate) fn fold(&mut self, rows: &[Row]) -> Vec<bool> {
-        self.news = 0;
+        self.unfolded = 0;
         let is_done = |row: &Row| {
             let site = self.site(row.number);
             (row.is_done(site) && site != SiteId::UNKNOWN).then(|| row.memory(site))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Inputs, LibraryProbes, Snapshot};
-use gpuprobe_capture::{Capture, CaptureConfig, Collect};
+use gpuprobe_capture::{Capture, CaptureConfig, Collect, Urgent};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
@@ -132,12 +132,15 @@ impl Daemon {
             others.push(self.signals.fd());
             let snapshot_due = self.refresh.saturating_sub(published.elapsed());
             let due = self.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            // until ways that are not known have been learnt, every allocation by them sends its stack
+            let urgent = Urgent::begin();
             self.probes.capture.wait(&others, due);
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
             let batch = self.probes.take()?;
+            drop(urgent);
             self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
             self.processes.settle(&mut self.probes.capture)?;
             self.watch.look(&mut self.probes);
@@ -149,7 +152,7 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
-            std::thread::sleep(REST);
+            self.probes.capture.rest(REST);
         }
     }
 
