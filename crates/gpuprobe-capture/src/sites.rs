@@ -307,3 +307,92 @@ fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
+    const SP: u64 = 0x7000;
+
+    /// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
+    fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
+        let mut copy = vec![0; bytes];
+        copy[16..24].copy_from_slice(&outer.to_le_bytes());
+        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, bytes: copy };
+        let slots = vec![None, Some(SP + 16)];
+        (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
+    }
+
+    fn learn(sites: &mut Sites, number: u32, outer: u64) {
+        let (raw, stack) = sent(number, outer, 64);
+        sites.learn(PROCESS, &raw, &stack);
+    }
+
+    fn row(number: u32, allocations: u64, live: u64) -> Row {
+        let counts = gp_site {
+            live_bytes: 100 * live,
+            live_allocations: live,
+            allocations,
+            allocated_bytes: 100 * allocations,
+        };
+        Row { process: PROCESS, number, gpu: Some(0), is_over: false, counts }
+    }
+
+    #[test]
+    fn numbers_of_the_same_way_are_one_site_and_their_rows_one_sum() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
+            learn(&mut sites, number, outer);
+        }
+        assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
+        let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
+        let told: Vec<_> = sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
+        assert_eq!(told, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "what is not known is a site of its own");
+    }
+
+    #[test]
+    fn rows_to_which_nothing_can_happen_any_more_are_kept_here_and_add_up_as_before() {
+        let mut sites = Sites::new(1000);
+        (1..=3).for_each(|number| learn(&mut sites, number, 50));
+        let over = Row { is_over: true, ..row(1, 4, 2) };
+        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), over, row(9, 1, 0)];
+        let before = sites.sum(&rows);
+        assert_eq!(sites.fold(&rows), [false, true, false, true, false]);
+        assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
+        assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
+        sites.forget(&HashSet::from([PROCESS]));
+        assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+    }
+
+    #[test]
+    fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60)] {
+            let (raw, stack) = sent(number, outer, number::STACK_PART_BYTES);
+            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
+        }
+        learn(&mut sites, 3, 50);
+        assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
+        assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
+        sites.recognise_parts();
+        assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
+        assert_eq!((sites.lost(), sites.take_news()), (1, 3));
+    }
+
+    #[test]
+    fn a_copy_that_was_too_short_is_asked_for_again_and_not_taken_for_the_whole_way() {
+        let mut sites = Sites::new(1000);
+        let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw));
+        let changes = sites.take_changes();
+        assert!(matches!(changes[..], [Change::Way(_, wanted)] if wanted.node == number::STACKS_LONG));
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::NotYet, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw), "what was not read yet is not known");
+        sites.learn(PROCESS, &raw, &stack);
+        assert!(sites.recognise(PROCESS, &raw));
+    }
+}
