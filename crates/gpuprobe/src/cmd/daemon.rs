@@ -170,6 +170,7 @@ impl Daemon {
             memory: &capture.memory()?,
             contexts: &capture.contexts()?,
             allocations,
+            places: &[],
             processes: self.processes.infos(),
             ended: self.processes.ended(),
             losses: &losses,
