@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gpuprobe_analysis::{Holdings, MemoryReport, ProcessInfo, ProcessPlaces, Rules};
-use gpuprobe_event::counters::{Allocation, Held, ProcessKey, SiteMemory};
+use gpuprobe_event::counters::{self, Allocation, ProcessKey, SiteMemory};
 use gpuprobe_event::{Frame, LossCause, Losses, SiteId, Space};
 
 use super::{MIB, key};
@@ -32,9 +32,11 @@ fn way(function: &str, line: u32) -> Vec<Frame> {
     ]
 }
 
-/// Sites of the first process by number: how many allocations of how much were live and made in which second, and the
-/// way there.
-fn sites() -> Vec<(u64, fn(u64) -> (u64, u64), Vec<Frame>)> {
+/// How many allocations were live in which second, and how many had been made.
+type Held = fn(u64) -> (u64, u64);
+
+/// Sites of the first process by number: bytes of an allocation, how many there were, and the way there.
+fn sites() -> Vec<(u64, Held, Vec<Frame>)> {
     vec![
         (MIB, |s| (3 * s, 3 * s), way("load_batch(Batch const&)", 31)),
         (MIB / 4, |s| (s, 2 * s), way("save_checkpoint()", 47)),
@@ -63,7 +65,7 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
         process,
         site: SiteId(site as u32 + 1),
         gpu: Some(0),
-        held: Held { live_bytes: live * bytes, live_allocations: live },
+        held: counters::Held { live_bytes: live * bytes, live_allocations: live },
         allocations,
         allocated_bytes: allocations * bytes,
         ended_allocations: 0,
