@@ -158,6 +158,11 @@ impl Holdings {
         Self { rules, keeps_ended, holders: BTreeMap::new(), places: Places::default(), fed_ns: None }
     }
 
+    /// Whether processes that ended stay as they were.
+    pub fn keeps_ended(&self) -> bool {
+        self.keeps_ended
+    }
+
     /// Takes in the kernel's rows. `processes` names those that run, and those that ended and still have rows.
     pub fn feed(&mut self, rows: &[SiteMemory], processes: &HashMap<ProcessKey, ProcessInfo>, now_ns: u64) {
         let mut by_process: HashMap<ProcessKey, Vec<&SiteMemory>> = HashMap::new();

@@ -25,6 +25,8 @@ pub struct Rules {
 pub enum Verdict {
     /// Too young, or seen too few times, to be judged.
     WarmingUp,
+    /// All that was ever allocated there has been given back.
+    Freed,
     /// Nothing was allocated or freed there after warm-up.
     Unchanged,
     /// Allocations and frees balance: what is held at the lowest moments does not rise any more.
@@ -43,6 +45,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::WarmingUp => "warming up",
+            Self::Freed => "all freed",
             Self::Unchanged => "unchanged",
             Self::Steady => "steady",
             Self::Varying => "varying",
@@ -127,6 +130,9 @@ pub fn judge(life: &Life<'_>, rules: Rules) -> Judgement {
     let Some(born) = life.points.iter().position(|p| p.allocations > 0) else {
         return Judgement { verdict: Verdict::Unchanged, growth: Growth::default() };
     };
+    if life.points.last().is_some_and(|last| last.last_bytes == 0 && last.frees >= last.allocations) {
+        return Judgement { verdict: Verdict::Freed, growth: life.growth_since(born, &[]) };
+    }
     let now_ns = life.ends_ns.last().copied().unwrap_or_default();
     let born_ns = life.start_of(born);
     let warm_up_ns = rules.warm_up_ns.max(now_ns.saturating_sub(born_ns) / 4);

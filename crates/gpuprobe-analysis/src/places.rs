@@ -29,15 +29,21 @@ impl Place {
         Self { frames }
     }
 
-    /// The function to show, with its line where that is known.
+    /// The function to show, with its line where that is known. Of the file its name is enough to be recognized by.
     pub fn name(&self) -> String {
-        self.frames.first().map_or_else(|| UNKNOWN.to_owned(), Frame::to_string)
+        self.frames.first().map_or_else(|| UNKNOWN.to_owned(), short)
     }
 
     /// All of the way, the innermost function first.
     pub fn way(&self) -> Vec<String> {
         self.frames.iter().map(Frame::to_string).collect()
     }
+}
+
+/// A frame without the folders of its source file.
+fn short(frame: &Frame) -> String {
+    let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
+    Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
 }
 
 /// The name of the place of everything whose way is not known.
@@ -125,7 +131,7 @@ pub fn distinct_names(places: &[Arc<Place>]) -> Vec<String> {
     let name = |place: &Arc<Place>| {
         let name = place.name();
         let others = same.get(&name).map(Vec::as_slice).unwrap_or_default();
-        let at = |place: &Arc<Place>, i: usize| place.frames.get(i).map(Frame::to_string);
+        let at = |place: &Arc<Place>, i: usize| place.frames.get(i).map(short);
         let differs = |i: &usize| others.iter().any(|other| at(other, *i) != at(place, *i));
         match (1..place.frames.len()).find(differs).and_then(|i| at(place, i)) {
             Some(caller) => format!("{name} < {caller}"),
@@ -145,7 +151,7 @@ mod tests {
             function: (!function.is_empty()).then(|| function.to_owned()),
             offset: u64::from(line),
             module: Some(module.to_owned()),
-            file: (line > 0).then(|| "app.cc".to_owned()),
+            file: (line > 0).then(|| "/src/lib/app.cc".to_owned()),
             line: (line > 0).then_some(line),
             inlined: false,
         }
@@ -199,7 +205,10 @@ mod tests {
         assert_eq!((of(1), of(4)), (of(2), of(5)));
         assert_ne!(of(1), of(3));
         assert!(places.is_named(SiteId(5)) && !places.is_named(SiteId(6)));
-        assert_eq!(places.get(of(2)).unwrap().way(), ["load (app.cc:3)", "main (app.cc:9)"]);
+        assert_eq!(
+            places.get(of(2)).unwrap().way(),
+            ["load (/src/lib/app.cc:3)", "main (/src/lib/app.cc:9)"]
+        );
 
         places.keep(&HashSet::from([SiteId(2), SiteId(6)]));
         assert!(places.of(SiteId(1)).is_none() && places.places.len() == 1 && places.by_way.len() == 1);

@@ -174,6 +174,7 @@ pub(crate) fn reason(judgement: &Judgement) -> String {
     );
     match judgement.verdict {
         Verdict::WarmingUp => format!("seen for {over}; {balance}"),
+        Verdict::Freed => format!("all given back; {balance} in {over}"),
         Verdict::Unchanged => format!("no allocation and no free in {over}"),
         Verdict::Steady => format!("does not grow any more; {balance} in {over}"),
         Verdict::Varying => format!("rises and falls; {balance} in {over}"),
