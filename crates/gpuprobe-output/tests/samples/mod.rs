@@ -1,6 +1,7 @@
 //! A recording and snapshots with known numbers.
 
 pub(crate) mod live;
+pub(crate) mod memory;
 
 use std::collections::HashMap;
 
@@ -14,8 +15,9 @@ use gpuprobe_event::{
     Api, Call, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses, Outcome, PciAddress,
     ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
 };
+use memory::places;
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
     let function = catalogue().lookup(api, None, name).expect(name);
@@ -115,7 +117,7 @@ pub(crate) fn events() -> Vec<Event> {
     events
 }
 
-fn key(tgid: u32, instance: u64) -> ProcessKey {
+pub(crate) fn key(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
@@ -215,6 +217,7 @@ pub(crate) fn snapshot() -> Snapshot {
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
+        places: &places(),
         processes: &HashMap::from([
             (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
@@ -263,6 +266,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
+            places: &[],
             processes: &HashMap::from([(
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },

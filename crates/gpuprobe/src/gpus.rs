@@ -8,7 +8,7 @@ use gpuprobe_discover::{View, host_gpus};
 use gpuprobe_event::HostGpu;
 use gpuprobe_event::counters::{ContextMemory, ProcessKey, ToldGpu};
 
-use super::processes::Processes;
+use crate::processes::Processes;
 
 const PROC: &str = "/proc";
 
