@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
+use crate::attach::programs;
 use crate::clock::boottime_ns;
 use crate::error::CaptureError;
 use crate::machine::Verdict;
@@ -33,6 +34,8 @@ pub struct CaptureConfig {
     pub stacks: bool,
     /// Learn what kernels are called.
     pub names: bool,
+    /// Probes that do nothing, to measure what the kernel itself takes for them.
+    pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -59,6 +62,7 @@ impl Default for CaptureConfig {
             entry_only: false,
             stacks: false,
             names: false,
+            bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
@@ -149,16 +153,12 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             _ => {}
         }
     }
-    let wanted: &[&str] = match tier {
-        Tier::Session if config.entry_only => &["call_multi_entry"],
-        Tier::Session => &["call_session"],
-        Tier::Multi => &["call_multi_entry", "call_multi_return"],
-        Tier::Perf => &["call_perf_entry", "call_perf_return"],
-    };
+    let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
-        let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
+        let is_probe = name.starts_with("call_") || name.starts_with("bare_");
+        let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);

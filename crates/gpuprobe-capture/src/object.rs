@@ -59,6 +59,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    bare: bool,
 }
 
 impl std::fmt::Debug for Capture {
@@ -114,6 +115,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            bare: config.bare,
             ended: Vec::new(),
             clock,
             tier,
@@ -166,7 +168,12 @@ impl Capture {
         if !self.attached.contains_key(&key) {
             // numbers may come round after 65,536 files; names of kernels would then be learned anew
             self.libraries = self.libraries.wrapping_add(1);
-            let how = Attach { tier: self.tier, entry_only: self.entry_only, library: self.libraries };
+            let how = Attach {
+                tier: self.tier,
+                entry_only: self.entry_only,
+                bare: self.bare,
+                library: self.libraries,
+            };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
             let attached = attach::attach(&self.object, &mut self.keeper, target, how, collect)?;

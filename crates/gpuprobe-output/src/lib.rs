@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classic;
+pub mod cost;
 pub mod http;
 pub mod live;
 pub mod metrics;
@@ -12,6 +13,7 @@ pub mod timestamp;
 pub mod units;
 
 pub use classic::{Classic, Sections};
+pub use cost::cost;
 pub use http::{HttpError, Latest, ServerHandle, serve};
 pub use live::{Live, LiveOptions, pending};
 pub use metrics::{Format, encode};

@@ -4,9 +4,9 @@ mod samples;
 
 use gpuprobe_analysis::{Snapshot, Summary};
 use gpuprobe_event::Event;
-use gpuprobe_output::{Classic, Format, Live, LiveOptions, Sections, encode, pending, summary};
+use gpuprobe_output::{Classic, Format, Live, LiveOptions, Sections, cost, encode, pending, summary};
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
-use samples::{classic_sequence, events, snapshot};
+use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -52,6 +52,11 @@ fn the_summary_of_a_recording() {
 #[test]
 fn the_summary_of_nothing() {
     check("summary_empty.txt", &summary(&Summary::default().report()));
+}
+
+#[test]
+fn the_cost_of_every_mode() {
+    check("cost.txt", &cost(&cost_report()));
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Run a built-in program under the probes; needs no GPU and no CUDA
     Demo(DemoArgs),
+    /// Measure what probes cost per call on this machine; needs no GPU and no CUDA
+    Bench(BenchArgs),
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
     #[command(name = "__guard", hide = true)]
@@ -209,6 +211,8 @@ fn positive(number: &str, factor: f64) -> Result<Duration, String> {
 }
 
 const MOST_ROWS: i64 = 1 << 20;
+/// Some twenty minutes.
+const MOST_ROUNDS: i64 = 100_000;
 const MOST_ALLOCATIONS: i64 = 1 << 26;
 
 /// A number of rows.
@@ -251,6 +255,19 @@ pub(crate) struct DemoArgs {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
+    #[arg(long, value_name = "TIER")]
+    pub(crate) attach: Option<Tier>,
+    /// How often each mode has its turn, a thousand calls at a time
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = up_to(MOST_ROUNDS))]
+    pub(crate) rounds: u32,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -94,7 +94,11 @@ impl Builder {
         self.library(runtime, RUNTIME, None)?;
         let ledger = ["ledger", "ledger_work", "ledger_print"];
         match self.options.parts {
-            Parts::Demo => return self.workload("demo", &["demo"], Link::Runtime),
+            Parts::Demo => {
+                self.bench_driver()?;
+                self.workload("bench", &["bench"], Link::Nothing)?;
+                return self.workload("demo", &["demo"], Link::Runtime);
+            }
             Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
             Parts::All => {}
         }
@@ -190,6 +194,18 @@ impl Builder {
             .arg("-o")
             .arg(self.dir.join("cudart_static.o"));
         run(cc, "cudart_static.o")
+    }
+
+    /// The few functions that `gpuprobe bench` calls. A driver by its SONAME; the file has another name than the whole one.
+    fn bench_driver(&self) -> Result<(), Error> {
+        let mut cc = self.cc();
+        cc.args(LIBRARY_FLAGS)
+            .args(["-shared", "-s"])
+            .arg(format!("-Wl,-soname,{}", Library::Driver.soname()))
+            .args(["bench_driver.c", "bench_driver.S"].map(|name| self.source(name)))
+            .arg("-o")
+            .arg(self.dir.join("libbench.so"));
+        run(cc, "libbench.so")
     }
 
     fn plugin(&self) -> Result<(), Error> {
