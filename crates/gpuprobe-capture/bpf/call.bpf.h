@@ -233,7 +233,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;
 		else if (function->action == GP_FREE)
-			begin_free(call, function);
+			begin_free(thread, call, function);
 		call->actions |= 1 << (function->action & 3);
 	}
 	if (gp_config.names && function->flags & GP_LAUNCH)
@@ -302,7 +302,6 @@ static __always_inline void count_call(const struct gp_call *call, bool failed)
 		}
 	}
 	/* a CPU's copy, but programs may be preempted on it: hence atomic */
-	__sync_fetch_and_add(&count->calls, 1);
 	if (failed)
 		__sync_fetch_and_add(&count->errors, 1);
 	else if (!(call->flags & GP_NESTED_ACTION) && call->bytes)
@@ -343,9 +342,9 @@ static __always_inline int leave(struct pt_regs *ctx)
 	read_at_return(call, function);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
 		if (function->action == GP_FREE)
-			end_free(call, failed);
+			end_free(thread, call, failed);
 		else if (function->action == GP_ALLOC)
-			end_alloc(call, function, failed, current_context(thread));
+			end_alloc(thread, call, function, failed, current_context(thread));
 		else if (failed)
 			call->bytes = 0;
 	}

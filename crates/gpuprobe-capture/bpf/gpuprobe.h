@@ -321,9 +321,8 @@ struct gp_kernel_key {
 	__u32 library;
 };
 
+/* What a process did to memory. What it holds is the sum over its contexts. */
 struct gp_memory {
-	__u64 live_bytes[GP_SPACES];
-	__u64 live_allocations[GP_SPACES];
 	__u64 allocated_bytes;
 	__u64 freed_bytes;
 	__u64 allocations;
@@ -338,6 +337,8 @@ struct gp_memory {
 	/* of all spaces together, and the most that it ever was */
 	__u64 held_bytes;
 	__u64 peak_bytes;
+	/* in the table of allocations, with those that are kept to be used again */
+	__u64 entries;
 };
 
 /* A context by its number, or by its address, or a GPU by its own. */
@@ -356,10 +357,14 @@ enum gp_context_flags {
 	GP_ENDING = 2,
 	/* a call may end it, if no other one takes a reference before */
 	GP_MAY_END = 4,
+	/* its address is another one's now */
+	GP_SUCCEEDED = 8,
 };
 
 /* What is held in one context, or on a GPU outside of any. */
 struct gp_context {
+	/* 0 where the row is nobody's */
+	__u64 number;
 	__u64 references;
 	/* 1 more than the GPU's number; 0 where it is not known */
 	__u32 device;
@@ -392,6 +397,9 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
+/* in gp_live.since_ns: freed, and kept for the next allocation at this address */
+#define GP_SPARE (1ULL << 63)
+
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
@@ -407,8 +415,8 @@ struct gp_count_key {
 	__u32 function;
 };
 
+/* Each call is in one bucket: how many there were is the sum. */
 struct gp_count {
-	__u64 calls;
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;
@@ -468,6 +476,8 @@ struct gp_config {
 	/* handles of kernels that were never seen are told of */
 	__u8 names;
 	__u8 reserved[3];
+	/* entries in the table of allocations up to which a process keeps those that it freed */
+	__u32 most_kept;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */

@@ -8,7 +8,7 @@ use gpuprobe_event::counters::{
 use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
-use crate::batch::{self, READ};
+use crate::batch::{self, READ, WRITE};
 use crate::error::CaptureError;
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
@@ -22,6 +22,8 @@ pub struct Rows {
     pub calls: Vec<CallCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
+    /// Those that left something in the tables of allocations.
+    pub holding: HashSet<ProcessKey>,
 }
 
 pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
@@ -58,7 +60,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     };
     for value in cpus {
         let value: gp_count = from_bytes(value);
-        sum.calls += value.calls;
+        sum.calls += value.latency.iter().sum::<u64>();
         sum.errors += value.errors;
         sum.bytes += value.bytes;
         sum.total_ns += value.total_ns;
@@ -73,18 +75,75 @@ fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
-fn key_of(process: ProcessKey) -> gp_process_key {
-    gp_process_key { instance: process.instance, tgid: process.tgid.0, reserved: 0 }
+/// A hash that tells which rows of an array are whose, and the stack of rows that are nobody's.
+pub(crate) struct Numbered<'o> {
+    pub(crate) names: Map<'o>,
+    pub(crate) rows: Map<'o>,
+    pub(crate) unused: Map<'o>,
 }
 
-pub(crate) fn memory(map: &Map<'_>) -> Result<Vec<ProcessMemory>, CaptureError> {
-    Ok(batch::entries(map)?.into_iter().map(process_memory).collect())
+impl Numbered<'_> {
+    /// Every row that is somebody's.
+    fn entries<K: Wire, V: Wire>(&self) -> Result<Vec<(K, V)>, CaptureError> {
+        let mut all = Vec::new();
+        for (key, row) in batch::entries::<K, u32>(&self.names)? {
+            all.extend(self.row(row)?.map(|value| (key, value)));
+        }
+        Ok(all)
+    }
+
+    fn row<V: Wire>(&self, row: u32) -> Result<Option<V>, CaptureError> {
+        let value = self.rows.lookup(&row.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
+        Ok(value.map(|bytes| from_bytes(&bytes)))
+    }
+
+    /// Takes rows out, and makes room for others.
+    fn take<K: Wire + OfProcess, V: Wire>(
+        &self,
+        ended: &HashSet<ProcessKey>,
+    ) -> Result<Vec<(K, V)>, CaptureError> {
+        let (mut taken, mut keys, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, row) in batch::entries::<K, u32>(&self.names)? {
+            if ended.contains(&key.process()) {
+                taken.extend(self.row(row)?.map(|value| (key, value)));
+                keys.extend_from_slice(as_bytes(&key));
+                numbers.push(row);
+            }
+        }
+        batch::delete_all(&self.names, &keys)?;
+        for row in numbers {
+            let pushed = self.unused.update(&[], &row.to_ne_bytes(), MapFlags::ANY);
+            pushed.map_err(CaptureError::bpf(WRITE))?;
+        }
+        Ok(taken)
+    }
+}
+
+/// What every process did, and what it holds in all of its contexts together.
+pub(crate) fn memory(
+    processes: &Numbered<'_>,
+    contexts: &Numbered<'_>,
+) -> Result<Vec<ProcessMemory>, CaptureError> {
+    let rows = processes.entries()?;
+    Ok(with_held(rows.into_iter().map(process_memory).collect(), &self::contexts(contexts)?))
+}
+
+fn with_held(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory]) -> Vec<ProcessMemory> {
+    let places: HashMap<_, _> = rows.iter().enumerate().map(|(at, row)| (row.process, at)).collect();
+    for context in contexts {
+        let Some(row) = places.get(&context.process).and_then(|at| rows.get_mut(*at)) else { continue };
+        for (sum, held) in row.held.iter_mut().zip(&context.held) {
+            sum.live_bytes = sum.live_bytes.wrapping_add(held.live_bytes);
+            sum.live_allocations = sum.live_allocations.wrapping_add(held.live_allocations);
+        }
+    }
+    rows
 }
 
 fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
     ProcessMemory {
         process: process_of(key.tgid, key.instance),
-        held: held(&value.live_bytes, &value.live_allocations),
+        held: Default::default(),
         allocated_bytes: value.allocated_bytes,
         freed_bytes: value.freed_bytes,
         allocations: value.allocations,
@@ -112,29 +171,33 @@ pub(crate) fn gpu(device: u32) -> Option<u8> {
     u8::try_from(device).ok().filter(|device| *device != number::NO_DEVICE)
 }
 
-pub(crate) fn contexts(map: &Map<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
-    let context = |(key, value): (gp_context_key, gp_context)| ContextMemory {
+pub(crate) fn contexts(contexts: &Numbered<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
+    Ok(contexts.entries()?.into_iter().map(context_memory).collect())
+}
+
+fn context_memory((key, value): (gp_context_key, gp_context)) -> ContextMemory {
+    ContextMemory {
         process: process_of(key.tgid, key.instance),
         gpu: value.device.checked_sub(1).and_then(gpu),
         held: held(&value.live_bytes, &value.live_allocations),
-    };
-    Ok(batch::entries(map)?.into_iter().map(context).collect())
+    }
 }
 
 /// Every live allocation, without those whose context has ended.
 pub(crate) fn allocations(
     live: &Map<'_>,
-    contexts: &Map<'_>,
+    contexts: &Numbered<'_>,
     physical: &Map<'_>,
 ) -> Result<Vec<Allocation>, CaptureError> {
     // before the contexts, so that none of these is of one that came after they were read
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
-    let numbers: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
+    let numbers: HashMap<u64, u32> = contexts
+        .entries::<gp_context_key, gp_context>()?
         .into_iter()
         .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
         .collect();
     let mut all = Vec::with_capacity(entries.len());
-    for (key, value) in entries {
+    for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & number::SPARE == 0) {
         // taken out when its address is given out again, or with its process: to do it here might hit another one
         let Some(device) = numbers.get(&value.context) else { continue };
         all.push(Allocation {
@@ -161,10 +224,11 @@ pub(crate) fn allocations(
     Ok(all)
 }
 
-/// Takes the rows of processes that ended out of both tables, in one pass over the counts.
+/// Takes the rows of processes that ended out of the tables, in one pass over each.
 pub(crate) fn take_rows(
     counts: &Map<'_>,
-    processes: &Map<'_>,
+    processes: &Numbered<'_>,
+    contexts: &Numbered<'_>,
     ended: &HashSet<ProcessKey>,
 ) -> Result<Rows, CaptureError> {
     let mut rows = Rows::default();
@@ -178,16 +242,13 @@ pub(crate) fn take_rows(
         }
     })?;
     batch::delete_all(counts, &keys)?;
-    let mut keys = Vec::new();
-    for key in ended.iter().map(|process| key_of(*process)) {
-        if let Some(value) =
-            processes.lookup(as_bytes(&key), MapFlags::ANY).map_err(CaptureError::bpf(READ))?
-        {
-            rows.memory.push(process_memory((key, from_bytes(&value))));
-            keys.extend_from_slice(as_bytes(&key));
-        }
-    }
-    batch::delete_all(processes, &keys)?;
+    let contexts: Vec<_> = contexts.take(ended)?.into_iter().map(context_memory).collect();
+    let memory: Vec<(gp_process_key, gp_memory)> = processes.take(ended)?;
+    let has_entries = |(key, row): &(gp_process_key, gp_memory)| (row.entries > 0).then(|| key.process());
+    rows.holding = memory.iter().filter_map(has_entries).collect();
+    rows.memory = with_held(memory.into_iter().map(process_memory).collect(), &contexts);
+    let holds = |row: &&ProcessMemory| row.held.iter().any(|held| held.live_allocations > 0);
+    rows.holding.extend(rows.memory.iter().filter(holds).map(|row| row.process));
     Ok(rows)
 }
 
@@ -226,6 +287,12 @@ pub(crate) trait OfProcess: Wire {
 }
 
 impl OfProcess for gp_live_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_process_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
     }

@@ -101,6 +101,10 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
+/// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
+/// costs a third of one that gives it back, and the next allocation there too.
+const KEPT_PART: u32 = 256;
+
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
 
@@ -127,16 +131,20 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "addresses" | "primaries" => {
+            "contexts" | "addresses" | "primaries" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
             "counts" => map.set_max_entries(config.count_entries)?,
-            "processes" => map.set_max_entries(config.process_entries)?,
+            "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
+            // the first row is nobody's
+            "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
+            "context_rows" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS + 1)?,
             name if name.ends_with(".rodata.config") => {
                 let value = gp_config {
                     only_targets: config.only_targets.into(),
                     hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
+                    most_kept: config.live_entries / KEPT_PART,
                     follow_forks: config.follow_forks.into(),
                     errors_only: config.errors_only.into(),
                     outermost_only: config.outermost_only.into(),

@@ -15,7 +15,7 @@ use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer
 
 use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
-use crate::counters::{self, Rows};
+use crate::counters::{self, Numbered, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
@@ -330,17 +330,17 @@ impl Capture {
 
     /// What every process did to GPU memory.
     pub fn memory(&self) -> Result<Vec<gpuprobe_event::counters::ProcessMemory>, CaptureError> {
-        counters::memory(&self.map("processes")?)
+        counters::memory(&self.processes()?, &self.context_rows()?)
     }
 
     /// What every process holds in every context.
     pub fn contexts(&self) -> Result<Vec<gpuprobe_event::counters::ContextMemory>, CaptureError> {
-        counters::contexts(&self.map("contexts")?)
+        counters::contexts(&self.context_rows()?)
     }
 
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
-        counters::allocations(&self.map("live")?, &self.map("contexts")?, &self.map("physical")?)
+        counters::allocations(&self.map("live")?, &self.context_rows()?, &self.map("physical")?)
     }
 
     /// What every process holds from every site.
@@ -355,10 +355,10 @@ impl Capture {
 
     /// Takes out the rows of processes that ended: there is room for others at once.
     pub fn take_rows(&self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
-        for name in ["contexts", "addresses", "primaries"] {
+        for name in ["addresses", "primaries"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)
+        counters::take_rows(&self.map("counts")?, &self.processes()?, &self.context_rows()?, ended)
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
@@ -368,6 +368,16 @@ impl Capture {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
         }
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
+    }
+
+    fn processes(&self) -> Result<Numbered<'_>, CaptureError> {
+        let (names, rows) = (self.map("processes")?, self.map("memory_rows")?);
+        Ok(Numbered { names, rows, unused: self.map("unused_memory")? })
+    }
+
+    fn context_rows(&self) -> Result<Numbered<'_>, CaptureError> {
+        let (names, rows) = (self.map("contexts")?, self.map("context_rows")?);
+        Ok(Numbered { names, rows, unused: self.map("unused_contexts")? })
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

@@ -196,12 +196,12 @@ impl Builder {
         run(cc, "cudart_static.o")
     }
 
-    /// The few functions that `gpuprobe bench` calls. A driver by its SONAME; the file has another name than the whole one.
+    /// The few functions that `gpuprobe bench` calls. Nothing tells that they are a driver's, so that no other gpuprobe on
+    /// the machine puts probes into them.
     fn bench_driver(&self) -> Result<(), Error> {
         let mut cc = self.cc();
         cc.args(LIBRARY_FLAGS)
             .args(["-shared", "-s"])
-            .arg(format!("-Wl,-soname,{}", Library::Driver.soname()))
             .args(["bench_driver.c", "bench_driver.S"].map(|name| self.source(name)))
             .arg("-o")
             .arg(self.dir.join("libbench.so"));

@@ -48,9 +48,10 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// Each copy is a file of its own, so that no probe is in two of them.
+    /// Each copy is a file of its own, so that no probe is in two of them. None has the name of a CUDA library: another
+    /// gpuprobe that watches the host would put probes into it as well.
     pub(super) fn make(folder: &Path, probed: Probed, tier: Option<Tier>) -> Result<Self> {
-        let library = folder.join(format!("libcuda.so.{}", probed as u8));
+        let library = folder.join(format!("measured.{}", probed as u8));
         builtin::write(&library, LIBRARY)?;
         let mut bed = Self { probed, library, capture: None, streamed: 0 };
         if let Some(config) = probed.config(tier) {
@@ -62,7 +63,7 @@ impl Bed {
     }
 
     fn attach(&self, capture: &mut Capture) -> Result<()> {
-        let scan = Inspector::new().inspect(&self.library, &self.library)?;
+        let scan = Inspector::new().inspect(Path::new("libcuda.so.1"), &self.library)?;
         let id = |library: &Library, name: &str| {
             catalogue().lookup(library.kind, library.cuda_major, name).map(|f| f.id)
         };

@@ -148,10 +148,8 @@ impl Processes {
                 process.calls.push(row);
             }
         }
+        self.holding.extend(rows.holding);
         for row in rows.memory {
-            if row.held.iter().any(|held| held.live_allocations > 0) {
-                self.holding.insert(row.process);
-            }
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
@@ -225,7 +223,11 @@ mod tests {
             ended_bytes: 0,
             peak_bytes: 0,
         };
-        Rows { calls: keys.iter().map(call).collect(), memory: keys.iter().map(memory).collect() }
+        Rows {
+            calls: keys.iter().map(call).collect(),
+            memory: keys.iter().map(memory).collect(),
+            holding: keys.iter().filter(|_| live > 0).copied().collect(),
+        }
     }
 
     #[test]
