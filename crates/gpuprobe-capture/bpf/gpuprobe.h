@@ -22,6 +22,8 @@
 #define GP_BUCKETS 32
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
+/* functions whose rows a thread remembers; a power of two */
+#define GP_COUNTED 16
 /* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
 #define GP_TEXT_SHORT 256
 #define GP_TEXT_MIDDLE 1024

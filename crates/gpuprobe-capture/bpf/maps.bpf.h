@@ -16,9 +16,10 @@ __u64 gp_next_id = 1;
 /* Contexts ever seen. */
 __u64 gp_next_context = 1;
 
-/* Rows ever used of `memory_rows` and of `context_rows`. */
+/* Rows ever used of `memory_rows`, `context_rows` and `count_rows`. */
 __u32 gp_memory_rows_used = 0;
 __u32 gp_context_rows_used = 0;
+__u32 gp_count_rows_used = 0;
 
 /* Questions to user space. */
 __u32 gp_next_ticket = 1;
@@ -30,6 +31,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gp_function);
 } functions SEC(".maps");
+
+/* The row that counts a function of the thread's process. */
+struct gp_counted {
+	__u32 function;
+	__u32 row;
+};
 
 /* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
 struct gp_thread {
@@ -47,6 +54,8 @@ struct gp_thread {
 	/* the number of the context that it allocated in last, and the address that this had */
 	__u64 context;
 	__u64 context_address;
+	/* rows of functions called last, each at a place that follows from its number */
+	struct gp_counted counted[GP_COUNTED];
 	struct gp_call open[GP_DEPTH];
 };
 
@@ -210,13 +219,28 @@ struct {
 	__type(value, struct gp_mapped);
 } mapped SEC(".maps");
 
-/* Counts per process and function, a copy per CPU so that threads do not share lines. */
+/* Which row counts a function of a process. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 10240); /* set at load */
 	__type(key, struct gp_count_key);
-	__type(value, struct gp_count);
+	__type(value, __u32);
 } counts SEC(".maps");
+
+/* The counts, a copy per CPU so that threads do not share lines. An array as `memory_rows` is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 10241); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_count);
+} count_rows SEC(".maps");
+
+/* Rows of it that were given back, and are empty. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 10240); /* set at load */
+	__type(value, __u32);
+} unused_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -8,11 +8,12 @@ use gpuprobe_event::counters::{
 use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
-use crate::batch::{self, READ, WRITE};
+use crate::batch::{self, READ};
 use crate::error::CaptureError;
+use crate::numbered::Numbered;
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
-    gp_memory, gp_physical, gp_process_key, number,
+    Wire, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key, gp_memory,
+    gp_physical, gp_process_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -41,10 +42,10 @@ pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
     Ok(losses)
 }
 
-pub(crate) fn counts(map: &Map<'_>) -> Result<Vec<CallCounts>, CaptureError> {
+pub(crate) fn counts(counts: &Numbered<'_>) -> Result<Vec<CallCounts>, CaptureError> {
     let mut all = Vec::new();
-    let cpu = batch::cpu_value_bytes(map);
-    batch::each_entry(map, |key, values| all.push(sum(from_bytes(key), values.chunks_exact(cpu))))?;
+    let cpu = batch::cpu_value_bytes(&counts.rows);
+    counts.each(|key, values| all.push(sum(key, values.chunks_exact(cpu))))?;
     Ok(all)
 }
 
@@ -73,50 +74,6 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
 
 fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
-}
-
-/// A hash that tells which rows of an array are whose, and the stack of rows that are nobody's.
-pub(crate) struct Numbered<'o> {
-    pub(crate) names: Map<'o>,
-    pub(crate) rows: Map<'o>,
-    pub(crate) unused: Map<'o>,
-}
-
-impl Numbered<'_> {
-    /// Every row that is somebody's.
-    fn entries<K: Wire, V: Wire>(&self) -> Result<Vec<(K, V)>, CaptureError> {
-        let mut all = Vec::new();
-        for (key, row) in batch::entries::<K, u32>(&self.names)? {
-            all.extend(self.row(row)?.map(|value| (key, value)));
-        }
-        Ok(all)
-    }
-
-    fn row<V: Wire>(&self, row: u32) -> Result<Option<V>, CaptureError> {
-        let value = self.rows.lookup(&row.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
-        Ok(value.map(|bytes| from_bytes(&bytes)))
-    }
-
-    /// Takes rows out, and makes room for others.
-    fn take<K: Wire + OfProcess, V: Wire>(
-        &self,
-        ended: &HashSet<ProcessKey>,
-    ) -> Result<Vec<(K, V)>, CaptureError> {
-        let (mut taken, mut keys, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, row) in batch::entries::<K, u32>(&self.names)? {
-            if ended.contains(&key.process()) {
-                taken.extend(self.row(row)?.map(|value| (key, value)));
-                keys.extend_from_slice(as_bytes(&key));
-                numbers.push(row);
-            }
-        }
-        batch::delete_all(&self.names, &keys)?;
-        for row in numbers {
-            let pushed = self.unused.update(&[], &row.to_ne_bytes(), MapFlags::ANY);
-            pushed.map_err(CaptureError::bpf(WRITE))?;
-        }
-        Ok(taken)
-    }
 }
 
 /// What every process did, and what it holds in all of its contexts together.
@@ -226,27 +183,24 @@ pub(crate) fn allocations(
 
 /// Takes the rows of processes that ended out of the tables, in one pass over each.
 pub(crate) fn take_rows(
-    counts: &Map<'_>,
+    counts: &Numbered<'_>,
     processes: &Numbered<'_>,
     contexts: &Numbered<'_>,
     ended: &HashSet<ProcessKey>,
 ) -> Result<Rows, CaptureError> {
     let mut rows = Rows::default();
-    let mut keys = Vec::new();
-    let cpu = batch::cpu_value_bytes(counts);
-    batch::each_entry(counts, |bytes, values| {
-        let key: gp_count_key = from_bytes(bytes);
-        if ended.contains(&process_of(key.tgid, key.instance)) {
-            rows.calls.push(sum(key, values.chunks_exact(cpu)));
-            keys.extend_from_slice(bytes);
+    let cpu = batch::cpu_value_bytes(&counts.rows);
+    counts.take(ended, |key, values| rows.calls.push(sum(key, values.chunks_exact(cpu))))?;
+    let (mut held, mut memory) = (Vec::new(), Vec::new());
+    contexts.take(ended, |key, row| held.push(context_memory((key, from_bytes(row)))))?;
+    processes.take(ended, |key: gp_process_key, row| {
+        let row: gp_memory = from_bytes(row);
+        if row.entries > 0 {
+            rows.holding.insert(key.process());
         }
+        memory.push(process_memory((key, row)));
     })?;
-    batch::delete_all(counts, &keys)?;
-    let contexts: Vec<_> = contexts.take(ended)?.into_iter().map(context_memory).collect();
-    let memory: Vec<(gp_process_key, gp_memory)> = processes.take(ended)?;
-    let has_entries = |(key, row): &(gp_process_key, gp_memory)| (row.entries > 0).then(|| key.process());
-    rows.holding = memory.iter().filter_map(has_entries).collect();
-    rows.memory = with_held(memory.into_iter().map(process_memory).collect(), &contexts);
+    rows.memory = with_held(memory, &held);
     let holds = |row: &&ProcessMemory| row.held.iter().any(|held| held.live_allocations > 0);
     rows.holding.extend(rows.memory.iter().filter(holds).map(|row| row.process));
     Ok(rows)
@@ -287,6 +241,12 @@ pub(crate) trait OfProcess: Wire {
 }
 
 impl OfProcess for gp_live_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_count_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
     }

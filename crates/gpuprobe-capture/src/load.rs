@@ -134,9 +134,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             "contexts" | "addresses" | "primaries" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
-            "counts" => map.set_max_entries(config.count_entries)?,
+            "counts" | "unused_counts" => map.set_max_entries(config.count_entries)?,
             "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
             // the first row is nobody's
+            "count_rows" => map.set_max_entries(config.count_entries + 1)?,
             "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
             "context_rows" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS + 1)?,
             name if name.ends_with(".rodata.config") => {

@@ -15,13 +15,14 @@ use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer
 
 use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
-use crate::counters::{self, Numbered, Rows};
+use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
+use crate::numbered::Numbered;
 use crate::resolve::OfFiles;
 use crate::support::{Tier, support};
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key};
@@ -325,7 +326,7 @@ impl Capture {
 
     /// What every process did with every counted function.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
-        counters::counts(&self.map("counts")?)
+        counters::counts(&self.counted()?)
     }
 
     /// What every process did to GPU memory.
@@ -358,7 +359,7 @@ impl Capture {
         for name in ["addresses", "primaries"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        counters::take_rows(&self.map("counts")?, &self.processes()?, &self.context_rows()?, ended)
+        counters::take_rows(&self.counted()?, &self.processes()?, &self.context_rows()?, ended)
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
@@ -370,14 +371,25 @@ impl Capture {
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
     }
 
+    fn counted(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("counts", "count_rows", "unused_counts")
+    }
+
     fn processes(&self) -> Result<Numbered<'_>, CaptureError> {
-        let (names, rows) = (self.map("processes")?, self.map("memory_rows")?);
-        Ok(Numbered { names, rows, unused: self.map("unused_memory")? })
+        self.numbered("processes", "memory_rows", "unused_memory")
     }
 
     fn context_rows(&self) -> Result<Numbered<'_>, CaptureError> {
-        let (names, rows) = (self.map("contexts")?, self.map("context_rows")?);
-        Ok(Numbered { names, rows, unused: self.map("unused_contexts")? })
+        self.numbered("contexts", "context_rows", "unused_contexts")
+    }
+
+    fn numbered(
+        &self,
+        names: &'static str,
+        rows: &'static str,
+        unused: &'static str,
+    ) -> Result<Numbered<'_>, CaptureError> {
+        Ok(Numbered { names: self.map(names)?, rows: self.map(rows)?, unused: self.map(unused)? })
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

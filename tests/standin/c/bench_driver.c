@@ -4,9 +4,13 @@
  */
 #include <stddef.h>
 
-#define ADDRESSES 256
 #define FIRST_ADDRESS 0x7f0000000000ULL
 #define DISTANCE (2ULL << 20)
+/* more than are ever free at once */
+#define MOST_FREED 256
+
+static unsigned long long freed[MOST_FREED];
+static unsigned int freed_count;
 
 int impl_cuCtxSynchronize(void)
 {
@@ -18,17 +22,20 @@ int impl_cuStreamSynchronize(void *stream)
 	return stream != NULL;
 }
 
-/* Addresses come round, as those of an allocator do. */
+/* What was freed last is given out again first, as allocators do. */
 int impl_cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 {
 	static unsigned long long given;
 
 	(void)bytes;
-	*pointer = FIRST_ADDRESS + given++ % ADDRESSES * DISTANCE;
+	*pointer = freed_count ? freed[--freed_count] : FIRST_ADDRESS + given++ * DISTANCE;
 	return 0;
 }
 
 int impl_cuMemFree_v2(unsigned long long pointer)
 {
-	return pointer < FIRST_ADDRESS;
+	if (freed_count == MOST_FREED)
+		return 1;
+	freed[freed_count++] = pointer;
+	return 0;
 }
