@@ -240,7 +240,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		old->bytes = value.bytes;
 		old->context = value.context;
 		old->space = value.space;
-		__sync_lock_test_and_set(&old->since_ns, value.since_ns);
+		*(volatile __u64 *)&old->since_ns = value.since_ns;
 	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
