@@ -323,7 +323,8 @@ static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32
 	return bpf_map_lookup_elem(&count_rows, &row);
 }
 
-static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call, bool failed)
+static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call,
+				       const struct gp_function *function, bool failed)
 {
 	struct gp_count *count = count_of(thread, call->function);
 
@@ -332,7 +333,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	/* a CPU's copy, but programs may be preempted on it: hence atomic */
 	if (failed)
 		__sync_fetch_and_add(&count->errors, 1);
-	else if (!(call->flags & GP_NESTED_ACTION) && call->bytes)
+	else if (function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
 		__sync_fetch_and_add(&count->bytes, call->bytes);
 	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
 	__sync_fetch_and_add(&count->latency[latency_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
@@ -385,7 +386,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	else if (ends_contexts(function))
 		cancel_end(call);
 	if (function->flags & GP_COUNT)
-		count_call(thread, call, failed);
+		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
 		tell_name(call, function);
 	if (function->flags & GP_STREAM && is_wanted(call, failed)) {

@@ -23,7 +23,8 @@ use crate::watch::RESCAN_SECONDS;
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
-  sudo gpuprobe doctor                       what this machine can do, and what it lacks"
+  sudo gpuprobe doctor                       what this machine can do, and what it lacks
+  sudo gpuprobe bench                        what a probe costs per call on this machine"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -160,15 +161,15 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// Most processes counted at once; each takes 240 bytes of kernel memory, 2 MB by default
+    /// Most processes counted at once; each takes 900 bytes of kernel memory, 7 MB by default
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,
     /// Most live allocations of all processes; each takes 16 bytes of kernel memory and 104 more while it is live: 17
-    /// to 126 MB by default
+    /// to 126 MB by default. A process keeps up to a 256th of them for addresses that it has freed
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = up_to(MOST_ALLOCATIONS))]
     pub(crate) max_allocations: u32,
-    /// Most pairs of a process and a function counted at once; each takes 290 bytes of kernel memory per CPU, 3 MB per
-    /// CPU by default
+    /// Most pairs of a process and a function counted at once; each takes 100 bytes of kernel memory and 290 per CPU, 1 MB
+    /// and 3 MB per CPU by default
     #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
     /// Most ended processes with metrics of their own, for five minutes after their end; what others did is summed up
