@@ -19,6 +19,7 @@ mod machine;
 mod mapping_record;
 mod mappings;
 mod news;
+mod numbered;
 mod object;
 mod paths;
 mod request;

@@ -28,7 +28,7 @@ pub struct CallCounts {
     pub calls: u64,
     /// Of these, how many failed.
     pub errors: u64,
-    /// Bytes allocated or moved, once per outermost call.
+    /// Bytes moved, once per outermost call. What was allocated is counted with the process.
     pub bytes: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,

@@ -160,10 +160,8 @@ impl Processes {
                 process.calls.push(row);
             }
         }
+        self.holding.extend(rows.holding);
         for row in rows.memory {
-            if row.held.iter().any(|held| held.live_allocations > 0) {
-                self.holding.insert(row.process);
-            }
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
@@ -242,6 +240,7 @@ mod tests {
             calls: keys.iter().map(call).collect(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
+            holding: keys.iter().filter(|_| live > 0).copied().collect(),
         }
     }
 

@@ -19,6 +19,7 @@
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
 //! | `args`, `args_renamed` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
 //! | `aside` | | a driver's call inside a runtime's that is seldom asked for |
+//! | `bench` | `ROUNDS CALLS MODE...` | functions that do nothing, in turn, with the time that each took; of the demo's part |
 //! | `brief` | | a few driver calls, with the times at which they were made |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `classic` | `reset` | three allocations, two frees, the end, step by step |

@@ -6,7 +6,9 @@ pub(crate) mod memory;
 use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
-use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_analysis::{
+    CostReport, Ended, EndedProcess, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
+};
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
 };
@@ -288,4 +290,27 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
         at(1_733_143_037.0, Some(1), Some(5)),
         at(1_733_143_040.0, None, None),
     ]
+}
+
+/// Three rounds of three modes.
+pub(crate) fn cost_report() -> CostReport {
+    let mode = |name, what, floor, ns: [f64; 3]| Measured {
+        name,
+        what,
+        floor,
+        ns: ns.to_vec(),
+        made: 3,
+        seen: None,
+    };
+    CostReport {
+        tier: "session".to_owned(),
+        kernel: "6.18.0".to_owned(),
+        rounds: 3,
+        calls_per_round: 1000,
+        modes: costs(&[
+            mode("none", "without probes", None, [2.0, 3.0, 4.0]),
+            mode("floor", "with empty probes", None, [800.0, 1000.0, 900.4]),
+            mode("count", "counted", Some("floor"), [1000.0, 1200.0, 990.0]),
+        ]),
+    }
 }
