@@ -1,4 +1,4 @@
-//! Building the libraries and workloads into a folder with the system's C compiler.
+//! Building the libraries and workloads into a folder with the system's C and C++ compilers.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -15,6 +15,10 @@ use crate::sources::{DRIVER, RUNTIME, SOURCES};
 
 const C_FLAGS: [&str; 7] =
     ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
+/// As programs are shipped that nobody made for profilers: unwinding needs what the compiler says of frames, and the
+/// lines are there. One file is one program.
+const CXX_FLAGS: [&str; 7] =
+    ["-std=c++17", "-O2", "-g", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
 const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
 const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
 
@@ -74,7 +78,7 @@ fn stamp_of(options: &BuildOptions) -> String {
     let mut hasher = DefaultHasher::new();
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
-    (C_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
+    (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
     for library in [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl] {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
     }
@@ -121,7 +125,11 @@ impl Builder {
         let rules = ["rules", "rules_context", "rules_vmm", "torture_print"];
         self.workload("rules", &rules, Link::Both)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
-        self.workload("ledger_static", &ledger, Link::Static)
+        self.workload("ledger_static", &ledger, Link::Static)?;
+        for name in ["leaks", "leaks_deep", "leaks_many"] {
+            self.program(name, name, &[], &self.runtime_path())?;
+        }
+        self.program("leaks_driver", "leaks", &["-DLEAKS_DRIVER"], &self.driver_path())
     }
 
     fn source(&self, name: &str) -> PathBuf {
@@ -142,16 +150,22 @@ impl Builder {
         write("driver_errors.h", &generate::error_names("CUresult"))
     }
 
-    /// The compiler with what every file needs.
+    /// The C compiler with what every file needs.
     fn cc(&self) -> Command {
-        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        cc.args(C_FLAGS)
+        self.compiler("CC", "cc", &C_FLAGS)
+    }
+
+    /// A compiler, which a variable of the environment may name, with what every file needs.
+    fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
+        let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()));
+        compiler
+            .args(flags)
             .arg("-I")
             .arg(self.dir.join("src"))
             .arg(format!("-DPROLOGUE_{}", self.options.prologue.define()))
             .arg(format!("-DCUDA_MAJOR={}", self.options.cuda.major()))
             .arg(format!("-DRUNTIME_VERSION={}", self.options.cuda.runtime_version()));
-        cc
+        compiler
     }
 
     /// Writes a library's generated assembler file.
@@ -229,6 +243,19 @@ impl Builder {
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
         run(cc, name)
+    }
+
+    /// A workload in C++.
+    fn program(&self, name: &str, source: &str, defines: &[&str], library: &Path) -> Result<(), Error> {
+        let mut cxx = self.compiler("CXX", "c++", &CXX_FLAGS);
+        cxx.args(defines)
+            .args(LINK_FLAGS)
+            .arg("-pthread")
+            .arg(self.source(&format!("workloads/{source}.cpp")))
+            .arg(library)
+            .arg("-o")
+            .arg(self.dir.join(name));
+        run(cxx, name)
     }
 }
 
