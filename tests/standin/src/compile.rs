@@ -50,6 +50,11 @@ impl Built {
 /// Builds into a folder, unless what is there was built from the same sources and options. Safe to call from several
 /// threads and processes at once.
 pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
+    build_or_copy(out_dir, options, None)
+}
+
+/// As [`build`], but takes everything from another folder where that was built from the same sources and options.
+pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>) -> Result<Built, Error> {
     fs::create_dir_all(out_dir).map_err(Error::io(out_dir))?;
     let dir = out_dir.canonicalize().map_err(Error::io(out_dir))?;
     let lock = FolderLock::take(&dir)?;
@@ -60,7 +65,9 @@ pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
         if stamp.exists() {
             fs::remove_file(&stamp).map_err(Error::io(&stamp))?;
         }
-        Builder { dir: dir.clone(), options: *options }.build()?;
+        if !from.map_or(Ok(false), |from| copied(from, &dir, &wanted))? {
+            Builder { dir: dir.clone(), options: *options }.build()?;
+        }
         fs::write(&stamp, wanted).map_err(Error::io(&stamp))?;
     }
     drop(lock);
@@ -71,6 +78,29 @@ pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
         dir,
         options: *options,
     })
+}
+
+/// Copies what is in a folder with this stamp; `false` where there is none.
+fn copied(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
+    if !from.is_dir() {
+        return Ok(false);
+    }
+    let _lock = FolderLock::take(from)?;
+    if fs::read_to_string(from.join("stamp")).ok().as_deref() != Some(wanted) {
+        return Ok(false);
+    }
+    for entry in fs::read_dir(from).map_err(Error::io(from))? {
+        let file = entry.map_err(Error::io(from))?.path();
+        if let Some(name) = file.file_name().filter(|name| file.is_file() && *name != "stamp") {
+            let copy = to.join(name);
+            // one that somebody still runs cannot be written
+            if copy.exists() {
+                fs::remove_file(&copy).map_err(Error::io(&copy))?;
+            }
+            fs::copy(&file, &copy).map_err(Error::io(&file))?;
+        }
+    }
+    Ok(true)
 }
 
 /// A word that changes with everything the result depends on.

@@ -55,7 +55,7 @@ mod lock;
 mod options;
 mod sources;
 
-pub use compile::{Built, build};
+pub use compile::{Built, build, build_or_copy};
 pub use error::Error;
 pub use exports::{ExportList, Library};
 pub use inner::{CopyKind, inner_call, inner_copy_call};
