@@ -91,7 +91,7 @@ impl Daemon {
         loop {
             let (metrics, mut found) = (self.scrape(), Differences::default());
             compare(&metrics, &mut found);
-            if found.0.is_empty() {
+            if found.is_empty() {
                 return metrics;
             }
             assert!(start.elapsed() < limit, "not so within {limit:?}:\n{}", found.0.join("\n"));
@@ -105,6 +105,11 @@ impl Daemon {
 pub struct Differences(Vec<String>);
 
 impl Differences {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notes it where these are not the same.
     pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, told: &T, books: &T) {
         if told != books {
