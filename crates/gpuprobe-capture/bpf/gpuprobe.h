@@ -31,6 +31,8 @@
 /* the stack is copied page by page, for as many as there are */
 #define GP_STACK_PAGES 8
 #define GP_STACK_PAGE 4096
+/* most ways to an allocation are not longer than this */
+#define GP_FEW_STACK_PAGES 2
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 
@@ -47,6 +49,7 @@ enum gp_loss {
 	GP_LOSS_UNREAD_ALLOCATION,
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
+	GP_LOSS_SITES_FULL,
 	GP_LOSS_CAUSES,
 };
 
@@ -134,6 +137,8 @@ enum gp_function_flags {
 	GP_HANDLE_IS_OUT = 128,
 	/* the name is where outs[0] points */
 	GP_NAME_IS_OUT = 256,
+	/* where it returns to is kept: allocations may be made inside */
+	GP_KEEPS_RETURN = 512,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -168,6 +173,8 @@ enum gp_record_kind {
 	GP_RECORD_HOLD,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
+	/* a stack whose way to an allocation is not known */
+	GP_RECORD_SITE,
 };
 
 enum gp_call_flags {
@@ -222,6 +229,9 @@ struct gp_call {
 	__u64 since_ns;
 	/* where it returns to */
 	__u64 return_address;
+	/* of what is allocated or freed */
+	__u32 site;
+	__u32 reserved;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
@@ -274,6 +284,8 @@ struct gp_stack_record {
 	__u16 kind;
 	__u16 patches;
 	__u32 tgid;
+	__u64 instance;
+	/* of the call, or of the site */
 	__u64 id;
 	__u64 instruction_pointer;
 	__u64 stack_pointer;
@@ -378,6 +390,8 @@ struct gp_physical {
 	__u64 instance;
 	__u32 tgid;
 	__u32 device;
+	__u32 site;
+	__u32 reserved;
 };
 
 struct gp_mapped {
@@ -398,7 +412,7 @@ struct gp_live {
 	/* the number of the context that it is counted in */
 	__u64 context;
 	__u32 space;
-	__u32 reserved;
+	__u32 site;
 };
 
 struct gp_count_key {
@@ -467,7 +481,9 @@ struct gp_config {
 	__u8 stacks;
 	/* handles of kernels that were never seen are told of */
 	__u8 names;
-	__u8 reserved[3];
+	/* where allocations come from */
+	__u8 sites;
+	__u8 reserved[2];
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */

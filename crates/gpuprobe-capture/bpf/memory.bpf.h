@@ -6,7 +6,7 @@
 #ifndef GP_MEMORY_BPF_H
 #define GP_MEMORY_BPF_H
 
-#include "holding.bpf.h"
+#include "sites.bpf.h"
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 {
@@ -131,6 +131,7 @@ GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *fun
 	call->since_ns = old->since_ns;
 	call->space = old->space;
 	call->context = old->context;
+	call->site = old->site;
 	row = context_of(who(call), call->context);
 	/*
 	 * What went with its context is not freed by anybody. It stays in the table until its address is
@@ -146,14 +147,18 @@ GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *fun
 	memory = memory_of(who(call));
 	if (memory)
 		hold_bytes(memory, row, call->space, call->bytes, -1);
+	hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes, GP_SITE_FREED);
 }
 
 /* A free that failed has freed nothing. */
 static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live back = {
-	    .bytes = call->bytes, .since_ns = call->since_ns, .context = call->context, .space = call->space};
+	struct gp_live back = {.bytes = call->bytes,
+			       .since_ns = call->since_ns,
+			       .context = call->context,
+			       .space = call->space,
+			       .site = call->site};
 	struct gp_context *row = context_of(who(call), call->context);
 
 	if (!row) {
@@ -162,6 +167,8 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
 	} else if (!bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
 		hold_bytes(memory, row, call->space, call->bytes, 1);
+		hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes,
+			  GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	}
@@ -211,16 +218,22 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		struct gp_context *before = context_of(who(call), old->context);
 		__u64 bytes = old->bytes;
 		__u32 space = old->space;
+		__u64 context = old->context;
+		__u32 site = old->site;
 
 		/* what goes with a context is counted when that has ended */
 		if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
 			hold_bytes(memory, before, space, bytes, -1);
+			hold_site(call->instance, context, who_at(call->tgid, site), bytes, GP_SITE_FREED);
 			__sync_fetch_and_add(&memory->replaced, 1);
 			call->flags |= GP_REPLACED;
 			call->since_ns = bytes;
 		}
 	}
+	value.site =
+	    hold_site(call->instance, number, who_at(call->tgid, call->site), call->bytes, GP_SITE_NEW);
 	if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
+		hold_site(call->instance, number, who_at(call->tgid, value.site), call->bytes, GP_SITE_FREED);
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	}

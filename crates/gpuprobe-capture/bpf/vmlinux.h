@@ -72,6 +72,9 @@ struct user_pt_regs {
 #error "this architecture has no registers here yet"
 #endif
 
+/* the name by which a function that is checked alone is known to take the context of a program */
+typedef struct pt_regs bpf_user_pt_regs_t;
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {

@@ -3,16 +3,17 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
 };
 use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
 use crate::error::CaptureError;
+use crate::sites::Row;
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
-    gp_memory, gp_physical, gp_process_key, number,
+    gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -22,6 +23,8 @@ pub struct Rows {
     pub calls: Vec<CallCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
+    /// Memory, a row per process, site and GPU.
+    pub sites: Vec<SiteMemory>,
 }
 
 pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
@@ -126,13 +129,11 @@ pub(crate) fn allocations(
     live: &Map<'_>,
     contexts: &Map<'_>,
     physical: &Map<'_>,
+    site: impl Fn(u32) -> SiteId,
 ) -> Result<Vec<Allocation>, CaptureError> {
     // before the contexts, so that none of these is of one that came after they were read
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
-    let numbers: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
-        .into_iter()
-        .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
-        .collect();
+    let numbers = numbered(contexts)?;
     let mut all = Vec::with_capacity(entries.len());
     for (key, value) in entries {
         // taken out when its address is given out again, or with its process: to do it here might hit another one
@@ -144,7 +145,7 @@ pub(crate) fn allocations(
             space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
             gpu: gpu(*device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
@@ -155,10 +156,38 @@ pub(crate) fn allocations(
             space: Space::Vmm,
             gpu: gpu(value.device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     Ok(all)
+}
+
+/// What is held from each site, with the keys of these rows one after the other.
+pub(crate) fn site_rows(sites: &Map<'_>, contexts: &Map<'_>) -> Result<(Vec<Row>, Vec<u8>), CaptureError> {
+    // before the contexts, as above
+    let entries = batch::entries::<gp_site_key, gp_site>(sites)?;
+    let numbers = numbered(contexts)?;
+    let mut keys = Vec::with_capacity(entries.len() * size_of::<gp_site_key>());
+    let mut rows = Vec::with_capacity(entries.len());
+    for (key, counts) in entries {
+        keys.extend_from_slice(as_bytes(&key));
+        let is_of_device = key.context & number::OF_DEVICE != 0;
+        let device = if is_of_device { Some(key.context as u32) } else { numbers.get(&key.context).copied() };
+        rows.push(Row {
+            process: process_of(key.tgid, key.instance),
+            number: key.site,
+            gpu: device.and_then(gpu),
+            is_over: device.is_none(),
+            counts,
+        });
+    }
+    Ok((rows, keys))
+}
+
+/// The GPUs of contexts, by their numbers.
+fn numbered(contexts: &Map<'_>) -> Result<HashMap<u64, u32>, CaptureError> {
+    let rows = batch::entries::<gp_context_key, gp_context>(contexts)?;
+    Ok(rows.into_iter().map(|(key, row)| (key.id, row.device.wrapping_sub(1))).collect())
 }
 
 /// Takes the rows of processes that ended out of both tables, in one pass over the counts.
@@ -226,6 +255,12 @@ pub(crate) trait OfProcess: Wire {
 }
 
 impl OfProcess for gp_live_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_site_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
     }

@@ -31,6 +31,8 @@ pub struct CaptureConfig {
     pub entry_only: bool,
     /// The stack of every call that is streamed.
     pub stacks: bool,
+    /// Learn where allocations come from.
+    pub sites: bool,
     /// Learn what kernels are called.
     pub names: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -43,6 +45,15 @@ pub struct CaptureConfig {
     pub count_entries: u32,
     /// How many processes are kept.
     pub process_entries: u32,
+    /// How many pairs of a site and a context are kept, and for each some comparisons of stacks.
+    pub site_entries: u32,
+}
+
+impl CaptureConfig {
+    /// Comparisons of stacks: some for each site, and the row that stands for none.
+    pub(crate) fn site_nodes(&self) -> u32 {
+        if self.sites { self.site_entries.saturating_mul(2).saturating_add(1) } else { 1 }
+    }
 }
 
 impl Default for CaptureConfig {
@@ -58,11 +69,13 @@ impl Default for CaptureConfig {
             phases: false,
             entry_only: false,
             stacks: false,
+            sites: false,
             names: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
             process_entries: 8_192,
+            site_entries: 1 << 16,
         }
     }
 }
@@ -126,6 +139,8 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             "contexts" | "addresses" | "primaries" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
+            "sites" => map.set_max_entries(config.site_entries)?,
+            "site_nodes" => map.set_max_entries(config.site_nodes())?,
             "counts" => map.set_max_entries(config.count_entries)?,
             "processes" => map.set_max_entries(config.process_entries)?,
             name if name.ends_with(".rodata.config") => {
@@ -140,6 +155,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     entry_only: config.entry_only.into(),
                     stacks: config.stacks.into(),
                     names: config.names.into(),
+                    sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
                     ..gp_config::default()

@@ -20,6 +20,12 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
     if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
         row.flags |= number::FUNCTION_STATUS;
     }
+    // what is called often and allocates nothing is spared the read
+    let is_plain =
+        matches!(f.class, Class::Launch | Class::Memcpy | Class::Memset | Class::Free | Class::Sync);
+    if !(is_plain && collect == Collect::Count) {
+        row.flags |= number::FUNCTION_KEEPS_RETURN;
+    }
     row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
     for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
         *slot = gp_out { place: place(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };

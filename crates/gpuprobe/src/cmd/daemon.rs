@@ -88,8 +88,9 @@ fn capture_config(args: &DaemonArgs) -> CaptureConfig {
     CaptureConfig {
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
-        // counting sends no records of calls, so the ring for them is as small as it gets
-        ring_bytes: 1 << 16,
+        // counting sends no records of calls, only stacks by ways that are not known yet
+        sites: true,
+        ring_bytes: 4 << 20,
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,
@@ -138,7 +139,7 @@ impl Daemon {
             }
             let batch = self.probes.take()?;
             self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
-            self.processes.settle(&self.probes.capture)?;
+            self.processes.settle(&mut self.probes.capture)?;
             self.watch.look(&mut self.probes);
             if published.elapsed() >= self.refresh {
                 published = Instant::now();
@@ -184,7 +185,7 @@ impl Daemon {
     fn display(&mut self) -> Result<()> {
         let text = if self.shows_memory {
             // those of ended processes would be shown as somebody's
-            self.processes.release(&self.probes.capture)?;
+            self.processes.release(&mut self.probes.capture)?;
             let allocations = self.probes.capture.allocations()?;
             self.classic.render(&self.snapshot(&allocations)?)
         } else {

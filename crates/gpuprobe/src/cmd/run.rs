@@ -59,7 +59,7 @@ impl Recorded {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes> {
-    let config = CaptureConfig { only_targets: true, hold: true, names: true, ..config(attach) };
+    let config = CaptureConfig { only_targets: true, hold: true, names: true, sites: true, ..config(attach) };
     let mut probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));

@@ -114,7 +114,7 @@ impl Processes {
     }
 
     /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
-    pub(crate) fn settle(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+    pub(crate) fn settle(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
         if self.take_due() == Some(Duration::ZERO) {
             let rows = capture.take_rows(&self.over)?;
             self.keep(rows);
@@ -127,7 +127,7 @@ impl Processes {
     }
 
     /// Takes the allocations of ended processes out of the kernel now.
-    pub(crate) fn release(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+    pub(crate) fn release(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
         if !self.holding.is_empty() {
             capture.release_memory(&self.holding)?;
             self.holding.clear();
@@ -225,7 +225,11 @@ mod tests {
             ended_bytes: 0,
             peak_bytes: 0,
         };
-        Rows { calls: keys.iter().map(call).collect(), memory: keys.iter().map(memory).collect() }
+        Rows {
+            calls: keys.iter().map(call).collect(),
+            memory: keys.iter().map(memory).collect(),
+            sites: Vec::new(),
+        }
     }
 
     #[test]
