@@ -55,7 +55,7 @@ pub struct Place {
     pub name: String,
     /// The beginning of the name of the function that calls CUDA.
     pub function: String,
-    /// Where in it, as people read it.
+    /// Where in it, as people read it, without the folder.
     pub at: String,
     /// A function on the way to it that is on no other way.
     pub through: String,
@@ -73,7 +73,7 @@ impl Place {
         Self {
             name: text("name"),
             function: text("function"),
-            at: format!(" ({file}:{})", figure("line")),
+            at: format!("{file}:{})", figure("line")),
             through: text("through"),
             leaks: value["leaks"] == true,
             figures: Figures {
@@ -87,7 +87,8 @@ impl Place {
 
     /// Whether a frame, as people read it, is the function that calls CUDA, with its line.
     pub fn is_shown_as(&self, frame: &str) -> bool {
-        is_of(frame, &self.function) && frame.ends_with(&self.at)
+        let folder = frame.strip_suffix(&self.at);
+        is_of(frame, &self.function) && folder.is_some_and(|folder| folder.ends_with(['/', '(']))
     }
 
     /// Whether a way, innermost first, leads to it.
