@@ -10,6 +10,7 @@ use gpuprobe_event::{Api, Class, FunctionId, Losses, SiteId, Space, Tgid, catalo
 use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
+use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -61,6 +62,8 @@ pub struct Inputs<'a> {
     pub contexts: &'a [ContextMemory],
     /// Live allocations; may be empty where nobody asked for them.
     pub allocations: &'a [Allocation],
+    /// What is held from which place.
+    pub places: &'a [ProcessPlaces],
     /// Names and ends of the processes that these rows are of.
     pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
     /// Processes that ended, with rows of their own.
@@ -200,6 +203,8 @@ pub struct Snapshot {
     pub past: Vec<Arc<PastProcesses>>,
     /// Memory of all processes.
     pub totals: MemoryTotals,
+    /// What processes hold, by place; only of those that run.
+    pub places: Vec<ProcessPlaces>,
     /// What was lost, every cause once.
     pub losses: Vec<LossCount>,
     /// How the probes stand.
@@ -255,6 +260,7 @@ impl Snapshot {
             processes,
             past: inputs.ended.past().cloned().collect(),
             totals,
+            places: inputs.places.to_vec(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),

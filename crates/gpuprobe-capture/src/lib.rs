@@ -27,6 +27,7 @@ mod rows;
 mod sites;
 mod support;
 mod targets;
+mod terminal;
 mod urgency;
 mod wire;
 
@@ -44,4 +45,5 @@ pub use object::Capture;
 pub use rows::{tells_contexts, tells_names};
 pub use support::{Feature, Support, Tier, support};
 pub use targets::TargetList;
+pub use terminal::terminal_size;
 pub use urgency::Urgent;

@@ -44,6 +44,8 @@ pub struct Metric {
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
 const KIND: &[&str] = &["pid", "process", "container", "gpu", "kind"];
+/// A place is told by its function and line; there are few of them for each process, and `other`.
+const SITE: &[&str] = &["pid", "process", "container", "site"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];
 const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
@@ -104,6 +106,30 @@ pub const METRICS: &[Metric] = &[
         KIND,
         "Allocations not yet freed.",
         collect::live_allocations,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_site_live_bytes",
+            Kind::Gauge,
+            SITE,
+            "Bytes allocated and not yet freed, by the place that allocated them.",
+            collect::site_live_bytes,
+        ),
+        "bytes",
+    ),
+    metric(
+        "gpuprobe_memory_site_live_allocations",
+        Kind::Gauge,
+        SITE,
+        "Allocations not yet freed, by the place that made them.",
+        collect::site_live_allocations,
+    ),
+    metric(
+        "gpuprobe_memory_leak_suspects",
+        Kind::Gauge,
+        SITE,
+        "Places whose live bytes keep rising after warm-up, even at their lowest moments.",
+        collect::leak_suspects,
     ),
     with_unit(
         metric(

@@ -1,9 +1,15 @@
 //! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
-use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use gpuprobe_analysis::{PastProcesses, PlaceMemory, ProcessSnapshot, Snapshot, Total};
 
 use super::{Distribution, Samples};
+use crate::units::fitted;
+
+/// Names of functions may be as long as a page.
+const LONGEST_SITE: usize = 160;
+/// The site of whatever has no series of its own.
+const OTHER: &str = "other";
 
 /// The labels that name a process.
 fn who(process: &ProcessSnapshot) -> [String; 3] {
@@ -63,6 +69,38 @@ pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
     each_kind(snapshot, samples, |held| held.live_allocations);
+}
+
+/// Places with series of their own, and what all others of their process come to.
+fn each_site(
+    snapshot: &Snapshot,
+    samples: &mut Samples,
+    value: impl Fn(&PlaceMemory) -> u64,
+    rest: impl Fn(&Total) -> u64,
+) {
+    for process in snapshot.places.iter().filter(|p| !p.has_ended) {
+        let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
+        let mut put = |site: &str, n| samples.number(&[&pid, &process.name, container, site], n);
+        for place in &process.places {
+            match place.has_series {
+                true => put(&fitted(&place.place.name(), LONGEST_SITE), value(place)),
+                false => put(OTHER, value(place)),
+            }
+        }
+        put(OTHER, rest(&process.other));
+    }
+}
+
+pub(super) fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| place.live.bytes, |other| other.bytes);
+}
+
+pub(super) fn site_live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| place.live.count, |other| other.count);
+}
+
+pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| u64::from(place.is_suspect()), |_| 0);
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {

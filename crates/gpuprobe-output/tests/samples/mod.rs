@@ -1,6 +1,7 @@
 //! A recording and snapshots with known numbers.
 
 pub(crate) mod live;
+pub(crate) mod memory;
 
 use std::collections::HashMap;
 
@@ -12,8 +13,9 @@ use gpuprobe_event::{
     Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, SiteId,
     Space, Tgid, Tid, catalogue,
 };
+use memory::places;
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
     let function = catalogue().lookup(api, None, name).expect(name);
@@ -113,7 +115,7 @@ pub(crate) fn events() -> Vec<Event> {
     events
 }
 
-fn key(tgid: u32, instance: u64) -> ProcessKey {
+pub(crate) fn key(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
@@ -186,6 +188,7 @@ pub(crate) fn snapshot() -> Snapshot {
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
+        places: &places(),
         processes: &HashMap::from([
             (train, info("a\"b\\c\nd", None)),
             (again, info("a\"b\\c\nd", None)),
@@ -233,6 +236,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
+            places: &[],
             processes: &HashMap::from([(
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },

@@ -1,4 +1,4 @@
-//! The processes that a daemon knows: who runs, who has ended, and when the kernel's rows of these are taken out.
+//! The processes that are known: who runs, who has ended, and when the kernel's rows of these are taken out.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -109,13 +109,18 @@ impl Processes {
         }
     }
 
+    /// Whether [`Processes::settle`] would take the rows of some now.
+    pub(crate) fn takes_now(&self) -> bool {
+        self.take_due() == Some(Duration::ZERO)
+    }
+
     fn release_due(&self) -> Option<Duration> {
         (!self.holding.is_empty()).then(|| left(self.released, RELEASE_EVERY))
     }
 
     /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
     pub(crate) fn settle(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
-        if self.take_due() == Some(Duration::ZERO) {
+        if self.takes_now() {
             let rows = capture.take_rows(&self.over)?;
             self.keep(rows);
             self.taken = Some(Instant::now());
