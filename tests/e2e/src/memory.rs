@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_event::{Api, Class, LossCause, catalogue};
 use serde_json::Value;
 
 use crate::metrics::{Daemon, Differences, Metrics};
@@ -127,7 +127,7 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
         let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         // sixteen threads at full speed may send more stacks than fit: it costs places, not figures
-        let about_places = cause == "lost_stack";
+        let about_places = cause == LossCause::LostStack.as_str();
         if !about_others && !about_places {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }

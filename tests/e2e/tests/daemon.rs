@@ -9,7 +9,7 @@ use gpuprobe_e2e::metrics::{Daemon, Differences, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, shown, until};
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
-use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_event::{Api, Class, LossCause, catalogue};
 use gpuprobe_standin::{Built, Cuda};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -78,7 +78,9 @@ fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found:
         let cause = labels["cause"].as_str();
         let about_others =
             ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
-        assert!(lost == 0 || about_others, "{labels:?}: {lost}");
+        // threads at full speed may send more stacks than fit: it costs places, not figures
+        let about_places = cause == LossCause::LostStack.as_str();
+        assert!(lost == 0 || about_others || about_places, "{labels:?}: {lost}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, run_many, shown, until};
-use gpuprobe_e2e::recording::{counts_of, number, pid_of};
+use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_event::{Api, Class, catalogue};
 use gpuprobe_standin::Cuda;
@@ -58,8 +58,9 @@ fn thousands_of_short_processes_lose_nothing() {
         !f.hot && counted(f.class)
     });
     expected.values_mut().for_each(|n| *n *= TIMES as u64);
-    let metrics = daemon.until(PATIENCE, "every process has ended", |m| {
-        m.calls_of_name(&name) == expected && m.of_name(LIVE, &name, "kind").is_empty()
+    let metrics = daemon.until_equal(PATIENCE, |metrics, found| {
+        found.compare("calls", &metrics.calls_of_name(&name), &expected);
+        found.compare(LIVE, &metrics.of_name(LIVE, &name, "kind"), &Counts::new());
     });
     let forgotten = metrics.of_name("gpuprobe_ended_processes_total", &name, "process")[&name];
     assert_eq!(metrics.of_name(CALLS, &name, "pid").len() as u64 + forgotten, TIMES as u64);
