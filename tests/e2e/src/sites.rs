@@ -87,6 +87,8 @@ impl Place {
 
     /// Whether a frame, as people read it, is the function that calls CUDA, with its line.
     pub fn is_shown_as(&self, frame: &str) -> bool {
+        // behind it may stand who called it, where several places have the same function
+        let frame = frame.split(" < ").next().unwrap_or_default();
         let folder = frame.strip_suffix(&self.at);
         is_of(frame, &self.function) && folder.is_some_and(|folder| folder.ends_with(['/', '(']))
     }
@@ -206,15 +208,14 @@ pub fn assert_complete(report: &Value) {
     assert_eq!((&report["complete"], &report["missing"]), (&Value::Bool(true), &serde_json::json!({})));
 }
 
-/// `gpuprobe memory` that tells of one process again and again. It is ended when this goes.
+/// `gpuprobe memory` that tells of everything on the host again and again. It is ended when this goes.
 #[derive(Debug)]
 pub struct Watching(Talk);
 
 impl Watching {
     /// Starts one and waits for its first report, after which no call is missed.
-    pub fn start(pid: u32, options: &[&str]) -> Self {
-        let pid = pid.to_string();
-        let mut command = gpuprobe(&["memory", "-d", &pid, "--json", "--watch", "--interval", "0.2"]);
+    pub fn start(options: &[&str]) -> Self {
+        let mut command = gpuprobe(&["memory", "--json", "--watch", "--interval", "0.5"]);
         let mut talk = Talk::start(command.args(options));
         talk.json();
         Self(talk)

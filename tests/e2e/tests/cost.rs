@@ -1,4 +1,4 @@
-//! What starting costs. Medians, and bounds that hold on a busy machine too.
+//! What starting costs, with bounds that hold on a busy machine too.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,15 +13,14 @@ const TIMES: usize = 5;
 /// Where something else kept the machine busy it is measured once more.
 const TRIES: usize = 5;
 
-fn median(mut once: impl FnMut() -> Duration) -> Duration {
-    let mut all: Vec<Duration> = (0..TIMES).map(|_| once()).collect();
-    all.sort_unstable();
-    all[TIMES / 2]
+/// What something costs: the least that it took, for others on the machine only add to it.
+fn least(once: impl FnMut() -> Duration) -> Duration {
+    std::iter::repeat_with(once).take(TIMES).min().unwrap_or_default()
 }
 
 fn recorded(program: &Path, options: &[&str]) -> Duration {
     let run = Run::new(program).options(options);
-    median(|| {
+    least(|| {
         let outcome = run.outcome();
         assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
         outcome.finished.took
@@ -35,7 +34,7 @@ fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver()
     }
     let _alone = alone();
     let driver_only = places::standins(Cuda::Cuda12).workload("driver_only");
-    let bare = median(|| finish(&mut Command::new(&driver_only)).took);
+    let bare = least(|| finish(&mut Command::new(&driver_only)).took);
     let is_cheap = (0..TRIES).any(|_| {
         let nothing = recorded(Path::new("/bin/true"), &[]);
         let everything = recorded(&driver_only, &["-e", "*"]);
@@ -57,7 +56,7 @@ fn every_export_of_the_driver_is_attached_in_a_fifth_of_a_second() {
     for tier in ["session", "multi"] {
         let run = Run::new(built.workload("driver_only")).options(&["-v", "-e", "*", "--attach", tier]);
         let is_quick = (0..TRIES).any(|_| {
-            let took = median(|| {
+            let took = least(|| {
                 let (functions, took) = attached(&run.outcome().finished.stderr, &built.libcuda);
                 assert_eq!(functions, exports, "functions attached by {tier}");
                 took
