@@ -268,7 +268,9 @@ pub fn traced(trace: &Recording, books: &Books) -> BTreeMap<String, Figures> {
 
 /// A workload that has not made its first call yet and waits for a line.
 pub fn waiting(program: &Path, args: &[&str]) -> (Talk, u32) {
-    let mut talk = Talk::start(Command::new(program).arg("--wait").args(args));
+    // there from the beginning, and not from the first call on: who attaches before that knows where to
+    let driver = program.with_file_name("libcuda.so.1");
+    let mut talk = Talk::start(Command::new(program).arg("--wait").args(args).env("LD_PRELOAD", driver));
     let pid = pid_of(&talk.json());
     (talk, pid)
 }
