@@ -30,13 +30,6 @@
 #define GP_TEXT_LONG 4096
 /* words of a kernel's handle that are looked at for its name */
 #define GP_HANDLE_WORDS 16
-/* the stack is copied page by page, for as many as there are */
-#define GP_STACK_PAGES 8
-#define GP_STACK_PAGE 4096
-/* most ways to an allocation are not longer than this */
-#define GP_FEW_STACK_PAGES 2
-/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
-#define GP_STACK_PART 1024
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 
@@ -277,29 +270,6 @@ struct gp_name_record {
 	__u32 reserved;
 	/* where the text is; of a candidate 0 where its word could not be read */
 	__u64 address;
-};
-
-/* A return address that a return probe has replaced on the stack. */
-struct gp_patch {
-	__u64 slot;
-	__u64 address;
-};
-
-/* The stack at a call, sent before the call itself; the bytes follow, page by page from the stack pointer. */
-struct gp_stack_record {
-	__u16 kind;
-	__u16 patches;
-	__u32 tgid;
-	__u64 instance;
-	/* of the call, or of the site */
-	__u64 id;
-	__u64 instruction_pointer;
-	__u64 stack_pointer;
-	__u64 frame_pointer;
-	__u64 link_register;
-	__u32 length;
-	__u32 reserved;
-	struct gp_patch patch[GP_DEPTH];
 };
 
 enum gp_process_change {
