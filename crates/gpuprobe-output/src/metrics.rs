@@ -44,7 +44,8 @@ pub struct Metric {
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
 const KIND: &[&str] = &["pid", "process", "container", "gpu", "kind"];
-/// A place is told by its function and line; there are few of them for each process, and `other`.
+/// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
+/// process, and `other`.
 const SITE: &[&str] = &["pid", "process", "container", "site"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];
