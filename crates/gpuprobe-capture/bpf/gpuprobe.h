@@ -33,6 +33,8 @@
 #define GP_STACK_PAGE 4096
 /* most ways to an allocation are not longer than this */
 #define GP_FEW_STACK_PAGES 2
+/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
+#define GP_STACK_PART 1024
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 

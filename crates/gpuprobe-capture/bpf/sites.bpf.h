@@ -118,6 +118,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	struct gp_copied_stack *copy;
 	struct gp_short_stack *brief;
+	struct gp_part_of_stack *part;
 	struct gp_way_key key = {};
 	struct gp_way *wanted;
 	struct gp_call *call;
@@ -135,26 +136,36 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 		return 0;
 	}
 	site = __sync_fetch_and_add(&gp_next_site, 1);
-	if (pages == GP_MANY_PAGES) {
+	/* many come at once, most of them by ways that others of them came by */
+	if (bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE) / 2) {
+		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
+		if (!part)
+			goto lost;
+		describe_stack(&part->head, thread, call, ctx);
+		copy_part(part);
+		name_site(&part->head, site);
+		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
+	} else if (pages == GP_MANY_PAGES) {
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
-		if (copy) {
-			describe_stack(&copy->head, thread, call, ctx);
-			copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
-			name_site(&copy->head, site);
-			bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
-			return site;
-		}
+		if (!copy)
+			goto lost;
+		describe_stack(&copy->head, thread, call, ctx);
+		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
+		name_site(&copy->head, site);
+		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
+	} else {
+		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
+		if (!brief)
+			goto lost;
+		describe_stack(&brief->head, thread, call, ctx);
+		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
+		name_site(&brief->head, site);
+		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
 	}
-	brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
-	if (!brief) {
-		count_loss(GP_LOSS_LOST_STACK);
-		return 0;
-	}
-	describe_stack(&brief->head, thread, call, ctx);
-	copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
-	name_site(&brief->head, site);
-	bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
 	return site;
+lost:
+	count_loss(GP_LOSS_LOST_STACK);
+	return 0;
 }
 
 /* The site that a call allocates from. */

@@ -72,6 +72,23 @@ static __always_inline void copy_pages(struct gp_stack_record *head, __u8 (*byte
 	}
 }
 
+struct gp_part_of_stack {
+	struct gp_stack_record head;
+	__u8 bytes[GP_STACK_PART];
+};
+
+static __always_inline void copy_part(struct gp_part_of_stack *part)
+{
+	__u64 from = part->head.stack_pointer;
+	__u64 rest = -from & (GP_STACK_PAGE - 1);
+
+	part->head.length = 0;
+	if (!bpf_probe_read_user(part->bytes, GP_STACK_PART, (void *)from))
+		part->head.length = GP_STACK_PART;
+	else if (rest && rest < GP_STACK_PART && !bpf_probe_read_user(part->bytes, rest, (void *)from))
+		part->head.length = rest;
+}
+
 /* Sends the stack of a call that is told. */
 static __always_inline void send_stack(const struct gp_thread *thread, const struct gp_call *call,
 				       struct pt_regs *ctx)

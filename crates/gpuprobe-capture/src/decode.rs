@@ -141,8 +141,10 @@ impl Decoder {
             return;
         };
         let process = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
-        let found = self.resolve.unwind(process.tgid, &stack);
-        self.sites.learn(process, &stack, &found);
+        if !self.sites.recognise(process, &stack) {
+            let found = self.resolve.unwind(process.tgid, &stack);
+            self.sites.learn(process, &stack, &found);
+        }
     }
 
     /// The way to a site, innermost first.

@@ -232,6 +232,11 @@ impl Capture {
         wait(&all, timeout);
     }
 
+    /// Lets time pass, unless calls come.
+    pub fn rest(&self, longest: Duration) {
+        wait(&[self.calls_fd()], longest);
+    }
+
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
     pub fn detach(&mut self) -> Result<Batch, CaptureError> {
         let loaders = self.loaders.drain().map(|(_, link)| link);
@@ -247,6 +252,7 @@ impl Capture {
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
             all.holds.extend(more.holds);
+            all.stacks += more.stacks;
         }
     }
 
@@ -281,6 +287,8 @@ impl Capture {
             rest = after;
             batch.calls.extend(self.decoder.call(bytes));
         }
+        self.decoder.sites.recognise_parts();
+        batch.stacks = self.decoder.sites.take_news();
         self.tell_name_word()?;
         self.tell_ways()?;
         let ended =
@@ -319,6 +327,7 @@ impl Capture {
     pub fn losses(&self) -> Result<Losses, CaptureError> {
         let mut losses = counters::losses(&self.map("losses")?)?;
         losses.add(LossCause::Undecodable, self.decoder.undecodable);
+        losses.add(LossCause::LostStack, self.decoder.sites.lost());
         Ok(losses)
     }
 

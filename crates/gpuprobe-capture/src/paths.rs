@@ -106,6 +106,27 @@ impl Paths {
         }
     }
 
+    /// The site that the kernel side will find for this stack.
+    pub(crate) fn find(
+        &self,
+        process: ProcessKey,
+        first: u64,
+        word: impl Fn(u32) -> Option<u64>,
+    ) -> Option<SiteId> {
+        let way = self.processes.get(&process)?.first.get(&first)?;
+        let (mut index, mut site) = (way.node, way.site);
+        while index != 0 {
+            let node = self.nodes.get(index as usize)?;
+            let found = scrambled(word(node.distance)?);
+            (index, site) = if found == node.address {
+                (node.same, node.site)
+            } else {
+                (if found < node.address { node.lower } else { node.higher }, 0)
+            };
+        }
+        (site != 0).then_some(SiteId(site))
+    }
+
     /// Learns a way: a call that returns to `first`, then these steps outwards. `word` reads the copy of the stack, by the
     /// distance from the call's stack pointer.
     pub(crate) fn learn(
@@ -300,6 +321,8 @@ mod tests {
             assert_eq!(one.learn(&mut paths, 5, sites[i]), Learnt::Yes);
             kernel.write(paths.take_changes());
             for (j, other) in samples[..=i].iter().enumerate() {
+                let found = paths.find(PROCESS, 5, |distance| other.word(distance));
+                assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, without the kernel");
                 assert_eq!(other.find(&kernel, 5), sites[j], "{j} after {i}");
             }
         }

@@ -17,6 +17,8 @@ use crate::wire::{gp_site, number};
 const MOST_IN_VAIN: u32 = 4096;
 /// Ways of a process that get their names at its end, when nobody has asked for them before.
 const NAMED_AT_END: usize = 256;
+/// Parts of stacks that wait for a moment, a kilobyte each.
+const MOST_PARTS: usize = 16 << 10;
 
 /// What the call's own return takes off the stack.
 #[cfg(target_arch = "x86_64")]
@@ -106,7 +108,12 @@ pub(crate) struct Sites {
     /// Rows that were taken out of the kernel's table because nothing happens to them any more.
     done: Sums,
     /// Numbers that came since such rows were looked for.
+    unfolded: usize,
+    /// Those since anybody asked.
     news: usize,
+    /// Parts of stacks that have not been recognised yet.
+    parts: Vec<(ProcessKey, RawStack)>,
+    lost: u64,
 }
 
 impl Sites {
@@ -117,23 +124,65 @@ impl Sites {
             same: HashMap::new(),
             processes: HashMap::new(),
             done: Sums::new(),
+            unfolded: 0,
             news: 0,
+            parts: Vec::new(),
+            lost: 0,
         }
     }
 
-    /// The stack of an allocation that came by a way that was not known to the kernel side.
+    /// The stack of an allocation by a way that was not known to the kernel side, but is by now: its number stands for
+    /// that site. While one stack is unwound many others by the same way may come.
+    pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let Some(site) = self.paths.find(process, raw.ip, word) else { return false };
+        self.count(process, raw.id as u32, site);
+        true
+    }
+
+    /// Looks again at the parts of stacks that told nothing by themselves.
+    pub(crate) fn recognise_parts(&mut self) {
+        for (process, raw) in std::mem::take(&mut self.parts) {
+            if !self.recognise(process, &raw) {
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// Stacks that were not told in full and could not be recognised.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn count(&mut self, process: ProcessKey, number: u32, site: SiteId) {
+        self.unfolded += 1;
+        self.news += 1;
+        if site.0 != number {
+            self.same.insert(number, site);
+            self.processes.entry(process).or_default().numbers.push(number);
+        }
+    }
+
+    /// The stack of an allocation that came by a way that was not known.
     pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        if stack.end == StackEnd::CopyEnds && raw.bytes.len() == number::STACK_PART_BYTES {
+            // which way it is may be known when the others that came with it have been looked at
+            if self.parts.len() < MOST_PARTS {
+                self.parts.push((process, raw.clone()));
+            } else {
+                self.lost += 1;
+            }
+            return;
+        }
         let number = raw.id as u32;
         let known = self.processes.entry(process).or_default();
-        self.news += 1;
         let way: Arc<[u64]> = Arc::from(stack.addresses.as_slice());
         let site = *known.by_way.entry(Arc::clone(&way)).or_insert(SiteId(number));
         if site.0 == number {
             self.ways.insert(site, Way { process, addresses: way, frames: None, told: false });
-        } else {
-            self.same.insert(number, site);
-            known.numbers.push(number);
         }
+        self.count(process, number, site);
         // it may go on
         let is_cut = raw.bytes.len() == number::SHORT_STACK_BYTES;
         match stack.end {
@@ -156,6 +205,11 @@ impl Sites {
             }
             Learnt::Full => self.paths.want(process, number::STACKS_NONE),
         }
+    }
+
+    /// How many stacks came since this was asked last.
+    pub(crate) fn take_news(&mut self) -> usize {
+        std::mem::take(&mut self.news)
     }
 
     /// What has to be written to the kernel's tables.
@@ -225,12 +279,12 @@ impl Sites {
 
     /// Whether it is worth to look for rows that are done.
     pub(crate) fn should_fold(&self) -> bool {
-        self.news >= 256
+        self.unfolded >= 256
     }
 
     /// Keeps what these rows say, and tells for each whether it can be taken out of the kernel's table.
     pub(crate) fn fold(&mut self, rows: &[Row]) -> Vec<bool> {
-        self.news = 0;
+        self.unfolded = 0;
         let is_done = |row: &Row| {
             let site = self.site(row.number);
             (row.is_done(site) && site != SiteId::UNKNOWN).then(|| row.memory(site))
@@ -252,4 +306,93 @@ fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
             Some(Step { distance, address: *address })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
+    const SP: u64 = 0x7000;
+
+    /// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
+    fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
+        let mut copy = vec![0; bytes];
+        copy[16..24].copy_from_slice(&outer.to_le_bytes());
+        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, bytes: copy };
+        let slots = vec![None, Some(SP + 16)];
+        (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
+    }
+
+    fn learn(sites: &mut Sites, number: u32, outer: u64) {
+        let (raw, stack) = sent(number, outer, 64);
+        sites.learn(PROCESS, &raw, &stack);
+    }
+
+    fn row(number: u32, allocations: u64, live: u64) -> Row {
+        let counts = gp_site {
+            live_bytes: 100 * live,
+            live_allocations: live,
+            allocations,
+            allocated_bytes: 100 * allocations,
+        };
+        Row { process: PROCESS, number, gpu: Some(0), is_over: false, counts }
+    }
+
+    #[test]
+    fn numbers_of_the_same_way_are_one_site_and_their_rows_one_sum() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
+            learn(&mut sites, number, outer);
+        }
+        assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
+        let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
+        let told: Vec<_> = sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
+        assert_eq!(told, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "what is not known is a site of its own");
+    }
+
+    #[test]
+    fn rows_to_which_nothing_can_happen_any_more_are_kept_here_and_add_up_as_before() {
+        let mut sites = Sites::new(1000);
+        (1..=3).for_each(|number| learn(&mut sites, number, 50));
+        let over = Row { is_over: true, ..row(1, 4, 2) };
+        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), over, row(9, 1, 0)];
+        let before = sites.sum(&rows);
+        assert_eq!(sites.fold(&rows), [false, true, false, true, false]);
+        assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
+        assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
+        sites.forget(&HashSet::from([PROCESS]));
+        assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+    }
+
+    #[test]
+    fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60)] {
+            let (raw, stack) = sent(number, outer, number::STACK_PART_BYTES);
+            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
+        }
+        learn(&mut sites, 3, 50);
+        assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
+        assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
+        sites.recognise_parts();
+        assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
+        assert_eq!((sites.lost(), sites.take_news()), (1, 3));
+    }
+
+    #[test]
+    fn a_copy_that_was_too_short_is_asked_for_again_and_not_taken_for_the_whole_way() {
+        let mut sites = Sites::new(1000);
+        let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw));
+        let changes = sites.take_changes();
+        assert!(matches!(changes[..], [Change::Way(_, wanted)] if wanted.node == number::STACKS_LONG));
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::NotYet, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw), "what was not read yet is not known");
+        sites.learn(PROCESS, &raw, &stack);
+        assert!(sites.recognise(PROCESS, &raw));
+    }
 }

@@ -98,6 +98,7 @@ pub(crate) mod number {
     pub(crate) const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
     pub(crate) const SITE_STEPS: usize = 256;
     pub(crate) const SHORT_STACK_BYTES: usize = 2 * 4096;
+    pub(crate) const STACK_PART_BYTES: usize = 1024;
     /// What is counted outside of contexts, in the number of one: the GPU is below.
     pub(crate) const OF_DEVICE: u64 = 1 << 63;
     pub(crate) const STACKS_LONG: u32 = 1;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
@@ -129,12 +129,15 @@ impl Daemon {
             others.push(self.signals.fd());
             let snapshot_due = self.refresh.saturating_sub(published.elapsed());
             let due = self.observer.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            // until ways that are not known have been learnt, every allocation by them sends its stack
+            let urgent = Urgent::begin();
             self.observer.probes.capture.wait(&others, due);
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
             let batch = self.observer.probes.take()?;
+            drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
             if published.elapsed() >= self.refresh {
@@ -145,7 +148,7 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
-            std::thread::sleep(REST);
+            self.observer.probes.capture.rest(REST);
         }
     }
 
