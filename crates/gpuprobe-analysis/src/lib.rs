@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod copies;
+pub mod cost;
 pub mod ended;
 pub mod errors;
 pub mod functions;
@@ -19,6 +20,7 @@ pub mod snapshot;
 pub mod summary;
 
 pub use copies::CopySummary;
+pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;

@@ -22,6 +22,8 @@
 #define GP_BUCKETS 32
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
+/* functions whose rows a thread remembers; a power of two */
+#define GP_COUNTED 16
 /* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
 #define GP_TEXT_SHORT 256
 #define GP_TEXT_MIDDLE 1024
@@ -100,6 +102,8 @@ enum gp_memory_op {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* tells which GPU one of the process's is: 16 bytes of a UUID, or a place on the bus as text */
+	GP_DEVICE_TOLD,
 };
 
 enum gp_size_rule {
@@ -164,7 +168,7 @@ struct gp_function {
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
-	/* the GPU that a context is made on */
+	/* the GPU that a context is made on, or that is asked for */
 	struct gp_place device;
 	struct gp_out out[GP_OUTS];
 };
@@ -335,9 +339,8 @@ struct gp_kernel_key {
 	__u32 library;
 };
 
+/* What a process did to memory. What it holds is the sum over its contexts. */
 struct gp_memory {
-	__u64 live_bytes[GP_SPACES];
-	__u64 live_allocations[GP_SPACES];
 	__u64 allocated_bytes;
 	__u64 freed_bytes;
 	__u64 allocations;
@@ -352,9 +355,12 @@ struct gp_memory {
 	/* of all spaces together, and the most that it ever was */
 	__u64 held_bytes;
 	__u64 peak_bytes;
+	/* in the table of allocations, with those that are kept to be used again */
+	__u64 entries;
 };
 
-/* A context by its number, or by its address, or a GPU by its own. */
+/* A context by its number, or by its address, or a GPU by its own; an answer about a GPU also by the function
+ * that gave it, in the high half. */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;
@@ -370,10 +376,14 @@ enum gp_context_flags {
 	GP_ENDING = 2,
 	/* a call may end it, if no other one takes a reference before */
 	GP_MAY_END = 4,
+	/* its address is another one's now */
+	GP_SUCCEEDED = 8,
 };
 
 /* What is held in one context, or on a GPU outside of any. */
 struct gp_context {
+	/* 0 where the row is nobody's */
+	__u64 number;
 	__u64 references;
 	/* 1 more than the GPU's number; 0 where it is not known */
 	__u32 device;
@@ -408,6 +418,9 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
+/* in gp_live.since_ns: freed, and kept for the next allocation at this address */
+#define GP_SPARE (1ULL << 63)
+
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
@@ -423,8 +436,8 @@ struct gp_count_key {
 	__u32 function;
 };
 
+/* Each call is in one bucket: how many there were is the sum. */
 struct gp_count {
-	__u64 calls;
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;
@@ -486,6 +499,8 @@ struct gp_config {
 	/* where allocations come from */
 	__u8 sites;
 	__u8 reserved[2];
+	/* entries in the table of allocations up to which a process keeps those that it freed */
+	__u32 most_kept;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */

@@ -17,6 +17,14 @@ __u64 gp_next_id = 1;
 /* Numbers of ways that are not known yet: each is a site until user space says which one it is. */
 __u32 gp_next_site = 1;
 
+/* Contexts ever seen. */
+__u64 gp_next_context = 1;
+
+/* Rows ever used of `memory_rows`, `context_rows` and `count_rows`. */
+__u32 gp_memory_rows_used = 0;
+__u32 gp_context_rows_used = 0;
+__u32 gp_count_rows_used = 0;
+
 /* Questions to user space. */
 __u32 gp_next_ticket = 1;
 
@@ -27,6 +35,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gp_function);
 } functions SEC(".maps");
+
+/* The row that counts a function of the thread's process. */
+struct gp_counted {
+	__u32 function;
+	__u32 row;
+};
 
 /* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
 struct gp_thread {
@@ -39,7 +53,13 @@ struct gp_thread {
 	/* contexts made current, one over the other */
 	__u64 contexts[GP_CONTEXTS];
 	__u32 contexts_depth;
-	__u32 reserved;
+	/* of its process; 0 where it has none */
+	__u32 memory_row;
+	/* the number of the context that it allocated in last, and the address that this had */
+	__u64 context;
+	__u64 context_address;
+	/* rows of functions called last, each at a place that follows from its number */
+	struct gp_counted counted[GP_COUNTED];
 	struct gp_call open[GP_DEPTH];
 };
 
@@ -77,13 +97,32 @@ struct {
 	__type(value, __u64);
 } held SEC(".maps");
 
-/* Processes that made a call, with what they hold. User space removes them some time after they ended. */
+/* Processes that made a call, with the number of their row. User space removes them some time after they
+ * ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192); /* set at load */
 	__type(key, struct gp_process_key);
-	__type(value, struct gp_memory);
+	__type(value, __u32);
 } processes SEC(".maps");
+
+/*
+ * What they did to memory. An array, because every allocation and every free needs its row: threads know the
+ * number, and a lookup is an addition. The first row is nobody's.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 8193); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_memory);
+} memory_rows SEC(".maps");
+
+/* Rows of it that were given back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 8192); /* set at load */
+	__type(value, __u32);
+} unused_memory SEC(".maps");
 
 /* Handles of kernels that have been told of. */
 struct {
@@ -112,16 +151,31 @@ struct {
 } live SEC(".maps");
 
 /*
- * What is held in each context, by a number of our own: its address may be given to another one before the
- * call that ends it has returned.
+ * The contexts of each process, by numbers of our own: an address may be given to another one before the call
+ * that ends it has returned. The number ends in that of its row.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct gp_context_key);
-	__type(value, struct gp_context);
+	__type(value, __u32);
 } contexts SEC(".maps");
+
+/* What is held in them. An array as `memory_rows` is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16385); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_context);
+} context_rows SEC(".maps");
+
+/* Rows of it that were given back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 16384); /* set at load */
+	__type(value, __u32);
+} unused_contexts SEC(".maps");
 
 /* The number of the context that an address is. It stays when the context has ended, until there is another.
  */
@@ -141,6 +195,15 @@ struct {
 	__type(key, struct gp_context_key);
 	__type(value, __u64);
 } primaries SEC(".maps");
+
+/* What the driver told each process of its GPUs: the first bytes of its answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u8[16]);
+} identities SEC(".maps");
 
 /* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
 struct {
@@ -196,13 +259,28 @@ struct {
 	__type(value, struct gp_site_node);
 } site_nodes SEC(".maps");
 
-/* Counts per process and function, a copy per CPU so that threads do not share lines. */
+/* Which row counts a function of a process. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 10240); /* set at load */
 	__type(key, struct gp_count_key);
-	__type(value, struct gp_count);
+	__type(value, __u32);
 } counts SEC(".maps");
+
+/* The counts, a copy per CPU so that threads do not share lines. An array as `memory_rows` is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 10241); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_count);
+} count_rows SEC(".maps");
+
+/* Rows of it that were given back, and are empty. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 10240); /* set at load */
+	__type(value, __u32);
+} unused_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

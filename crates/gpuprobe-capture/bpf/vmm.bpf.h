@@ -30,11 +30,12 @@ GP_OWN_FRAME __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u6
 {
 	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
 	struct gp_memory *memory = memory_of(who);
-	struct gp_context *row = context_of(who, known_context(who, GP_OF_DEVICE(device)));
+	struct gp_context *row = context_of(known_context(who, GP_OF_DEVICE(device)));
 
-	if (!memory)
+	/* where there was no room for its row, which is counted, what was not added is not subtracted */
+	if (!memory || !row || (sign < 0 && !row->live_allocations[GP_SPACE_VMM]))
 		return GP_NO_SITE_ROW;
-	if (row && device != GP_NO_DEVICE)
+	if (device != GP_NO_DEVICE)
 		row->device = device + 1;
 	hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
 	if (sign > 0) {

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
+use crate::attach::programs;
 use crate::clock::boottime_ns;
 use crate::error::CaptureError;
 use crate::machine::Verdict;
@@ -35,6 +36,8 @@ pub struct CaptureConfig {
     pub sites: bool,
     /// Learn what kernels are called.
     pub names: bool,
+    /// Probes that do nothing, to measure what the kernel itself takes for them.
+    pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -71,6 +74,7 @@ impl Default for CaptureConfig {
             stacks: false,
             sites: false,
             names: false,
+            bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
@@ -110,6 +114,10 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
+/// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
+/// costs a third of one that gives it back, and the next allocation there too.
+const KEPT_PART: u32 = 256;
+
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
 
@@ -136,18 +144,23 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "addresses" | "primaries" => {
+            "contexts" | "addresses" | "primaries" | "identities" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
             "sites" => map.set_max_entries(config.site_entries)?,
             "site_nodes" => map.set_max_entries(config.site_nodes())?,
-            "counts" => map.set_max_entries(config.count_entries)?,
-            "processes" => map.set_max_entries(config.process_entries)?,
+            "counts" | "unused_counts" => map.set_max_entries(config.count_entries)?,
+            "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
+            // the first row is nobody's
+            "count_rows" => map.set_max_entries(config.count_entries + 1)?,
+            "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
+            "context_rows" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS + 1)?,
             name if name.ends_with(".rodata.config") => {
                 let value = gp_config {
                     only_targets: config.only_targets.into(),
                     hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
+                    most_kept: config.live_entries / KEPT_PART,
                     follow_forks: config.follow_forks.into(),
                     errors_only: config.errors_only.into(),
                     outermost_only: config.outermost_only.into(),
@@ -165,16 +178,12 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             _ => {}
         }
     }
-    let wanted: &[&str] = match tier {
-        Tier::Session if config.entry_only => &["call_multi_entry"],
-        Tier::Session => &["call_session"],
-        Tier::Multi => &["call_multi_entry", "call_multi_return"],
-        Tier::Perf => &["call_perf_entry", "call_perf_return"],
-    };
+    let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
-        let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
+        let is_probe = name.starts_with("call_") || name.starts_with("bare_");
+        let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);

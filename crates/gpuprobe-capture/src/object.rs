@@ -24,6 +24,7 @@ use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
+use crate::numbered::Numbered;
 use crate::paths::Change;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
@@ -63,6 +64,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    bare: bool,
 }
 
 impl std::fmt::Debug for Capture {
@@ -119,6 +121,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            bare: config.bare,
             ended: Vec::new(),
             clock,
             tier,
@@ -171,7 +174,12 @@ impl Capture {
         if !self.attached.contains_key(&key) {
             // numbers may come round after 65,536 files; names of kernels would then be learned anew
             self.libraries = self.libraries.wrapping_add(1);
-            let how = Attach { tier: self.tier, entry_only: self.entry_only, library: self.libraries };
+            let how = Attach {
+                tier: self.tier,
+                entry_only: self.entry_only,
+                bare: self.bare,
+                library: self.libraries,
+            };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
             let attached = attach::attach(&self.object, &mut self.keeper, target, how, collect)?;
@@ -333,28 +341,33 @@ impl Capture {
 
     /// What every process did with every counted function.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
-        counters::counts(&self.map("counts")?)
+        counters::counts(&self.counted()?)
     }
 
     /// What every process did to GPU memory.
     pub fn memory(&self) -> Result<Vec<gpuprobe_event::counters::ProcessMemory>, CaptureError> {
-        counters::memory(&self.map("processes")?)
+        counters::memory(&self.processes()?, &self.context_rows()?)
     }
 
     /// What every process holds in every context.
     pub fn contexts(&self) -> Result<Vec<gpuprobe_event::counters::ContextMemory>, CaptureError> {
-        counters::contexts(&self.map("contexts")?)
+        counters::contexts(&self.context_rows()?)
+    }
+
+    /// What the driver told every process of its GPUs.
+    pub fn identities(&self) -> Result<Vec<gpuprobe_event::counters::ToldGpu>, CaptureError> {
+        counters::identities(&self.map("identities")?)
     }
 
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
         let site = |number| self.decoder.sites.site(number);
-        counters::allocations(&self.map("live")?, &self.map("contexts")?, &self.map("physical")?, site)
+        counters::allocations(&self.map("live")?, &self.context_rows()?, &self.map("physical")?, site)
     }
 
     /// What every process holds from every site.
     pub fn sites(&self) -> Result<Vec<gpuprobe_event::counters::SiteMemory>, CaptureError> {
-        let (rows, _) = counters::site_rows(&self.map("sites")?, &self.map("contexts")?)?;
+        let (rows, _) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
         Ok(self.decoder.sites.sum(&rows))
     }
 
@@ -381,7 +394,7 @@ impl Capture {
             }
         }
         if self.decoder.sites.should_fold() {
-            let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.map("contexts")?)?;
+            let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
             let done = self.decoder.sites.fold(&rows);
             let keys = keys.chunks_exact(size_of::<gp_site_key>()).zip(done).filter(|(_, done)| *done);
             let keys: Vec<u8> = keys.flat_map(|(key, _)| key).copied().collect();
@@ -396,10 +409,10 @@ impl Capture {
         sites.retain(|row| ended.contains(&row.process));
         counters::remove_of::<gp_site_key>(&self.map("sites")?, ended)?;
         self.decoder.sites.forget(ended);
-        for name in ["contexts", "addresses", "primaries"] {
+        for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let rows = counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)?;
+        let rows = counters::take_rows(&self.counted()?, &self.processes()?, &self.context_rows()?, ended)?;
         Ok(Rows { sites, ..rows })
     }
 
@@ -410,6 +423,27 @@ impl Capture {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
         }
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
+    }
+
+    fn counted(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("counts", "count_rows", "unused_counts")
+    }
+
+    fn processes(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("processes", "memory_rows", "unused_memory")
+    }
+
+    fn context_rows(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("contexts", "context_rows", "unused_contexts")
+    }
+
+    fn numbered(
+        &self,
+        names: &'static str,
+        rows: &'static str,
+        unused: &'static str,
+    ) -> Result<Numbered<'_>, CaptureError> {
+        Ok(Numbered { names: self.map(names)?, rows: self.map(rows)?, unused: self.map(unused)? })
     }
 
     fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

@@ -109,12 +109,12 @@ fn action(f: &Function, row: &mut gp_function) {
             row.action = number::ACTION_MOVE;
             size(f, row);
         }
-        Class::Vmm | Class::Context => operation(f, row),
+        Class::Vmm | Class::Context | Class::Device => operation(f, row),
         _ => {}
     }
 }
 
-/// What is done to physical memory or to a context.
+/// What is done to physical memory or to a context, or told of a GPU.
 fn operation(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.op = operation_of(f);
@@ -128,7 +128,7 @@ fn operation(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// The number of what a function does to physical memory or to a context; 0 for nothing.
+/// The number of what a function does to physical memory or to a context, or tells of a GPU; 0 for nothing.
 pub(crate) fn operation_of(f: &Function) -> u8 {
     match (f.class, f.roles.op.unwrap_or_default()) {
         (Class::Vmm, "create") => number::OP_VMM_CREATE,
@@ -145,6 +145,7 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "retain") => number::OP_PRIMARY_RETAIN,
         (Class::Context, "release") => number::OP_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::OP_PRIMARY_RESET,
+        (Class::Device, "uuid" | "pci") => number::OP_DEVICE_TOLD,
         _ => 0,
     }
 }
@@ -152,6 +153,11 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
 /// Whether the calls of a function tell which context is current, or end one: what allocations are counted by.
 pub fn tells_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
+}
+
+/// Whether the calls of a function tell which GPU one of the process's is.
+pub fn tells_gpus(f: &Function) -> bool {
+    operation_of(f) == number::OP_DEVICE_TOLD
 }
 
 /// The size of an array, from its description.

@@ -73,6 +73,12 @@ wire!(
 // SAFETY: an integer, of which any bits are a value.
 unsafe impl Wire for u64 {}
 
+// SAFETY: bytes, each of which may have any value.
+unsafe impl Wire for [u8; 16] {}
+
+// SAFETY: as for u64.
+unsafe impl Wire for u32 {}
+
 /// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
 /// bytes over are ignored.
 pub(crate) fn from_bytes<T: Wire>(bytes: &[u8]) -> T {
@@ -94,6 +100,8 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
 /// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
 pub(crate) mod number {
     pub(crate) const NO_DEVICE: u8 = 255;
+    /// In `gp_live.since_ns`.
+    pub(crate) const SPARE: u64 = 1 << 63;
 
     pub(crate) const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
     pub(crate) const SITE_STEPS: usize = 256;
@@ -133,6 +141,7 @@ pub(crate) mod number {
     pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
     pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
     pub(crate) const OP_PRIMARY_RESET: u8 = 14;
+    pub(crate) const OP_DEVICE_TOLD: u8 = 15;
 
     pub(crate) const FUNCTION_COUNT: u16 = 1;
     pub(crate) const FUNCTION_STREAM: u16 = 2;
@@ -192,7 +201,7 @@ mod tests {
         assert_eq!(call.stack.len(), decode::MAX_STACK_WORDS);
         assert_eq!(call.pointee.len(), decode::MAX_POINTEE);
         assert_eq!(gp_count::default().latency.len(), counters::LATENCY_BUCKETS);
-        assert_eq!(gp_memory::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
+        assert_eq!(gp_context::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
     }
 
     /// `NAME = value` or `NAME,` lines of one enum of the header.
@@ -247,6 +256,7 @@ mod tests {
             OP_PRIMARY_RETAIN,
             OP_PRIMARY_RELEASE,
             OP_PRIMARY_RESET,
+            OP_DEVICE_TOLD,
         ];
         expect("gp_memory_op", &operations.map(u64::from));
         expect(

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classic;
+pub mod cost;
 mod curve;
 pub mod http;
 pub mod live;
@@ -15,6 +16,7 @@ pub mod timestamp;
 pub mod units;
 
 pub use classic::{Classic, Sections};
+pub use cost::cost;
 pub use curve::Strokes;
 pub use http::{HttpError, Latest, ServerHandle, serve};
 pub use live::{Live, LiveOptions, pending};

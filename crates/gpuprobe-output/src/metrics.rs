@@ -36,14 +36,16 @@ pub struct Metric {
     pub unit: Option<&'static str>,
     /// What it is, in a sentence.
     pub help: &'static str,
-    /// The names of its labels, in order. One without a value is left out.
+    /// The names of its labels, in order.
     pub labels: &'static [&'static str],
     collect: fn(&Snapshot, &mut Samples),
 }
 
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
-const KIND: &[&str] = &["pid", "process", "container", "gpu", "kind"];
+/// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
+/// says so.
+const KIND: &[&str] = &["pid", "process", "container", "gpu", "numbering", "kind"];
 /// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
 /// process, and `other`.
 const SITE: &[&str] = &["pid", "process", "container", "site"];
@@ -257,6 +259,13 @@ pub const METRICS: &[Metric] = &[
         NAME,
         "Frees by these processes of memory whose allocation was not seen.",
         collect::ended_unknown_frees,
+    ),
+    metric(
+        "gpuprobe_gpu",
+        Kind::Info,
+        &["gpu", "uuid", "pci"],
+        "A GPU of the host: its number, what it is called and its place on the bus.",
+        collect::gpus,
     ),
     metric(
         "gpuprobe_events_lost",

@@ -5,12 +5,12 @@ mod samples;
 use gpuprobe_analysis::{Snapshot, Summary};
 use gpuprobe_event::{Event, LossCause};
 use gpuprobe_output::{
-    Classic, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, encode, memory, memory_json,
+    Classic, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory, memory_json,
     pending, summary,
 };
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory::memory_report;
-use samples::{classic_sequence, events, snapshot};
+use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -57,6 +57,11 @@ fn the_summary_of_a_recording() {
 #[test]
 fn the_summary_of_nothing() {
     check("summary_empty.txt", &summary(&Summary::default().report()));
+}
+
+#[test]
+fn the_cost_of_every_mode() {
+    check("cost.txt", &cost(&cost_report()));
 }
 
 #[test]

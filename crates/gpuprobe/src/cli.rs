@@ -24,7 +24,8 @@ use crate::watch::RESCAN_SECONDS;
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
-  sudo gpuprobe doctor                       what this machine can do, and what it lacks"
+  sudo gpuprobe doctor                       what this machine can do, and what it lacks
+  sudo gpuprobe bench                        what a probe costs per call on this machine"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Run a built-in program under the probes; needs no GPU and no CUDA
     Demo(DemoArgs),
+    /// Measure what probes cost per call on this machine; needs no GPU and no CUDA
+    Bench(BenchArgs),
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
     #[command(name = "__guard", hide = true)]
@@ -194,15 +197,15 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// Most processes counted at once; each takes 240 bytes of kernel memory, 2 MB by default
+    /// Most processes counted at once; each takes 900 bytes of kernel memory, 7 MB by default
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,
     /// Most live allocations of all processes; each takes 16 bytes of kernel memory and 104 more while it is live: 17
-    /// to 126 MB by default
+    /// to 126 MB by default. A process keeps up to a 256th of them for addresses that it has freed
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = up_to(MOST_ALLOCATIONS))]
     pub(crate) max_allocations: u32,
-    /// Most pairs of a process and a function counted at once; each takes 290 bytes of kernel memory per CPU, 3 MB per
-    /// CPU by default
+    /// Most pairs of a process and a function counted at once; each takes 100 bytes of kernel memory and 290 per CPU, 1 MB
+    /// and 3 MB per CPU by default
     #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
     /// Most ended processes with metrics of their own, for five minutes after their end; what others did is summed up
@@ -216,6 +219,9 @@ pub(crate) struct DaemonArgs {
     /// Seconds between two readings of the counters; metrics are as old as this at most
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) refresh: Duration,
+    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    pub(crate) driver_folder: PathBuf,
     /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
     /// of its age
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
@@ -249,6 +255,8 @@ fn positive(number: &str, factor: f64) -> Result<Duration, String> {
 }
 
 const MOST_ROWS: i64 = 1 << 20;
+/// Some twenty minutes.
+const MOST_ROUNDS: i64 = 100_000;
 const MOST_ALLOCATIONS: i64 = 1 << 26;
 
 /// A number of rows.
@@ -291,6 +299,19 @@ pub(crate) struct DemoArgs {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
+    #[arg(long, value_name = "TIER")]
+    pub(crate) attach: Option<Tier>,
+    /// How often each mode has its turn, a thousand calls at a time
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = up_to(MOST_ROUNDS))]
+    pub(crate) rounds: u32,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,9 +1,11 @@
 //! gpuprobe: what any process does to the NVIDIA GPUs of this host, live.
 #![forbid(unsafe_code)]
 
+mod builtin;
 mod cli;
 mod cmd;
 mod followed;
+mod gpus;
 mod guard;
 mod launch;
 mod notes;
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),
         Some(Command::Demo(args)) => cmd::demo::run(&args),
+        Some(Command::Bench(args)) => cmd::bench::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::Guard(args)) => cmd::guard::run(&args),
         None if std::env::args_os().len() <= 1 => {

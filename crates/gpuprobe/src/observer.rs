@@ -9,6 +9,7 @@ use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Losses, SiteId};
 
+use crate::gpus::Gpus;
 use crate::probes::Probes;
 use crate::processes::Processes;
 
@@ -24,11 +25,18 @@ pub(crate) struct Observer {
     holdings: Option<Holdings>,
     /// Sites that shall have names, the most urgent last.
     nameless: Vec<SiteId>,
+    /// Which GPUs are meant, where that is wanted.
+    gpus: Option<Gpus>,
 }
 
 impl Observer {
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
-        Self { probes, processes, holdings, nameless: Vec::new() }
+        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None }
+    }
+
+    /// Finds out which of the host's GPUs those of processes are.
+    pub(crate) fn with_gpus(self, gpus: Gpus) -> Self {
+        Self { gpus: Some(gpus), ..self }
     }
 
     fn now_ns(&self) -> u64 {
@@ -44,6 +52,10 @@ impl Observer {
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
+        let is_news = !(batch.first_calls.is_empty() && batch.processes.is_empty());
+        if let Some(gpus) = self.gpus.as_mut().filter(|_| is_news) {
+            gpus.meet(&self.processes);
+        }
         // with its rows goes what it held at its end
         let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
         if keeps_ended && self.processes.takes_now() {
@@ -114,10 +126,15 @@ impl Observer {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns);
         let capture = &self.probes.capture;
+        let contexts = capture.contexts()?;
+        if let Some(gpus) = &mut self.gpus {
+            gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
+        }
         Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
             memory: &capture.memory()?,
-            contexts: &capture.contexts()?,
+            contexts: &contexts,
+            gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),
             allocations,
             places: &places,
             processes: self.processes.infos(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
 /// has a few of them in each pass.
@@ -45,6 +45,13 @@ impl Processes {
     /// What is known of those that have rows in the kernel.
     pub(crate) fn infos(&self) -> &HashMap<ProcessKey, ProcessInfo> {
         &self.infos
+    }
+
+    /// Which of the host's GPUs those of a process are.
+    pub(crate) fn set_gpus(&mut self, key: ProcessKey, gpus: GpuNumbers) {
+        if let Some(info) = self.infos.get_mut(&key) {
+            info.gpus = gpus;
+        }
     }
 
     /// Those that ended and have none any more.
@@ -153,10 +160,8 @@ impl Processes {
                 process.calls.push(row);
             }
         }
+        self.holding.extend(rows.holding);
         for row in rows.memory {
-            if row.held.iter().any(|held| held.live_allocations > 0) {
-                self.holding.insert(row.process);
-            }
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
@@ -178,6 +183,7 @@ fn info(process: &ProcessEvent) -> ProcessInfo {
         ns_pid: process.ns_pid,
         container: process.container.as_deref().map(str::to_owned),
         exited_at_ns: None,
+        gpus: GpuNumbers::default(),
     }
 }
 
@@ -234,6 +240,7 @@ mod tests {
             calls: keys.iter().map(call).collect(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
+            holding: keys.iter().filter(|_| live > 0).copied().collect(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
 use gpuprobe_analysis::{PastProcesses, PlaceMemory, ProcessSnapshot, Snapshot, Total};
+use gpuprobe_event::Gpu;
 
 use super::{Distribution, Samples};
 use crate::units::fitted;
@@ -27,8 +28,9 @@ fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHel
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         let [pid, name, container] = who(process);
         for held in &process.memory.held {
-            let gpu = held.gpu.map(|gpu| gpu.to_string()).unwrap_or_default();
-            samples.number(&[&pid, &name, &container, &gpu, held.kind.as_str()], value(held));
+            let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
+            let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
+            samples.number(&[&pid, &name, &container, &gpu, numbering, held.kind.as_str()], value(held));
         }
     }
 }
@@ -177,6 +179,13 @@ pub(super) fn ended_replaced(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn ended_unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
     each_past(snapshot, samples, |past| past.memory.unknown_frees);
+}
+
+pub(super) fn gpus(snapshot: &Snapshot, samples: &mut Samples) {
+    for gpu in &snapshot.gpus {
+        let uuid = gpu.uuid.map(|uuid| uuid.to_string()).unwrap_or_default();
+        samples.number(&[&gpu.index.to_string(), &uuid, &gpu.pci.to_string()], 1);
+    }
 }
 
 pub(super) fn lost(snapshot: &Snapshot, samples: &mut Samples) {

@@ -12,6 +12,7 @@ use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
+use crate::gpus::Gpus;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
 use crate::probes::Probes;
@@ -53,8 +54,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let signals = Signals::hold_back()?;
     let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
     let holdings = sections.memory.then(|| Holdings::new(Rules { warm_up_ns }, false));
+    let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
     let mut daemon = Daemon {
-        observer: Observer::new(probes, Processes::new(args.max_ended), holdings),
+        observer: Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
