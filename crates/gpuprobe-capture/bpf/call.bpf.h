@@ -9,7 +9,6 @@
 
 #include "context.bpf.h"
 #include "names.bpf.h"
-#include "stack.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
 {
@@ -74,16 +73,6 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 		    bpf_probe_read_user(&call->out[i], bytes, (void *)(address + function->out[i].offset)))
 			call->flags |= GP_UNREAD_OUT << i;
 	}
-}
-
-/*
- * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
- * copy that kernel 6.1's verifier does not connect with this one.
- */
-static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
-{
-	barrier_var(index);
-	return &thread->open[index & (GP_DEPTH - 1)];
 }
 
 /*
@@ -217,7 +206,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->duration_ns = 0;
 	call->since_ns = 0;
 	call->context = 0;
-	if (gp_config.stacks)
+	call->site = 0;
+	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))
 		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
 	call->space = function->space;
@@ -369,6 +359,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	/* 600 (not ready) is an answer, not a failure */
 	failed = function->flags & GP_STATUS && (__u32)call->result && (__u32)call->result != 600;
 	read_at_return(call, function);
+	if (gp_config.sites && !failed && has_site(call, function))
+		call->site = find_site(thread, call, ctx);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
 		if (function->action == GP_FREE)
 			end_free(thread, call, failed);

@@ -182,6 +182,20 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 	row->flags = flags & ~GP_ENDING;
 }
 
+/* Which GPU one of the process's is. Where there is no room its number stays the process's own. */
+GP_OWN_FRAME void tell_device(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	__u8 identity[16] = {};
+	__u64 address = 0;
+
+	if (key.id >= GP_NO_DEVICE || !argument(call, function->pointer, &address) ||
+	    bpf_probe_read_user(identity, sizeof(identity), (void *)address))
+		return;
+	key.id |= (__u64)call->function << 32;
+	bpf_map_update_elem(&identities, &key, identity, BPF_ANY);
+}
+
 /* What a successful call did to contexts and physical memory. */
 GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const struct gp_function *function)
 {
@@ -219,6 +233,8 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
+	case GP_DEVICE_TOLD:
+		return tell_device(call, function);
 	}
 }
 

@@ -33,6 +33,10 @@
 /* the stack is copied page by page, for as many as there are */
 #define GP_STACK_PAGES 8
 #define GP_STACK_PAGE 4096
+/* most ways to an allocation are not longer than this */
+#define GP_FEW_STACK_PAGES 2
+/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
+#define GP_STACK_PART 1024
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 
@@ -49,6 +53,7 @@ enum gp_loss {
 	GP_LOSS_UNREAD_ALLOCATION,
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
+	GP_LOSS_SITES_FULL,
 	GP_LOSS_CAUSES,
 };
 
@@ -97,6 +102,8 @@ enum gp_memory_op {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* tells which GPU one of the process's is: 16 bytes of a UUID, or a place on the bus as text */
+	GP_DEVICE_TOLD,
 };
 
 enum gp_size_rule {
@@ -136,6 +143,8 @@ enum gp_function_flags {
 	GP_HANDLE_IS_OUT = 128,
 	/* the name is where outs[0] points */
 	GP_NAME_IS_OUT = 256,
+	/* where it returns to is kept: allocations may be made inside */
+	GP_KEEPS_RETURN = 512,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -159,7 +168,7 @@ struct gp_function {
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
-	/* the GPU that a context is made on */
+	/* the GPU that a context is made on, or that is asked for */
 	struct gp_place device;
 	struct gp_out out[GP_OUTS];
 };
@@ -170,6 +179,8 @@ enum gp_record_kind {
 	GP_RECORD_HOLD,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
+	/* a stack whose way to an allocation is not known */
+	GP_RECORD_SITE,
 };
 
 enum gp_call_flags {
@@ -224,6 +235,9 @@ struct gp_call {
 	__u64 since_ns;
 	/* where it returns to */
 	__u64 return_address;
+	/* of what is allocated or freed */
+	__u32 site;
+	__u32 reserved;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
@@ -276,6 +290,8 @@ struct gp_stack_record {
 	__u16 kind;
 	__u16 patches;
 	__u32 tgid;
+	__u64 instance;
+	/* of the call, or of the site */
 	__u64 id;
 	__u64 instruction_pointer;
 	__u64 stack_pointer;
@@ -343,7 +359,8 @@ struct gp_memory {
 	__u64 entries;
 };
 
-/* A context by its number, or by its address, or a GPU by its own. */
+/* A context by its number, or by its address, or a GPU by its own; an answer about a GPU also by the function
+ * that gave it, in the high half. */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;
@@ -385,6 +402,8 @@ struct gp_physical {
 	__u64 instance;
 	__u32 tgid;
 	__u32 device;
+	__u32 site;
+	__u32 reserved;
 };
 
 struct gp_mapped {
@@ -408,7 +427,7 @@ struct gp_live {
 	/* the number of the context that it is counted in */
 	__u64 context;
 	__u32 space;
-	__u32 reserved;
+	__u32 site;
 };
 
 struct gp_count_key {
@@ -477,7 +496,9 @@ struct gp_config {
 	__u8 stacks;
 	/* handles of kernels that were never seen are told of */
 	__u8 names;
-	__u8 reserved[3];
+	/* where allocations come from */
+	__u8 sites;
+	__u8 reserved[2];
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
 	/* data waiting in the ring that is worth waking the reader for */

@@ -6,12 +6,16 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include "gpuprobe.h"
+#include "site.h"
 
 /* a section of its own, so that user space fills in this and nothing else */
 volatile const struct gp_config gp_config SEC(".rodata.config") = {};
 
 /* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
 __u64 gp_next_id = 1;
+
+/* Numbers of ways that are not known yet: each is a site until user space says which one it is. */
+__u32 gp_next_site = 1;
 
 /* Contexts ever seen. */
 __u64 gp_next_context = 1;
@@ -192,6 +196,15 @@ struct {
 	__type(value, __u64);
 } primaries SEC(".maps");
 
+/* What the driver told each process of its GPUs: the first bytes of its answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u8[16]);
+} identities SEC(".maps");
+
 /* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -218,6 +231,33 @@ struct {
 	__type(key, struct gp_live_key);
 	__type(value, struct gp_mapped);
 } mapped SEC(".maps");
+
+/* What is held from each site. User space sums up those that it found to be the same, and takes out what is
+ * over. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_site_key);
+	__type(value, struct gp_site);
+} sites SEC(".maps");
+
+/* Ways to allocations by the address that the call returns to, which tells most of them apart. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_way_key);
+	__type(value, struct gp_way);
+} ways SEC(".maps");
+
+/* And how they go on. The first row is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 131072); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_site_node);
+} site_nodes SEC(".maps");
 
 /* Which row counts a function of a process. */
 struct {

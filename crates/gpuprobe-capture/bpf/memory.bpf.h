@@ -6,7 +6,7 @@
 #ifndef GP_MEMORY_BPF_H
 #define GP_MEMORY_BPF_H
 
-#include "holding.bpf.h"
+#include "sites.bpf.h"
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 {
@@ -141,6 +141,7 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	call->bytes = old->bytes;
 	call->space = old->space;
 	call->context = old->context;
+	call->site = old->site;
 	row = context_of(call->context);
 	/*
 	 * What went with its context is not freed by anybody. It stays in the table until its address is
@@ -156,14 +157,18 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	call->flags |= GP_KNOWN_FREE;
 	call->device = device_of(row);
 	hold_bytes(memory, row, call->space, call->bytes, -1);
+	hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes, GP_SITE_FREED);
 }
 
 /* A free that failed has freed nothing. */
 static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live back = {
-	    .bytes = call->bytes, .since_ns = call->since_ns, .context = call->context, .space = call->space};
+	struct gp_live back = {.bytes = call->bytes,
+			       .since_ns = call->since_ns,
+			       .context = call->context,
+			       .space = call->space,
+			       .site = call->site};
 	struct gp_context *row = context_of(call->context);
 	struct gp_live *spare = bpf_map_lookup_elem(&live, &key);
 
@@ -176,6 +181,8 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 		if (!spare)
 			__sync_fetch_and_add(&memory->entries, 1);
 		hold_bytes(memory, row, call->space, call->bytes, 1);
+		hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes,
+			  GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	}
@@ -214,6 +221,8 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 	/* what goes with a context is counted when that has ended */
 	if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
 		hold_bytes(memory, before, old->space, old->bytes, -1);
+		hold_site(call->instance, old->context, who_at(call->tgid, old->site), old->bytes,
+			  GP_SITE_FREED);
 		__sync_fetch_and_add(&memory->replaced, 1);
 		call->flags |= GP_REPLACED;
 		call->since_ns = old->bytes;
@@ -237,11 +246,18 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		/* a free that fails must not put back what is about to be written over */
 		if (!(__sync_lock_test_and_set(&old->since_ns, ~0ULL) & GP_SPARE))
 			replace(call, memory, old);
+	}
+	value.site =
+	    hold_site(call->instance, context, who_at(call->tgid, call->site), call->bytes, GP_SITE_NEW);
+	if (old) {
 		old->bytes = value.bytes;
 		old->context = value.context;
 		old->space = value.space;
+		old->site = value.site;
 		*(volatile __u64 *)&old->since_ns = value.since_ns;
 	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
+		hold_site(call->instance, context, who_at(call->tgid, value.site), call->bytes,
+			  GP_SITE_FREED);
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	} else {

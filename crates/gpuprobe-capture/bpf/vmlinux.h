@@ -48,6 +48,7 @@ enum {
 	BPF_RB_NO_WAKEUP = 1,
 	BPF_RB_FORCE_WAKEUP = 2,
 	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1,
 };
 
 /* Registers as the kernel saves them; this is ABI, so it is no CO-RE type. */
@@ -72,6 +73,9 @@ struct user_pt_regs {
 #else
 #error "this architecture has no registers here yet"
 #endif
+
+/* the name by which a function that is checked alone is known to take the context of a program */
+typedef struct pt_regs bpf_user_pt_regs_t;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

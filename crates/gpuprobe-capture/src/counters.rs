@@ -3,17 +3,21 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
+    ToldGpu,
 };
-use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
+use gpuprobe_event::{
+    FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
+};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
 use crate::error::CaptureError;
 use crate::numbered::Numbered;
+use crate::sites::Row;
 use crate::wire::{
-    Wire, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key, gp_memory,
-    gp_physical, gp_process_key, number,
+    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
+    gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -23,6 +27,8 @@ pub struct Rows {
     pub calls: Vec<CallCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
+    /// Memory, a row per process, site and GPU.
+    pub sites: Vec<SiteMemory>,
     /// Those that left something in the tables of allocations.
     pub holding: HashSet<ProcessKey>,
 }
@@ -140,19 +146,35 @@ fn context_memory((key, value): (gp_context_key, gp_context)) -> ContextMemory {
     }
 }
 
+/// What the driver told of GPUs; an answer that is neither a UUID nor a place on the bus tells nothing.
+pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
+    Ok(batch::entries(map)?.into_iter().filter_map(told_gpu).collect())
+}
+
+fn told_gpu((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
+    // the function in the high half, the GPU in the low one
+    let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
+    let identity = match function.roles.op {
+        Some("uuid") => Identity::Uuid(Uuid(answer)),
+        _ => {
+            let text = answer.split(|b| *b == 0).next().and_then(|text| str::from_utf8(text).ok())?;
+            Identity::Pci(PciAddress::parse(text)?)
+        }
+    };
+    let gpu = gpu(key.id as u32)?;
+    Some(ToldGpu { process: process_of(key.tgid, key.instance), gpu, identity })
+}
+
 /// Every live allocation, without those whose context has ended.
 pub(crate) fn allocations(
     live: &Map<'_>,
     contexts: &Numbered<'_>,
     physical: &Map<'_>,
+    site: impl Fn(u32) -> SiteId,
 ) -> Result<Vec<Allocation>, CaptureError> {
     // before the contexts, so that none of these is of one that came after they were read
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
-    let numbers: HashMap<u64, u32> = contexts
-        .entries::<gp_context_key, gp_context>()?
-        .into_iter()
-        .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
-        .collect();
+    let numbers = gpus_of(contexts)?;
     let mut all = Vec::with_capacity(entries.len());
     for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & number::SPARE == 0) {
         // taken out when its address is given out again, or with its process: to do it here might hit another one
@@ -164,7 +186,7 @@ pub(crate) fn allocations(
             space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
             gpu: gpu(*device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
@@ -175,10 +197,41 @@ pub(crate) fn allocations(
             space: Space::Vmm,
             gpu: gpu(value.device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     Ok(all)
+}
+
+/// What is held from each site, with the keys of these rows one after the other.
+pub(crate) fn site_rows(
+    sites: &Map<'_>,
+    contexts: &Numbered<'_>,
+) -> Result<(Vec<Row>, Vec<u8>), CaptureError> {
+    // before the contexts, as above
+    let entries = batch::entries::<gp_site_key, gp_site>(sites)?;
+    let numbers = gpus_of(contexts)?;
+    let mut keys = Vec::with_capacity(entries.len() * size_of::<gp_site_key>());
+    let mut rows = Vec::with_capacity(entries.len());
+    for (key, counts) in entries {
+        keys.extend_from_slice(as_bytes(&key));
+        let is_of_device = key.context & number::OF_DEVICE != 0;
+        let device = if is_of_device { Some(key.context as u32) } else { numbers.get(&key.context).copied() };
+        rows.push(Row {
+            process: process_of(key.tgid, key.instance),
+            number: key.site,
+            gpu: device.and_then(gpu),
+            is_over: device.is_none(),
+            counts,
+        });
+    }
+    Ok((rows, keys))
+}
+
+/// The GPUs of contexts, by their numbers.
+fn gpus_of(contexts: &Numbered<'_>) -> Result<HashMap<u64, u32>, CaptureError> {
+    let rows = contexts.entries::<gp_context_key, gp_context>()?;
+    Ok(rows.into_iter().map(|(key, row)| (key.id, row.device.wrapping_sub(1))).collect())
 }
 
 /// Takes the rows of processes that ended out of the tables, in one pass over each.
@@ -246,6 +299,12 @@ impl OfProcess for gp_live_key {
     }
 }
 
+impl OfProcess for gp_site_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
 impl OfProcess for gp_count_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
@@ -261,5 +320,32 @@ impl OfProcess for gp_process_key {
 impl OfProcess for gp_context_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+
+    fn told(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
+        let function = catalogue().lookup(Api::Driver, None, function).unwrap().id;
+        let key = gp_context_key { id: u64::from(function.0) << 32 | gpu, ..gp_context_key::default() };
+        told_gpu((key, bytes)).map(|told| (told.gpu, told.identity))
+    }
+
+    #[test]
+    fn an_answer_is_a_uuid_or_a_place_by_the_function_that_gave_it() {
+        let place = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
+        for name in ["cuDeviceGetUuid", "cuDeviceGetUuid_v2"] {
+            assert_eq!(told(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
+        }
+        let name = "cuDeviceGetPCIBusId";
+        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by its caller");
+        assert_eq!(told(name, 0, [0xff; 16]), None);
+        assert_eq!(told(name, 255, *b"00000000:1B:00.0"), None);
     }
 }

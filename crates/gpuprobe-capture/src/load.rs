@@ -32,6 +32,8 @@ pub struct CaptureConfig {
     pub entry_only: bool,
     /// The stack of every call that is streamed.
     pub stacks: bool,
+    /// Learn where allocations come from.
+    pub sites: bool,
     /// Learn what kernels are called.
     pub names: bool,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
@@ -46,6 +48,15 @@ pub struct CaptureConfig {
     pub count_entries: u32,
     /// How many processes are kept.
     pub process_entries: u32,
+    /// How many pairs of a site and a context are kept, and for each some comparisons of stacks.
+    pub site_entries: u32,
+}
+
+impl CaptureConfig {
+    /// Comparisons of stacks: some for each site, and the row that stands for none.
+    pub(crate) fn site_nodes(&self) -> u32 {
+        if self.sites { self.site_entries.saturating_mul(2).saturating_add(1) } else { 1 }
+    }
 }
 
 impl Default for CaptureConfig {
@@ -61,12 +72,14 @@ impl Default for CaptureConfig {
             phases: false,
             entry_only: false,
             stacks: false,
+            sites: false,
             names: false,
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
             process_entries: 8_192,
+            site_entries: 1 << 16,
         }
     }
 }
@@ -131,9 +144,11 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "addresses" | "primaries" | "unused_contexts" => {
+            "contexts" | "addresses" | "primaries" | "identities" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
+            "sites" => map.set_max_entries(config.site_entries)?,
+            "site_nodes" => map.set_max_entries(config.site_nodes())?,
             "counts" | "unused_counts" => map.set_max_entries(config.count_entries)?,
             "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
             // the first row is nobody's
@@ -153,6 +168,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     entry_only: config.entry_only.into(),
                     stacks: config.stacks.into(),
                     names: config.names.into(),
+                    sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
                     ..gp_config::default()

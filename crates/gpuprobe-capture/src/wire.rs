@@ -22,7 +22,8 @@ mod generated {
 pub(crate) use generated::types::{
     gp_call, gp_config, gp_context, gp_context_key, gp_count, gp_count_key, gp_file, gp_function,
     gp_kernel_key, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_physical, gp_place,
-    gp_process_key, gp_process_record, gp_stack_record,
+    gp_process_key, gp_process_record, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_way,
+    gp_way_key,
 };
 
 /// The compiled programs.
@@ -61,11 +62,19 @@ wire!(
     gp_physical,
     gp_process_key,
     gp_process_record,
+    gp_site,
+    gp_site_key,
+    gp_site_node,
     gp_stack_record,
+    gp_way,
+    gp_way_key,
 );
 
 // SAFETY: an integer, of which any bits are a value.
 unsafe impl Wire for u64 {}
+
+// SAFETY: bytes, each of which may have any value.
+unsafe impl Wire for [u8; 16] {}
 
 // SAFETY: as for u64.
 unsafe impl Wire for u32 {}
@@ -93,6 +102,15 @@ pub(crate) mod number {
     pub(crate) const NO_DEVICE: u8 = 255;
     /// In `gp_live.since_ns`.
     pub(crate) const SPARE: u64 = 1 << 63;
+
+    pub(crate) const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
+    pub(crate) const SITE_STEPS: usize = 256;
+    pub(crate) const SHORT_STACK_BYTES: usize = 2 * 4096;
+    pub(crate) const STACK_PART_BYTES: usize = 1024;
+    /// What is counted outside of contexts, in the number of one: the GPU is below.
+    pub(crate) const OF_DEVICE: u64 = 1 << 63;
+    pub(crate) const STACKS_LONG: u32 = 1;
+    pub(crate) const STACKS_NONE: u32 = 2;
 
     pub(crate) const PLACE_REGISTER: u8 = 1;
     pub(crate) const PLACE_STACK: u8 = 2;
@@ -123,6 +141,7 @@ pub(crate) mod number {
     pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
     pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
     pub(crate) const OP_PRIMARY_RESET: u8 = 14;
+    pub(crate) const OP_DEVICE_TOLD: u8 = 15;
 
     pub(crate) const FUNCTION_COUNT: u16 = 1;
     pub(crate) const FUNCTION_STREAM: u16 = 2;
@@ -133,12 +152,14 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_NAMES: u16 = 64;
     pub(crate) const FUNCTION_HANDLE_IS_OUT: u16 = 128;
     pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
+    pub(crate) const FUNCTION_KEEPS_RETURN: u16 = 512;
 
     pub(crate) const RECORD_CALL: u16 = 1;
     pub(crate) const RECORD_PROCESS: u16 = 2;
     pub(crate) const RECORD_HOLD: u16 = 3;
     pub(crate) const RECORD_NAME: u16 = 4;
     pub(crate) const RECORD_STACK: u16 = 5;
+    pub(crate) const RECORD_SITE: u16 = 6;
 
     pub(crate) const NAME_TOLD: u16 = 0;
     pub(crate) const NAME_ALIAS: u16 = 1;
@@ -185,7 +206,7 @@ mod tests {
 
     /// `NAME = value` or `NAME,` lines of one enum of the header.
     fn enum_of_header(name: &str) -> Vec<(String, u64)> {
-        let header = include_str!("../bpf/gpuprobe.h");
+        let header = concat!(include_str!("../bpf/gpuprobe.h"), include_str!("../bpf/site.h"));
         let body = header.split(&format!("enum {name} {{")).nth(1).unwrap().split("};").next().unwrap();
         let mut next = 0;
         let mut found = Vec::new();
@@ -235,6 +256,7 @@ mod tests {
             OP_PRIMARY_RETAIN,
             OP_PRIMARY_RELEASE,
             OP_PRIMARY_RESET,
+            OP_DEVICE_TOLD,
         ];
         expect("gp_memory_op", &operations.map(u64::from));
         expect(
@@ -249,6 +271,7 @@ mod tests {
                 FUNCTION_NAMES,
                 FUNCTION_HANDLE_IS_OUT,
                 FUNCTION_NAME_IS_OUT,
+                FUNCTION_KEEPS_RETURN,
             ]
             .map(u64::from),
         );
@@ -257,7 +280,7 @@ mod tests {
     #[test]
     fn the_numbers_of_records_are_those_of_the_header() {
         use number::*;
-        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK];
+        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK, RECORD_SITE];
         expect("gp_record_kind", &records.map(u64::from));
         expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
         expect(
@@ -279,6 +302,7 @@ mod tests {
         expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
         use crate::news::Answer;
         expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);
+        expect("gp_stacks_wanted", &[0, STACKS_LONG.into(), STACKS_NONE.into()]);
         expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
     }
 

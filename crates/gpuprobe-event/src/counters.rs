@@ -1,6 +1,7 @@
 //! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
 
 use crate::catalogue::Space;
+use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
 
 /// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
@@ -75,6 +76,16 @@ pub struct ProcessMemory {
     pub peak_bytes: u64,
 }
 
+impl ProcessMemory {
+    /// What it holds of all kinds together. Sizes are what a process says, so their sum may be anything.
+    pub fn held_in_all(&self) -> Held {
+        self.held.iter().fold(Held::default(), |sum, held| Held {
+            live_bytes: sum.live_bytes.saturating_add(held.live_bytes),
+            live_allocations: sum.live_allocations.saturating_add(held.live_allocations),
+        })
+    }
+}
+
 /// What one process holds in one context, or on one GPU outside of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextMemory {
@@ -84,6 +95,17 @@ pub struct ContextMemory {
     pub gpu: Option<u8>,
     /// By kind, in the order of [`Space::ALL`].
     pub held: [Held; Space::ALL.len()],
+}
+
+/// What the driver told a process of one of its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldGpu {
+    /// Which process.
+    pub process: ProcessKey,
+    /// The GPU, as the process counts them.
+    pub gpu: u8,
+    /// What it was told.
+    pub identity: Identity,
 }
 
 /// One live allocation.

@@ -49,6 +49,8 @@ causes! {
     LostStack = "lost_stack",
     /// names of kernels for which the ring buffer had no room: some launches may lack theirs
     LostName = "lost_name",
+    /// allocations whose place is not known because the tables of places were full
+    SitesFull = "sites_full",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

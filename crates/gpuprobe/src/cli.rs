@@ -22,6 +22,7 @@ use crate::watch::RESCAN_SECONDS;
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
+  sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
   sudo gpuprobe doctor                       what this machine can do, and what it lacks
   sudo gpuprobe bench                        what a probe costs per call on this machine"
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
+    /// Who holds GPU memory, from which line of which program, and what grows
+    Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)
     Daemon(DaemonArgs),
     /// List the functions that can be traced, with their signatures; those found on this host are marked
@@ -135,6 +138,39 @@ pub(crate) struct TraceArgs {
     pub(crate) attach: AttachArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Only this process, and what it forks (repeatable); by default every process of the host
+    #[arg(short = 'd', long = "pid", value_name = "PID", conflicts_with = "command")]
+    pub(crate) pids: Vec<u32>,
+    /// Also the whole way to each place, from the function that allocated to the one the program began with
+    #[arg(long)]
+    pub(crate) sites: bool,
+    /// Show it again and again, until Ctrl-C or the end of the command
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// With --watch: seconds from one time to the next
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
+    pub(crate) interval: Duration,
+    /// End after so many seconds [default: 10, with --watch or a command when these end]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Seconds in which a place may grow before it is judged; it is always at least a quarter of its age
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
+    /// One line of JSON each time
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write it here instead of to stdout, which the command may use as well
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
+    /// A command to start and to watch to its end
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DaemonArgs {
     /// Memory: allocations, frees, what is live, by process
@@ -183,6 +219,13 @@ pub(crate) struct DaemonArgs {
     /// Seconds between two readings of the counters; metrics are as old as this at most
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) refresh: Duration,
+    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    pub(crate) driver_folder: PathBuf,
+    /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
+    /// of its age
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,

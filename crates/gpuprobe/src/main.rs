@@ -4,15 +4,20 @@
 mod builtin;
 mod cli;
 mod cmd;
+mod followed;
+mod gpus;
 mod guard;
 mod launch;
 mod notes;
+mod observer;
 mod printer;
 mod probes;
+mod processes;
 mod select;
 mod signals;
 mod skips;
 mod stops;
+mod supervise;
 mod trace_file;
 mod watch;
 
@@ -37,6 +42,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Some(Command::Run(args)) => cmd::run::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
+        Some(Command::Memory(args)) => cmd::memory::run(&args),
         Some(Command::Daemon(args)) => cmd::daemon::run(&args),
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_contexts, tells_names};
+use gpuprobe_capture::{Tier, tells_contexts, tells_gpus, tells_names};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -113,15 +113,15 @@ impl Selection {
         }
     }
 
-    /// Whether a function is probed only because its calls tell which context is current: where allocations are
-    /// wanted.
+    /// Whether a function is probed only because its calls tell which context is current, where allocations are
+    /// wanted; for a daemon, which counts by the host's GPUs, also because they tell which one a GPU is.
     fn takes_for_contexts(&self, f: &Function) -> bool {
         let allocates = match self {
             Self::Globs { has_allocations, .. } => *has_allocations,
             Self::Few { .. } => true,
             Self::Driver { classes, .. } => classes.contains(&Class::Alloc),
         };
-        allocates && tells_contexts(f)
+        allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }
 }
 

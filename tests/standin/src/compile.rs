@@ -107,14 +107,23 @@ impl Builder {
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in
-            ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion", "waits"]
-        {
+        for name in [
+            "args",
+            "capture",
+            "classic",
+            "constructor",
+            "crash",
+            "demo",
+            "forker",
+            "longjmp",
+            "recursion",
+            "waits",
+        ] {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        for name in ["brief", "driver_args", "driver_only", "hoarder", "lookups", "paced", "vmm"] {
+        for name in ["brief", "driver_args", "driver_only", "gpus", "hoarder", "lookups", "paced", "vmm"] {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;

@@ -54,7 +54,7 @@ struct Mode {
     probed: Probed,
 }
 
-const MODES: [Mode; 7] = [
+const MODES: [Mode; 8] = [
     Mode { name: "none", what: "a call without probes", floor: None, work: Work::Count, probed: Probed::Not },
     Mode {
         name: "floor",
@@ -97,6 +97,13 @@ const MODES: [Mode; 7] = [
         floor: Some("floor_pair"),
         work: Work::Memory,
         probed: Probed::Plain,
+    },
+    Mode {
+        name: "sites",
+        what: "and where it was allocated",
+        floor: Some("floor_pair"),
+        work: Work::Memory,
+        probed: Probed::WithSites,
     },
 ];
 

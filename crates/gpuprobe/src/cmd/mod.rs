@@ -7,5 +7,6 @@ pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod guard;
 pub(crate) mod list;
+pub(crate) mod memory;
 pub(crate) mod run;
 pub(crate) mod trace;

@@ -23,10 +23,12 @@ pub(super) enum Probed {
     Bare,
     /// As the daemon and the tracer do it.
     Plain,
+    /// And where allocations come from.
+    WithSites,
 }
 
 impl Probed {
-    pub(super) const ALL: [Self; 3] = [Self::Not, Self::Bare, Self::Plain];
+    pub(super) const ALL: [Self; 4] = [Self::Not, Self::Bare, Self::Plain, Self::WithSites];
 
     /// Nothing where there are no probes.
     fn config(self, tier: Option<Tier>) -> Option<CaptureConfig> {
@@ -35,6 +37,7 @@ impl Probed {
             Self::Not => None,
             Self::Bare => Some(CaptureConfig { bare: true, ..config }),
             Self::Plain => Some(config),
+            Self::WithSites => Some(CaptureConfig { sites: true, ..config }),
         }
     }
 }
