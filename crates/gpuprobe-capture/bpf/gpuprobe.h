@@ -359,8 +359,7 @@ struct gp_memory {
 	__u64 entries;
 };
 
-/* A context by its number, or by its address, or a GPU by its own; an answer about a GPU also by the function
- * that gave it, in the high half. */
+/* A context by number or address, a GPU by number; of what was told of a GPU, the function above that. */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;

@@ -47,10 +47,6 @@ impl Observer {
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
-        let is_news = !(batch.first_calls.is_empty() && batch.processes.is_empty());
-        if let Some(gpus) = self.gpus.as_mut().filter(|_| is_news) {
-            gpus.meet(&self.processes);
-        }
         // with its rows goes what it held at its end
         let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
         if keeps_ended && self.processes.takes_now() {

@@ -206,9 +206,8 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
         probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
-    if pids.is_empty() {
-        probes.attach_host();
-    }
+    // a process may have mapped the runtime alone, which loads the driver at the first call
+    probes.attach_host();
     Ok(())
 }
 
