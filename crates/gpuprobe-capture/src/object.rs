@@ -65,6 +65,7 @@ pub struct Capture {
     name_word: u16,
     entry_only: bool,
     bare: bool,
+    has_sites: bool,
 }
 
 impl std::fmt::Debug for Capture {
@@ -121,6 +122,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            has_sites: config.sites,
             bare: config.bare,
             ended: Vec::new(),
             clock,
@@ -393,7 +395,7 @@ impl Capture {
                 .map_err(CaptureError::bpf("tell where allocations come from"))?;
             }
         }
-        if self.decoder.sites.should_fold() {
+        if self.has_sites && self.decoder.sites.should_fold() {
             let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
             let done = self.decoder.sites.fold(&rows);
             let keys = keys.chunks_exact(size_of::<gp_site_key>()).zip(done).filter(|(_, done)| *done);

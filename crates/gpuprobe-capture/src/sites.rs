@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
@@ -17,6 +18,9 @@ use crate::wire::{gp_site, number};
 const MOST_IN_VAIN: u32 = 4096;
 /// Ways of a process that get their names at its end, when nobody has asked for them before.
 const NAMED_AT_END: usize = 256;
+/// Rows that are done are looked for when so many numbers have come, and every so often.
+const FOLD_AT: usize = 256;
+const FOLD_EVERY: Duration = Duration::from_secs(1);
 /// Parts of stacks that wait for a moment, a kilobyte each.
 const MOST_PARTS: usize = 16 << 10;
 
@@ -107,8 +111,9 @@ pub(crate) struct Sites {
     processes: HashMap<ProcessKey, OfProcess>,
     /// Rows that were taken out of the kernel's table because nothing happens to them any more.
     done: Sums,
-    /// Numbers that came since such rows were looked for.
+    /// Numbers that came since such rows were looked for, and when that was.
     unfolded: usize,
+    folded: Instant,
     /// Those since anybody asked.
     news: usize,
     /// Parts of stacks that have not been recognised yet.
@@ -125,6 +130,7 @@ impl Sites {
             processes: HashMap::new(),
             done: Sums::new(),
             unfolded: 0,
+            folded: Instant::now(),
             news: 0,
             parts: Vec::new(),
             lost: 0,
@@ -279,15 +285,19 @@ impl Sites {
 
     /// Whether it is worth to look for rows that are done.
     pub(crate) fn should_fold(&self) -> bool {
-        self.unfolded >= 256
+        // contexts that end leave rows behind as well
+        self.unfolded >= FOLD_AT || self.folded.elapsed() >= FOLD_EVERY
     }
 
     /// Keeps what these rows say, and tells for each whether it can be taken out of the kernel's table.
     pub(crate) fn fold(&mut self, rows: &[Row]) -> Vec<bool> {
         self.unfolded = 0;
+        self.folded = Instant::now();
         let is_done = |row: &Row| {
             let site = self.site(row.number);
-            (row.is_done(site) && site != SiteId::UNKNOWN).then(|| row.memory(site))
+            // the stack of a number that stands for nothing may still come
+            let may_come = site == SiteId::UNKNOWN && row.number != 0;
+            (row.is_done(site) && !may_come).then(|| row.memory(site))
         };
         let done: Vec<Option<SiteMemory>> = rows.iter().map(is_done).collect();
         for memory in done.iter().flatten() {
