@@ -6,7 +6,7 @@
 /* the stack is copied page by page, for as many as there are */
 #define GP_STACK_PAGES 8
 #define GP_STACK_PAGE 4096
-/* most ways to an allocation are not longer than this */
+/* enough for most stacks */
 #define GP_FEW_STACK_PAGES 2
 /* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
 #define GP_STACK_PART 1024
@@ -67,8 +67,7 @@ struct gp_way_key {
 };
 
 enum gp_stacks_wanted {
-	GP_FEW_PAGES,
-	GP_MANY_PAGES,
+	GP_ALL_STACKS,
 	GP_NO_STACKS,
 };
 

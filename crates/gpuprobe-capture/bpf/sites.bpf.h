@@ -130,7 +130,8 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 	struct gp_way_key key = {};
 	struct gp_way *wanted;
 	struct gp_call *call;
-	__u32 site, pages;
+	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE);
+	__u32 site;
 
 	if (!thread)
 		return 0;
@@ -138,14 +139,14 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 	key.instance = call->instance;
 	key.tgid = call->tgid;
 	wanted = bpf_map_lookup_elem(&ways, &key);
-	pages = wanted ? wanted->node : GP_FEW_PAGES;
-	if (pages == GP_NO_STACKS) {
+	if (wanted && wanted->node == GP_NO_STACKS) {
 		count_loss(GP_LOSS_SITES_FULL);
 		return 0;
 	}
 	site = __sync_fetch_and_add(&gp_next_site, 1);
-	/* many come at once, most of them by ways that others of them came by */
-	if (bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE) / 2) {
+	/* of many that come at once most come by ways that others of them came by: less is enough */
+	waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+	if (waiting > room / 2) {
 		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
 		if (!part)
 			goto lost;
@@ -153,7 +154,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 		copy_part(part);
 		name_site(&part->head, site);
 		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
-	} else if (pages == GP_MANY_PAGES) {
+	} else if (waiting < room / 4) {
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 		if (!copy)
 			goto lost;

@@ -297,7 +297,7 @@ impl Capture {
             rest = after;
             batch.calls.extend(self.decoder.call(bytes));
         }
-        self.decoder.sites.recognise_parts();
+        self.decoder.sites.recognise_waiting();
         batch.stacks = self.decoder.sites.take_news();
         self.tell_name_word()?;
         self.tell_ways()?;

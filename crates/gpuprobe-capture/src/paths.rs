@@ -42,7 +42,8 @@ pub(crate) enum Learnt {
 struct Process {
     first: HashMap<u64, gp_way>,
     nodes: Vec<u32>,
-    wanted: u32,
+    /// No more stacks are sent.
+    stopped: bool,
 }
 
 /// Where a comparison that is not there yet belongs.
@@ -97,12 +98,11 @@ impl Paths {
         std::mem::take(&mut self.changes)
     }
 
-    /// How stacks of a process by ways that are not known are to be sent, a number of `gp_stacks_wanted`.
-    pub(crate) fn want(&mut self, process: ProcessKey, wanted: u32) {
+    /// Stacks of this process by ways that are not known are not to be sent any more.
+    pub(crate) fn stop_stacks(&mut self, process: ProcessKey) {
         let known = self.processes.entry(process).or_default();
-        if known.wanted < wanted {
-            known.wanted = wanted;
-            self.changes.push(Change::Way(key(process, 0), gp_way { node: wanted, site: 0 }));
+        if !std::mem::replace(&mut known.stopped, true) {
+            self.changes.push(Change::Way(key(process, 0), gp_way { node: number::STACKS_NONE, site: 0 }));
         }
     }
 
@@ -229,7 +229,7 @@ impl Paths {
         let Some(known) = self.processes.remove(&process) else { return };
         self.first_addresses -= known.first.len();
         self.changes.extend(known.first.keys().map(|first| Change::Gone(key(process, *first))));
-        if known.wanted != 0 {
+        if known.stopped {
             self.changes.push(Change::Gone(key(process, 0)));
         }
         self.free.extend(known.nodes);
@@ -367,16 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_wanted_longer_or_not_at_all_but_never_shorter_again() {
+    fn stacks_are_stopped_once_and_until_the_process_ends() {
         let mut paths = Paths::new(40);
-        paths.want(PROCESS, number::STACKS_LONG);
-        paths.want(PROCESS, number::STACKS_LONG);
+        paths.stop_stacks(PROCESS);
+        paths.stop_stacks(PROCESS);
         let changes = paths.take_changes();
         let [Change::Way(way, wanted)] = changes[..] else { panic!("{changes:?}") };
-        assert_eq!((way.tgid, way.address, wanted.node), (7, 0, number::STACKS_LONG));
-        paths.want(PROCESS, number::STACKS_NONE);
-        paths.want(PROCESS, number::STACKS_LONG);
-        assert_eq!(paths.take_changes().len(), 1);
+        assert_eq!((way.tgid, way.address, wanted.node), (7, 0, number::STACKS_NONE));
         paths.forget(PROCESS);
         assert!(matches!(paths.take_changes()[..], [Change::Gone(gone)] if gone.address == 0));
     }

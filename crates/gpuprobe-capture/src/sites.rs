@@ -21,8 +21,10 @@ const NAMED_AT_END: usize = 256;
 /// Rows that are done are looked for when so many numbers have come, and every so often.
 const FOLD_AT: usize = 256;
 const FOLD_EVERY: Duration = Duration::from_secs(1);
-/// Parts of stacks that wait for a moment, a kilobyte each.
-const MOST_PARTS: usize = 16 << 10;
+/// Stacks that did not tell their way wait for so long, and no more bytes of them than this: others by the same way may
+/// come that do.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_WAITING_BYTES: usize = 16 << 20;
 
 /// What the call's own return takes off the stack.
 #[cfg(target_arch = "x86_64")]
@@ -37,6 +39,16 @@ struct Way {
     frames: Option<Arc<[Frame]>>,
     /// An event has had its stack.
     told: bool,
+}
+
+/// A stack whose way was not told: it was cut, or what says where its frames are was not read yet.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    process: ProcessKey,
+    raw: RawStack,
+    /// As far as it was told.
+    addresses: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -116,8 +128,8 @@ pub(crate) struct Sites {
     folded: Instant,
     /// Those since anybody asked.
     news: usize,
-    /// Parts of stacks that have not been recognised yet.
-    parts: Vec<(ProcessKey, RawStack)>,
+    waiting: Vec<Waiting>,
+    waiting_bytes: usize,
     lost: u64,
 }
 
@@ -132,7 +144,8 @@ impl Sites {
             unfolded: 0,
             folded: Instant::now(),
             news: 0,
-            parts: Vec::new(),
+            waiting: Vec::new(),
+            waiting_bytes: 0,
             lost: 0,
         }
     }
@@ -147,11 +160,26 @@ impl Sites {
         true
     }
 
-    /// Looks again at the parts of stacks that told nothing by themselves.
-    pub(crate) fn recognise_parts(&mut self) {
-        for (process, raw) in std::mem::take(&mut self.parts) {
-            if !self.recognise(process, &raw) {
-                self.lost += 1;
+    /// Looks again at the stacks that did not tell their way.
+    pub(crate) fn recognise_waiting(&mut self) {
+        self.settle_waiting(|waiting| waiting.since.elapsed() >= PATIENCE);
+    }
+
+    /// Of those that are over and still not recognised, what is known of the way is all there will be.
+    fn settle_waiting(&mut self, is_over: impl Fn(&Waiting) -> bool) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let bytes = waiting.raw.bytes.len();
+            if self.recognise(waiting.process, &waiting.raw) {
+                self.waiting_bytes -= bytes;
+            } else if !is_over(&waiting) {
+                self.waiting.push(waiting);
+            } else {
+                self.waiting_bytes -= bytes;
+                if bytes == number::STACK_PART_BYTES {
+                    self.lost += 1;
+                } else {
+                    self.name_way(waiting.process, waiting.raw.id as u32, &waiting.addresses);
+                }
             }
         }
     }
@@ -172,45 +200,48 @@ impl Sites {
 
     /// The stack of an allocation that came by a way that was not known.
     pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
-        if stack.end == StackEnd::CopyEnds && raw.bytes.len() == number::STACK_PART_BYTES {
-            // which way it is may be known when the others that came with it have been looked at
-            if self.parts.len() < MOST_PARTS {
-                self.parts.push((process, raw.clone()));
-            } else {
-                self.lost += 1;
-            }
-            return;
+        let is_cut = [number::SHORT_STACK_BYTES, number::STACK_PART_BYTES].contains(&raw.bytes.len());
+        if stack.end == StackEnd::NotYet || (stack.end == StackEnd::CopyEnds && is_cut) {
+            return self.wait(process, raw, stack);
         }
-        let number = raw.id as u32;
-        let known = self.processes.entry(process).or_default();
-        let way: Arc<[u64]> = Arc::from(stack.addresses.as_slice());
-        let site = *known.by_way.entry(Arc::clone(&way)).or_insert(SiteId(number));
-        if site.0 == number {
-            self.ways.insert(site, Way { process, addresses: way, frames: None, told: false });
-        }
-        self.count(process, number, site);
-        // it may go on
-        let is_cut = raw.bytes.len() == number::SHORT_STACK_BYTES;
-        match stack.end {
-            StackEnd::NotYet => return,
-            StackEnd::CopyEnds if is_cut => return self.paths.want(process, number::STACKS_LONG),
-            _ => {}
-        }
+        let site = self.name_way(process, raw.id as u32, &stack.addresses);
         let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
         let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
         let learnt = self.paths.learn(process, raw.ip, &steps(stack, bottom), site, word);
         match learnt {
             Learnt::Yes => {}
-            Learnt::NeedsMore if is_cut => self.paths.want(process, number::STACKS_LONG),
             Learnt::NeedsMore | Learnt::NotPossible => {
                 let known = self.processes.entry(process).or_default();
                 known.in_vain += 1;
                 if known.in_vain >= MOST_IN_VAIN {
-                    self.paths.want(process, number::STACKS_NONE);
+                    self.paths.stop_stacks(process);
                 }
             }
-            Learnt::Full => self.paths.want(process, number::STACKS_NONE),
+            Learnt::Full => self.paths.stop_stacks(process),
         }
+    }
+
+    fn wait(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        self.news += 1;
+        if self.waiting_bytes + raw.bytes.len() > MOST_WAITING_BYTES {
+            self.lost += 1;
+            return;
+        }
+        self.waiting_bytes += raw.bytes.len();
+        let addresses = stack.addresses.clone();
+        self.waiting.push(Waiting { since: Instant::now(), process, raw: raw.clone(), addresses });
+    }
+
+    /// The site of a way, which is this number where it is the first to come by it.
+    fn name_way(&mut self, process: ProcessKey, number: u32, addresses: &[u64]) -> SiteId {
+        let known = self.processes.entry(process).or_default();
+        let way: Arc<[u64]> = Arc::from(addresses);
+        let site = *known.by_way.entry(Arc::clone(&way)).or_insert(SiteId(number));
+        if site.0 == number {
+            self.ways.insert(site, Way { process, addresses: way, frames: None, told: false });
+        }
+        self.count(process, number, site);
+        site
     }
 
     /// How many stacks came since this was asked last.
@@ -247,6 +278,7 @@ impl Sites {
 
     /// A process has ended. Its ways get their names while its files are known; what is counted stays.
     pub(crate) fn end(&mut self, process: ProcessKey, resolve: &mut dyn Resolve) {
+        self.settle_waiting(|waiting| waiting.process == process);
         let Some(known) = self.processes.get(&process) else { return };
         let sites: Vec<SiteId> = known.by_way.values().copied().take(NAMED_AT_END).collect();
         for site in sites {
@@ -377,6 +409,11 @@ mod tests {
         assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
     }
 
+    /// As if it had waited for too long.
+    fn give_up_waiting(sites: &mut Sites) {
+        sites.settle_waiting(|_| true);
+    }
+
     #[test]
     fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
         let mut sites = Sites::new(1000);
@@ -387,22 +424,35 @@ mod tests {
         learn(&mut sites, 3, 50);
         assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
         assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
-        sites.recognise_parts();
+        sites.recognise_waiting();
+        assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "its way may still be told");
+        give_up_waiting(&mut sites);
         assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
-        assert_eq!((sites.lost(), sites.take_news()), (1, 3));
+        assert_eq!((sites.lost(), sites.waiting_bytes), (1, 0));
     }
 
     #[test]
-    fn a_copy_that_was_too_short_is_asked_for_again_and_not_taken_for_the_whole_way() {
+    fn what_was_cut_or_could_not_be_read_yet_is_not_taken_for_the_whole_way() {
+        for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
+            let mut sites = Sites::new(1000);
+            let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+            let cut = Stack { end, addresses: vec![5], ..stack.clone() };
+            sites.learn(PROCESS, &raw, &cut);
+            sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut);
+            assert!(!sites.recognise(PROCESS, &raw));
+            sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack);
+            sites.recognise_waiting();
+            assert_eq!([1, 2, 3].map(|number| sites.site(number).0), [3, 3, 3], "{end:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_never_told_in_full_is_a_way_as_far_as_it_goes() {
         let mut sites = Sites::new(1000);
         let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
-        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack.clone() });
-        assert!(!sites.recognise(PROCESS, &raw));
-        let changes = sites.take_changes();
-        assert!(matches!(changes[..], [Change::Way(_, wanted)] if wanted.node == number::STACKS_LONG));
-        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::NotYet, ..stack.clone() });
-        assert!(!sites.recognise(PROCESS, &raw), "what was not read yet is not known");
-        sites.learn(PROCESS, &raw, &stack);
-        assert!(sites.recognise(PROCESS, &raw));
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });
+        give_up_waiting(&mut sites);
+        assert_eq!((sites.site(1), sites.lost()), (SiteId(1), 0));
+        assert_eq!(&*sites.ways[&SiteId(1)].addresses, [5]);
     }
 }

@@ -109,8 +109,7 @@ pub(crate) mod number {
     pub(crate) const STACK_PART_BYTES: usize = 1024;
     /// What is counted outside of contexts, in the number of one: the GPU is below.
     pub(crate) const OF_DEVICE: u64 = 1 << 63;
-    pub(crate) const STACKS_LONG: u32 = 1;
-    pub(crate) const STACKS_NONE: u32 = 2;
+    pub(crate) const STACKS_NONE: u32 = 1;
 
     pub(crate) const PLACE_REGISTER: u8 = 1;
     pub(crate) const PLACE_STACK: u8 = 2;
@@ -302,7 +301,7 @@ mod tests {
         expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
         use crate::news::Answer;
         expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);
-        expect("gp_stacks_wanted", &[0, STACKS_LONG.into(), STACKS_NONE.into()]);
+        expect("gp_stacks_wanted", &[0, STACKS_NONE.into()]);
         expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
     }
 

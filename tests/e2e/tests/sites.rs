@@ -1,9 +1,11 @@
-//! Where memory comes from, while a program runs: what a daemon says of every place at every pause is what the program
-//! has in its own books.
+//! Where memory comes from, while a program runs: what a daemon and `gpuprobe memory` say of every place at every pause is
+//! what the program has in its own books.
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, shown};
-use gpuprobe_e2e::sites::{self, Books, Figures, OTHER, SITE, SITE_LIVE_ALLOCATIONS, SITE_LIVE_BYTES};
+use gpuprobe_e2e::sites::{
+    self, Books, Figures, OTHER, SITE, SITE_LIVE_ALLOCATIONS, SITE_LIVE_BYTES, Watching,
+};
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::Cuda;
 
@@ -57,6 +59,45 @@ fn what_each_place_holds_is_exact_in_the_metrics_of_a_daemon_on_every_tier() {
             daemon.until(PATIENCE, "its gauges are gone", |m| m.by(SITE_LIVE_BYTES, pid, SITE).is_empty());
         }
     }
+}
+
+#[test]
+fn memory_tells_allocations_and_frees_of_each_place_on_every_tier() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let driver = ("leaks_driver", tiers::here()[0]);
+    let runtime = tiers::here().iter().map(|tier| ("leaks", *tier));
+    for (name, tier) in runtime.chain([driver]) {
+        println!("{name}, {tier}");
+        let folder = folder(name);
+        let args = ["--rounds", "200", "--threads", "3", "--pauses", "2"];
+        let (mut program, _) = sites::waiting(&folder.path().join(name), &args);
+        let mut watching = Watching::start(&["--attach", tier]);
+        at_each_pause(&mut program, 2, "leaks.cpp", |books| drop(watching.assert_equal(books)));
+    }
+}
+
+/// The stack is larger than what is copied at first, differs from call to call, and ends where nothing is mapped; two
+/// ways to one function differ a hundred frames away.
+#[test]
+fn deep_ways_are_told_apart_by_their_outermost_function() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = folder("leaks_deep");
+    let args = ["--rounds", "150", "--threads", "4", "--pauses", "1"];
+    let (mut program, pid) = sites::waiting(&folder.path().join("leaks_deep"), &args);
+    let mut watching = Watching::start(&[]);
+    at_each_pause(&mut program, 1, "leaks_deep.cpp", |books| {
+        let report = watching.assert_equal(books);
+        let (told, other) = sites::told(&report, pid);
+        assert_eq!((told.len(), other), (3, Figures::default()), "each place once");
+        let deepest = told.iter().map(|place| place.way.len()).max();
+        assert!(deepest.is_some_and(|frames| frames > 100), "{deepest:?}");
+    });
 }
 
 #[test]

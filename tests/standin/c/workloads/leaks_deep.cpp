@@ -1,5 +1,5 @@
 /*
- * Ways of many frames: a hundred calls deep, with room of changing size on the stack between them, 40 KiB and
+ * Ways of many frames: a hundred calls deep, with room of changing size on the stack between them, 20 KiB and
  * more. The same way has another stack pointer every time. Two ways differ in their outermost function alone.
  * The threads have small stacks, with nothing above their ends. Options and books are in leaks.h.
  */
@@ -35,7 +35,7 @@ static void down(Place &place, int depth, unsigned long round);
 /* With a frame whose size the compiler knows. */
 OWN_FRAME static void down_plain(Place &place, int depth, unsigned long round)
 {
-	char room[200];
+	char room[120];
 
 	memset(room, depth, sizeof(room));
 	asm volatile("" ::"r"(room) : "memory");
@@ -46,7 +46,7 @@ OWN_FRAME static void down_plain(Place &place, int depth, unsigned long round)
 /* With a frame whose size nobody knows before. */
 OWN_FRAME static void down(Place &place, int depth, unsigned long round)
 {
-	size_t bytes = 500 + 48 * ((round * 31 + depth * 7) % 17);
+	size_t bytes = 60 + 16 * ((round * 31 + depth * 7) % 17);
 	char *room = (char *)alloca(bytes);
 
 	memset(room, depth, bytes);
