@@ -7,9 +7,8 @@
 #ifndef GP_CALL_BPF_H
 #define GP_CALL_BPF_H
 
-#include "context.bpf.h"
-#include "names.bpf.h"
 #include "stack.bpf.h"
+#include "work.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
 {
@@ -236,7 +235,12 @@ static __always_inline int enter(struct pt_regs *ctx)
 			begin_free(call, function);
 		call->actions |= 1 << (function->action & 3);
 	}
-	if (gp_config.names && function->flags & GP_LAUNCH)
+	if (gp_config.copies && function->action == GP_FREE)
+		begin_ranges(call);
+	if (function->task.work)
+		begin_work(thread, call, function);
+	/* a launch that is counted is met when it has no row yet */
+	if (gp_config.names && function->flags & GP_LAUNCH && (!gp_config.launches || outer))
 		meet_kernel(call, function, outer);
 	if (gp_config.entry_only) {
 		call->start_ns = bpf_ktime_get_ns();
@@ -271,19 +275,6 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 	return NULL;
 }
 
-static __always_inline __u32 latency_bucket(__u64 ns)
-{
-	__u32 bucket = 0;
-
-	for (int shift = 32; shift; shift >>= 1) {
-		if (ns >> shift) {
-			ns >>= shift;
-			bucket += shift;
-		}
-	}
-	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
-}
-
 static __always_inline void count_call(const struct gp_call *call, bool failed)
 {
 	struct gp_count_key key = {
@@ -308,7 +299,7 @@ static __always_inline void count_call(const struct gp_call *call, bool failed)
 	else if (!(call->flags & GP_NESTED_ACTION) && call->bytes)
 		__sync_fetch_and_add(&count->bytes, call->bytes);
 	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
-	__sync_fetch_and_add(&count->latency[latency_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
 }
 
 /* Whether a call that has returned is one of those asked for. */
@@ -341,6 +332,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	/* 600 (not ready) is an answer, not a failure */
 	failed = function->flags & GP_STATUS && (__u32)call->result && (__u32)call->result != 600;
 	read_at_return(call, function);
+	if (gp_config.copies && failed && function->action == GP_FREE)
+		restore_ranges(call);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
 		if (function->action == GP_FREE)
 			end_free(call, failed);
@@ -357,6 +350,12 @@ static __always_inline int leave(struct pt_regs *ctx)
 		after_op(thread, call, function);
 	else if (ends_contexts(function))
 		cancel_end(call);
+	if (gp_config.copies && !failed)
+		end_ranges(call, function);
+	if (function->task.work)
+		end_work(thread, call, function, failed);
+	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
+		note_meanwhile(thread, call);
 	if (function->flags & GP_COUNT)
 		count_call(call, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

@@ -13,6 +13,12 @@
  */
 #define GP_OWN_FRAME static __noinline
 
+/*
+ * The verifier looks into such a function at every place it is called from, and one that is not static once,
+ * by itself. It then knows nothing of its arguments, so that pointers have to be checked.
+ */
+#define GP_CHECKED_ONCE __noinline
+
 #define GP_ID_BLOCK 64
 
 #if defined(__TARGET_ARCH_x86)
@@ -100,7 +106,7 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 static __always_inline void know_process(struct task_struct *task, __u32 tgid, __u64 instance)
 {
 	struct gp_process_key key = {.instance = instance, .tgid = tgid};
-	struct gp_memory none = {};
+	static const struct gp_memory none;
 
 	if (bpf_map_lookup_elem(&processes, &key))
 		return;
@@ -158,6 +164,20 @@ static __always_inline bool argument(const struct gp_call *call, struct gp_place
 		return true;
 	}
 	return false;
+}
+
+/* The bucket of a histogram of powers of two. */
+static __always_inline __u32 log2_bucket(__u64 n)
+{
+	__u32 bucket = 0;
+
+	for (int shift = 32; shift; shift >>= 1) {
+		if (n >> shift) {
+			n >>= shift;
+			bucket += shift;
+		}
+	}
+	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
 }
 
 #endif

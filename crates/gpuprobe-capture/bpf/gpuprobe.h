@@ -20,6 +20,8 @@
 /* a GPU that is not known */
 #define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
+/* kernels and streams that a thread remembers; a power of two */
+#define GP_MET 8
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
 /* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
@@ -47,6 +49,8 @@ enum gp_loss {
 	GP_LOSS_UNREAD_ALLOCATION,
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
+	GP_LOSS_WORK_FULL,
+	GP_LOSS_UNREAD_WORK,
 	GP_LOSS_CAUSES,
 };
 
@@ -68,6 +72,8 @@ struct gp_out {
 	__u8 offset;
 	__u8 bytes;
 };
+
+#include "work.h"
 
 enum gp_action {
 	GP_NOTHING,
@@ -134,6 +140,10 @@ enum gp_function_flags {
 	GP_HANDLE_IS_OUT = 128,
 	/* the name is where outs[0] points */
 	GP_NAME_IS_OUT = 256,
+	/* the default stream is the thread's own */
+	GP_PER_THREAD = 512,
+	/* it returns before what it asks for is done */
+	GP_ASYNC = 1024,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -159,6 +169,7 @@ struct gp_function {
 	struct gp_place alias;
 	/* the GPU that a context is made on */
 	struct gp_place device;
+	struct gp_task task;
 	struct gp_out out[GP_OUTS];
 };
 
@@ -187,6 +198,8 @@ enum gp_call_flags {
 	GP_BEGUN = 1024,
 	/* the text has an end that was not read */
 	GP_CUT_TEXT = 2048,
+	/* an enclosing call is counted as the same work */
+	GP_NESTED_WORK = 4096,
 };
 
 /*
@@ -467,9 +480,15 @@ struct gp_config {
 	__u8 stacks;
 	/* handles of kernels that were never seen are told of */
 	__u8 names;
-	__u8 reserved[3];
+	/* launches, graphs and gaps are counted; copies are */
+	__u8 launches;
+	__u8 copies;
+	__u8 reserved;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
+	/* rows for kernels on streams, and for streams */
+	__u32 launch_rows;
+	__u32 stream_rows;
 	/* calls that take at least this long */
 	__u64 min_duration_ns;
 	/* processes that began later are known from their first call on; on the clock of process starts */

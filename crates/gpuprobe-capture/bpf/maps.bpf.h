@@ -16,6 +16,10 @@ __u64 gp_next_id = 1;
 /* Questions to user space. */
 __u32 gp_next_ticket = 1;
 
+/* Rows of the two tables below that were handed out; the first of each stays empty. */
+__u32 gp_next_launches_row = 1;
+__u32 gp_next_stream_row = 1;
+
 /* One row per function of the catalogue. An array: the cookie is the index, and a lookup is an addition. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -23,6 +27,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct gp_function);
 } functions SEC(".maps");
+
+/* A kernel and a stream that a thread launched it on, with the numbers of their rows: 0 for none. */
+struct gp_met {
+	__u64 handle;
+	__u64 stream;
+	__u32 launches_row;
+	__u32 stream_row;
+};
 
 /* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
 struct gp_thread {
@@ -35,7 +47,14 @@ struct gp_thread {
 	/* contexts made current, one over the other */
 	__u64 contexts[GP_CONTEXTS];
 	__u32 contexts_depth;
+	/* the row that waits for all streams are noted in */
+	__u32 all_streams_row;
+	/* of the calls since the last launch or wait, the one that took longest: 1 more than its function */
+	__u32 meanwhile;
 	__u32 reserved;
+	__u64 meanwhile_ns;
+	__u64 meanwhile_since_ns;
+	struct gp_met met[GP_MET];
 	struct gp_call open[GP_DEPTH];
 };
 
@@ -172,6 +191,125 @@ struct {
 	__type(key, struct gp_count_key);
 	__type(value, struct gp_count);
 } counts SEC(".maps");
+
+/*
+ * Launches by number: a thread remembers those that it used last, and reads an array for the price of an
+ * addition. Numbers that user space has taken the rows out of are given again.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_launches);
+} launches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_launch_key);
+	__type(value, __u32);
+} launch_rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1); /* set at load */
+	__type(value, __u32);
+} free_launches SEC(".maps");
+
+/* The same for streams. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_stream);
+} streams SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, __u32);
+} stream_rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1); /* set at load */
+	__type(value, __u32);
+} free_streams SEC(".maps");
+
+/* Captures by number: that of one that has ended stays with the streams that took part in it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, struct gp_capture);
+} captures SEC(".maps");
+
+/* Captures by the events that were recorded in them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, __u64);
+} recorded SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_graph);
+} graphs SEC(".maps");
+
+/* Executable graphs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_graph);
+} execs SEC(".maps");
+
+/* Nodes that hold kernels, where their handles were seen. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_node);
+} nodes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_process_key);
+	__type(value, struct gp_graph_counts);
+} graph_counts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_copy_key);
+	__type(value, struct gp_copies);
+} copies SEC(".maps");
+
+/*
+ * What is allocated or mapped, by parts whose size is a power of two, which is what a trie of prefixes takes:
+ * one look finds the part that an address is in. What has ended with a context may still be there.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_range_key);
+	__type(value, struct gp_range);
+} ranges SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

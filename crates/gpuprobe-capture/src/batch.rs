@@ -58,18 +58,19 @@ fn lookup_batches(
     let key_bytes = map.key_size() as usize;
     let most = (BATCH_BYTES / value_bytes.max(1)).clamp(*BATCH_ENTRIES.start(), *BATCH_ENTRIES.end());
     let (mut keys, mut values) = (vec![0_u8; most * key_bytes], vec![0_u8; most * value_bytes]);
-    // the kernel's note of where to go on: the number of a bucket
-    let (mut from, mut next) = (None::<u32>, 0_u32);
+    // the kernel's note of where to go on: the number of a bucket, and of a trie the last key
+    let note = key_bytes.max(size_of::<u32>());
+    let (mut from, mut next) = (None::<Vec<u8>>, vec![0_u8; note]);
     loop {
         let mut count = most as u32;
-        let begin = from.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let begin = from.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
         // SAFETY: `keys` and `values` have room for `count` entries of this map, as the kernel lays them out; the
-        // notes are the four bytes that it reads and writes for a hash; null options are the defaults.
+        // notes have room for the four bytes or the key that it reads and writes; null options are the defaults.
         let failed = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
                 begin.cast(),
-                std::ptr::from_mut(&mut next).cast(),
+                next.as_mut_ptr().cast(),
                 keys.as_mut_ptr().cast(),
                 values.as_mut_ptr().cast(),
                 &raw mut count,
@@ -86,7 +87,7 @@ fn lookup_batches(
         if failed != 0 {
             return Ok(true);
         }
-        from = Some(next);
+        from = Some(next.clone());
     }
 }
 

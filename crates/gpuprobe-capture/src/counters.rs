@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
 };
 use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
 use libbpf_rs::{Map, MapCore, MapFlags};
@@ -22,6 +22,8 @@ pub struct Rows {
     pub calls: Vec<CallCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
+    /// Launches, graphs, copies and gaps.
+    pub work: WorkRows,
 }
 
 pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
@@ -69,7 +71,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     sum
 }
 
-fn process_of(tgid: u32, instance: u64) -> ProcessKey {
+pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 

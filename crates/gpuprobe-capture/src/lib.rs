@@ -25,8 +25,10 @@ mod resolve;
 mod rows;
 mod support;
 mod targets;
+mod task;
 mod urgency;
 mod wire;
+mod work;
 
 pub use attach::{Attached, Collect};
 pub use clock::{Clock, utc_offset_seconds};
@@ -42,4 +44,5 @@ pub use object::Capture;
 pub use rows::{tells_contexts, tells_names};
 pub use support::{Feature, Support, Tier, support};
 pub use targets::TargetList;
+pub use task::{tells_captures, tells_graphs};
 pub use urgency::Urgent;

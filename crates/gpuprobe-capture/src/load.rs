@@ -33,6 +33,10 @@ pub struct CaptureConfig {
     pub stacks: bool,
     /// Learn what kernels are called.
     pub names: bool,
+    /// Count launches, graphs and gaps in the kernel.
+    pub launches: bool,
+    /// Count copies in the kernel.
+    pub copies: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -43,6 +47,8 @@ pub struct CaptureConfig {
     pub count_entries: u32,
     /// How many processes are kept.
     pub process_entries: u32,
+    /// How many (process, kernel, stream) triples launches are counted for.
+    pub launch_entries: u32,
 }
 
 impl Default for CaptureConfig {
@@ -59,10 +65,13 @@ impl Default for CaptureConfig {
             entry_only: false,
             stacks: false,
             names: false,
+            launches: false,
+            copies: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
             process_entries: 8_192,
+            launch_entries: 16_384,
         }
     }
 }
@@ -97,6 +106,39 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
+/// Streams that are kept for each process that is; whoever has more takes the room of others.
+const STREAMS_PER_PROCESS: u32 = 1;
+/// Directions, modes and kinds of host memory that one process may use.
+const COPIES_PER_PROCESS: u32 = 16;
+/// Graphs, executable ones, captures and events in them, of all processes. Room is taken as they are made.
+const GRAPHS: u32 = 1 << 16;
+/// Nodes of graphs that were made one by one.
+const NODES: u32 = 1 << 18;
+/// Parts that the range of an allocation is kept in.
+const PARTS_PER_ALLOCATION: u32 = 8;
+
+/// How large a table of work is; those that are not used are as small as it gets.
+fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
+    let (wanted, entries) = match name {
+        "launches" | "launch_rows" | "free_launches" => (config.launches, config.launch_entries),
+        "streams" | "stream_rows" | "free_streams" => {
+            (config.launches || config.copies, stream_entries(config))
+        }
+        "captures" | "recorded" => (config.launches || config.copies, GRAPHS),
+        "graphs" | "execs" => (config.launches, GRAPHS),
+        "nodes" => (config.launches, NODES),
+        "graph_counts" => (config.launches || config.copies, config.process_entries),
+        "copies" => (config.copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
+        "ranges" => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
+        _ => return None,
+    };
+    Some(if wanted { entries } else { 1 })
+}
+
+fn stream_entries(config: &CaptureConfig) -> u32 {
+    config.process_entries.saturating_mul(STREAMS_PER_PROCESS)
+}
+
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
 
@@ -120,6 +162,9 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if let Some(entries) = work_entries(&name, config) {
+            map.set_max_entries(entries)?;
+        }
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
@@ -140,6 +185,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     entry_only: config.entry_only.into(),
                     stacks: config.stacks.into(),
                     names: config.names.into(),
+                    launches: config.launches.into(),
+                    copies: config.copies.into(),
+                    launch_rows: config.launch_entries,
+                    stream_rows: stream_entries(config),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
                     ..gp_config::default()

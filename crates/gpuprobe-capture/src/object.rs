@@ -24,6 +24,7 @@ use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::resolve::OfFiles;
 use crate::support::{Tier, support};
+use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key};
 
 /// Calls that are taken out of the ring in one go.
@@ -48,8 +49,8 @@ pub struct Capture {
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
-    object: Object,
-    decoder: Decoder,
+    pub(crate) object: Object,
+    pub(crate) decoder: Decoder,
     /// Processes that ended in the last batch. Their last calls may come with the next one.
     ended: Vec<ProcessKey>,
     clock: Clock,
@@ -59,6 +60,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    pub(crate) counted: Counted,
 }
 
 impl std::fmt::Debug for Capture {
@@ -114,6 +116,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            counted: Counted { launches: config.launches, copies: config.copies },
             ended: Vec::new(),
             clock,
             tier,
@@ -166,7 +169,12 @@ impl Capture {
         if !self.attached.contains_key(&key) {
             // numbers may come round after 65,536 files; names of kernels would then be learned anew
             self.libraries = self.libraries.wrapping_add(1);
-            let how = Attach { tier: self.tier, entry_only: self.entry_only, library: self.libraries };
+            let how = Attach {
+                tier: self.tier,
+                entry_only: self.entry_only,
+                library: self.libraries,
+                counted: self.counted,
+            };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
             let attached = attach::attach(&self.object, &mut self.keeper, target, how, collect)?;
@@ -280,7 +288,10 @@ impl Capture {
         let ended =
             batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
         for key in std::mem::replace(&mut self.ended, ended.collect()) {
-            self.decoder.forget(key);
+            // where launches are counted, their rows need the names until they are taken out
+            if !self.counted.launches {
+                self.decoder.forget(key);
+            }
         }
         Ok(batch)
     }
@@ -347,11 +358,16 @@ impl Capture {
     }
 
     /// Takes out the rows of processes that ended: there is room for others at once.
-    pub fn take_rows(&self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
+    pub fn take_rows(&mut self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
         for name in ["contexts", "addresses", "primaries"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)
+        let mut rows = counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)?;
+        rows.work = self.take_work(ended)?;
+        if self.counted.launches {
+            ended.iter().for_each(|key| self.decoder.forget(*key));
+        }
+        Ok(rows)
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
@@ -360,10 +376,11 @@ impl Capture {
         for name in ["handles", "mapped"] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
         }
+        self.release_ranges(ended)?;
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
     }
 
-    fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
+    pub(crate) fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         map_of(&self.object, name)
     }
 }

@@ -49,6 +49,10 @@ causes! {
     LostStack = "lost_stack",
     /// names of kernels for which the ring buffer had no room: some launches may lack theirs
     LostName = "lost_name",
+    /// launches, copies, streams or graphs not counted because their table was full
+    WorkFull = "work_full",
+    /// launches, copies or graph nodes whose description could not be read
+    UnreadWork = "unread_work",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

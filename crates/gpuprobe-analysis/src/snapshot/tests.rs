@@ -47,6 +47,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         calls,
         memory,
         allocations: &[],
+        work: &WorkRows::default(),
         processes: &exits.iter().map(info).collect(),
         ended: &Ended::default(),
         losses: &losses,
@@ -128,6 +129,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             info: info(at),
             calls: vec![counts(key(tgid), function("cudaFree"), 3)],
             memory: Some(memory(key(tgid))),
+            work: WorkRows::default(),
         });
     }
     let snapshot = |ended: &Ended| {
@@ -136,6 +138,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             calls: &[counts(key(3), function("cudaFree"), 4)],
             memory: &[memory(key(3))],
             allocations: &[],
+            work: &WorkRows::default(),
             processes: &HashMap::new(),
             ended,
             losses: &Losses::default(),

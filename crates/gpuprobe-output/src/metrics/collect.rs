@@ -6,7 +6,7 @@ use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
 use super::{Distribution, Samples};
 
 /// The labels that name a process.
-fn who(process: &ProcessSnapshot) -> [String; 3] {
+pub(super) fn who(process: &ProcessSnapshot) -> [String; 3] {
     [process.pid.to_string(), process.name.clone(), process.container.clone().unwrap_or_default()]
 }
 

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo, Snapshot};
-use gpuprobe_event::counters::{Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory};
+use gpuprobe_event::counters::{
+    Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
+};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
     Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, SiteId,
@@ -155,7 +157,7 @@ fn past() -> Ended {
         launches.errors = 1;
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
-        ended.keep(EndedProcess { key, info, calls, memory });
+        ended.keep(EndedProcess { key, info, calls, memory, work: WorkRows::default() });
     }
     ended
 }
@@ -186,6 +188,7 @@ pub(crate) fn snapshot() -> Snapshot {
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
+        work: &WorkRows::default(),
         processes: &HashMap::from([
             (train, info("a\"b\\c\nd", None)),
             (again, info("a\"b\\c\nd", None)),
@@ -233,6 +236,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
+            work: &WorkRows::default(),
             processes: &HashMap::from([(
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },

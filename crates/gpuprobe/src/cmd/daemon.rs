@@ -51,7 +51,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
     })?;
     let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
-    let config = capture_config(args);
+    let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
     let mut daemon = Daemon {
@@ -84,12 +84,16 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn capture_config(args: &DaemonArgs) -> CaptureConfig {
+fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
+    // counting sends no records of calls, so the ring for them is as small as it gets; names of kernels need some room
+    let ring_bytes = if sections.launches { 4 << 20 } else { 1 << 16 };
     CaptureConfig {
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
-        // counting sends no records of calls, so the ring for them is as small as it gets
-        ring_bytes: 1 << 16,
+        launches: sections.launches,
+        names: sections.launches,
+        copies: sections.copies,
+        ring_bytes,
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,
@@ -138,7 +142,7 @@ impl Daemon {
             }
             let batch = self.probes.take()?;
             self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
-            self.processes.settle(&self.probes.capture)?;
+            self.processes.settle(&mut self.probes.capture)?;
             self.watch.look(&mut self.probes);
             if published.elapsed() >= self.refresh {
                 published = Instant::now();
@@ -154,12 +158,14 @@ impl Daemon {
 
     fn publish(&mut self) -> Result<()> {
         self.processes.forget_old(self.probes.capture.clock().elapsed_ns());
-        self.latest.publish(self.snapshot(&[])?);
+        let snapshot = self.snapshot(&[])?;
+        self.latest.publish(snapshot);
         Ok(())
     }
 
     /// Everything as it stands, with these allocations.
-    fn snapshot(&self, allocations: &[Allocation]) -> Result<Snapshot> {
+    fn snapshot(&mut self, allocations: &[Allocation]) -> Result<Snapshot> {
+        let work = self.probes.capture.work()?;
         let capture = &self.probes.capture;
         let mut losses = capture.losses()?;
         self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
@@ -170,6 +176,7 @@ impl Daemon {
             memory: &capture.memory()?,
             contexts: &capture.contexts()?,
             allocations,
+            work: &work,
             processes: self.processes.infos(),
             ended: self.processes.ended(),
             losses: &losses,
@@ -186,7 +193,8 @@ impl Daemon {
             // those of ended processes would be shown as somebody's
             self.processes.release(&self.probes.capture)?;
             let allocations = self.probes.capture.allocations()?;
-            self.classic.render(&self.snapshot(&allocations)?)
+            let snapshot = self.snapshot(&allocations)?;
+            self.classic.render(&snapshot)
         } else {
             self.classic.render(&self.latest.get())
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
-use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::counters::{ProcessKey, WorkRows};
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
@@ -114,7 +114,7 @@ impl Processes {
     }
 
     /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
-    pub(crate) fn settle(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+    pub(crate) fn settle(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
         if self.take_due() == Some(Duration::ZERO) {
             let rows = capture.take_rows(&self.over)?;
             self.keep(rows);
@@ -141,7 +141,8 @@ impl Processes {
         let mut ended: HashMap<ProcessKey, EndedProcess> = HashMap::new();
         for key in self.over.drain() {
             let info = self.infos.remove(&key).unwrap_or_default();
-            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None });
+            let work = WorkRows::default();
+            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None, work });
         }
         for row in rows.calls {
             if let Some(process) = ended.get_mut(&row.process) {
@@ -149,13 +150,15 @@ impl Processes {
             }
         }
         for row in rows.memory {
-            if row.held.iter().any(|held| held.live_allocations > 0) {
+            // what went with its context has left its addresses behind
+            if row.held.iter().any(|held| held.live_allocations > 0) || row.ended_allocations > 0 {
                 self.holding.insert(row.process);
             }
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
         }
+        keep_work(&mut ended, rows.work);
         let mut ended: Vec<_> = ended.into_values().collect();
         ended.sort_by_key(|p| (p.info.exited_at_ns, p.key));
         ended.into_iter().for_each(|process| self.ended.keep(process));
@@ -164,6 +167,22 @@ impl Processes {
     /// Forgets those that ended long ago.
     pub(crate) fn forget_old(&mut self, now_ns: u64) {
         self.ended.forget_old(now_ns);
+    }
+}
+
+/// Gives the rows about work to the processes that they are of.
+fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
+    for row in rows.launches {
+        ended.entry(row.process).and_modify(|process| process.work.launches.push(row));
+    }
+    for row in rows.graphs {
+        ended.entry(row.process).and_modify(|process| process.work.graphs.push(row));
+    }
+    for row in rows.copies {
+        ended.entry(row.process).and_modify(|process| process.work.copies.push(row));
+    }
+    for row in rows.gaps {
+        ended.entry(row.process).and_modify(|process| process.work.gaps.push(row));
     }
 }
 
@@ -225,7 +244,8 @@ mod tests {
             ended_bytes: 0,
             peak_bytes: 0,
         };
-        Rows { calls: keys.iter().map(call).collect(), memory: keys.iter().map(memory).collect() }
+        let (calls, memory) = (keys.iter().map(call).collect(), keys.iter().map(memory).collect());
+        Rows { calls, memory, work: WorkRows::default() }
     }
 
     #[test]
