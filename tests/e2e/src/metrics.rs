@@ -154,19 +154,46 @@ impl Metrics {
         found.unwrap_or_else(|| panic!("no cause {cause}")).1
     }
 
-    /// The series of a metric with their labels. No label value of these tests has a quote or a comma in it.
+    /// The series of a metric with their labels. Values that are no whole numbers are left out.
     pub fn samples<'a>(
         &'a self,
         name: &'a str,
     ) -> impl Iterator<Item = (BTreeMap<String, String>, u64)> + 'a {
+        self.values(name).filter_map(|(labels, value)| Some((labels, value.parse().ok()?)))
+    }
+
+    /// The series of a metric with their labels, and the values as they are written.
+    pub fn values<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (BTreeMap<String, String>, &'a str)> + 'a {
         self.text.lines().filter_map(move |line| {
-            let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.split_once("} ")?;
-            let pair = |l: &str| {
-                let (name, value) = l.split_once('=')?;
-                Some((name.to_owned(), value.trim_matches('"').to_owned()))
-            };
-            let value = value.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
-            Some((labels.split(',').filter_map(pair).collect(), value))
+            let rest = line.strip_prefix(name)?.strip_prefix('{')?;
+            let (labels, value) = labels(rest);
+            Some((labels, value.strip_prefix("} ").unwrap_or_else(|| panic!("{line}"))))
         })
     }
+}
+
+/// Labels up to the brace that ends them, and what follows. Values may have anything in them.
+fn labels(mut rest: &str) -> (BTreeMap<String, String>, &str) {
+    let mut labels = BTreeMap::new();
+    while let Some((name, after)) = rest.trim_start_matches(',').split_once("=\"") {
+        let (mut value, mut escaped) = (String::new(), false);
+        let end = after.char_indices().find(|(_, c)| {
+            let ends = *c == '"' && !escaped;
+            escaped = *c == '\\' && !escaped;
+            if !ends && !escaped {
+                value.push(*c);
+            }
+            ends
+        });
+        let end = end.unwrap_or_else(|| panic!("no end: {rest}")).0;
+        labels.insert(name.to_owned(), value);
+        rest = &after[end + 1..];
+        if rest.starts_with('}') {
+            break;
+        }
+    }
+    (labels, rest)
 }

@@ -21,7 +21,8 @@ sources! {
     "workloads/torture_memory.c", "workloads/torture_print.c", "workloads/torture_vmm.c", "workloads/vmm.c",
     "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/lookups.c", "workloads/paced.c", "workloads/plugin.c",
     "workloads/recursion.c", "workloads/static_runtime.c", "workloads/unmapped.c", "workloads/vmm.c",
-    "workloads/waits.c",
+    "workloads/waits.c", "workloads/launches.c", "workloads/launches_counted.c", "workloads/launches_graphs.c",
+    "workloads/launches.h", "workloads/copies.c", "workloads/copies.h", "workloads/copies_table.c", "workloads/gaps.c",
 }
 
 /// The table of inner calls.

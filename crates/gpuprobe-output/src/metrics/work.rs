@@ -1,10 +1,13 @@
-//! Metrics of launches, graphs and copies.
+//! Metrics of launches, graphs, copies and gaps.
+
+use std::collections::HashSet;
 
 use gpuprobe_analysis::launches::top;
-use gpuprobe_analysis::{CopyTotals, Snapshot, Work};
+use gpuprobe_analysis::{CopyTotals, Gaps, Snapshot, Work};
+use gpuprobe_event::counters::{GapKind, HostMemory};
 
 use super::collect::who;
-use super::{Kind, Metric, NAME, PROCESS, Samples, metric, with_unit};
+use super::{Distribution, Kind, Metric, NAME, PROCESS, Samples, metric, with_unit};
 
 /// Kernels of a process that have series of their own; all others are summed up as `other`.
 const MOST_KERNELS: usize = 20;
@@ -13,6 +16,7 @@ const MOST_NAME: usize = 200;
 
 const KERNEL: &[&str] = &["pid", "process", "container", "kernel"];
 const COPY: &[&str] = &["pid", "process", "container", "kind", "mode"];
+const GAP: &[&str] = &["pid", "process", "container", "after"];
 const NAME_KERNEL: &[&str] = &["process", "kernel"];
 const NAME_COPY: &[&str] = &["process", "kind", "mode"];
 
@@ -64,6 +68,36 @@ pub(super) const METRICS: &[Metric] = &[
         ),
         "seconds",
     ),
+    with_unit(
+        metric(
+            "gpuprobe_copy_host_bytes",
+            Kind::Counter,
+            &["pid", "process", "container", "kind", "memory"],
+            "Bytes copied from or to host memory, by what it is: pageable memory is copied twice.",
+            copy_host_bytes,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_stream_gap_seconds",
+            Kind::Histogram,
+            GAP,
+            "Time in which a stream was given nothing: from the return of a synchronisation or of a launch to the next launch.",
+            gaps,
+        ),
+        "seconds",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_stream_gap_longest_seconds",
+            Kind::Gauge,
+            &["pid", "process", "container", "after", "meanwhile"],
+            "The longest of these, by the call that took the launching thread longest meanwhile.",
+            longest_gaps,
+        ),
+        "seconds",
+    ),
     metric(
         "gpuprobe_ended_kernel_launches",
         Kind::Counter,
@@ -105,7 +139,7 @@ fn shown(kernel: &str) -> String {
 fn kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
         let [pid, name, container] = who(process);
-        for kernel in top(&process.work.kernels, MOST_KERNELS) {
+        for kernel in top(&process.work.kernels, MOST_KERNELS).iter().filter(|k| k.launches > 0) {
             samples.number(&[&pid, &name, &container, &shown(&kernel.kernel)], kernel.launches);
         }
     }
@@ -133,6 +167,46 @@ fn copy_seconds(snapshot: &Snapshot, samples: &mut Samples) {
             samples.nanoseconds(labels, copy.total_ns);
         }
     });
+}
+
+fn copy_host_bytes(snapshot: &Snapshot, samples: &mut Samples) {
+    for process in &snapshot.processes {
+        let [pid, name, container] = who(process);
+        for copy in process.work.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
+            let labels = [&pid, &name, &container, copy.direction.as_str(), copy.host.as_str()];
+            samples.number(&labels, copy.bytes);
+        }
+    }
+}
+
+fn gaps(snapshot: &Snapshot, samples: &mut Samples) {
+    for process in &snapshot.processes {
+        let [pid, name, container] = who(process);
+        let Gaps { after_sync, after_launch, .. } = &process.work.gaps;
+        for (kind, gaps) in [(GapKind::AfterSync, after_sync), (GapKind::AfterLaunch, after_launch)] {
+            // as for calls, the count is that of the buckets
+            let count = gaps.lengths.iter().sum();
+            if count > 0 {
+                let distribution = Distribution { latency: gaps.lengths, sum_ns: gaps.total_ns, count };
+                samples.histogram(&[&pid, &name, &container, kind.as_str()], &distribution);
+            }
+        }
+    }
+}
+
+/// What one of many did is a gauge of a process that runs.
+fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
+        let [pid, name, container] = who(process);
+        let mut told = HashSet::new();
+        // the longest come first
+        for gap in &process.work.gaps.longest {
+            let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
+            if told.insert((after, meanwhile)) {
+                samples.nanoseconds(&[&pid, &name, &container, after, meanwhile], gap.ns);
+            }
+        }
+    }
 }
 
 fn ended_kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {

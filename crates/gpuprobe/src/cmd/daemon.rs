@@ -97,6 +97,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,
+        launch_entries: args.max_kernels,
         ..CaptureConfig::default()
     }
 }
