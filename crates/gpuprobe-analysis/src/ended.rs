@@ -100,7 +100,7 @@ impl Ended {
             return;
         }
         if let Some(memory) = &mut process.memory {
-            self.totals.add(memory);
+            self.totals.add_ended(memory);
             memory.held.fill(Held::default());
         }
         let EndedProcess { key, info, calls, memory, work } = &process;
@@ -213,6 +213,7 @@ mod tests {
         ended.keep(process(2, "a", 20, &["cuInit"]));
         let totals = ended.totals();
         assert_eq!((totals.allocations, totals.frees, totals.replaced), (8, 6, 4));
+        assert_eq!((totals.live_allocations, totals.ended_allocations, totals.ended_bytes), (0, 12, 60));
         ended.forget_old(KEPT_AFTER_EXIT_NS + 9);
         assert_eq!((pids(&ended), past(&ended)), (vec![1, 2], vec![]));
         ended.forget_old(KEPT_AFTER_EXIT_NS + 10);

@@ -4,26 +4,35 @@
 #![forbid(unsafe_code)]
 
 pub mod copies;
+pub mod cost;
 pub mod ended;
 pub mod errors;
 pub mod functions;
 pub mod gaps;
+pub mod history;
+pub mod holdings;
 pub mod launches;
+pub mod leaks;
 pub mod losses;
 pub mod memory;
+pub mod places;
 pub mod processes;
 pub mod snapshot;
 pub mod summary;
 pub mod work;
 
 pub use copies::{CopySummary, CopyTotals};
+pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
+pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
 pub use launches::{GraphLaunches, KernelLaunches, LaunchSummary};
+pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use losses::LossCount;
 pub use memory::{KindTotal, MemorySummary, Total};
+pub use places::Place;
 pub use processes::{ProcessEnd, ProcessSummary};
 pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
 pub use summary::{Summary, SummaryReport};

@@ -18,6 +18,11 @@ pub struct Total {
 }
 
 impl Total {
+    /// Both together.
+    pub(crate) fn plus(self, more: Self) -> Self {
+        Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
+    }
+
     fn add(&mut self, bytes: u64) {
         self.count += 1;
         // sizes come out of a process's arguments, so their sum may be anything

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
 };
-use gpuprobe_event::{Api, Class, FunctionId, Losses, SiteId, Space, Tgid, catalogue};
+use gpuprobe_event::{
+    Api, Class, FunctionId, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid, catalogue,
+};
 use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
+use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
 use crate::work::Work;
 
@@ -27,6 +30,8 @@ pub struct ProcessInfo {
     pub container: Option<String>,
     /// When it ended, on the clock of [`Inputs::now_ns`].
     pub exited_at_ns: Option<u64>,
+    /// Which of the host's GPUs its own are.
+    pub gpus: GpuNumbers,
 }
 
 /// The probes on one library.
@@ -64,10 +69,14 @@ pub struct Inputs<'a> {
     pub allocations: &'a [Allocation],
     /// Launches, graphs, copies and gaps.
     pub work: &'a WorkRows,
+    /// What is held from which place.
+    pub places: &'a [ProcessPlaces],
     /// Names and ends of the processes that these rows are of.
     pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
     /// Processes that ended, with rows of their own.
     pub ended: &'a Ended,
+    /// The GPUs of the host.
+    pub gpus: &'a [HostGpu],
     /// What was lost.
     pub losses: &'a Losses,
     /// How the probes stand.
@@ -104,8 +113,8 @@ pub struct FunctionCounts {
 /// Live memory of one kind on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KindHeld {
-    /// The GPU, as the process counts them; `None` where it is not known.
-    pub gpu: Option<u8>,
+    /// The GPU; `None` where it is not known.
+    pub gpu: Option<Gpu>,
     /// The kind.
     pub kind: Space,
     /// Bytes live now.
@@ -144,8 +153,8 @@ pub struct LiveAllocation {
     pub bytes: u64,
     /// Kind of memory.
     pub kind: Space,
-    /// The GPU, as the process counts them.
-    pub gpu: Option<u8>,
+    /// The GPU.
+    pub gpu: Option<Gpu>,
     /// When it was made, on the kernel's monotonic clock.
     pub since_ns: u64,
     /// Where it was made.
@@ -192,6 +201,14 @@ pub struct MemoryTotals {
     pub unknown_frees: u64,
     /// Addresses allocated again while still live: a free was missed.
     pub replaced: u64,
+    /// Allocations live now.
+    pub live_allocations: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// Allocations that nobody freed and that are gone all the same: with their context, or with their process.
+    pub ended_allocations: u64,
+    /// Their bytes.
+    pub ended_bytes: u64,
 }
 
 /// Everything the daemon shows at one moment.
@@ -205,6 +222,10 @@ pub struct Snapshot {
     pub past: Vec<Arc<PastProcesses>>,
     /// Memory of all processes.
     pub totals: MemoryTotals,
+    /// The GPUs of the host.
+    pub gpus: Vec<HostGpu>,
+    /// What processes hold, by place; only of those that run.
+    pub places: Vec<ProcessPlaces>,
     /// What was lost, every cause once.
     pub losses: Vec<LossCount>,
     /// How the probes stand.
@@ -214,14 +235,39 @@ pub struct Snapshot {
 }
 
 impl MemoryTotals {
-    /// Adds what one process did.
+    /// Adds what one process did that runs.
     pub fn add(&mut self, memory: &ProcessMemory) {
+        self.add_counts(memory);
+        let held = memory.held_in_all();
+        self.live_allocations += held.live_allocations;
+        self.live_bytes = self.live_bytes.saturating_add(held.live_bytes);
+    }
+
+    /// Adds what one process did that has ended, and its memory with it.
+    pub fn add_ended(&mut self, memory: &ProcessMemory) {
+        self.add_counts(memory);
+        let held = memory.held_in_all();
+        self.ended_allocations += held.live_allocations;
+        self.ended_bytes = self.ended_bytes.saturating_add(held.live_bytes);
+    }
+
+    fn add_counts(&mut self, memory: &ProcessMemory) {
         self.allocations += memory.allocations;
         self.failed_allocations += memory.failed_allocations;
         self.frees += memory.frees + memory.unknown_frees;
         self.failed_frees += memory.failed_frees;
         self.unknown_frees += memory.unknown_frees;
         self.replaced += memory.replaced;
+        self.ended_allocations += memory.ended_allocations;
+        self.ended_bytes = self.ended_bytes.saturating_add(memory.ended_bytes);
+    }
+}
+
+impl Inputs<'_> {
+    /// The GPU that a number of a process means.
+    fn gpu_of(&self, process: ProcessKey, number: Option<u8>) -> Option<Gpu> {
+        let number = number?;
+        Some(self.processes.get(&process).map_or(Gpu::OfProcess(number), |info| info.gpus.of(number)))
     }
 }
 
@@ -236,18 +282,23 @@ impl Snapshot {
             process.add_calls(counts);
         }
         for memory in inputs.memory {
-            totals.add(memory);
+            let info = inputs.processes.get(&memory.process);
+            match info.and_then(|info| info.exited_at_ns) {
+                None => totals.add(memory),
+                Some(_) => totals.add_ended(memory),
+            }
             let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
             process.memory = memory_counts(memory);
         }
         for context in inputs.contexts {
             let known = processes.get_mut(&context.process).map(Arc::make_mut);
-            if let Some(process) = known {
-                process.memory.add_context(context);
+            if let (Some(process), Some(gpu)) = (known, inputs.gpu_of(context.process, context.gpu)) {
+                process.memory.add_context(gpu, context);
             }
         }
-        for &Allocation { process, ptr, bytes, space, gpu, since_ns, site } in inputs.allocations {
-            let Some(process) = entry(&mut processes, inputs, process) else { continue };
+        for &Allocation { process: key, ptr, bytes, space, gpu, since_ns, site } in inputs.allocations {
+            let Some(process) = entry(&mut processes, inputs, key) else { continue };
+            let gpu = inputs.gpu_of(key, gpu);
             process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns, site });
         }
         add_work(&mut processes, inputs);
@@ -261,6 +312,8 @@ impl Snapshot {
             processes,
             past: inputs.ended.past().cloned().collect(),
             totals,
+            gpus: inputs.gpus.to_vec(),
+            places: inputs.places.to_vec(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
@@ -368,8 +421,7 @@ impl FunctionCounts {
 
 impl MemoryCounts {
     /// Moves what is held in a context from no known GPU to the context's.
-    fn add_context(&mut self, context: &ContextMemory) {
-        let Some(gpu) = context.gpu else { return };
+    fn add_context(&mut self, gpu: Gpu, context: &ContextMemory) {
         for more in kinds(Some(gpu), &context.held) {
             // the two are read one after the other, so what is moved may be more than there is
             let unknown = self.held.iter_mut().find(|held| held.gpu.is_none() && held.kind == more.kind);
@@ -428,7 +480,7 @@ fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
 }
 
 /// What is held on one GPU, by kind.
-fn kinds(gpu: Option<u8>, held: &[Held; Space::ALL.len()]) -> impl Iterator<Item = KindHeld> {
+fn kinds(gpu: Option<Gpu>, held: &[Held; Space::ALL.len()]) -> impl Iterator<Item = KindHeld> {
     Space::ALL.into_iter().zip(held).map(move |(kind, held)| KindHeld {
         gpu,
         kind,

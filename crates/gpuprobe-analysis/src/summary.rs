@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::copies::{Copies, CopySummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
+use crate::holdings::ProcessPlaces;
 use crate::launches::LaunchSummary;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
@@ -32,6 +33,8 @@ pub struct SummaryReport {
     pub launches: LaunchSummary,
     /// Memory.
     pub memory: MemorySummary,
+    /// What processes held at their end, or at the end of the recording, by place.
+    pub places: Vec<ProcessPlaces>,
     /// Copies and fills by kind, most bytes first.
     pub copies: Vec<CopySummary>,
     /// Failures, most frequent first.
@@ -54,6 +57,7 @@ pub struct Summary {
     functions: Functions,
     launches: LaunchSummary,
     memory: Ledger,
+    places: Vec<ProcessPlaces>,
     copies: Copies,
     errors: Errors,
     processes: Processes,
@@ -82,6 +86,11 @@ impl Summary {
         }
     }
 
+    /// Takes in what processes held at last, which the kernel knows.
+    pub fn held(&mut self, processes: Vec<ProcessPlaces>) {
+        self.places = processes;
+    }
+
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
         SummaryReport {
@@ -94,6 +103,7 @@ impl Summary {
             functions: self.functions.report(),
             launches: self.launches,
             memory: self.memory.report(),
+            places: self.places.clone(),
             copies: self.copies.report(),
             errors: self.errors.report(),
             processes: self.processes.report(),

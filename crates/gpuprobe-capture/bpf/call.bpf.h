@@ -7,7 +7,6 @@
 #ifndef GP_CALL_BPF_H
 #define GP_CALL_BPF_H
 
-#include "stack.bpf.h"
 #include "work.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
@@ -73,16 +72,6 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 		    bpf_probe_read_user(&call->out[i], bytes, (void *)(address + function->out[i].offset)))
 			call->flags |= GP_UNREAD_OUT << i;
 	}
-}
-
-/*
- * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
- * copy that kernel 6.1's verifier does not connect with this one.
- */
-static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
-{
-	barrier_var(index);
-	return &thread->open[index & (GP_DEPTH - 1)];
 }
 
 /*
@@ -216,7 +205,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->duration_ns = 0;
 	call->since_ns = 0;
 	call->context = 0;
-	if (gp_config.stacks)
+	call->site = 0;
+	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))
 		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
 	call->space = function->space;
@@ -232,7 +222,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;
 		else if (function->action == GP_FREE)
-			begin_free(call, function);
+			begin_free(thread, call, function);
 		call->actions |= 1 << (function->action & 3);
 	}
 	if (gp_config.copies && function->action == GP_FREE)
@@ -275,28 +265,56 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 	return NULL;
 }
 
-static __always_inline void count_call(const struct gp_call *call, bool failed)
+/* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
+GP_OWN_FRAME __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {
-	struct gp_count_key key = {
-	    .instance = call->instance, .tgid = call->tgid, .function = call->function};
-	struct gp_count *count = bpf_map_lookup_elem(&counts, &key);
+	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
+	__u32 *known = bpf_map_lookup_elem(&counts, &key), row;
 
-	if (!count) {
-		/* half of the stack that a program has: keep it off it */
-		static const struct gp_count zero;
-
-		bpf_map_update_elem(&counts, &key, &zero, BPF_NOEXIST);
-		count = bpf_map_lookup_elem(&counts, &key);
-		if (!count) {
-			count_loss(GP_LOSS_COUNTERS_FULL);
-			return;
-		}
+	if (known)
+		return *known;
+	row = unused_row(&unused_counts, &gp_count_rows_used);
+	if (!bpf_map_lookup_elem(&count_rows, &row)) {
+		__sync_fetch_and_add(&gp_count_rows_used, -1);
+	} else {
+		if (!bpf_map_update_elem(&counts, &key, &row, BPF_NOEXIST))
+			return row;
+		bpf_map_push_elem(&unused_counts, &row, BPF_ANY);
 	}
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&counts, &key);
+	if (known)
+		return *known;
+	count_loss(GP_LOSS_COUNTERS_FULL);
+	return 0;
+}
+
+static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)
+{
+	struct gp_counted *last = &thread->counted[function & (GP_COUNTED - 1)];
+	__u32 row = last->row;
+
+	if (!row || last->function != function) {
+		row = row_of_count(thread->instance, thread->tgid, function);
+		if (!row)
+			return NULL;
+		last->function = function;
+		last->row = row;
+	}
+	return bpf_map_lookup_elem(&count_rows, &row);
+}
+
+static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call,
+				       const struct gp_function *function, bool failed)
+{
+	struct gp_count *count = count_of(thread, call->function);
+
+	if (!count)
+		return;
 	/* a CPU's copy, but programs may be preempted on it: hence atomic */
-	__sync_fetch_and_add(&count->calls, 1);
 	if (failed)
 		__sync_fetch_and_add(&count->errors, 1);
-	else if (!(call->flags & GP_NESTED_ACTION) && call->bytes)
+	else if (function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
 		__sync_fetch_and_add(&count->bytes, call->bytes);
 	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
 	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
@@ -334,11 +352,13 @@ static __always_inline int leave(struct pt_regs *ctx)
 	read_at_return(call, function);
 	if (gp_config.copies && failed && function->action == GP_FREE)
 		restore_ranges(call);
+	if (gp_config.sites && !failed && has_site(call, function))
+		call->site = find_site(thread, call, ctx);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
 		if (function->action == GP_FREE)
-			end_free(call, failed);
+			end_free(thread, call, failed);
 		else if (function->action == GP_ALLOC)
-			end_alloc(call, function, failed, current_context(thread));
+			end_alloc(thread, call, function, failed, current_context(thread));
 		else if (failed)
 			call->bytes = 0;
 	}
@@ -357,7 +377,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
 		note_meanwhile(thread, call);
 	if (function->flags & GP_COUNT)
-		count_call(call, failed);
+		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
 		tell_name(call, function);
 	if (function->flags & GP_STREAM && is_wanted(call, failed)) {

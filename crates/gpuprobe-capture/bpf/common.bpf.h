@@ -14,8 +14,8 @@
 #define GP_OWN_FRAME static __noinline
 
 /*
- * The verifier looks into such a function at every place it is called from, and one that is not static once,
- * by itself. It then knows nothing of its arguments, so that pointers have to be checked.
+ * The verifier goes through a static function anew for each path that leads to it. One that is not static it
+ * checks once, by what its arguments are declared to be; that keeps loading fast.
  */
 #define GP_CHECKED_ONCE __noinline
 
@@ -102,19 +102,45 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* The first call of a process makes its row; returns false when the table is full. */
-static __always_inline void know_process(struct task_struct *task, __u32 tgid, __u64 instance)
+/* The number of a row that nobody has: one that was given back, or the next that was never used. */
+static __always_inline __u32 unused_row(void *given_back, __u32 *used)
+{
+	__u32 row = 0;
+
+	return bpf_map_pop_elem(given_back, &row) ? __sync_fetch_and_add(used, 1) + 1 : row;
+}
+
+/*
+ * The row of the process that runs, which the first call makes; 0 where the table is full. A row that did not
+ * fit when the process began is tried for again.
+ */
+GP_OWN_FRAME __u32 row_of_process(__u64 instance, __u32 tgid)
 {
 	struct gp_process_key key = {.instance = instance, .tgid = tgid};
-	static const struct gp_memory none;
+	__u32 *known = bpf_map_lookup_elem(&processes, &key), row;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gp_memory *memory_row;
 
-	if (bpf_map_lookup_elem(&processes, &key))
-		return;
-	long err = bpf_map_update_elem(&processes, &key, &none, BPF_NOEXIST);
-	if (!err)
-		send_process(task, GP_START, BPF_CORE_READ(task, real_parent, tgid), 0);
-	else if (!bpf_map_lookup_elem(&processes, &key))
-		count_loss(GP_LOSS_PROCESSES_FULL);
+	if (known)
+		return *known;
+	row = unused_row(&unused_memory, &gp_memory_rows_used);
+	memory_row = bpf_map_lookup_elem(&memory_rows, &row);
+	if (!memory_row) {
+		__sync_fetch_and_add(&gp_memory_rows_used, -1);
+	} else {
+		__builtin_memset(memory_row, 0, sizeof(*memory_row));
+		if (!bpf_map_update_elem(&processes, &key, &row, BPF_NOEXIST)) {
+			send_process(task, GP_START, BPF_CORE_READ(task, real_parent, tgid), 0);
+			return row;
+		}
+		bpf_map_push_elem(&unused_memory, &row, BPF_ANY);
+	}
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&processes, &key);
+	if (known)
+		return *known;
+	count_loss(GP_LOSS_PROCESSES_FULL);
+	return 0;
 }
 
 static __always_inline struct gp_thread *new_thread(struct task_struct *task, __u64 pid_tgid)
@@ -129,7 +155,7 @@ static __always_inline struct gp_thread *new_thread(struct task_struct *task, __
 	thread->tgid = pid_tgid >> 32;
 	thread->tid = pid_tgid;
 	thread->instance = instance_of(task);
-	know_process(task, thread->tgid, thread->instance);
+	thread->memory_row = row_of_process(thread->instance, thread->tgid);
 	return thread;
 }
 
@@ -141,6 +167,16 @@ static __always_inline __u64 new_id(struct gp_thread *thread)
 	}
 	thread->ids_left--;
 	return thread->next_id++;
+}
+
+/*
+ * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
+ * copy that kernel 6.1's verifier does not connect with this one.
+ */
+static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
+{
+	barrier_var(index);
+	return &thread->open[index & (GP_DEPTH - 1)];
 }
 
 /* The value of an argument that the call has saved; false where it has none. */

@@ -54,8 +54,8 @@ static __always_inline __u32 device_argument(const struct gp_call *call, const s
  */
 static __always_inline void create_context(struct gp_call *call, __u64 address, __u32 device)
 {
-	__u64 number = new_context(who(call), address);
-	struct gp_context *row = context_of(who(call), number);
+	__u64 number = new_context(call->instance, call->tgid, address);
+	struct gp_context *row = context_of(number);
 
 	if (row)
 		row->device = device + 1;
@@ -79,7 +79,7 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 
 	if (call->flags & GP_UNREAD_OUT)
 		return;
-	row = context_of(who(call), known_context(who(call), context));
+	row = context_of(known_context(who(call), context));
 	if (!row)
 		return;
 	row->device = device + 1;
@@ -109,7 +109,7 @@ static __always_inline __u64 ending_context(const struct gp_call *call, const st
 	number = number_of(who(call), *primary);
 	if (function->op == GP_PRIMARY_RESET)
 		return number;
-	row = context_of(who(call), number);
+	row = context_of(number);
 	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? number : 0;
 }
 
@@ -119,7 +119,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 	struct gp_context *row;
 
 	call->context = ending_context(call, function);
-	row = context_of(who(call), call->context);
+	row = context_of(call->context);
 	if (row)
 		__sync_fetch_and_or(&row->flags, function->op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
 }
@@ -127,7 +127,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 /* It did not. */
 static __always_inline void cancel_end(struct gp_call *call)
 {
-	struct gp_context *row = context_of(who(call), call->context);
+	struct gp_context *row = context_of(call->context);
 
 	if (row)
 		__sync_fetch_and_and(&row->flags, ~(GP_ENDING | GP_MAY_END));
@@ -148,7 +148,7 @@ static __always_inline void release_primary(struct gp_call *call, const struct g
 
 	if (!primary)
 		return;
-	row = context_of(who(call), number_of(who(call), *primary));
+	row = context_of(number_of(who(call), *primary));
 	if (!row)
 		return;
 	if (__sync_fetch_and_add(&row->references, -1) != 1 || !call->context)
@@ -162,7 +162,7 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 {
 	struct gp_context_key key = context_key(who(call), device_argument(call, function));
 	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
-	struct gp_context *row = context_of(who(call), call->context);
+	struct gp_context *row = context_of(call->context);
 	__u64 references, address;
 	__u32 device, flags;
 
@@ -174,12 +174,26 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 	flags = row->flags;
 	if (!end_context(call, call->context))
 		return;
-	row = context_of(who(call), new_context(who(call), address));
+	row = context_of(new_context(call->instance, call->tgid, address));
 	if (!row)
 		return;
 	row->references = references;
 	row->device = device;
 	row->flags = flags & ~GP_ENDING;
+}
+
+/* Which GPU one of the process's is. Where there is no room its number stays the process's own. */
+GP_OWN_FRAME void tell_device(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	__u8 identity[16] = {};
+	__u64 address = 0;
+
+	if (key.id >= GP_NO_DEVICE || !argument(call, function->pointer, &address) ||
+	    bpf_probe_read_user(identity, sizeof(identity), (void *)address))
+		return;
+	key.id |= (__u64)call->function << 32;
+	bpf_map_update_elem(&identities, &key, identity, BPF_ANY);
 }
 
 /* What a successful call did to contexts and physical memory. */
@@ -219,6 +233,8 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
+	case GP_DEVICE_TOLD:
+		return tell_device(call, function);
 	}
 }
 

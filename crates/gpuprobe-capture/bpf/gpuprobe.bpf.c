@@ -3,6 +3,7 @@
  * The programs. Entry and return are the same code on every attach tier; user space loads only those of the
  * tier that the kernel has.
  */
+#include "bare.bpf.h"
 #include "process.bpf.h"
 
 /*

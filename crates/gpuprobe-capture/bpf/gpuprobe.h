@@ -24,6 +24,8 @@
 #define GP_MET 8
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
+/* functions whose rows a thread remembers; a power of two */
+#define GP_COUNTED 16
 /* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
 #define GP_TEXT_SHORT 256
 #define GP_TEXT_MIDDLE 1024
@@ -33,6 +35,10 @@
 /* the stack is copied page by page, for as many as there are */
 #define GP_STACK_PAGES 8
 #define GP_STACK_PAGE 4096
+/* most ways to an allocation are not longer than this */
+#define GP_FEW_STACK_PAGES 2
+/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
+#define GP_STACK_PART 1024
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
 
@@ -49,6 +55,7 @@ enum gp_loss {
 	GP_LOSS_UNREAD_ALLOCATION,
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
+	GP_LOSS_SITES_FULL,
 	GP_LOSS_WORK_FULL,
 	GP_LOSS_UNREAD_WORK,
 	GP_LOSS_CAUSES,
@@ -101,6 +108,8 @@ enum gp_memory_op {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* tells which GPU one of the process's is: 16 bytes of a UUID, or a place on the bus as text */
+	GP_DEVICE_TOLD,
 };
 
 enum gp_size_rule {
@@ -140,10 +149,12 @@ enum gp_function_flags {
 	GP_HANDLE_IS_OUT = 128,
 	/* the name is where outs[0] points */
 	GP_NAME_IS_OUT = 256,
+	/* where it returns to is kept: allocations may be made inside */
+	GP_KEEPS_RETURN = 512,
 	/* the default stream is the thread's own */
-	GP_PER_THREAD = 512,
+	GP_PER_THREAD = 1024,
 	/* it returns before what it asks for is done */
-	GP_ASYNC = 1024,
+	GP_ASYNC = 2048,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -167,7 +178,7 @@ struct gp_function {
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
-	/* the GPU that a context is made on */
+	/* the GPU that a context is made on, or that is asked for */
 	struct gp_place device;
 	struct gp_task task;
 	struct gp_out out[GP_OUTS];
@@ -179,6 +190,8 @@ enum gp_record_kind {
 	GP_RECORD_HOLD,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
+	/* a stack whose way to an allocation is not known */
+	GP_RECORD_SITE,
 };
 
 enum gp_call_flags {
@@ -235,6 +248,9 @@ struct gp_call {
 	__u64 since_ns;
 	/* where it returns to */
 	__u64 return_address;
+	/* of what is allocated or freed */
+	__u32 site;
+	__u32 reserved;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
@@ -287,6 +303,8 @@ struct gp_stack_record {
 	__u16 kind;
 	__u16 patches;
 	__u32 tgid;
+	__u64 instance;
+	/* of the call, or of the site */
 	__u64 id;
 	__u64 instruction_pointer;
 	__u64 stack_pointer;
@@ -334,9 +352,8 @@ struct gp_kernel_key {
 	__u32 library;
 };
 
+/* What a process did to memory. What it holds is the sum over its contexts. */
 struct gp_memory {
-	__u64 live_bytes[GP_SPACES];
-	__u64 live_allocations[GP_SPACES];
 	__u64 allocated_bytes;
 	__u64 freed_bytes;
 	__u64 allocations;
@@ -351,9 +368,12 @@ struct gp_memory {
 	/* of all spaces together, and the most that it ever was */
 	__u64 held_bytes;
 	__u64 peak_bytes;
+	/* in the table of allocations, with those that are kept to be used again */
+	__u64 entries;
 };
 
-/* A context by its number, or by its address, or a GPU by its own. */
+/* A context by its number, or by its address, or a GPU by its own; an answer about a GPU also by the function
+ * that gave it, in the high half. */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;
@@ -369,10 +389,14 @@ enum gp_context_flags {
 	GP_ENDING = 2,
 	/* a call may end it, if no other one takes a reference before */
 	GP_MAY_END = 4,
+	/* its address is another one's now */
+	GP_SUCCEEDED = 8,
 };
 
 /* What is held in one context, or on a GPU outside of any. */
 struct gp_context {
+	/* 0 where the row is nobody's */
+	__u64 number;
 	__u64 references;
 	/* 1 more than the GPU's number; 0 where it is not known */
 	__u32 device;
@@ -391,6 +415,8 @@ struct gp_physical {
 	__u64 instance;
 	__u32 tgid;
 	__u32 device;
+	__u32 site;
+	__u32 reserved;
 };
 
 struct gp_mapped {
@@ -405,13 +431,16 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
+/* in gp_live.since_ns: freed, and kept for the next allocation at this address */
+#define GP_SPARE (1ULL << 63)
+
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;
 	/* the number of the context that it is counted in */
 	__u64 context;
 	__u32 space;
-	__u32 reserved;
+	__u32 site;
 };
 
 struct gp_count_key {
@@ -420,8 +449,8 @@ struct gp_count_key {
 	__u32 function;
 };
 
+/* Each call is in one bucket: how many there were is the sum. */
 struct gp_count {
-	__u64 calls;
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;
@@ -435,64 +464,6 @@ struct gp_file {
 	__u32 reserved;
 };
 
-/* How a process is held; gp_process_record.change. */
-enum gp_hold_flags {
-	GP_STOPPED = 1,
-	/* probes may be attached meanwhile */
-	GP_POLITE = 2,
-	/* nothing but the program and its loader is mapped yet */
-	GP_AT_EXEC = 4,
-};
-
-/* How far user space is with a question of a process that is held. */
-enum gp_held {
-	GP_SEEN,
-	/* stop, so that probes can be attached */
-	GP_STOP,
-	GP_ANSWERED,
-};
-
-/* higher for later questions, and as one goes on */
-#define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
-
-enum gp_hold {
-	GP_HOLD_NOT,
-	GP_HOLD_BY_WAITING,
-	GP_HOLD_BY_STOPPING,
-};
-
-struct gp_config {
-	/* only processes in the targets map, and what they fork */
-	__u8 only_targets;
-	/* gp_hold: keep targets at exec and when their loader has mapped libraries, until they are probed */
-	__u8 hold;
-	/* what targets fork is a target too */
-	__u8 follow_forks;
-	/* calls that fail */
-	__u8 errors_only;
-	/* calls that are not made inside others */
-	__u8 outermost_only;
-	/* a record when a call begins, and one when it has returned */
-	__u8 phases;
-	/* there are no return probes */
-	__u8 entry_only;
-	/* the stack of every call that is sent */
-	__u8 stacks;
-	/* handles of kernels that were never seen are told of */
-	__u8 names;
-	/* launches, graphs and gaps are counted; copies are */
-	__u8 launches;
-	__u8 copies;
-	__u8 reserved;
-	/* data waiting in the ring that is worth waking the reader for */
-	__u32 wakeup_bytes;
-	/* rows for kernels on streams, and for streams */
-	__u32 launch_rows;
-	__u32 stream_rows;
-	/* calls that take at least this long */
-	__u64 min_duration_ns;
-	/* processes that began later are known from their first call on; on the clock of process starts */
-	__u64 watched_since_ns;
-};
+#include "config.h"
 
 #endif

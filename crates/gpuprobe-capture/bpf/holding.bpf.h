@@ -11,26 +11,33 @@
 /* memory of a GPU that belongs to no context is counted under a number that is no address */
 #define GP_OF_DEVICE(device) (1ULL << 63 | (device))
 #define GP_UPDATES 8
+/* a power of two */
+#define GP_MOST_CONTEXTS (1 << 24)
 
 static __always_inline struct gp_process_key who(const struct gp_call *call)
 {
 	return (struct gp_process_key){.instance = call->instance, .tgid = call->tgid};
 }
 
-/* What a process holds. A row that did not fit when the process began is tried for again. */
-static __always_inline struct gp_memory *memory_of(struct gp_process_key key)
+/* What a process did to memory; nothing where there was no room for it. */
+static __always_inline struct gp_memory *memory_of(struct gp_process_key who)
 {
-	struct gp_memory *memory = bpf_map_lookup_elem(&processes, &key);
+	__u32 row = row_of_process(who.instance, who.tgid);
 
-	if (!memory) {
-		static const struct gp_memory none;
+	return row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
+}
 
-		bpf_map_update_elem(&processes, &key, &none, BPF_NOEXIST);
-		memory = bpf_map_lookup_elem(&processes, &key);
-		if (!memory)
-			count_loss(GP_LOSS_PROCESSES_FULL);
+static __always_inline struct gp_memory *memory_of_thread(struct gp_thread *thread)
+{
+	__u32 row = thread->memory_row;
+
+	if (!row) {
+		row = row_of_process(thread->instance, thread->tgid);
+		thread->memory_row = row;
+		if (!row)
+			return NULL;
 	}
-	return memory;
+	return bpf_map_lookup_elem(&memory_rows, &row);
 }
 
 static __always_inline struct gp_context_key context_key(struct gp_process_key who, __u64 id)
@@ -39,11 +46,12 @@ static __always_inline struct gp_context_key context_key(struct gp_process_key w
 }
 
 /* What is held in the context of this number; nothing where it has ended. */
-static __always_inline struct gp_context *context_of(struct gp_process_key who, __u64 number)
+static __always_inline struct gp_context *context_of(__u64 number)
 {
-	struct gp_context_key key = context_key(who, number);
+	__u32 row = number & (GP_MOST_CONTEXTS - 1);
+	struct gp_context *context = row ? bpf_map_lookup_elem(&context_rows, &row) : NULL;
 
-	return bpf_map_lookup_elem(&contexts, &key);
+	return context && context->number == number ? context : NULL;
 }
 
 /* The number of the context at an address; 0 where none is known. */
@@ -55,15 +63,50 @@ static __always_inline __u64 number_of(struct gp_process_key who, __u64 address)
 	return number ? *number : 0;
 }
 
-/* Gives a number and a row to a context; 0 where there is no room. */
-static __always_inline __u64 new_context(struct gp_process_key who, __u64 address)
+/* Gives a row back. Of two threads that do it at once, one has. */
+static __always_inline bool drop_context(struct gp_process_key who, __u64 number)
 {
-	/* too large for the stack */
-	static const struct gp_context none;
-	__u64 number = __sync_fetch_and_add(&gp_next_id, 1), before, *known;
-	struct gp_context_key row = context_key(who, number), at = context_key(who, address);
+	struct gp_context_key key = context_key(who, number);
+	struct gp_context *context = context_of(number);
+	__u32 row = number & (GP_MOST_CONTEXTS - 1);
 
-	if (bpf_map_update_elem(&contexts, &row, &none, BPF_NOEXIST)) {
+	if (!context || bpf_map_delete_elem(&contexts, &key))
+		return false;
+	context->number = 0;
+	bpf_map_push_elem(&unused_contexts, &row, BPF_ANY);
+	return true;
+}
+
+/* A row for a context, under a number that is returned; 0 where there is no room. */
+static __always_inline __u64 new_number(struct gp_process_key who)
+{
+	__u32 row = unused_row(&unused_contexts, &gp_context_rows_used);
+	__u64 number = __sync_fetch_and_add(&gp_next_context, 1) * GP_MOST_CONTEXTS + row;
+	struct gp_context *context = bpf_map_lookup_elem(&context_rows, &row);
+	struct gp_context_key key = context_key(who, number);
+
+	if (!context) {
+		__sync_fetch_and_add(&gp_context_rows_used, -1);
+		return 0;
+	}
+	__builtin_memset(context, 0, sizeof(*context));
+	if (bpf_map_update_elem(&contexts, &key, &row, BPF_NOEXIST)) {
+		bpf_map_push_elem(&unused_contexts, &row, BPF_ANY);
+		return 0;
+	}
+	context->number = number;
+	return number;
+}
+
+/* Gives a number and a row to the context at an address; 0 where there is no room. */
+GP_OWN_FRAME __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
+{
+	struct gp_process_key who = {.instance = instance, .tgid = tgid};
+	struct gp_context_key at = context_key(who, address);
+	__u64 number = new_number(who), before, *known;
+	struct gp_context *succeeded;
+
+	if (!number) {
 		count_loss(GP_LOSS_PROCESSES_FULL);
 		return 0;
 	}
@@ -72,9 +115,13 @@ static __always_inline __u64 new_context(struct gp_process_key who, __u64 addres
 		return number;
 	/* of two threads that do this at once, one wins */
 	known = bpf_map_lookup_elem(&addresses, &at);
-	if (known && __sync_val_compare_and_swap(known, before, number) == before)
+	if (known && __sync_val_compare_and_swap(known, before, number) == before) {
+		succeeded = context_of(before);
+		if (succeeded)
+			__sync_fetch_and_or(&succeeded->flags, GP_SUCCEEDED);
 		return number;
-	bpf_map_delete_elem(&contexts, &row);
+	}
+	drop_context(who, number);
 	return known ? *known : 0;
 }
 
@@ -83,7 +130,23 @@ static __always_inline __u64 known_context(struct gp_process_key who, __u64 addr
 {
 	__u64 number = number_of(who, address);
 
-	return number && context_of(who, number) ? number : new_context(who, address);
+	return context_of(number) ? number : new_context(who.instance, who.tgid, address);
+}
+
+/*
+ * The same for the context that a thread allocates in. That is nearly always the one that it allocated in
+ * last: its address need not be looked up as long as it is this one's.
+ */
+static __always_inline __u64 context_of_thread(struct gp_thread *thread, __u64 address)
+{
+	struct gp_process_key who = {.instance = thread->instance, .tgid = thread->tgid};
+	struct gp_context *last = context_of(thread->context);
+
+	if (!last || thread->context_address != address || last->flags & (GP_ENDING | GP_SUCCEEDED)) {
+		thread->context = known_context(who, address);
+		thread->context_address = address;
+	}
+	return thread->context;
 }
 
 /* The GPU that a context is on. */
@@ -109,15 +172,11 @@ static __always_inline void hold_bytes(struct gp_memory *memory, struct gp_conte
 
 	if (space >= GP_SPACES)
 		return;
-	__sync_fetch_and_add(&memory->live_bytes[space], sign * bytes);
-	__sync_fetch_and_add(&memory->live_allocations[space], sign);
 	held = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
 	if (sign > 0)
 		raise_peak(memory, held);
-	if (row) {
-		__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
-		__sync_fetch_and_add(&row->live_allocations[space], sign);
-	}
+	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
+	__sync_fetch_and_add(&row->live_allocations[space], sign);
 }
 
 /*
@@ -127,8 +186,7 @@ static __always_inline void hold_bytes(struct gp_memory *memory, struct gp_conte
  */
 static __always_inline bool end_context(struct gp_call *call, __u64 number)
 {
-	struct gp_context_key key = context_key(who(call), number);
-	struct gp_context *row = bpf_map_lookup_elem(&contexts, &key);
+	struct gp_context *row = context_of(number);
 	struct gp_memory *memory = memory_of(who(call));
 	__u64 all = 0, allocations = 0;
 
@@ -140,15 +198,11 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		call->stack[2 * space + 1] = row->live_bytes[space];
 	}
 	/* once */
-	if (bpf_map_delete_elem(&contexts, &key))
+	if (!drop_context(who(call), number))
 		return false;
 	for (int space = 0; space < GP_SPACES; space++) {
-		__u64 count = call->stack[2 * space], bytes = call->stack[2 * space + 1];
-
-		__sync_fetch_and_add(&memory->live_bytes[space], -bytes);
-		__sync_fetch_and_add(&memory->live_allocations[space], -count);
-		all += bytes;
-		allocations += count;
+		allocations += call->stack[2 * space];
+		all += call->stack[2 * space + 1];
 	}
 	__sync_fetch_and_add(&memory->held_bytes, -all);
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);

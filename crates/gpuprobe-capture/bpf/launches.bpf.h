@@ -85,7 +85,7 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 /* The number of the row of a kernel on a stream; 0 where there is no room. */
 GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launch *launch)
 {
-	__u32 *known, number = 0;
+	__u32 *known, row;
 	struct gp_launch_key key;
 
 	if (!call || !launch)
@@ -94,24 +94,21 @@ GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launc
 				     .handle = launch->handle,
 				     .stream = launch->stream,
 				     .tgid = call->tgid};
-	known = bpf_map_lookup_elem(&launch_rows, &key);
+	known = bpf_map_lookup_elem(&launches, &key);
 	if (known)
 		return *known;
-	if (bpf_map_pop_elem(&free_launches, &number)) {
-		if (gp_next_launches_row >= gp_config.launch_rows)
-			goto full;
-		number = __sync_fetch_and_add(&gp_next_launches_row, 1);
-		if (number >= gp_config.launch_rows)
-			goto full;
+	row = unused_row(&unused_launches, &gp_launch_rows_used);
+	if (!bpf_map_lookup_elem(&launch_rows, &row)) {
+		__sync_fetch_and_add(&gp_launch_rows_used, -1);
+	} else {
+		if (!bpf_map_update_elem(&launches, &key, &row, BPF_NOEXIST))
+			return row;
+		bpf_map_push_elem(&unused_launches, &row, BPF_ANY);
 	}
-	if (!bpf_map_update_elem(&launch_rows, &key, &number, BPF_NOEXIST))
-		return number;
-	/* another thread was faster */
-	bpf_map_push_elem(&free_launches, &number, 0);
-	known = bpf_map_lookup_elem(&launch_rows, &key);
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&launches, &key);
 	if (known)
 		return *known;
-full:
 	count_loss(GP_LOSS_WORK_FULL);
 	return 0;
 }
@@ -192,7 +189,7 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call 
 	if (stream && is_captured(call, stream, 1, failed))
 		return is_new;
 	number = met->launches_row;
-	row = number ? bpf_map_lookup_elem(&launches, &number) : NULL;
+	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
 	if (row)
 		count_in_row(row, call, launch, failed);
 	if (stream && !failed)

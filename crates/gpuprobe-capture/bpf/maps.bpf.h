@@ -6,6 +6,7 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include "gpuprobe.h"
+#include "site.h"
 
 /* a section of its own, so that user space fills in this and nothing else */
 volatile const struct gp_config gp_config SEC(".rodata.config") = {};
@@ -13,12 +14,19 @@ volatile const struct gp_config gp_config SEC(".rodata.config") = {};
 /* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
 __u64 gp_next_id = 1;
 
+/* Numbers of ways that are not known yet: each is a site until user space says which one it is. */
+__u32 gp_next_site = 1;
+
+/* Contexts ever seen. */
+__u64 gp_next_context = 1;
+
+/* Rows ever used of `memory_rows`, `context_rows` and `count_rows`. */
+__u32 gp_memory_rows_used = 0;
+__u32 gp_context_rows_used = 0;
+__u32 gp_count_rows_used = 0;
+
 /* Questions to user space. */
 __u32 gp_next_ticket = 1;
-
-/* Rows of the two tables below that were handed out; the first of each stays empty. */
-__u32 gp_next_launches_row = 1;
-__u32 gp_next_stream_row = 1;
 
 /* One row per function of the catalogue. An array: the cookie is the index, and a lookup is an addition. */
 struct {
@@ -36,6 +44,12 @@ struct gp_met {
 	__u32 stream_row;
 };
 
+/* The row that counts a function of the thread's process. */
+struct gp_counted {
+	__u32 function;
+	__u32 row;
+};
+
 /* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
 struct gp_thread {
 	__u64 instance;
@@ -47,11 +61,17 @@ struct gp_thread {
 	/* contexts made current, one over the other */
 	__u64 contexts[GP_CONTEXTS];
 	__u32 contexts_depth;
+	/* of its process; 0 where it has none */
+	__u32 memory_row;
+	/* the number of the context that it allocated in last, and the address that this had */
+	__u64 context;
+	__u64 context_address;
+	/* rows of functions called last, each at a place that follows from its number */
+	struct gp_counted counted[GP_COUNTED];
 	/* the row that waits for all streams are noted in */
 	__u32 all_streams_row;
 	/* of the calls since the last launch or wait, the one that took longest: 1 more than its function */
 	__u32 meanwhile;
-	__u32 reserved;
 	__u64 meanwhile_ns;
 	__u64 meanwhile_since_ns;
 	struct gp_met met[GP_MET];
@@ -92,13 +112,32 @@ struct {
 	__type(value, __u64);
 } held SEC(".maps");
 
-/* Processes that made a call, with what they hold. User space removes them some time after they ended. */
+/* Processes that made a call, with the number of their row. User space removes them some time after they
+ * ended. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192); /* set at load */
 	__type(key, struct gp_process_key);
-	__type(value, struct gp_memory);
+	__type(value, __u32);
 } processes SEC(".maps");
+
+/*
+ * What they did to memory. An array, because every allocation and every free needs its row: threads know the
+ * number, and a lookup is an addition. The first row is nobody's.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 8193); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_memory);
+} memory_rows SEC(".maps");
+
+/* Rows of it that were given back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 8192); /* set at load */
+	__type(value, __u32);
+} unused_memory SEC(".maps");
 
 /* Handles of kernels that have been told of. */
 struct {
@@ -127,16 +166,31 @@ struct {
 } live SEC(".maps");
 
 /*
- * What is held in each context, by a number of our own: its address may be given to another one before the
- * call that ends it has returned.
+ * The contexts of each process, by numbers of our own: an address may be given to another one before the call
+ * that ends it has returned. The number ends in that of its row.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct gp_context_key);
-	__type(value, struct gp_context);
+	__type(value, __u32);
 } contexts SEC(".maps");
+
+/* What is held in them. An array as `memory_rows` is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 16385); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_context);
+} context_rows SEC(".maps");
+
+/* Rows of it that were given back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 16384); /* set at load */
+	__type(value, __u32);
+} unused_contexts SEC(".maps");
 
 /* The number of the context that an address is. It stays when the context has ended, until there is another.
  */
@@ -156,6 +210,15 @@ struct {
 	__type(key, struct gp_context_key);
 	__type(value, __u64);
 } primaries SEC(".maps");
+
+/* What the driver told each process of its GPUs: the first bytes of its answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, __u8[16]);
+} identities SEC(".maps");
 
 /* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
 struct {
@@ -184,132 +247,55 @@ struct {
 	__type(value, struct gp_mapped);
 } mapped SEC(".maps");
 
-/* Counts per process and function, a copy per CPU so that threads do not share lines. */
+/* What is held from each site. User space sums up those that it found to be the same, and takes out what is
+ * over. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_site_key);
+	__type(value, struct gp_site);
+} sites SEC(".maps");
+
+/* Ways to allocations by the address that the call returns to, which tells most of them apart. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_way_key);
+	__type(value, struct gp_way);
+} ways SEC(".maps");
+
+/* And how they go on. The first row is none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 131072); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_site_node);
+} site_nodes SEC(".maps");
+
+/* Which row counts a function of a process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 10240); /* set at load */
 	__type(key, struct gp_count_key);
-	__type(value, struct gp_count);
+	__type(value, __u32);
 } counts SEC(".maps");
 
-/*
- * Launches by number: a thread remembers those that it used last, and reads an array for the price of an
- * addition. Numbers that user space has taken the rows out of are given again.
- */
+/* The counts, a copy per CPU so that threads do not share lines. An array as `memory_rows` is. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set at load */
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 10241); /* set at load */
 	__type(key, __u32);
-	__type(value, struct gp_launches);
-} launches SEC(".maps");
+	__type(value, struct gp_count);
+} count_rows SEC(".maps");
 
+/* Rows of it that were given back, and are empty. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_launch_key);
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 10240); /* set at load */
 	__type(value, __u32);
-} launch_rows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, 1); /* set at load */
-	__type(value, __u32);
-} free_launches SEC(".maps");
-
-/* The same for streams. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__type(key, __u32);
-	__type(value, struct gp_stream);
-} streams SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, __u32);
-} stream_rows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_QUEUE);
-	__uint(max_entries, 1); /* set at load */
-	__type(value, __u32);
-} free_streams SEC(".maps");
-
-/* Captures by number: that of one that has ended stays with the streams that took part in it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_context_key);
-	__type(value, struct gp_capture);
-} captures SEC(".maps");
-
-/* Captures by the events that were recorded in them. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, __u64);
-} recorded SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, struct gp_graph);
-} graphs SEC(".maps");
-
-/* Executable graphs. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, struct gp_graph);
-} execs SEC(".maps");
-
-/* Nodes that hold kernels, where their handles were seen. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, struct gp_node);
-} nodes SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_process_key);
-	__type(value, struct gp_graph_counts);
-} graph_counts SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_copy_key);
-	__type(value, struct gp_copies);
-} copies SEC(".maps");
-
-/*
- * What is allocated or mapped, by parts whose size is a power of two, which is what a trie of prefixes takes:
- * one look finds the part that an address is in. What has ended with a context may still be there.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_range_key);
-	__type(value, struct gp_range);
-} ranges SEC(".maps");
+} unused_counts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

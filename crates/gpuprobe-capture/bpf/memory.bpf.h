@@ -6,7 +6,7 @@
 #ifndef GP_MEMORY_BPF_H
 #define GP_MEMORY_BPF_H
 
-#include "holding.bpf.h"
+#include "sites.bpf.h"
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 {
@@ -110,67 +110,88 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
 	return call->out[1] * a * b;
 }
 
+static __always_inline bool swap_since(struct gp_live *entry, __u64 from, __u64 to)
+{
+	return __sync_val_compare_and_swap(&entry->since_ns, from, to) == from;
+}
+
 /*
  * A free leaves the table when it begins: the driver may give the address to another thread before this call
  * returns, and that thread's allocation must not be the one that is taken away.
  */
-GP_OWN_FRAME void begin_free(struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
+			     const struct gp_function *function)
 {
+	struct gp_memory *memory = memory_of_thread(thread);
 	struct gp_context *row;
-	struct gp_memory *memory;
 	struct gp_live_key key;
 	struct gp_live *old;
+	__u64 since_ns;
 
 	if (!argument(call, function->pointer, &call->pointer) || !call->pointer)
 		return;
 	key = live_key(call);
 	old = bpf_map_lookup_elem(&live, &key);
-	if (!old)
+	if (!old || !memory)
 		return;
+	since_ns = *(volatile __u64 *)&old->since_ns;
+	if (since_ns & GP_SPARE)
+		return;
+	call->since_ns = since_ns;
 	call->bytes = old->bytes;
-	call->since_ns = old->since_ns;
 	call->space = old->space;
 	call->context = old->context;
-	row = context_of(who(call), call->context);
+	call->site = old->site;
+	row = context_of(call->context);
 	/*
 	 * What went with its context is not freed by anybody. It stays in the table until its address is
 	 * given out again: that may happen right now, and then it is another one's. Of two threads that free
 	 * the same address at once, one finds it gone.
 	 */
-	if (!row || row->flags & GP_ENDING || bpf_map_delete_elem(&live, &key)) {
+	if (!row || row->flags & GP_ENDING || !swap_since(old, since_ns, since_ns | GP_SPARE)) {
 		call->bytes = 0;
 		return;
 	}
+	if (memory->entries > gp_config.most_kept && !bpf_map_delete_elem(&live, &key))
+		__sync_fetch_and_add(&memory->entries, -1);
 	call->flags |= GP_KNOWN_FREE;
 	call->device = device_of(row);
-	memory = memory_of(who(call));
-	if (memory)
-		hold_bytes(memory, row, call->space, call->bytes, -1);
+	hold_bytes(memory, row, call->space, call->bytes, -1);
+	hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes, GP_SITE_FREED);
 }
 
 /* A free that failed has freed nothing. */
 static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
-	struct gp_live back = {
-	    .bytes = call->bytes, .since_ns = call->since_ns, .context = call->context, .space = call->space};
-	struct gp_context *row = context_of(who(call), call->context);
+	struct gp_live back = {.bytes = call->bytes,
+			       .since_ns = call->since_ns,
+			       .context = call->context,
+			       .space = call->space,
+			       .site = call->site};
+	struct gp_context *row = context_of(call->context);
+	struct gp_live *spare = bpf_map_lookup_elem(&live, &key);
 
 	if (!row) {
 		/* it failed because its context ended meanwhile, and the memory with it */
 		__sync_fetch_and_add(&memory->ended_allocations, 1);
 		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
-	} else if (!bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
+	} else if (spare ? swap_since(spare, back.since_ns | GP_SPARE, back.since_ns)
+			 : !bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
+		if (!spare)
+			__sync_fetch_and_add(&memory->entries, 1);
 		hold_bytes(memory, row, call->space, call->bytes, 1);
+		hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes,
+			  GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	}
 	/* else the address was given out again after all, and its new owner is in the table */
 }
 
-GP_OWN_FRAME void end_free(struct gp_call *call, bool failed)
+GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool failed)
 {
-	struct gp_memory *memory = memory_of(who(call));
+	struct gp_memory *memory = memory_of_thread(thread);
 
 	if (!memory)
 		return;
@@ -191,15 +212,30 @@ GP_OWN_FRAME void end_free(struct gp_call *call, bool failed)
 	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
-/* The thread's context is told by its address. */
-static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 address)
+/* An address is given out whose last free was not seen: what stood there is gone all the same, or went with
+ * its context. */
+static __always_inline void replace(struct gp_call *call, struct gp_memory *memory, const struct gp_live *old)
+{
+	struct gp_context *before = context_of(old->context);
+
+	/* what goes with a context is counted when that has ended */
+	if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
+		hold_bytes(memory, before, old->space, old->bytes, -1);
+		hold_site(call->instance, old->context, who_at(call->tgid, old->site), old->bytes,
+			  GP_SITE_FREED);
+		__sync_fetch_and_add(&memory->replaced, 1);
+		call->flags |= GP_REPLACED;
+		call->since_ns = old->bytes;
+	}
+}
+
+static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
 {
 	struct gp_live_key key = live_key(call);
-	__u64 number = known_context(who(call), address);
-	struct gp_context *row = context_of(who(call), number);
+	struct gp_context *row = context_of(context);
 	struct gp_live value = {.bytes = call->bytes,
 				.since_ns = call->start_ns + call->duration_ns,
-				.context = number,
+				.context = context,
 				.space = call->space};
 	struct gp_live *old = bpf_map_lookup_elem(&live, &key);
 
@@ -207,30 +243,34 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		return;
 	call->device = device_of(row);
 	if (old) {
-		/* its free was never seen: what stood here is gone all the same, or went with its context */
-		struct gp_context *before = context_of(who(call), old->context);
-		__u64 bytes = old->bytes;
-		__u32 space = old->space;
-
-		/* what goes with a context is counted when that has ended */
-		if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
-			hold_bytes(memory, before, space, bytes, -1);
-			__sync_fetch_and_add(&memory->replaced, 1);
-			call->flags |= GP_REPLACED;
-			call->since_ns = bytes;
-		}
+		/* a free that fails must not put back what is about to be written over */
+		if (!(__sync_lock_test_and_set(&old->since_ns, ~0ULL) & GP_SPARE))
+			replace(call, memory, old);
 	}
-	if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
+	value.site =
+	    hold_site(call->instance, context, who_at(call->tgid, call->site), call->bytes, GP_SITE_NEW);
+	if (old) {
+		old->bytes = value.bytes;
+		old->context = value.context;
+		old->space = value.space;
+		old->site = value.site;
+		*(volatile __u64 *)&old->since_ns = value.since_ns;
+	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
+		hold_site(call->instance, context, who_at(call->tgid, value.site), call->bytes,
+			  GP_SITE_FREED);
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
+	} else {
+		__sync_fetch_and_add(&memory->entries, 1);
 	}
 	hold_bytes(memory, row, call->space, call->bytes, 1);
 }
 
-GP_OWN_FRAME void end_alloc(struct gp_call *call, const struct gp_function *function, bool failed,
-			    __u64 context)
+/* The thread's context is told by its address. */
+GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
+			    const struct gp_function *function, bool failed, __u64 address)
 {
-	struct gp_memory *memory = memory_of(who(call));
+	struct gp_memory *memory = memory_of_thread(thread);
 
 	if (!memory)
 		return;
@@ -254,7 +294,7 @@ GP_OWN_FRAME void end_alloc(struct gp_call *call, const struct gp_function *func
 	}
 	__sync_fetch_and_add(&memory->allocations, 1);
 	__sync_fetch_and_add(&memory->allocated_bytes, call->bytes);
-	keep_allocation(call, memory, context);
+	keep_allocation(call, memory, context_of_thread(thread, address));
 }
 
 #endif

@@ -8,6 +8,7 @@
 #define GP_RANGES_BPF_H
 
 #include "context.bpf.h"
+#include "work_maps.bpf.h"
 
 /* in the order of Space in gpuprobe-event */
 #define GP_SPACE_PINNED 2
@@ -96,9 +97,9 @@ static __always_inline bool is_held(const struct gp_call *call, const struct gp_
 		struct gp_live *held = bpf_map_lookup_elem(&live, &key);
 		struct gp_context *context;
 
-		if (!held || address - range->start >= held->bytes)
+		if (!held || held->since_ns & GP_SPARE || address - range->start >= held->bytes)
 			return false;
-		context = context_of(who(call), held->context);
+		context = context_of(held->context);
 		if (!context)
 			return false;
 		place->space = held->space;

@@ -7,6 +7,7 @@
 #define GP_STREAMS_BPF_H
 
 #include "holding.bpf.h"
+#include "work_maps.bpf.h"
 
 /* the thread's own default stream, as programs name it */
 #define GP_OWN_STREAM 2
@@ -48,36 +49,33 @@ static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __
 GP_CHECKED_ONCE int find_stream(const struct gp_call *call, __u64 stream)
 {
 	struct gp_live_key key;
-	__u32 *known, number = 0;
+	__u32 *known, row;
 
 	if (!call)
 		return 0;
 	key = key_of(call, stream);
-	known = bpf_map_lookup_elem(&stream_rows, &key);
+	known = bpf_map_lookup_elem(&streams, &key);
 	if (known)
 		return *known;
-	if (bpf_map_pop_elem(&free_streams, &number)) {
-		if (gp_next_stream_row >= gp_config.stream_rows)
-			goto full;
-		number = __sync_fetch_and_add(&gp_next_stream_row, 1);
-		if (number >= gp_config.stream_rows)
-			goto full;
+	row = unused_row(&unused_streams, &gp_stream_rows_used);
+	if (!bpf_map_lookup_elem(&stream_rows, &row)) {
+		__sync_fetch_and_add(&gp_stream_rows_used, -1);
+	} else {
+		if (!bpf_map_update_elem(&streams, &key, &row, BPF_NOEXIST))
+			return row;
+		bpf_map_push_elem(&unused_streams, &row, BPF_ANY);
 	}
-	if (!bpf_map_update_elem(&stream_rows, &key, &number, BPF_NOEXIST))
-		return number;
-	/* another thread was faster */
-	bpf_map_push_elem(&free_streams, &number, 0);
-	known = bpf_map_lookup_elem(&stream_rows, &key);
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&streams, &key);
 	if (known)
 		return *known;
-full:
 	count_loss(GP_LOSS_WORK_FULL);
 	return 0;
 }
 
 static __always_inline struct gp_stream *stream_row(__u32 number)
 {
-	return number ? bpf_map_lookup_elem(&streams, &number) : NULL;
+	return number ? bpf_map_lookup_elem(&stream_rows, &number) : NULL;
 }
 
 /* The row of a stream that is used for anything but launches of kernels. */

@@ -32,7 +32,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LPM_TRIE = 11,
-	BPF_MAP_TYPE_QUEUE = 22,
+	BPF_MAP_TYPE_STACK = 23,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -49,6 +49,7 @@ enum {
 	BPF_RB_NO_WAKEUP = 1,
 	BPF_RB_FORCE_WAKEUP = 2,
 	BPF_RB_AVAIL_DATA = 0,
+	BPF_RB_RING_SIZE = 1,
 };
 
 /* Registers as the kernel saves them; this is ABI, so it is no CO-RE type. */
@@ -73,6 +74,9 @@ struct user_pt_regs {
 #else
 #error "this architecture has no registers here yet"
 #endif
+
+/* the name by which a function that is checked alone is known to take the context of a program */
+typedef struct pt_regs bpf_user_pt_regs_t;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

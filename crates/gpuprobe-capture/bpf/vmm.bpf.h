@@ -25,15 +25,17 @@ static __always_inline struct gp_live_key handle_key(struct gp_process_key who, 
 	return (struct gp_live_key){.pointer = handle, .instance = who.instance, .tgid = who.tgid};
 }
 
-GP_OWN_FRAME void hold_physical(__u64 instance, __u32 tgid, __u32 device, __u64 bytes, __s64 sign)
+/* `where` is who_at() of the process and the site. Returns the site to keep. */
+GP_OWN_FRAME __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u64 bytes, __s64 sign)
 {
-	struct gp_process_key who = {.instance = instance, .tgid = tgid};
+	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
 	struct gp_memory *memory = memory_of(who);
-	struct gp_context *row = context_of(who, known_context(who, GP_OF_DEVICE(device)));
+	struct gp_context *row = context_of(known_context(who, GP_OF_DEVICE(device)));
 
-	if (!memory)
-		return;
-	if (row && device != GP_NO_DEVICE)
+	/* where there was no room for its row, which is counted, what was not added is not subtracted */
+	if (!memory || !row || (sign < 0 && !row->live_allocations[GP_SPACE_VMM]))
+		return GP_NO_SITE_ROW;
+	if (device != GP_NO_DEVICE)
 		row->device = device + 1;
 	hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
 	if (sign > 0) {
@@ -43,6 +45,8 @@ GP_OWN_FRAME void hold_physical(__u64 instance, __u32 tgid, __u32 device, __u64 
 		__sync_fetch_and_add(&memory->frees, 1);
 		__sync_fetch_and_add(&memory->freed_bytes, bytes);
 	}
+	return hold_site(instance, GP_OF_DEVICE(device), where, bytes,
+			 sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
 }
 
 /* What a call ended. */
@@ -58,15 +62,16 @@ static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 u
 {
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
 	__u64 bytes;
-	__u32 device;
+	__u32 device, site;
 
 	if (!memory || __sync_fetch_and_add(&memory->uses, -uses) != uses)
 		return;
 	bytes = memory->bytes;
 	device = memory->device;
+	site = memory->site;
 	if (bpf_map_delete_elem(&physical, &id) || !bytes)
 		return;
-	hold_physical(who.instance, who.tgid, device, bytes, -1);
+	hold_physical(who.instance, who_at(who.tgid, site), device, bytes, -1);
 	ended->bytes += bytes;
 	ended->device = device;
 }
@@ -91,6 +96,18 @@ static __always_inline __u32 device_of_prop(const struct gp_call *call)
 	return id;
 }
 
+/* Holds physical memory from now on. It was not there before this call, so nobody gives it up meanwhile. */
+static __always_inline void hold_new(struct gp_call *call, __u64 id, __u32 device, __u64 bytes)
+{
+	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
+	__u32 site = memory ? memory->site : 0;
+
+	site = hold_physical(call->instance, who_at(call->tgid, site), device, bytes, 1);
+	if (memory)
+		memory->site = site;
+	call->site = site;
+}
+
 /* Created, or imported from another process, which is who holds its bytes until it is mapped here. */
 static __always_inline void vmm_create(struct gp_call *call, bool imported)
 {
@@ -108,6 +125,7 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 	}
 	new.bytes = imported ? 0 : call->bytes;
 	new.device = imported ? GP_NO_DEVICE : device_of_prop(call);
+	new.site = call->site;
 	if (bpf_map_update_elem(&physical, &id, &new, BPF_NOEXIST)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
@@ -120,7 +138,7 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 	call->pointer = call->out[0];
 	call->device = new.device;
 	if (!imported)
-		hold_physical(call->instance, call->tgid, new.device, new.bytes, 1);
+		hold_new(call, id, new.device, new.bytes);
 }
 
 struct searching {
@@ -217,11 +235,13 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 	} else if (!memory->uses) {
 		/* nothing uses it; of two that see this, the one that takes it out has ended it */
 		struct ended_memory ended = {.bytes = memory->bytes, .device = memory->device};
+		__u32 site = memory->site;
 
 		if (bpf_map_delete_elem(&physical, &id))
 			return;
 		if (ended.bytes)
-			hold_physical(call->instance, call->tgid, ended.device, ended.bytes, -1);
+			hold_physical(call->instance, who_at(call->tgid, site), ended.device, ended.bytes,
+				      -1);
 		tell_ended(call, &ended);
 	}
 }
@@ -252,7 +272,7 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	call->bytes = 0;
 	/* what was imported has a size now */
 	if (!memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
-		hold_physical(call->instance, call->tgid, memory->device, size, 1);
+		hold_new(call, new.physical, memory->device, size);
 		call->bytes = size;
 		call->device = memory->device;
 	}

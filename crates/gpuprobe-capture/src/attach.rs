@@ -59,6 +59,8 @@ pub(crate) struct Attach {
     pub(crate) tier: Tier,
     /// Without return probes.
     pub(crate) entry_only: bool,
+    /// With programs that do nothing.
+    pub(crate) bare: bool,
     /// The number that its calls will bear.
     pub(crate) library: LibraryNumber,
     /// The work that is counted.
@@ -68,6 +70,21 @@ pub(crate) struct Attach {
 impl Attach {
     fn cookie(&self, f: &PlannedFunction) -> u64 {
         u64::from(self.library) << 32 | u64::from(f.function.0)
+    }
+}
+
+/// The programs of a tier, and how each is attached. Returns first: an entry without its return would count as a call
+/// that never ends.
+pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&'static str, Way)] {
+    match (tier, bare) {
+        (Tier::Session, true) => &[("bare_session", Way::Session)],
+        (Tier::Multi, true) => &[("bare_multi_return", Way::MultiReturn), ("bare_multi_entry", Way::Multi)],
+        (Tier::Perf, true) => &[("bare_perf_return", Way::PerfReturn), ("bare_perf_entry", Way::Perf)],
+        (Tier::Session | Tier::Multi, false) if entry_only => &[("call_multi_entry", Way::Multi)],
+        (Tier::Perf, false) if entry_only => &[("call_perf_entry", Way::Perf)],
+        (Tier::Session, false) => &[("call_session", Way::Session)],
+        (Tier::Multi, false) => &[("call_multi_return", Way::MultiReturn), ("call_multi_entry", Way::Multi)],
+        (Tier::Perf, false) => &[("call_perf_return", Way::PerfReturn), ("call_perf_entry", Way::Perf)],
     }
 }
 
@@ -143,17 +160,9 @@ fn attach_group(
     path: &Path,
     group: &[PlannedFunction],
 ) -> Result<Vec<LinkId>, CaptureError> {
-    // returns first: an entry without its return would count as a call that never ends
-    let ways: &[(&'static str, Way)] = match how.tier {
-        Tier::Session | Tier::Multi if how.entry_only => &[("call_multi_entry", Way::Multi)],
-        Tier::Perf if how.entry_only => &[("call_perf_entry", Way::Perf)],
-        Tier::Session => &[("call_session", Way::Session)],
-        Tier::Multi => &[("call_multi_return", Way::MultiReturn), ("call_multi_entry", Way::Multi)],
-        Tier::Perf => &[("call_perf_return", Way::PerfReturn), ("call_perf_entry", Way::Perf)],
-    };
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
-    for (name, way) in ways {
+    for (name, way) in programs(how.tier, how.entry_only, how.bare) {
         match link(keeper, name, *way, path, points.clone()) {
             Ok(link) => links.push(link),
             Err(error) => {

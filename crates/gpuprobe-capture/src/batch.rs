@@ -1,4 +1,4 @@
-//! Whole hashes of the kernel, read and emptied with few system calls.
+//! Whole hashes of the kernel, and the first rows of arrays, read and emptied with few system calls.
 //!
 //! Not by the iterator of libbpf-rs: it takes a short batch for the last one, though the kernel returns short ones
 //! wherever the next bucket does not fit, and it cannot read per-CPU hashes.
@@ -29,7 +29,44 @@ pub(crate) fn each_entry(map: &impl MapCore, mut then: impl FnMut(&[u8], &[u8]))
             then(key, value);
         }
     };
-    if lookup_batches(map, value_bytes, &mut take)? { Ok(()) } else { one_by_one(map, take) }
+    if lookup_batches(map, value_bytes, usize::MAX, &mut take)? { Ok(()) } else { one_by_one(map, take) }
+}
+
+/// The first rows of an array, one after the other, each [`value_bytes`] long.
+pub(crate) fn first_rows(map: &impl MapCore, rows: usize) -> Result<Vec<u8>, CaptureError> {
+    let value_bytes = value_bytes(map)?;
+    let mut all = Vec::with_capacity(rows * value_bytes);
+    if !lookup_batches(map, value_bytes, rows, |_, values| all.extend_from_slice(values))? {
+        for row in 0..rows as u32 {
+            all.extend(row_of(map, row)?.unwrap_or_else(|| vec![0; value_bytes]));
+        }
+    }
+    Ok(all)
+}
+
+/// One row of an array, with the values of all CPUs one after the other.
+pub(crate) fn row_of(map: &impl MapCore, row: u32) -> Result<Option<Vec<u8>>, CaptureError> {
+    value_of(map, &row.to_ne_bytes())
+}
+
+fn value_of(map: &impl MapCore, key: &[u8]) -> Result<Option<Vec<u8>>, CaptureError> {
+    if is_per_cpu(map) {
+        let values = map.lookup_percpu(key, MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
+        return Ok(values.map(|cpus| cpus.concat()));
+    }
+    map.lookup(key, MapFlags::ANY).map_err(CaptureError::bpf(READ))
+}
+
+/// Fills a row of an array with zeros.
+pub(crate) fn clear_row(map: &impl MapCore, row: u32) -> Result<(), CaptureError> {
+    let key = row.to_ne_bytes();
+    let cleared = if is_per_cpu(map) {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(CaptureError::bpf("count the CPUs"))?;
+        map.update_percpu(&key, &vec![vec![0; map.value_size() as usize]; cpus], MapFlags::ANY)
+    } else {
+        map.update(&key, &vec![0; map.value_size() as usize], MapFlags::ANY)
+    };
+    cleared.map_err(CaptureError::bpf(WRITE))
 }
 
 /// The room that the value of one CPU takes.
@@ -38,10 +75,11 @@ pub(crate) fn cpu_value_bytes(map: &impl MapCore) -> usize {
 }
 
 fn is_per_cpu(map: &impl MapCore) -> bool {
-    map.map_type() == MapType::PercpuHash
+    matches!(map.map_type(), MapType::PercpuHash | MapType::PercpuArray)
 }
 
-fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
+/// The room that a value takes, of all CPUs together.
+pub(crate) fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
     if !is_per_cpu(map) {
         return Ok(map.value_size() as usize);
     }
@@ -49,20 +87,21 @@ fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
     Ok(cpu_value_bytes(map) * cpus)
 }
 
-/// Reads in batches; `false` where the kernel refuses to, and then nothing was handed over.
+/// Reads so many entries in batches, or all there are; `false` where the kernel refuses to, and then nothing was handed over.
 fn lookup_batches(
     map: &impl MapCore,
     value_bytes: usize,
+    mut wanted: usize,
     mut take: impl FnMut(&[u8], &[u8]),
 ) -> Result<bool, CaptureError> {
     let key_bytes = map.key_size() as usize;
     let most = (BATCH_BYTES / value_bytes.max(1)).clamp(*BATCH_ENTRIES.start(), *BATCH_ENTRIES.end());
     let (mut keys, mut values) = (vec![0_u8; most * key_bytes], vec![0_u8; most * value_bytes]);
-    // the kernel's note of where to go on: the number of a bucket, and of a trie the last key
+    // the kernel's note of where to go on: the number of a bucket or of a row, and of a trie the last key
     let note = key_bytes.max(size_of::<u32>());
     let (mut from, mut next) = (None::<Vec<u8>>, vec![0_u8; note]);
     loop {
-        let mut count = most as u32;
+        let mut count = most.min(wanted) as u32;
         let begin = from.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
         // SAFETY: `keys` and `values` have room for `count` entries of this map, as the kernel lays them out; the
         // notes have room for the four bytes or the key that it reads and writes; null options are the defaults.
@@ -83,8 +122,9 @@ fn lookup_batches(
         }
         let count = count as usize;
         take(&keys[..count * key_bytes], &values[..count * value_bytes]);
+        wanted -= count.min(wanted);
         // the kernel has no more
-        if failed != 0 {
+        if failed != 0 || wanted == 0 {
             return Ok(true);
         }
         from = Some(next.clone());
@@ -95,13 +135,7 @@ fn one_by_one(map: &impl MapCore, mut take: impl FnMut(&[u8], &[u8])) -> Result<
     // a key that goes while it is the last one read makes the kernel begin anew
     let keys: std::collections::HashSet<_> = map.keys().take(map.max_entries() as usize).collect();
     for key in keys {
-        let value = if is_per_cpu(map) {
-            let values = map.lookup_percpu(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
-            values.map(|cpus| cpus.concat())
-        } else {
-            map.lookup(&key, MapFlags::ANY).map_err(CaptureError::bpf(READ))?
-        };
-        if let Some(value) = value {
+        if let Some(value) = value_of(map, &key)? {
             take(&key, &value);
         }
     }
@@ -183,7 +217,7 @@ mod tests {
             (0..u64::from(ENTRIES)).map(|i| (i, (2 * i).to_ne_bytes().to_vec())).collect();
         let batched = all_of(&map, |map, take| {
             assert!(
-                lookup_batches(map, 8, |keys, values| {
+                lookup_batches(map, 8, usize::MAX, |keys, values| {
                     keys.chunks_exact(8).zip(values.chunks_exact(8)).for_each(|(k, v)| take(k, v));
                 })
                 .unwrap()
@@ -206,6 +240,32 @@ mod tests {
         let expected: BTreeMap<_, _> = (0..100).map(|i| (i, value(i))).collect();
         assert_eq!(all_of(&map, |map, take| each_entry(map, take).unwrap()), expected);
         assert_eq!(all_of(&map, |map, take| one_by_one(map, take).unwrap()), expected);
+    }
+
+    #[test]
+    fn the_first_rows_of_an_array_are_read_in_their_order_and_cleared() {
+        // more than a batch
+        const ROWS: u32 = 10_000;
+        let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
+        for kind in [MapType::Array, MapType::PercpuArray] {
+            let Ok(map) = MapHandle::create(kind, Some("gp_test"), 4, 8, ROWS, &options) else { return };
+            let values = value_bytes(&map).unwrap() / 8;
+            let row = |i: u32| vec![u64::from(i).to_ne_bytes().to_vec(); values];
+            for i in 0..ROWS {
+                if values == 1 && kind == MapType::Array {
+                    map.update(&i.to_ne_bytes(), &row(i).concat(), MapFlags::ANY).unwrap();
+                } else {
+                    map.update_percpu(&i.to_ne_bytes(), &row(i), MapFlags::ANY).unwrap();
+                }
+            }
+            for wanted in [1, 9_000, ROWS] {
+                let expected: Vec<u8> = (0..wanted).flat_map(|i| row(i).concat()).collect();
+                assert!(first_rows(&map, wanted as usize).unwrap() == expected, "{kind:?} {wanted}");
+            }
+            clear_row(&map, 7).unwrap();
+            assert_eq!(row_of(&map, 7).unwrap().unwrap(), vec![0; 8 * values]);
+            assert_eq!(row_of(&map, 8).unwrap().unwrap(), row(8).concat());
+        }
     }
 
     #[test]

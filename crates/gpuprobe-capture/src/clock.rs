@@ -27,7 +27,7 @@ impl Clock {
     }
 
     /// Nanoseconds from the beginning to a time of `bpf_ktime_get_ns`.
-    pub(crate) fn since_start(&self, kernel_ns: u64) -> u64 {
+    pub fn since_start(&self, kernel_ns: u64) -> u64 {
         kernel_ns.saturating_sub(self.epoch_ns)
     }
 }

@@ -3,16 +3,21 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
+    ToldGpu, WorkRows,
 };
-use gpuprobe_event::{FunctionId, LossCause, Losses, SiteId, Space, Tgid};
+use gpuprobe_event::{
+    FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
+};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::batch::{self, READ};
 use crate::error::CaptureError;
+use crate::numbered::Numbered;
+use crate::sites::Row;
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
-    gp_memory, gp_physical, gp_process_key, number,
+    gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -24,6 +29,10 @@ pub struct Rows {
     pub memory: Vec<ProcessMemory>,
     /// Launches, graphs, copies and gaps.
     pub work: WorkRows,
+    /// Memory, a row per process, site and GPU.
+    pub sites: Vec<SiteMemory>,
+    /// Those that left something in the tables of allocations.
+    pub holding: HashSet<ProcessKey>,
 }
 
 pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
@@ -41,10 +50,10 @@ pub(crate) fn losses(map: &Map<'_>) -> Result<Losses, CaptureError> {
     Ok(losses)
 }
 
-pub(crate) fn counts(map: &Map<'_>) -> Result<Vec<CallCounts>, CaptureError> {
+pub(crate) fn counts(counts: &Numbered<'_>) -> Result<Vec<CallCounts>, CaptureError> {
     let mut all = Vec::new();
-    let cpu = batch::cpu_value_bytes(map);
-    batch::each_entry(map, |key, values| all.push(sum(from_bytes(key), values.chunks_exact(cpu))))?;
+    let cpu = batch::cpu_value_bytes(&counts.rows);
+    counts.each(|key, values| all.push(sum(key, values.chunks_exact(cpu))))?;
     Ok(all)
 }
 
@@ -60,7 +69,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     };
     for value in cpus {
         let value: gp_count = from_bytes(value);
-        sum.calls += value.calls;
+        sum.calls += value.latency.iter().sum::<u64>();
         sum.errors += value.errors;
         sum.bytes += value.bytes;
         sum.total_ns += value.total_ns;
@@ -75,18 +84,31 @@ pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
-fn key_of(process: ProcessKey) -> gp_process_key {
-    gp_process_key { instance: process.instance, tgid: process.tgid.0, reserved: 0 }
+/// What every process did, and what it holds in all of its contexts together.
+pub(crate) fn memory(
+    processes: &Numbered<'_>,
+    contexts: &Numbered<'_>,
+) -> Result<Vec<ProcessMemory>, CaptureError> {
+    let rows = processes.entries()?;
+    Ok(with_held(rows.into_iter().map(process_memory).collect(), &self::contexts(contexts)?))
 }
 
-pub(crate) fn memory(map: &Map<'_>) -> Result<Vec<ProcessMemory>, CaptureError> {
-    Ok(batch::entries(map)?.into_iter().map(process_memory).collect())
+fn with_held(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory]) -> Vec<ProcessMemory> {
+    let places: HashMap<_, _> = rows.iter().enumerate().map(|(at, row)| (row.process, at)).collect();
+    for context in contexts {
+        let Some(row) = places.get(&context.process).and_then(|at| rows.get_mut(*at)) else { continue };
+        for (sum, held) in row.held.iter_mut().zip(&context.held) {
+            sum.live_bytes = sum.live_bytes.wrapping_add(held.live_bytes);
+            sum.live_allocations = sum.live_allocations.wrapping_add(held.live_allocations);
+        }
+    }
+    rows
 }
 
 fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
     ProcessMemory {
         process: process_of(key.tgid, key.instance),
-        held: held(&value.live_bytes, &value.live_allocations),
+        held: Default::default(),
         allocated_bytes: value.allocated_bytes,
         freed_bytes: value.freed_bytes,
         allocations: value.allocations,
@@ -114,29 +136,49 @@ pub(crate) fn gpu(device: u32) -> Option<u8> {
     u8::try_from(device).ok().filter(|device| *device != number::NO_DEVICE)
 }
 
-pub(crate) fn contexts(map: &Map<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
-    let context = |(key, value): (gp_context_key, gp_context)| ContextMemory {
+pub(crate) fn contexts(contexts: &Numbered<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
+    Ok(contexts.entries()?.into_iter().map(context_memory).collect())
+}
+
+fn context_memory((key, value): (gp_context_key, gp_context)) -> ContextMemory {
+    ContextMemory {
         process: process_of(key.tgid, key.instance),
         gpu: value.device.checked_sub(1).and_then(gpu),
         held: held(&value.live_bytes, &value.live_allocations),
+    }
+}
+
+/// What the driver told of GPUs; an answer that is neither a UUID nor a place on the bus tells nothing.
+pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
+    Ok(batch::entries(map)?.into_iter().filter_map(told_gpu).collect())
+}
+
+fn told_gpu((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
+    // the function in the high half, the GPU in the low one
+    let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
+    let identity = match function.roles.op {
+        Some("uuid") => Identity::Uuid(Uuid(answer)),
+        _ => {
+            let text = answer.split(|b| *b == 0).next().and_then(|text| str::from_utf8(text).ok())?;
+            Identity::Pci(PciAddress::parse(text)?)
+        }
     };
-    Ok(batch::entries(map)?.into_iter().map(context).collect())
+    let gpu = gpu(key.id as u32)?;
+    Some(ToldGpu { process: process_of(key.tgid, key.instance), gpu, identity })
 }
 
 /// Every live allocation, without those whose context has ended.
 pub(crate) fn allocations(
     live: &Map<'_>,
-    contexts: &Map<'_>,
+    contexts: &Numbered<'_>,
     physical: &Map<'_>,
+    site: impl Fn(u32) -> SiteId,
 ) -> Result<Vec<Allocation>, CaptureError> {
     // before the contexts, so that none of these is of one that came after they were read
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
-    let numbers: HashMap<u64, u32> = batch::entries::<gp_context_key, gp_context>(contexts)?
-        .into_iter()
-        .map(|(key, row)| (key.id, row.device.wrapping_sub(1)))
-        .collect();
+    let numbers = gpus_of(contexts)?;
     let mut all = Vec::with_capacity(entries.len());
-    for (key, value) in entries {
+    for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & number::SPARE == 0) {
         // taken out when its address is given out again, or with its process: to do it here might hit another one
         let Some(device) = numbers.get(&value.context) else { continue };
         all.push(Allocation {
@@ -146,7 +188,7 @@ pub(crate) fn allocations(
             space: Space::ALL.get(value.space as usize).copied().unwrap_or(Space::Device),
             gpu: gpu(*device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     for (_, value) in batch::entries::<u64, gp_physical>(physical)? {
@@ -157,39 +199,65 @@ pub(crate) fn allocations(
             space: Space::Vmm,
             gpu: gpu(value.device),
             since_ns: value.since_ns,
-            site: SiteId::UNKNOWN,
+            site: site(value.site),
         });
     }
     Ok(all)
 }
 
-/// Takes the rows of processes that ended out of both tables, in one pass over the counts.
+/// What is held from each site, with the keys of these rows one after the other.
+pub(crate) fn site_rows(
+    sites: &Map<'_>,
+    contexts: &Numbered<'_>,
+) -> Result<(Vec<Row>, Vec<u8>), CaptureError> {
+    // before the contexts, as above
+    let entries = batch::entries::<gp_site_key, gp_site>(sites)?;
+    let numbers = gpus_of(contexts)?;
+    let mut keys = Vec::with_capacity(entries.len() * size_of::<gp_site_key>());
+    let mut rows = Vec::with_capacity(entries.len());
+    for (key, counts) in entries {
+        keys.extend_from_slice(as_bytes(&key));
+        let is_of_device = key.context & number::OF_DEVICE != 0;
+        let device = if is_of_device { Some(key.context as u32) } else { numbers.get(&key.context).copied() };
+        rows.push(Row {
+            process: process_of(key.tgid, key.instance),
+            number: key.site,
+            gpu: device.and_then(gpu),
+            is_over: device.is_none(),
+            counts,
+        });
+    }
+    Ok((rows, keys))
+}
+
+/// The GPUs of contexts, by their numbers.
+fn gpus_of(contexts: &Numbered<'_>) -> Result<HashMap<u64, u32>, CaptureError> {
+    let rows = contexts.entries::<gp_context_key, gp_context>()?;
+    Ok(rows.into_iter().map(|(key, row)| (key.id, row.device.wrapping_sub(1))).collect())
+}
+
+/// Takes the rows of processes that ended out of the tables, in one pass over each.
 pub(crate) fn take_rows(
-    counts: &Map<'_>,
-    processes: &Map<'_>,
+    counts: &Numbered<'_>,
+    processes: &Numbered<'_>,
+    contexts: &Numbered<'_>,
     ended: &HashSet<ProcessKey>,
 ) -> Result<Rows, CaptureError> {
     let mut rows = Rows::default();
-    let mut keys = Vec::new();
-    let cpu = batch::cpu_value_bytes(counts);
-    batch::each_entry(counts, |bytes, values| {
-        let key: gp_count_key = from_bytes(bytes);
-        if ended.contains(&process_of(key.tgid, key.instance)) {
-            rows.calls.push(sum(key, values.chunks_exact(cpu)));
-            keys.extend_from_slice(bytes);
+    let cpu = batch::cpu_value_bytes(&counts.rows);
+    counts.take(ended, |key, values| rows.calls.push(sum(key, values.chunks_exact(cpu))))?;
+    let (mut held, mut memory) = (Vec::new(), Vec::new());
+    contexts.take(ended, |key, row| held.push(context_memory((key, from_bytes(row)))))?;
+    processes.take(ended, |key: gp_process_key, row| {
+        let row: gp_memory = from_bytes(row);
+        if row.entries > 0 {
+            rows.holding.insert(key.process());
         }
+        memory.push(process_memory((key, row)));
     })?;
-    batch::delete_all(counts, &keys)?;
-    let mut keys = Vec::new();
-    for key in ended.iter().map(|process| key_of(*process)) {
-        if let Some(value) =
-            processes.lookup(as_bytes(&key), MapFlags::ANY).map_err(CaptureError::bpf(READ))?
-        {
-            rows.memory.push(process_memory((key, from_bytes(&value))));
-            keys.extend_from_slice(as_bytes(&key));
-        }
-    }
-    batch::delete_all(processes, &keys)?;
+    rows.memory = with_held(memory, &held);
+    let holds = |row: &&ProcessMemory| row.held.iter().any(|held| held.live_allocations > 0);
+    rows.holding.extend(rows.memory.iter().filter(holds).map(|row| row.process));
     Ok(rows)
 }
 
@@ -233,8 +301,53 @@ impl OfProcess for gp_live_key {
     }
 }
 
+impl OfProcess for gp_site_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_count_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_process_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
 impl OfProcess for gp_context_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+
+    fn told(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
+        let function = catalogue().lookup(Api::Driver, None, function).unwrap().id;
+        let key = gp_context_key { id: u64::from(function.0) << 32 | gpu, ..gp_context_key::default() };
+        told_gpu((key, bytes)).map(|told| (told.gpu, told.identity))
+    }
+
+    #[test]
+    fn an_answer_is_a_uuid_or_a_place_by_the_function_that_gave_it() {
+        let place = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
+        for name in ["cuDeviceGetUuid", "cuDeviceGetUuid_v2"] {
+            assert_eq!(told(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
+        }
+        let name = "cuDeviceGetPCIBusId";
+        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by its caller");
+        assert_eq!(told(name, 0, [0xff; 16]), None);
+        assert_eq!(told(name, 255, *b"00000000:1B:00.0"), None);
     }
 }

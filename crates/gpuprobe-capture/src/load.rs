@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
+use crate::attach::programs;
 use crate::clock::boottime_ns;
 use crate::error::CaptureError;
 use crate::machine::Verdict;
@@ -31,12 +32,16 @@ pub struct CaptureConfig {
     pub entry_only: bool,
     /// The stack of every call that is streamed.
     pub stacks: bool,
+    /// Learn where allocations come from.
+    pub sites: bool,
     /// Learn what kernels are called.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
     pub launches: bool,
     /// Count copies in the kernel.
     pub copies: bool,
+    /// Probes that do nothing, to measure what the kernel itself takes for them.
+    pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -49,6 +54,15 @@ pub struct CaptureConfig {
     pub process_entries: u32,
     /// How many (process, kernel, stream) triples launches are counted for.
     pub launch_entries: u32,
+    /// How many pairs of a site and a context are kept, and for each some comparisons of stacks.
+    pub site_entries: u32,
+}
+
+impl CaptureConfig {
+    /// Comparisons of stacks: some for each site, and the row that stands for none.
+    pub(crate) fn site_nodes(&self) -> u32 {
+        if self.sites { self.site_entries.saturating_mul(2).saturating_add(1) } else { 1 }
+    }
 }
 
 impl Default for CaptureConfig {
@@ -64,14 +78,17 @@ impl Default for CaptureConfig {
             phases: false,
             entry_only: false,
             stacks: false,
+            sites: false,
             names: false,
             launches: false,
             copies: false,
+            bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
             process_entries: 8_192,
             launch_entries: 16_384,
+            site_entries: 1 << 16,
         }
     }
 }
@@ -106,8 +123,6 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
-/// Streams that are kept for each process that is; whoever has more takes the room of others.
-const STREAMS_PER_PROCESS: u32 = 1;
 /// Directions, modes and kinds of host memory that one process may use.
 const COPIES_PER_PROCESS: u32 = 16;
 /// Graphs, executable ones, captures and events in them, of all processes. Room is taken as they are made.
@@ -120,10 +135,11 @@ const PARTS_PER_ALLOCATION: u32 = 8;
 /// How large a table of work is; those that are not used are as small as it gets.
 fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
     let (wanted, entries) = match name {
-        "launches" | "launch_rows" | "free_launches" => (config.launches, config.launch_entries),
-        "streams" | "stream_rows" | "free_streams" => {
-            (config.launches || config.copies, stream_entries(config))
-        }
+        "launches" | "unused_launches" => (config.launches, config.launch_entries),
+        "streams" | "unused_streams" => (config.launches || config.copies, config.process_entries),
+        // the first row is none
+        "launch_rows" => (config.launches, config.launch_entries.saturating_add(1)),
+        "stream_rows" => (config.launches || config.copies, config.process_entries.saturating_add(1)),
         "captures" | "recorded" => (config.launches || config.copies, GRAPHS),
         "graphs" | "execs" => (config.launches, GRAPHS),
         "nodes" => (config.launches, NODES),
@@ -135,9 +151,9 @@ fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
     Some(if wanted { entries } else { 1 })
 }
 
-fn stream_entries(config: &CaptureConfig) -> u32 {
-    config.process_entries.saturating_mul(STREAMS_PER_PROCESS)
-}
+/// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
+/// costs a third of one that gives it back, and the next allocation there too.
+const KEPT_PART: u32 = 256;
 
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
@@ -168,16 +184,23 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
-            "contexts" | "addresses" | "primaries" => {
+            "contexts" | "addresses" | "primaries" | "identities" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
-            "counts" => map.set_max_entries(config.count_entries)?,
-            "processes" => map.set_max_entries(config.process_entries)?,
+            "sites" => map.set_max_entries(config.site_entries)?,
+            "site_nodes" => map.set_max_entries(config.site_nodes())?,
+            "counts" | "unused_counts" => map.set_max_entries(config.count_entries)?,
+            "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
+            // the first row is nobody's
+            "count_rows" => map.set_max_entries(config.count_entries + 1)?,
+            "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
+            "context_rows" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS + 1)?,
             name if name.ends_with(".rodata.config") => {
                 let value = gp_config {
                     only_targets: config.only_targets.into(),
                     hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
+                    most_kept: config.live_entries / KEPT_PART,
                     follow_forks: config.follow_forks.into(),
                     errors_only: config.errors_only.into(),
                     outermost_only: config.outermost_only.into(),
@@ -187,8 +210,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     names: config.names.into(),
                     launches: config.launches.into(),
                     copies: config.copies.into(),
-                    launch_rows: config.launch_entries,
-                    stream_rows: stream_entries(config),
+                    sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
                     ..gp_config::default()
@@ -198,16 +220,12 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             _ => {}
         }
     }
-    let wanted: &[&str] = match tier {
-        Tier::Session if config.entry_only => &["call_multi_entry"],
-        Tier::Session => &["call_session"],
-        Tier::Multi => &["call_multi_entry", "call_multi_return"],
-        Tier::Perf => &["call_perf_entry", "call_perf_return"],
-    };
+    let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
-        let load = !name.starts_with("call_") || wanted.contains(&name.as_str());
+        let is_probe = name.starts_with("call_") || name.starts_with("bare_");
+        let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);

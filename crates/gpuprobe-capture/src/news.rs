@@ -14,6 +14,8 @@ pub struct Batch {
     pub holds: Vec<Hold>,
     /// First calls of processes that were told of before: their counters begin.
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
+    /// Stacks of allocations by ways that were not known. More of them come until they are.
+    pub stacks: usize,
 }
 
 /// How far user space is with a process that waits.

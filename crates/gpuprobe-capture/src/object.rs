@@ -6,14 +6,16 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_event::{Event, Frame, FunctionId, LossCause, Losses, ProcessChange, SiteId, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attach, Attached, Collect};
+use crate::batch;
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
@@ -22,10 +24,13 @@ use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
+use crate::numbered::Numbered;
+use crate::paths::Change;
 use crate::resolve::OfFiles;
+use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::task::Counted;
-use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key};
+use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key, gp_site_key};
 
 /// Calls that are taken out of the ring in one go.
 const MOST_CALLS_AT_ONCE: usize = 1 << 16;
@@ -49,7 +54,7 @@ pub struct Capture {
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
-    pub(crate) object: Object,
+    object: Object,
     pub(crate) decoder: Decoder,
     /// Processes that ended in the last batch. Their last calls may come with the next one.
     ended: Vec<ProcessKey>,
@@ -61,6 +66,7 @@ pub struct Capture {
     name_word: u16,
     entry_only: bool,
     pub(crate) counted: Counted,
+    bare: bool,
 }
 
 impl std::fmt::Debug for Capture {
@@ -111,12 +117,14 @@ impl Capture {
             decoder: Decoder::new(
                 clock,
                 config.only_targets,
-                Box::new(OfFiles::new(config.names || config.stacks)),
+                Sites::new(config.site_nodes()),
+                Box::new(OfFiles::new(config.names || config.stacks || config.sites)),
             ),
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
             counted: Counted { launches: config.launches, copies: config.copies },
+            bare: config.bare,
             ended: Vec::new(),
             clock,
             tier,
@@ -172,6 +180,7 @@ impl Capture {
             let how = Attach {
                 tier: self.tier,
                 entry_only: self.entry_only,
+                bare: self.bare,
                 library: self.libraries,
                 counted: self.counted,
             };
@@ -235,6 +244,11 @@ impl Capture {
         wait(&all, timeout);
     }
 
+    /// Lets time pass, unless calls come.
+    pub fn rest(&self, longest: Duration) {
+        wait(&[self.calls_fd()], longest);
+    }
+
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
     pub fn detach(&mut self) -> Result<Batch, CaptureError> {
         let loaders = self.loaders.drain().map(|(_, link)| link);
@@ -250,6 +264,7 @@ impl Capture {
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
             all.holds.extend(more.holds);
+            all.stacks += more.stacks;
         }
     }
 
@@ -284,7 +299,10 @@ impl Capture {
             rest = after;
             batch.calls.extend(self.decoder.call(bytes));
         }
+        self.decoder.sites.recognise_parts();
+        batch.stacks = self.decoder.sites.take_news();
         self.tell_name_word()?;
+        self.tell_ways()?;
         let ended =
             batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
         for key in std::mem::replace(&mut self.ended, ended.collect()) {
@@ -324,50 +342,89 @@ impl Capture {
     pub fn losses(&self) -> Result<Losses, CaptureError> {
         let mut losses = counters::losses(&self.map("losses")?)?;
         losses.add(LossCause::Undecodable, self.decoder.undecodable);
+        losses.add(LossCause::LostStack, self.decoder.sites.lost());
         Ok(losses)
     }
 
     /// What every process did with every counted function.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
-        counters::counts(&self.map("counts")?)
+        counters::counts(&self.counts_of()?)
     }
 
     /// What every process did to GPU memory.
     pub fn memory(&self) -> Result<Vec<gpuprobe_event::counters::ProcessMemory>, CaptureError> {
-        counters::memory(&self.map("processes")?)
+        counters::memory(&self.processes()?, &self.context_rows()?)
     }
 
     /// What every process holds in every context.
     pub fn contexts(&self) -> Result<Vec<gpuprobe_event::counters::ContextMemory>, CaptureError> {
-        counters::contexts(&self.map("contexts")?)
+        counters::contexts(&self.context_rows()?)
+    }
+
+    /// What the driver told every process of its GPUs.
+    pub fn identities(&self) -> Result<Vec<gpuprobe_event::counters::ToldGpu>, CaptureError> {
+        counters::identities(&self.map("identities")?)
     }
 
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
-        counters::allocations(&self.map("live")?, &self.map("contexts")?, &self.map("physical")?)
+        let site = |number| self.decoder.sites.site(number);
+        counters::allocations(&self.map("live")?, &self.context_rows()?, &self.map("physical")?, site)
     }
 
     /// What every process holds from every site.
     pub fn sites(&self) -> Result<Vec<gpuprobe_event::counters::SiteMemory>, CaptureError> {
-        Ok(Vec::new())
+        let (rows, _) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
+        Ok(self.decoder.sites.sum(&rows))
     }
 
-    /// The way to a site, innermost first; empty where it is not known.
-    pub fn frames_of(&mut self, _site: gpuprobe_event::SiteId) -> Vec<gpuprobe_event::Frame> {
-        Vec::new()
+    /// The way to a site, innermost first; empty where it is not known. The first time may take long.
+    pub fn frames_of(&mut self, site: SiteId) -> Arc<[Frame]> {
+        self.decoder.frames_of(site)
+    }
+
+    /// Tells the kernel side which ways are known, and keeps what is counted under numbers that are over.
+    fn tell_ways(&mut self) -> Result<(), CaptureError> {
+        let changes = self.decoder.sites.take_changes();
+        if !changes.is_empty() {
+            let (ways, nodes) = (self.map("ways")?, self.map("site_nodes")?);
+            for change in changes {
+                match change {
+                    Change::Node(index, node) => {
+                        nodes.update(&index.to_ne_bytes(), as_bytes(&node), MapFlags::ANY)
+                    }
+                    Change::Way(key, way) => ways.update(as_bytes(&key), as_bytes(&way), MapFlags::ANY),
+                    // it may never have got there
+                    Change::Gone(key) => ways.delete(as_bytes(&key)).or(Ok(())),
+                }
+                .map_err(CaptureError::bpf("tell where allocations come from"))?;
+            }
+        }
+        if self.decoder.sites.should_fold() {
+            let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
+            let done = self.decoder.sites.fold(&rows);
+            let keys = keys.chunks_exact(size_of::<gp_site_key>()).zip(done).filter(|(_, done)| *done);
+            let keys: Vec<u8> = keys.flat_map(|(key, _)| key).copied().collect();
+            batch::delete_all(&self.map("sites")?, &keys)?;
+        }
+        Ok(())
     }
 
     /// Takes out the rows of processes that ended: there is room for others at once.
     pub fn take_rows(&mut self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
-        for name in ["contexts", "addresses", "primaries"] {
+        let mut sites = self.sites()?;
+        sites.retain(|row| ended.contains(&row.process));
+        counters::remove_of::<gp_site_key>(&self.map("sites")?, ended)?;
+        self.decoder.sites.forget(ended);
+        for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let mut rows = counters::take_rows(&self.map("counts")?, &self.map("processes")?, ended)?;
-        rows.work = self.take_work(ended)?;
+        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
+        let work = self.take_work(ended)?;
         if self.counted.launches {
             ended.iter().for_each(|key| self.decoder.forget(*key));
         }
-        Ok(rows)
+        Ok(Rows { sites, work, ..rows })
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
@@ -378,6 +435,27 @@ impl Capture {
         }
         self.release_ranges(ended)?;
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
+    }
+
+    fn counts_of(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("counts", "count_rows", "unused_counts")
+    }
+
+    fn processes(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("processes", "memory_rows", "unused_memory")
+    }
+
+    fn context_rows(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("contexts", "context_rows", "unused_contexts")
+    }
+
+    pub(crate) fn numbered(
+        &self,
+        names: &'static str,
+        rows: &'static str,
+        unused: &'static str,
+    ) -> Result<Numbered<'_>, CaptureError> {
+        Ok(Numbered { names: self.map(names)?, rows: self.map(rows)?, unused: self.map(unused)? })
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use gpuprobe_discover::{Registers, Symbolizer, Unwinder};
-use gpuprobe_event::Tgid;
+use gpuprobe_discover::{Registers, Stack, Symbolizer, Unwinder};
+use gpuprobe_event::{Frame, Tgid};
 
 use crate::wire::{from_bytes, gp_stack_record};
 
@@ -48,11 +49,21 @@ impl RawStack {
     }
 
     fn patch(&mut self, slot: u64, address: u64) {
-        let offset = slot.checked_sub(self.sp).and_then(|offset| usize::try_from(offset).ok());
-        let word = offset.and_then(|offset| self.bytes.get_mut(offset..offset.checked_add(8)?));
+        let word = self.range(slot).and_then(|range| self.bytes.get_mut(range));
         if let Some(word) = word {
             word.copy_from_slice(&address.to_le_bytes());
         }
+    }
+
+    /// The word at an address of the process, where it was copied.
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.bytes.get(self.range(address)?)?;
+        bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
+
+    fn range(&self, address: u64) -> Option<Range<usize>> {
+        let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+        Some(offset..offset.checked_add(8)?)
     }
 }
 
@@ -84,8 +95,10 @@ pub(crate) trait Resolve: Debug {
     fn observe(&mut self, tgid: Tgid);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
-    /// The frames of a stack, innermost first.
-    fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String>;
+    /// The return addresses of a stack, innermost first.
+    fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack;
+    /// What return addresses are.
+    fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame>;
     /// A word of its memory.
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64>;
     /// A text in its memory.
@@ -124,12 +137,13 @@ impl Resolve for OfFiles {
         frame.function.filter(|_| frame.offset == 1)
     }
 
-    fn stack(&mut self, tgid: Tgid, stack: &RawStack) -> Vec<String> {
-        let proc_root = Path::new(PROC);
+    fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack {
         let registers = Registers { ip: stack.ip, sp: stack.sp, fp: stack.fp, lr: stack.lr };
-        let found = self.unwinder.unwind(proc_root, tgid.0, registers, &stack.bytes);
-        let frames = self.unwinder.frames(&mut self.symbols, proc_root, tgid.0, &found.addresses);
-        frames.iter().map(ToString::to_string).collect()
+        self.unwinder.unwind(Path::new(PROC), tgid.0, registers, &stack.bytes)
+    }
+
+    fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
+        self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, addresses)
     }
 
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64> {

@@ -21,6 +21,12 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
         row.flags |= number::FUNCTION_STATUS;
     }
+    // what is called often and allocates nothing is spared the read
+    let is_plain =
+        matches!(f.class, Class::Launch | Class::Memcpy | Class::Memset | Class::Free | Class::Sync);
+    if !(is_plain && collect == Collect::Count) {
+        row.flags |= number::FUNCTION_KEEPS_RETURN;
+    }
     row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
     for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
         *slot = gp_out { place: place(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
@@ -111,12 +117,12 @@ fn action(f: &Function, row: &mut gp_function) {
             row.action = number::ACTION_MOVE;
             size(f, row);
         }
-        Class::Vmm | Class::Context => operation(f, row),
+        Class::Vmm | Class::Context | Class::Device => operation(f, row),
         _ => {}
     }
 }
 
-/// What is done to physical memory or to a context.
+/// What is done to physical memory or to a context, or told of a GPU.
 fn operation(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.op = operation_of(f);
@@ -130,7 +136,7 @@ fn operation(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// The number of what a function does to physical memory or to a context; 0 for nothing.
+/// The number of what a function does to physical memory or to a context, or tells of a GPU; 0 for nothing.
 pub(crate) fn operation_of(f: &Function) -> u8 {
     match (f.class, f.roles.op.unwrap_or_default()) {
         (Class::Vmm, "create") => number::OP_VMM_CREATE,
@@ -147,6 +153,7 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "retain") => number::OP_PRIMARY_RETAIN,
         (Class::Context, "release") => number::OP_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::OP_PRIMARY_RESET,
+        (Class::Device, "uuid" | "pci") => number::OP_DEVICE_TOLD,
         _ => 0,
     }
 }
@@ -154,6 +161,11 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
 /// Whether the calls of a function tell which context is current, or end one: what allocations are counted by.
 pub fn tells_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
+}
+
+/// Whether the calls of a function tell which GPU one of the process's is.
+pub fn tells_gpus(f: &Function) -> bool {
+    operation_of(f) == number::OP_DEVICE_TOLD
 }
 
 /// The size of an array, from its description.

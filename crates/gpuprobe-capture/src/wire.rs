@@ -23,7 +23,8 @@ pub(crate) use generated::types::{
     gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key, gp_file,
     gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key,
     gp_memory, gp_name_record, gp_out, gp_physical, gp_place, gp_process_key, gp_process_record,
-    gp_range_key, gp_stack_record, gp_stream, gp_task,
+    gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way,
+    gp_way_key,
 };
 
 /// The compiled programs.
@@ -68,15 +69,23 @@ wire!(
     gp_process_key,
     gp_process_record,
     gp_range_key,
+    gp_site,
+    gp_site_key,
+    gp_site_node,
     gp_stack_record,
     gp_stream,
+    gp_way,
+    gp_way_key,
 );
 
 // SAFETY: an integer, of which any bits are a value.
-unsafe impl Wire for u32 {}
-
-// SAFETY: likewise.
 unsafe impl Wire for u64 {}
+
+// SAFETY: bytes, each of which may have any value.
+unsafe impl Wire for [u8; 16] {}
+
+// SAFETY: as for u64.
+unsafe impl Wire for u32 {}
 
 /// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
 /// bytes over are ignored.
@@ -99,6 +108,17 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
 /// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
 pub(crate) mod number {
     pub(crate) const NO_DEVICE: u8 = 255;
+    /// In `gp_live.since_ns`.
+    pub(crate) const SPARE: u64 = 1 << 63;
+
+    pub(crate) const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
+    pub(crate) const SITE_STEPS: usize = 256;
+    pub(crate) const SHORT_STACK_BYTES: usize = 2 * 4096;
+    pub(crate) const STACK_PART_BYTES: usize = 1024;
+    /// What is counted outside of contexts, in the number of one: the GPU is below.
+    pub(crate) const OF_DEVICE: u64 = 1 << 63;
+    pub(crate) const STACKS_LONG: u32 = 1;
+    pub(crate) const STACKS_NONE: u32 = 2;
 
     pub(crate) const PLACE_REGISTER: u8 = 1;
     pub(crate) const PLACE_STACK: u8 = 2;
@@ -129,6 +149,7 @@ pub(crate) mod number {
     pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
     pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
     pub(crate) const OP_PRIMARY_RESET: u8 = 14;
+    pub(crate) const OP_DEVICE_TOLD: u8 = 15;
 
     pub(crate) const FUNCTION_COUNT: u16 = 1;
     pub(crate) const FUNCTION_STREAM: u16 = 2;
@@ -139,8 +160,8 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_NAMES: u16 = 64;
     pub(crate) const FUNCTION_HANDLE_IS_OUT: u16 = 128;
     pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
-    pub(crate) const FUNCTION_PER_THREAD: u16 = 512;
-    pub(crate) const FUNCTION_ASYNC: u16 = 1024;
+    pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
+    pub(crate) const FUNCTION_ASYNC: u16 = 2048;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -182,12 +203,14 @@ pub(crate) mod number {
 
     pub(crate) const COPY_BY_ARGUMENT: u8 = 7;
     pub(crate) const COPY_BY_ADDRESS: u8 = 8;
+    pub(crate) const FUNCTION_KEEPS_RETURN: u16 = 512;
 
     pub(crate) const RECORD_CALL: u16 = 1;
     pub(crate) const RECORD_PROCESS: u16 = 2;
     pub(crate) const RECORD_HOLD: u16 = 3;
     pub(crate) const RECORD_NAME: u16 = 4;
     pub(crate) const RECORD_STACK: u16 = 5;
+    pub(crate) const RECORD_SITE: u16 = 6;
 
     pub(crate) const NAME_TOLD: u16 = 0;
     pub(crate) const NAME_ALIAS: u16 = 1;
@@ -229,12 +252,17 @@ mod tests {
         assert_eq!(call.stack.len(), decode::MAX_STACK_WORDS);
         assert_eq!(call.pointee.len(), decode::MAX_POINTEE);
         assert_eq!(gp_count::default().latency.len(), counters::LATENCY_BUCKETS);
-        assert_eq!(gp_memory::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
+        assert_eq!(gp_context::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
     }
 
     /// `NAME = value` or `NAME,` lines of one enum of the header.
     fn enum_of_header(name: &str) -> Vec<(String, u64)> {
-        let header = concat!(include_str!("../bpf/gpuprobe.h"), include_str!("../bpf/work.h"));
+        let header = concat!(
+            include_str!("../bpf/gpuprobe.h"),
+            include_str!("../bpf/config.h"),
+            include_str!("../bpf/site.h"),
+            include_str!("../bpf/work.h")
+        );
         let body = header.split(&format!("enum {name} {{")).nth(1).unwrap().split("};").next().unwrap();
         let mut next = 0;
         let mut found = Vec::new();
@@ -284,6 +312,7 @@ mod tests {
             OP_PRIMARY_RETAIN,
             OP_PRIMARY_RELEASE,
             OP_PRIMARY_RESET,
+            OP_DEVICE_TOLD,
         ];
         expect("gp_memory_op", &operations.map(u64::from));
         expect(
@@ -298,6 +327,7 @@ mod tests {
                 FUNCTION_NAMES,
                 FUNCTION_HANDLE_IS_OUT,
                 FUNCTION_NAME_IS_OUT,
+                FUNCTION_KEEPS_RETURN,
                 FUNCTION_PER_THREAD,
                 FUNCTION_ASYNC,
             ]
@@ -358,7 +388,7 @@ mod tests {
     #[test]
     fn the_numbers_of_records_are_those_of_the_header() {
         use number::*;
-        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK];
+        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK, RECORD_SITE];
         expect("gp_record_kind", &records.map(u64::from));
         expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
         expect(
@@ -381,6 +411,7 @@ mod tests {
         expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
         use crate::news::Answer;
         expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);
+        expect("gp_stacks_wanted", &[0, STACKS_LONG.into(), STACKS_NONE.into()]);
         expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
     }
 

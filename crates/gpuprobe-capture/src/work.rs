@@ -8,12 +8,13 @@ use gpuprobe_event::counters::{
     ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, FunctionId};
-use libbpf_rs::{Map, MapCore, MapFlags, Object};
+use libbpf_rs::Map;
 
-use crate::batch::{self, READ, WRITE};
+use crate::batch;
 use crate::counters::{OfProcess, process_of, remove_of};
 use crate::error::CaptureError;
-use crate::object::{Capture, map_of};
+use crate::numbered::Numbered;
+use crate::object::Capture;
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_context_key, gp_copies, gp_copy_key, gp_gap, gp_graph_counts,
     gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
@@ -40,7 +41,7 @@ impl Capture {
 
     /// When the streams of every process were given nothing to do.
     pub fn gaps(&self) -> Result<Vec<StreamGaps>, CaptureError> {
-        gaps(&Numbered::streams(&self.object)?, Of::Everybody)
+        gaps(&self.streams()?, Of::Everybody)
     }
 
     /// What a kernel is called, by what a process launches it with.
@@ -48,10 +49,16 @@ impl Capture {
         self.decoder.kernel(process, Api::Driver, handle)
     }
 
+    fn streams(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("streams", "stream_rows", "unused_streams")
+    }
+
     fn launches_of(&mut self, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
-        let decoder = &mut self.decoder;
-        let name = |process, handle| decoder.kernel(process, Api::Driver, handle);
-        launches(&Numbered::launches(&self.object)?, of, name)
+        let mut rows = launches(&self.numbered("launches", "launch_rows", "unused_launches")?, of)?;
+        for row in &mut rows {
+            row.kernel = self.kernel_name(row.process, row.handle);
+        }
+        Ok(rows)
     }
 
     /// All of these; nothing of what is not counted.
@@ -69,7 +76,7 @@ impl Capture {
         }
         if self.counted.launches || self.counted.copies {
             rows.graphs = graphs(&self.map("graph_counts")?, of)?;
-            rows.gaps = gaps(&Numbered::streams(&self.object)?, of)?;
+            rows.gaps = gaps(&self.streams()?, of)?;
         }
         Ok(rows)
     }
@@ -104,71 +111,23 @@ enum Of<'a> {
 }
 
 impl Of<'_> {
+    /// Hands over the rows of a table whose rows have numbers.
+    fn each<K: OfProcess>(
+        self,
+        table: &Numbered<'_>,
+        then: impl FnMut(K, &[u8]),
+    ) -> Result<(), CaptureError> {
+        match self {
+            Self::Everybody => table.each(then),
+            Self::Ended(ended) => table.take(ended, then),
+        }
+    }
+
     fn takes(self, process: ProcessKey) -> bool {
         match self {
             Self::Everybody => true,
             Self::Ended(ended) => ended.contains(&process),
         }
-    }
-}
-
-/// A table whose rows have numbers: where the numbers are, the rows, and the numbers that may be given again.
-#[derive(Debug)]
-struct Numbered<'o> {
-    numbers: Map<'o>,
-    rows: Map<'o>,
-    free: Map<'o>,
-}
-
-impl<'o> Numbered<'o> {
-    fn launches(object: &'o Object) -> Result<Self, CaptureError> {
-        Self::of(object, ["launch_rows", "launches", "free_launches"])
-    }
-
-    fn streams(object: &'o Object) -> Result<Self, CaptureError> {
-        Self::of(object, ["stream_rows", "streams", "free_streams"])
-    }
-
-    fn of(object: &'o Object, [numbers, rows, free]: [&'static str; 3]) -> Result<Self, CaptureError> {
-        Ok(Self {
-            numbers: map_of(object, numbers)?,
-            rows: map_of(object, rows)?,
-            free: map_of(object, free)?,
-        })
-    }
-
-    /// Hands over the rows with their keys.
-    fn each<K: OfProcess, V: Wire>(
-        &self,
-        of: Of<'_>,
-        mut then: impl FnMut(K, V),
-    ) -> Result<(), CaptureError> {
-        let entries = batch::entries::<K, u32>(&self.numbers)?;
-        let mut over = Vec::new();
-        for (key, number) in entries.into_iter().filter(|(key, _)| of.takes(key.process())) {
-            let row =
-                self.rows.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(CaptureError::bpf(READ))?;
-            then(key, from_bytes(&row.unwrap_or_default()));
-            over.push((key, number));
-        }
-        if matches!(of, Of::Ended(_)) {
-            self.free::<K, V>(&over)?;
-        }
-        Ok(())
-    }
-
-    /// Empties rows, and lets their numbers be given again.
-    fn free<K: Wire, V: Wire>(&self, rows: &[(K, u32)]) -> Result<(), CaptureError> {
-        let keys: Vec<u8> = rows.iter().flat_map(|(key, _)| as_bytes(key).to_vec()).collect();
-        batch::delete_all(&self.numbers, &keys)?;
-        for (_, number) in rows {
-            let number = number.to_ne_bytes();
-            self.rows
-                .update(&number, as_bytes(&V::default()), MapFlags::ANY)
-                .and_then(|()| self.free.update(&[], &number, MapFlags::ANY))
-                .map_err(CaptureError::bpf(WRITE))?;
-        }
-        Ok(())
     }
 }
 
@@ -184,35 +143,25 @@ impl OfProcess for gp_copy_key {
     }
 }
 
-impl OfProcess for gp_process_key {
-    fn process(&self) -> ProcessKey {
-        process_of(self.tgid, self.instance)
-    }
-}
-
 impl OfProcess for gp_range_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
     }
 }
 
-/// Launches, with the names that are known.
-fn launches(
-    table: &Numbered<'_>,
-    of: Of<'_>,
-    mut name: impl FnMut(ProcessKey, u64) -> Option<Arc<str>>,
-) -> Result<Vec<LaunchCounts>, CaptureError> {
+/// Launches, without names.
+fn launches(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
     let mut all = Vec::new();
-    table.each(of, |key: gp_launch_key, row: gp_launches| {
+    of.each(table, |key: gp_launch_key, row| {
+        let row: gp_launches = from_bytes(row);
         // met when it was captured, and never launched
         if row.launches + row.errors == 0 {
             return;
         }
-        let process = key.process();
         all.push(LaunchCounts {
-            process,
+            process: key.process(),
             handle: key.handle,
-            kernel: name(process, key.handle),
+            kernel: None,
             stream: key.stream,
             launches: row.launches,
             errors: row.errors,
@@ -236,7 +185,8 @@ fn range(least: u64, most: u64) -> Option<([u32; 3], [u32; 3])> {
 /// Gaps of streams that have any.
 fn gaps(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<StreamGaps>, CaptureError> {
     let mut all = Vec::new();
-    table.each(of, |key: gp_live_key, row: gp_stream| {
+    of.each(table, |key: gp_live_key, row| {
+        let row: gp_stream = from_bytes(row);
         let gaps = row.gaps.map(|g| GapCounts { gaps: g.gaps, total_ns: g.total_ns, lengths: g.lengths });
         if key.pointer != ALL_STREAMS && gaps.iter().any(|g| g.gaps > 0) {
             let mut longest: Vec<_> = row.longest.iter().filter(|gap| gap.ns > 0).map(long_gap).collect();

@@ -48,6 +48,8 @@ pub enum StackEnd {
     TooDeep,
     /// The copy of the stack is shorter than the stack.
     CopyEnds,
+    /// There was too much to be read for one stack; the next one goes on with it.
+    NotYet,
     /// The caller cannot be told: code without unwind information and frame pointer, a file that cannot be read
     /// (any more), or a stack that makes no sense.
     Lost,
@@ -57,6 +59,8 @@ pub enum StackEnd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     pub addresses: Vec<u64>,
+    /// Where on the stack each of them is; none where it was in a register or had to be worked out.
+    pub slots: Vec<Option<u64>>,
     pub end: StackEnd,
 }
 
@@ -96,7 +100,7 @@ impl Unwinder {
         let folder = proc_root.join(tgid.to_string());
         let copy = StackCopy { start: registers.sp, bytes: stack };
         let mut known = Known::new(self.machine, registers);
-        let mut addresses = vec![known.ip];
+        let (mut addresses, mut slots) = (vec![known.ip], vec![None]);
         let mut budget = Budget { entries: ENTRY_BYTES, sections: SECTIONS, refused: false };
         let end = loop {
             if addresses.len() == FRAME_LIMIT {
@@ -111,8 +115,9 @@ impl Unwinder {
                 break StackEnd::Lost;
             }
             addresses.push(known.ip);
+            slots.push(known.slot);
         };
-        Stack { addresses, end }
+        Stack { addresses, slots, end }
     }
 
     fn caller(
@@ -150,7 +155,7 @@ impl Unwinder {
         let row = self.modules.read_row(index, &file, self.machine, code.offset, budget).map(Rc::new);
         // what was not looked for to the end may be found with the next stack
         if budget.refused {
-            return Err(StackEnd::Lost);
+            return Err(StackEnd::NotYet);
         }
         self.modules.rows.insert((index, code.offset), row.clone());
         Ok(row)

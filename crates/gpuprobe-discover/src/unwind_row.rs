@@ -40,13 +40,16 @@ pub(crate) struct Known {
     machine: Machine,
     values: [Option<u64>; REGISTERS],
     pub(crate) ip: u64,
+    /// Where on the stack that was read; none where it was in a register or had to be worked out.
+    pub(crate) slot: Option<u64>,
     /// The instruction itself was interrupted, as opposed to one that made a call and lies before `ip`.
     pub(crate) interrupted: bool,
 }
 
 impl Known {
     pub(crate) fn new(machine: Machine, registers: Registers) -> Self {
-        let mut known = Self { machine, values: [None; REGISTERS], ip: registers.ip, interrupted: false };
+        let mut known =
+            Self { machine, values: [None; REGISTERS], ip: registers.ip, slot: None, interrupted: false };
         let (frame, stack) = machine.frame_and_stack();
         known.values[frame] = Some(registers.fp);
         known.values[stack] = Some(registers.sp);
@@ -80,10 +83,12 @@ impl Known {
         if pointer < self.stack_pointer() || !pointer.is_multiple_of(8) {
             return Err(StackEnd::Lost);
         }
-        let mut caller = Self { values: [None; REGISTERS], interrupted: false, ..self.clone() };
+        let slot = pointer.wrapping_add(8);
+        let mut caller =
+            Self { values: [None; REGISTERS], interrupted: false, slot: Some(slot), ..self.clone() };
         caller.values[frame] = Some(stack.word(pointer)?);
         caller.values[stack_pointer] = Some(pointer.wrapping_add(16));
-        caller.arrive(stack.word(pointer.wrapping_add(8))?, self)
+        caller.arrive(stack.word(slot)?, self)
     }
 
     /// Takes the return address, if all is as it must be in the caller of `callee`.
@@ -188,7 +193,7 @@ impl Row {
             }
             FrameAddress::Expression(bytes) => evaluate(bytes, None, known, stack)?,
         };
-        let mut caller = Known { interrupted: self.signal, ..known.clone() };
+        let mut caller = Known { interrupted: self.signal, slot: None, ..known.clone() };
         caller.values[known.machine.frame_and_stack().1] = Some(frame_address);
         let mut address = known.machine.link().and_then(|link| known.values[link]).ok_or(StackEnd::Lost);
         for (register, rule) in &self.rules {
@@ -198,6 +203,7 @@ impl Row {
                     return Err(StackEnd::Complete);
                 }
                 address = value;
+                caller.slot = rule.slot(frame_address);
             }
             // one that cannot be told may never be asked for
             caller.values[usize::from(*register)] = value.ok();
@@ -207,6 +213,14 @@ impl Row {
 }
 
 impl Rule {
+    /// Where the value is stored, where that is plain.
+    fn slot(&self, frame_address: u64) -> Option<u64> {
+        match self {
+            Self::StoredAt(offset) => Some(frame_address.wrapping_add_signed(*offset)),
+            _ => None,
+        }
+    }
+
     fn value(
         &self,
         register: u16,

@@ -8,6 +8,7 @@ pub use work::{
 };
 
 use crate::catalogue::Space;
+use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
 
 /// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
@@ -34,7 +35,7 @@ pub struct CallCounts {
     pub calls: u64,
     /// Of these, how many failed.
     pub errors: u64,
-    /// Bytes allocated or moved, once per outermost call.
+    /// Bytes moved, once per outermost call. What was allocated is counted with the process.
     pub bytes: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
@@ -82,6 +83,16 @@ pub struct ProcessMemory {
     pub peak_bytes: u64,
 }
 
+impl ProcessMemory {
+    /// What it holds of all kinds together. Sizes are what a process says, so their sum may be anything.
+    pub fn held_in_all(&self) -> Held {
+        self.held.iter().fold(Held::default(), |sum, held| Held {
+            live_bytes: sum.live_bytes.saturating_add(held.live_bytes),
+            live_allocations: sum.live_allocations.saturating_add(held.live_allocations),
+        })
+    }
+}
+
 /// What one process holds in one context, or on one GPU outside of any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextMemory {
@@ -91,6 +102,17 @@ pub struct ContextMemory {
     pub gpu: Option<u8>,
     /// By kind, in the order of [`Space::ALL`].
     pub held: [Held; Space::ALL.len()],
+}
+
+/// What the driver told a process of one of its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToldGpu {
+    /// Which process.
+    pub process: ProcessKey,
+    /// The GPU, as the process counts them.
+    pub gpu: u8,
+    /// What it was told.
+    pub identity: Identity,
 }
 
 /// One live allocation.

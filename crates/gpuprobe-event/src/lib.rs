@@ -8,6 +8,7 @@ pub mod counters;
 pub mod decode;
 pub mod event;
 pub mod frame;
+pub mod gpu;
 pub mod ids;
 pub mod loss;
 pub mod trace;
@@ -17,5 +18,6 @@ pub use event::{
     Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };
 pub use frame::Frame;
+pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

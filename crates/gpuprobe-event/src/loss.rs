@@ -49,6 +49,8 @@ causes! {
     LostStack = "lost_stack",
     /// names of kernels for which the ring buffer had no room: some launches may lack theirs
     LostName = "lost_name",
+    /// allocations whose place is not known because the tables of places were full
+    SitesFull = "sites_full",
     /// launches, copies, streams or graphs not counted because their table was full
     WorkFull = "work_full",
     /// launches, copies or graph nodes whose description could not be read

@@ -85,6 +85,18 @@ impl Classic {
         for (name, n) in lines {
             line(out, format_args!("{name:<25}{n}"));
         }
+        let leaked = (totals.live_bytes, totals.live_allocations);
+        line(out, format_args!("{} bytes leaked from {} cuda memory allocation(s)", leaked.0, leaked.1));
+        if totals.ended_allocations > 0 {
+            let ended = (totals.ended_bytes, totals.ended_allocations);
+            line(
+                out,
+                format_args!(
+                    "{} bytes ended with the context or process of {} cuda memory allocation(s)",
+                    ended.0, ended.1
+                ),
+            );
+        }
         out.push_str("per-process memory maps:\n");
         let mut shown = BTreeMap::new();
         for process in &snapshot.processes {

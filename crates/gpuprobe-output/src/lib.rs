@@ -3,8 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod classic;
+pub mod cost;
+mod curve;
 pub mod http;
 pub mod live;
+mod memory_json;
+mod memory_view;
 pub mod metrics;
 pub mod summary;
 mod table;
@@ -12,7 +16,11 @@ pub mod timestamp;
 pub mod units;
 
 pub use classic::{Classic, Sections};
+pub use cost::cost;
+pub use curve::Strokes;
 pub use http::{HttpError, Latest, ServerHandle, serve};
 pub use live::{Live, LiveOptions, pending};
+pub use memory_json::memory_json;
+pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
 pub use summary::summary;

@@ -37,14 +37,18 @@ pub struct Metric {
     pub unit: Option<&'static str>,
     /// What it is, in a sentence.
     pub help: &'static str,
-    /// The names of its labels, in order. One without a value is left out.
+    /// The names of its labels, in order.
     pub labels: &'static [&'static str],
     collect: fn(&Snapshot, &mut Samples),
 }
 
 const PROCESS: &[&str] = &["pid", "process", "container"];
 const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
-const KIND: &[&str] = &["pid", "process", "container", "gpu", "kind"];
+/// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
+/// says so.
+const KIND: &[&str] = &["pid", "process", "container", "gpu", "numbering", "kind"];
+/// A place is told by its function and line; there are few of them for each process, and `other`.
+const SITE: &[&str] = &["pid", "process", "container", "site"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];
 const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
@@ -110,6 +114,30 @@ const METRICS: &[Metric] = &[
         KIND,
         "Allocations not yet freed.",
         collect::live_allocations,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_site_live_bytes",
+            Kind::Gauge,
+            SITE,
+            "Bytes allocated and not yet freed, by the place that allocated them.",
+            collect::site_live_bytes,
+        ),
+        "bytes",
+    ),
+    metric(
+        "gpuprobe_memory_site_live_allocations",
+        Kind::Gauge,
+        SITE,
+        "Allocations not yet freed, by the place that made them.",
+        collect::site_live_allocations,
+    ),
+    metric(
+        "gpuprobe_memory_leak_suspects",
+        Kind::Gauge,
+        SITE,
+        "Places whose live bytes keep rising after warm-up, even at their lowest moments.",
+        collect::leak_suspects,
     ),
     with_unit(
         metric(
@@ -236,6 +264,13 @@ const METRICS: &[Metric] = &[
         NAME,
         "Frees by these processes of memory whose allocation was not seen.",
         collect::ended_unknown_frees,
+    ),
+    metric(
+        "gpuprobe_gpu",
+        Kind::Info,
+        &["gpu", "uuid", "pci"],
+        "A GPU of the host: its number, what it is called and its place on the bus.",
+        collect::gpus,
     ),
     metric(
         "gpuprobe_events_lost",

@@ -3,11 +3,15 @@
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
-    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessSummary, SummaryReport, Total,
+    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SummaryReport,
+    Total,
 };
 
 use crate::table::{Align, rows};
-use crate::units::{bytes, count, duration, printable};
+use crate::units::{bytes, count, duration, fitted, printable};
+
+/// A name that is longer would not be read to its end.
+const LONGEST_PLACE: usize = 120;
 
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport) -> String {
@@ -16,6 +20,7 @@ pub fn summary(report: &SummaryReport) -> String {
     launches(&mut out, report);
     copies(&mut out, report);
     memory(&mut out, &report.memory);
+    places(&mut out, &report.places);
     errors(&mut out, &report.errors);
     processes(&mut out, &report.processes);
     losses(&mut out, report);
@@ -134,6 +139,33 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     }
     if !memory.live.is_empty() || memory.freed_by_exit.count > 0 {
         line(out, format_args!("(memory held to the end is not in itself a leak)"));
+    }
+}
+
+/// What was held at the end, by place: those that held most, of all processes.
+fn places(out: &mut String, processes: &[ProcessPlaces]) {
+    const MOST: usize = 10;
+    let mut held: Vec<_> =
+        processes.iter().flat_map(|p| p.places.iter().map(move |place| (p, place))).collect();
+    held.retain(|(_, place)| place.live.count > 0);
+    if held.is_empty() {
+        return;
+    }
+    held.sort_by_key(|(_, place)| std::cmp::Reverse(place.live.bytes));
+    heading(out, "memory held to the end, by place");
+    let mut table = Vec::new();
+    for (process, place) in held.iter().take(MOST) {
+        let holder = match processes {
+            [_] => String::new(),
+            _ => format!("{} {}: ", process.pid, printable(&process.name)),
+        };
+        let name = format!("{holder}{}", fitted(&printable(&place.name), LONGEST_PLACE));
+        table.push(vec![bytes(place.live.bytes), count(place.live.count, "allocation", "allocations"), name]);
+    }
+    rows(out, "  ", &[Align::Right, Align::Right, Align::Left], &table);
+    let others = processes.iter().map(|p| p.other_sites).sum::<usize>() + held.len().saturating_sub(MOST);
+    if others > 0 {
+        line(out, format_args!("and {}", count(others as u64, "other place", "other places")));
     }
 }
 

@@ -114,6 +114,33 @@ fn push_digits(out: &mut String, mut n: u64, base: u64) {
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
+/// How long something has been there, in the unit that people would take: `3.4 s`, `40 s`, `12 min`, `3 h`, `5 d`.
+pub fn age(ns: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let seconds = ns / 1_000_000_000;
+    if seconds < 10 {
+        return format!("{seconds}.{} s", ns / 100_000_000 % 10);
+    }
+    // two of a unit tell more than one of a larger
+    let (one, unit) = UNITS.into_iter().find(|(one, _)| seconds >= 2 * one).unwrap_or((1, "s"));
+    format!("{} {unit}", seconds / one)
+}
+
+/// As much of a text as fits, its middle left out: of a function with its line both ends tell most.
+pub fn fitted(text: &str, width: usize) -> Cow<'_, str> {
+    const GAP: &str = "...";
+    // bytes are at least as many as characters, and cheaper to count
+    if text.len() <= width || text.chars().count() <= width {
+        return Cow::Borrowed(text);
+    }
+    let left = width.saturating_sub(GAP.len());
+    let (head, tail) = (left / 2, left - left / 2);
+    let count = text.chars().count();
+    let head: String = text.chars().take(head).collect();
+    let tail: String = text.chars().skip(count - tail).collect();
+    Cow::Owned(format!("{head}{}{tail}", &GAP[..GAP.len().min(width)]))
+}
+
 /// `1 call`, `2 calls`.
 pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -262,6 +289,34 @@ mod tests {
         let mut line = String::new();
         push_quoted(&mut line, "it's \"a\\b\"\x1b\n\u{e9}");
         assert_eq!(line, r#""it's \"a\\b\"\u{1b}\né""#);
+    }
+
+    #[test]
+    fn ages_have_the_unit_that_people_take() {
+        let cases = [
+            (0, "0.0 s"),
+            (3_450_000_000, "3.4 s"),
+            (9_999_999_999, "9.9 s"),
+            (10_000_000_000, "10 s"),
+            (119_000_000_000, "119 s"),
+            (120_000_000_000, "2 min"),
+            (7_200_000_000_000, "2 h"),
+            (u64::MAX, "213503 d"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(age(ns), text, "{ns}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_loses_its_middle() {
+        assert_eq!(fitted("load (app.cc:3)", 15), "load (app.cc:3)");
+        assert_eq!(fitted("load (app.cc:3)", 13), "load ...cc:3)");
+        assert_eq!(fitted("ääääääää", 7), "ää...ää");
+        for width in 0..40 {
+            let text = "é".repeat(10_000);
+            assert_eq!(fitted(&text, width).chars().count(), width);
+        }
     }
 
     #[test]

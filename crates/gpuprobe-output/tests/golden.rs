@@ -3,10 +3,14 @@
 mod samples;
 
 use gpuprobe_analysis::{Snapshot, Summary};
-use gpuprobe_event::Event;
-use gpuprobe_output::{Classic, Format, Live, LiveOptions, Sections, encode, pending, summary};
+use gpuprobe_event::{Event, LossCause};
+use gpuprobe_output::{
+    Classic, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory, memory_json,
+    pending, summary,
+};
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
-use samples::{classic_sequence, events, snapshot};
+use samples::memory::memory_report;
+use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -46,12 +50,18 @@ fn a_difference_is_told_by_its_first_line() {
 fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));
+    collected.held(memory_report(&[]).processes);
     check("summary.txt", &summary(&collected.report()));
 }
 
 #[test]
 fn the_summary_of_nothing() {
     check("summary_empty.txt", &summary(&Summary::default().report()));
+}
+
+#[test]
+fn the_cost_of_every_mode() {
+    check("cost.txt", &cost(&cost_report()));
 }
 
 #[test]
@@ -118,4 +128,43 @@ fn the_classic_form_in_two_phases() {
 fn open_calls_the_longest_first() {
     check("live_pending.txt", &pending(&open_calls(), 100_000_000_000));
     assert_eq!(pending(&[], 5), "");
+}
+
+const NOON: f64 = 1_733_140_800.0;
+const WIDE: MemoryOptions =
+    MemoryOptions { width: 140, ways: false, strokes: Strokes::Blocks, utc_offset_seconds: 0 };
+
+#[test]
+fn memory_by_process_and_place() {
+    check("memory.txt", &memory(&memory_report(&[]), NOON, &WIDE));
+    check("memory_empty.txt", &memory(&Default::default(), NOON, &WIDE));
+}
+
+#[test]
+fn memory_with_the_whole_ways_when_something_was_lost() {
+    let report = memory_report(&[(LossCause::LiveFull, 3), (LossCause::RingFull, 9)]);
+    let options = MemoryOptions { ways: true, strokes: Strokes::Ascii, ..WIDE };
+    check("memory_ways.txt", &memory(&report, NOON, &options));
+}
+
+#[test]
+fn memory_fits_the_terminal_and_steers_none() {
+    let report = memory_report(&[(LossCause::LiveFull, 3)]);
+    for width in 0..200 {
+        for ways in [false, true] {
+            let text = memory(&report, NOON, &MemoryOptions { width, ways, ..WIDE });
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{width}");
+            // what is narrower than this is no terminal, and sentences about losses are not cut
+            let table = text.lines().take_while(|l| !l.contains("incomplete:")).skip(3);
+            let widest = table.filter(|l| !l.contains("watched for")).map(|l| l.chars().count()).max();
+            assert!(width < 80 || widest.is_some_and(|widest| widest <= width), "{width}: {widest:?}");
+        }
+    }
+    check("memory_narrow.txt", &memory(&report, NOON, &MemoryOptions { width: 80, ..WIDE }));
+}
+
+#[test]
+fn memory_as_json() {
+    check("memory.json", &memory_json(&memory_report(&[(LossCause::LiveFull, 3)]), NOON));
+    check("memory_empty.json", &memory_json(&Default::default(), NOON));
 }

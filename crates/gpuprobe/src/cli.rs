@@ -22,8 +22,10 @@ use crate::watch::RESCAN_SECONDS;
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
+  sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
-  sudo gpuprobe doctor                       what this machine can do, and what it lacks"
+  sudo gpuprobe doctor                       what this machine can do, and what it lacks
+  sudo gpuprobe bench                        what a probe costs per call on this machine"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -38,6 +40,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
+    /// Who holds GPU memory, from which line of which program, and what grows
+    Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)
     Daemon(DaemonArgs),
     /// List the functions that can be traced, with their signatures; those found on this host are marked
@@ -46,6 +50,8 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// Run a built-in program under the probes; needs no GPU and no CUDA
     Demo(DemoArgs),
+    /// Measure what probes cost per call on this machine; needs no GPU and no CUDA
+    Bench(BenchArgs),
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
     #[command(name = "__guard", hide = true)]
@@ -132,6 +138,39 @@ pub(crate) struct TraceArgs {
     pub(crate) attach: AttachArgs,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Only this process, and what it forks (repeatable); by default every process of the host
+    #[arg(short = 'd', long = "pid", value_name = "PID", conflicts_with = "command")]
+    pub(crate) pids: Vec<u32>,
+    /// Also the whole way to each place, from the function that allocated to the one the program began with
+    #[arg(long)]
+    pub(crate) sites: bool,
+    /// Show it again and again, until Ctrl-C or the end of the command
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// With --watch: seconds from one time to the next
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
+    pub(crate) interval: Duration,
+    /// End after so many seconds [default: 10, with --watch or a command when these end]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Seconds in which a place may grow before it is judged; it is always at least a quarter of its age
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
+    /// One line of JSON each time
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write it here instead of to stdout, which the command may use as well
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
+    /// A command to start and to watch to its end
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DaemonArgs {
     /// Memory: allocations, frees, what is live, by process
@@ -158,15 +197,15 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// Most processes counted at once; each takes 240 bytes of kernel memory, 2 MB by default
+    /// Most processes counted at once; each takes 900 bytes of kernel memory, 7 MB by default
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,
     /// Most live allocations of all processes; each takes 16 bytes of kernel memory and 104 more while it is live: 17
-    /// to 126 MB by default
+    /// to 126 MB by default. A process keeps up to a 256th of them for addresses that it has freed
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = up_to(MOST_ALLOCATIONS))]
     pub(crate) max_allocations: u32,
-    /// Most pairs of a process and a function counted at once; each takes 290 bytes of kernel memory per CPU, 3 MB per
-    /// CPU by default
+    /// Most pairs of a process and a function counted at once; each takes 100 bytes of kernel memory and 290 per CPU, 1 MB
+    /// and 3 MB per CPU by default
     #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
     /// Most kernels counted at once, on each stream of each process; each takes 330 bytes of kernel memory and 60 more
@@ -184,6 +223,13 @@ pub(crate) struct DaemonArgs {
     /// Seconds between two readings of the counters; metrics are as old as this at most
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) refresh: Duration,
+    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    pub(crate) driver_folder: PathBuf,
+    /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
+    /// of its age
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -213,6 +259,8 @@ fn positive(number: &str, factor: f64) -> Result<Duration, String> {
 }
 
 const MOST_ROWS: i64 = 1 << 20;
+/// Some twenty minutes.
+const MOST_ROUNDS: i64 = 100_000;
 const MOST_ALLOCATIONS: i64 = 1 << 26;
 
 /// A number of rows.
@@ -255,6 +303,19 @@ pub(crate) struct DemoArgs {
     /// Keep the trace here
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
+    #[arg(long, value_name = "TIER")]
+    pub(crate) attach: Option<Tier>,
+    /// How often each mode has its turn, a thousand calls at a time
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = up_to(MOST_ROUNDS))]
+    pub(crate) rounds: u32,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

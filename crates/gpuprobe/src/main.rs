@@ -1,17 +1,23 @@
 //! gpuprobe: what any process does to the NVIDIA GPUs of this host, live.
 #![forbid(unsafe_code)]
 
+mod builtin;
 mod cli;
 mod cmd;
+mod followed;
+mod gpus;
 mod guard;
 mod launch;
 mod notes;
+mod observer;
 mod printer;
 mod probes;
+mod processes;
 mod select;
 mod signals;
 mod skips;
 mod stops;
+mod supervise;
 mod trace_file;
 mod watch;
 
@@ -36,10 +42,12 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Some(Command::Run(args)) => cmd::run::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
+        Some(Command::Memory(args)) => cmd::memory::run(&args),
         Some(Command::Daemon(args)) => cmd::daemon::run(&args),
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),
         Some(Command::Demo(args)) => cmd::demo::run(&args),
+        Some(Command::Bench(args)) => cmd::bench::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::Guard(args)) => cmd::guard::run(&args),
         None if std::env::args_os().len() <= 1 => {

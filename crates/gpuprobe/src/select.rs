@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_captures, tells_contexts, tells_graphs, tells_names};
+use gpuprobe_capture::{Tier, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -140,8 +140,8 @@ impl Selection {
         is_needed && f.api == Api::Driver && !f.hot && (!few || matches!(f.class, Class::Alloc | Class::Free))
     }
 
-    /// Whether a function is probed only because its calls tell which context is current: where allocations are
-    /// wanted.
+    /// Whether a function is probed only because its calls tell which context is current, where allocations are
+    /// wanted; for a daemon, which counts by the host's GPUs, also because they tell which one a GPU is.
     fn takes_for_contexts(&self, f: &Function) -> bool {
         let allocates = match self {
             Self::Globs { has_allocations, .. } => *has_allocations,
@@ -150,7 +150,7 @@ impl Selection {
                 classes.contains(&Class::Alloc) || classes.contains(&Class::Memcpy)
             }
         };
-        allocates && tells_contexts(f)
+        allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }
 }
 

@@ -159,7 +159,9 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Wrong) {
         let cause = labels["cause"].as_str();
         let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
-        if !about_others {
+        // sixteen threads at full speed may send more stacks than fit: it costs places, not figures
+        let about_places = cause == "lost_stack";
+        if !about_others && !about_places {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }
     }

@@ -32,7 +32,8 @@ fn without_zero(counts: &Value) -> BTreeMap<String, u64> {
 
 /// Every function of the driver that copies or fills.
 fn all_functions() -> BTreeSet<String> {
-    let moves = catalogue().exports(Api::Driver, "13.4").filter(|f| matches!(f.class, Class::Memcpy | Class::Memset));
+    let moves =
+        catalogue().exports(Api::Driver, "13.4").filter(|f| matches!(f.class, Class::Memcpy | Class::Memset));
     moves.map(|f| f.name.to_owned()).collect()
 }
 

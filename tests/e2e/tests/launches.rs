@@ -120,7 +120,8 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
     }
     let (folder, daemon, _) = watched(&[], "gaps");
     // set by a shell, because what we start has a clean environment
-    let script = format!("STANDIN_DELAY=cuMemcpyHtoD_v2:40000 exec {} --wait", shown(folder.path().join("gaps")));
+    let script =
+        format!("STANDIN_DELAY=cuMemcpyHtoD_v2:40000 exec {} --wait", shown(folder.path().join("gaps")));
     let mut talk = Talk::start(Command::new("/bin/sh").args(["-c", &script]));
     let books = talk.json();
     let pid = pid_of(&books);
@@ -133,7 +134,9 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
     let longest: BTreeMap<_, f64> = metrics
         .values("gpuprobe_stream_gap_longest_seconds")
         .filter(|(labels, _)| labels["pid"] == pid.to_string())
-        .map(|(labels, value)| ((labels["after"].clone(), labels["meanwhile"].clone()), value.parse().unwrap()))
+        .map(|(labels, value)| {
+            ((labels["after"].clone(), labels["meanwhile"].clone()), value.parse().unwrap())
+        })
         .collect();
     let of = |after: &str, meanwhile: &str| longest[&(after.to_owned(), meanwhile.to_owned())];
     assert!((0.030..10.0).contains(&of("sync", "none")), "{longest:?}");

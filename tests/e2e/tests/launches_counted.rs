@@ -57,7 +57,8 @@ fn assert_top(mut got: BTreeMap<String, u64>, books: BTreeMap<String, u64>) {
         assert_eq!(books.get(kernel), Some(n), "{kernel}");
     }
     let least = got.values().min().unwrap();
-    let others: Vec<u64> = books.iter().filter(|(kernel, _)| !got.contains_key(*kernel)).map(|(_, n)| *n).collect();
+    let others: Vec<u64> =
+        books.iter().filter(|(kernel, _)| !got.contains_key(*kernel)).map(|(_, n)| *n).collect();
     assert!(others.iter().all(|n| n <= least), "the others are not launched more often");
     assert_eq!(others.iter().sum::<u64>(), other);
 }

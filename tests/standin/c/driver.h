@@ -51,6 +51,9 @@ extern struct spinlock driver_lock;
 int device_count(void);
 int device_physical(int device);
 
+/* What one of the machine's devices is called. */
+void device_uuid(int physical, unsigned char uuid[16]);
+
 struct block;
 
 /* It lives while it has references; one that was created has one. */

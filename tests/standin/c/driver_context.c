@@ -3,7 +3,9 @@
 #include "driver.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #define CONTEXT_STACK 16
 #define MAX_CONTEXTS 1024
@@ -17,41 +19,88 @@ static struct context contexts[MAX_CONTEXTS];
 static __thread uint64_t stack[CONTEXT_STACK];
 static __thread unsigned int depth;
 
-/* CUDA_VISIBLE_DEVICES chooses devices and their order; what stands behind a number that there is not is not
- * seen. */
+/* CUDA_VISIBLE_DEVICES chooses devices and their order, by number or by UUID; what stands behind one that
+ * there is not is not seen. Numbers are places on the bus, but for STANDIN_FASTEST, the first one where
+ * CUDA_DEVICE_ORDER does not say PCI_BUS_ID. */
 static struct {
 	pthread_once_t once;
-	int count, physical[DEVICES];
+	int count, physical[DEVICES], order[DEVICES];
 } visible = {.once = PTHREAD_ONCE_INIT};
 
-static int is_visible(long number)
+static int is_visible(int physical)
 {
 	for (int i = 0; i < visible.count; i++) {
-		if (visible.physical[i] == number)
+		if (visible.physical[i] == physical)
 			return 1;
 	}
 	return 0;
 }
 
+static void put_in_order(void)
+{
+	const char *order = getenv("CUDA_DEVICE_ORDER"), *fastest = getenv("STANDIN_FASTEST");
+	int first = fastest ? atoi(fastest) : 0;
+
+	if (first < 0 || first >= DEVICES || (order && !strcmp(order, "PCI_BUS_ID")))
+		first = 0;
+	visible.order[0] = first;
+	for (int i = 1; i < DEVICES; i++)
+		visible.order[i] = i <= first ? i - 1 : i;
+}
+
+/* The device that an entry of the list means; -1 for none. Of a UUID, a beginning is enough that no other one
+ * has. */
+static int chosen(const char *entry, size_t length, int by_number)
+{
+	int found = -1;
+	char *end;
+
+	if (by_number) {
+		long number = strtol(entry, &end, 10);
+
+		return end == entry || number < 0 || number >= DEVICES ? -1 : visible.order[number];
+	}
+	for (int device = 0; length > 4 && device < DEVICES; device++) {
+		char name[48] = "GPU", *at = name + 3;
+		unsigned char uuid[16];
+
+		device_uuid(device, uuid);
+		for (int i = 0; i < 16; i++)
+			at += sprintf(at, "%s%02x", i == 0 || (i >= 4 && i <= 10 && i % 2 == 0) ? "-" : "",
+				      uuid[i]);
+		if (strncasecmp(name, entry, length))
+			continue;
+		if (found >= 0)
+			return -1;
+		found = device;
+	}
+	return found;
+}
+
 static void look(void)
 {
 	const char *text = getenv("CUDA_VISIBLE_DEVICES");
+	int by_number = text && !strchr("GM", text[0]);
 
+	put_in_order();
 	if (!text) {
-		for (visible.count = 0; visible.count < DEVICES; visible.count++)
-			visible.physical[visible.count] = visible.count;
+		memcpy(visible.physical, visible.order, sizeof(visible.order));
+		visible.count = DEVICES;
 		return;
 	}
 	while (*text) {
-		char *end;
-		long number = strtol(text, &end, 10);
+		size_t length = strcspn(text, ",");
+		int device = chosen(text, length, by_number);
 
-		if (end == text || number < 0 || number >= DEVICES || is_visible(number))
+		if (device < 0)
 			return;
-		visible.physical[visible.count++] = (int)number;
-		if (*end != ',')
+		if (is_visible(device)) {
+			/* nothing works with one twice */
+			visible.count = 0;
 			return;
-		text = end + 1;
+		}
+		visible.physical[visible.count++] = device;
+		text += length + (text[length] == ',');
 	}
 }
 

@@ -44,13 +44,18 @@ int impl_cuDeviceGetName(char *name, int length, int device)
 	return CUDA_SUCCESS;
 }
 
+void device_uuid(int physical, unsigned char uuid[16])
+{
+	for (int i = 0; i < 16; i++)
+		uuid[i] = (unsigned char)(0x11 * (i % 15 + 1) + physical);
+}
+
 int impl_cuDeviceGetUuid_v2(char *uuid, int device)
 {
 	ENTER(cuDeviceGetUuid_v2);
 	if (device_physical(device) < 0)
 		return CUDA_ERROR_INVALID_DEVICE;
-	for (int i = 0; i < 16; i++)
-		uuid[i] = (char)(0x11 * (i % 15 + 1) + device_physical(device));
+	device_uuid(device_physical(device), (unsigned char *)uuid);
 	return CUDA_SUCCESS;
 }
 

@@ -115,6 +115,7 @@
 	.p2align 4
 	.weak impl_\name
 	.hidden impl_\name
+	.hidden standin_generic
 	.type impl_\name, %function
 impl_\name:
 	.cfi_startproc
@@ -123,7 +124,6 @@ impl_\name:
 	.size impl_\name, . - impl_\name
 .endm
 
-	.hidden standin_generic
 	.data
 	.p2align 2
 standin_cmp_word:

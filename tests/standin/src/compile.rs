@@ -94,7 +94,11 @@ impl Builder {
         self.library(runtime, RUNTIME, None)?;
         let ledger = ["ledger", "ledger_work", "ledger_print"];
         match self.options.parts {
-            Parts::Demo => return self.workload("demo", &["demo"], Link::Runtime),
+            Parts::Demo => {
+                self.bench_driver()?;
+                self.workload("bench", &["bench"], Link::Nothing)?;
+                return self.workload("demo", &["demo"], Link::Runtime);
+            }
             Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
             Parts::All => {}
         }
@@ -103,14 +107,23 @@ impl Builder {
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in
-            ["args", "capture", "constructor", "crash", "demo", "forker", "longjmp", "recursion", "waits"]
-        {
+        for name in [
+            "args",
+            "capture",
+            "classic",
+            "constructor",
+            "crash",
+            "demo",
+            "forker",
+            "longjmp",
+            "recursion",
+            "waits",
+        ] {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        for name in ["brief", "driver_args", "driver_only", "hoarder", "lookups", "paced", "vmm"] {
+        for name in ["brief", "driver_args", "driver_only", "gpus", "hoarder", "lookups", "paced", "vmm"] {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;
@@ -194,6 +207,18 @@ impl Builder {
             .arg("-o")
             .arg(self.dir.join("cudart_static.o"));
         run(cc, "cudart_static.o")
+    }
+
+    /// The few functions that `gpuprobe bench` calls. Nothing tells that they are a driver's, so that no other gpuprobe on
+    /// the machine puts probes into them.
+    fn bench_driver(&self) -> Result<(), Error> {
+        let mut cc = self.cc();
+        cc.args(LIBRARY_FLAGS)
+            .args(["-shared", "-s"])
+            .args(["bench_driver.c", "bench_driver.S"].map(|name| self.source(name)))
+            .arg("-o")
+            .arg(self.dir.join("libbench.so"));
+        run(cc, "libbench.so")
     }
 
     fn plugin(&self) -> Result<(), Error> {

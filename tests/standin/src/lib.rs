@@ -10,7 +10,8 @@
 //! `STANDIN_DELAY=cudaMemcpy:100` makes each call take 100 us longer. Both take lists, of runtime and driver names.
 //! `STANDIN_DELAY_AFTER=cuMemFree_v2:100` makes a free take longer after it has freed, when others can have the address.
 //!
-//! There are four devices, of which `CUDA_VISIBLE_DEVICES` chooses. A thread that has no context current works in the
+//! There are four devices, of which `CUDA_VISIBLE_DEVICES` chooses, by number or by UUID; `STANDIN_FASTEST=2` is counted
+//! first where `CUDA_DEVICE_ORDER` does not say otherwise. A thread that has no context current works in the
 //! primary context of the first one. A child begins anew: it has no contexts and no memory.
 //!
 //! | workload | arguments | what it does |
@@ -18,14 +19,17 @@
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |
 //! | `args`, `args_renamed` | `--no-driver` | some 55 functions with distinctive arguments, one line each; runs on the real runtime too |
 //! | `aside` | | a driver's call inside a runtime's that is seldom asked for |
+//! | `bench` | `ROUNDS CALLS MODE...` | functions that do nothing, in turn, with the time that each took; of the demo's part |
 //! | `brief` | | a few driver calls, with the times at which they were made |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
+//! | `classic` | `reset` | three allocations, two frees, the end, step by step |
 //! | `constructor` | | a call before `main` |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
 //! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
+//! | `gpus` | `ASK CHOICE` | memory on every GPU it sees, held until it is sent a line |
 //! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `longjmp` | `N` | calls that never return |
@@ -59,18 +63,20 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 25] = [
+pub const WORKLOADS: [&str; 27] = [
     "args",
     "args_renamed",
     "aside",
     "brief",
     "capture",
+    "classic",
     "constructor",
     "crash",
     "demo",
     "driver_args",
     "driver_only",
     "forker",
+    "gpus",
     "hoarder",
     "late_dlopen",
     "ledger",

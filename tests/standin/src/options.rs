@@ -101,7 +101,7 @@ pub enum Parts {
     All,
     /// `libcuda`, `libcudart` and the workload `ledger`.
     Ledger,
-    /// `libcuda`, `libcudart` and the workload `demo`.
+    /// What gpuprobe embeds: `libcuda`, `libcudart` and the workload `demo`; `libbench.so` and the workload `bench`.
     Demo,
 }
 
@@ -122,7 +122,7 @@ impl BuildOptions {
         Self { prologue, cuda, parts: Parts::All }
     }
 
-    /// What `gpuprobe demo` embeds; some two seconds to build.
+    /// What gpuprobe embeds for `demo` and `bench`; some two seconds to build.
     pub fn demo() -> Self {
         Self { parts: Parts::Demo, ..Self::default() }
     }

@@ -8,12 +8,12 @@ macro_rules! sources {
 }
 
 sources! {
-    "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
+    "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
     "driver_work.c", "faults.c", "faults.h", "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h",
     "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
-    "workloads/args.c", "workloads/args_print.h", "workloads/aside.c", "workloads/brief.c", "workloads/capture.c", "workloads/constructor.c", "workloads/crash.c",
+    "workloads/args.c", "workloads/args_print.h", "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c", "workloads/classic.c", "workloads/constructor.c", "workloads/crash.c",
     "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_args.c", "workloads/driver_only.c",
-    "workloads/forker.c", "workloads/hoarder.c",
+    "workloads/forker.c", "workloads/gpus.c", "workloads/hoarder.c",
     "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
     "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c", "workloads/rules.c", "workloads/rules.h",
     "workloads/rules_context.c", "workloads/rules_vmm.c",

@@ -44,10 +44,12 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
     losses.add(LossCause::LiveFull, 4);
     Snapshot::build(&Inputs {
         contexts: &[],
+        gpus: &[],
         calls,
         memory,
         allocations: &[],
         work: &WorkRows::default(),
+        places: &[],
         processes: &exits.iter().map(info).collect(),
         ended: &Ended::default(),
         losses: &losses,
@@ -106,6 +108,10 @@ fn memory_is_told_by_kind_and_summed_over_processes() {
         failed_frees: 10,
         unknown_frees: 14,
         replaced: 2,
+        live_allocations: 2,
+        live_bytes: 8192,
+        ended_allocations: 0,
+        ended_bytes: 0,
     };
     assert_eq!(snapshot.totals, totals);
 }
@@ -116,7 +122,9 @@ fn a_process_is_shown_for_five_minutes_after_its_end_and_its_totals_stay() {
     let snapshot = built(&[], &rows, &[(key(1), 700 * SECOND), (key(2), 701 * SECOND)]);
     let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
     assert_eq!(pids, [2]);
-    assert_eq!(snapshot.totals.allocations, 4);
+    let totals = snapshot.totals;
+    assert_eq!((totals.allocations, totals.live_allocations, totals.live_bytes), (4, 0, 0));
+    assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "what they held ended with them");
 }
 
 #[test]
@@ -135,10 +143,12 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
     let snapshot = |ended: &Ended| {
         Snapshot::build(&Inputs {
             contexts: &[],
+            gpus: &[],
             calls: &[counts(key(3), function("cudaFree"), 4)],
             memory: &[memory(key(3))],
             allocations: &[],
             work: &WorkRows::default(),
+            places: &[],
             processes: &HashMap::new(),
             ended,
             losses: &Losses::default(),
@@ -172,4 +182,63 @@ fn every_cause_of_loss_is_there() {
     let snapshot = built(&[], &[], &[]);
     assert_eq!(snapshot.losses.len(), LossCause::ALL.len());
     assert!(snapshot.losses.contains(&LossCount { cause: LossCause::LiveFull, count: 4 }));
+}
+
+/// Of four, a process sees two as its first and second, and nobody knows which its third is.
+#[test]
+fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
+    let mut gpus = GpuNumbers::default();
+    gpus.set(0, 3);
+    gpus.set(1, 3);
+    let info = ProcessInfo { name: "app".to_owned(), gpus, ..ProcessInfo::default() };
+    let held = |device, managed| {
+        let mut held = [Held::default(); Space::ALL.len()];
+        held[Space::Device as usize] = device;
+        held[Space::Managed as usize] = managed;
+        held
+    };
+    let some = |n: u64| Held { live_bytes: 100 * n, live_allocations: n };
+    let none = Held::default();
+    let context = |tgid, gpu, held| ContextMemory { process: key(tgid), gpu, held };
+    let row = |tgid, device| ProcessMemory { held: held(device, none), ..memory(key(tgid)) };
+    let allocation = |tgid, gpu| Allocation {
+        process: key(tgid),
+        ptr: 16,
+        bytes: 100,
+        space: Space::Device,
+        gpu,
+        since_ns: 0,
+        site: SiteId::UNKNOWN,
+    };
+    let snapshot = Snapshot::build(&Inputs {
+        contexts: &[
+            context(1, Some(0), held(some(1), none)),
+            context(1, Some(1), held(some(2), none)),
+            context(1, Some(2), held(some(3), none)),
+            context(1, None, held(some(4), none)),
+            context(2, Some(0), held(some(5), none)),
+        ],
+        gpus: &[],
+        calls: &[],
+        memory: &[row(1, some(10)), row(2, some(5))],
+        allocations: &[allocation(1, Some(0)), allocation(2, Some(0))],
+        work: &WorkRows::default(),
+        places: &[],
+        processes: &HashMap::from([(key(1), info)]),
+        ended: &Ended::default(),
+        losses: &Losses::default(),
+        libraries: &[],
+        skipped: &[],
+        now_ns: 1,
+        unix_seconds: 1.0,
+    });
+    let device = |process: usize| -> Vec<_> {
+        let held = snapshot.processes[process].memory.held.iter().filter(|h| h.kind == Space::Device);
+        held.map(|h| (h.gpu, h.live_bytes, h.live_allocations)).collect()
+    };
+    let known = [(Some(Gpu::Host(3)), 300, 3), (Some(Gpu::OfProcess(2)), 300, 3), (None, 400, 4)];
+    assert_eq!(device(0), known, "parts of one GPU are summed up");
+    assert_eq!(device(1), [(Some(Gpu::OfProcess(0)), 500, 5)], "a process of which nothing is known");
+    let of = |process: usize| snapshot.processes[process].allocations[0].gpu;
+    assert_eq!([of(0), of(1)], [Some(Gpu::Host(3)), Some(Gpu::OfProcess(0))]);
 }

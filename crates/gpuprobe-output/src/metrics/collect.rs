@@ -1,9 +1,16 @@
 //! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
-use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use gpuprobe_analysis::{PastProcesses, PlaceMemory, ProcessSnapshot, Snapshot, Total};
+use gpuprobe_event::Gpu;
 
 use super::{Distribution, Samples};
+use crate::units::fitted;
+
+/// Names of functions may be as long as a page.
+const LONGEST_SITE: usize = 160;
+/// The site of whatever has no series of its own.
+const OTHER: &str = "other";
 
 /// The labels that name a process.
 pub(super) fn who(process: &ProcessSnapshot) -> [String; 3] {
@@ -21,8 +28,9 @@ fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHel
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         let [pid, name, container] = who(process);
         for held in &process.memory.held {
-            let gpu = held.gpu.map(|gpu| gpu.to_string()).unwrap_or_default();
-            samples.number(&[&pid, &name, &container, &gpu, held.kind.as_str()], value(held));
+            let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
+            let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
+            samples.number(&[&pid, &name, &container, &gpu, numbering, held.kind.as_str()], value(held));
         }
     }
 }
@@ -63,6 +71,38 @@ pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
     each_kind(snapshot, samples, |held| held.live_allocations);
+}
+
+/// Places with series of their own, and what all others of their process come to.
+fn each_site(
+    snapshot: &Snapshot,
+    samples: &mut Samples,
+    value: impl Fn(&PlaceMemory) -> u64,
+    rest: impl Fn(&Total) -> u64,
+) {
+    for process in snapshot.places.iter().filter(|p| !p.has_ended) {
+        let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
+        let mut put = |site: &str, n| samples.number(&[&pid, &process.name, container, site], n);
+        for place in &process.places {
+            match place.has_series {
+                true => put(&fitted(&place.place.name(), LONGEST_SITE), value(place)),
+                false => put(OTHER, value(place)),
+            }
+        }
+        put(OTHER, rest(&process.other));
+    }
+}
+
+pub(super) fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| place.live.bytes, |other| other.bytes);
+}
+
+pub(super) fn site_live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| place.live.count, |other| other.count);
+}
+
+pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
+    each_site(snapshot, samples, |place| u64::from(place.is_suspect()), |_| 0);
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
@@ -139,6 +179,13 @@ pub(super) fn ended_replaced(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn ended_unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
     each_past(snapshot, samples, |past| past.memory.unknown_frees);
+}
+
+pub(super) fn gpus(snapshot: &Snapshot, samples: &mut Samples) {
+    for gpu in &snapshot.gpus {
+        let uuid = gpu.uuid.map(|uuid| uuid.to_string()).unwrap_or_default();
+        samples.number(&[&gpu.index.to_string(), &uuid, &gpu.pci.to_string()], 1);
+    }
 }
 
 pub(super) fn lost(snapshot: &Snapshot, samples: &mut Samples) {

@@ -96,12 +96,14 @@ fn histogram(out: &mut String, metric: &Metric, labels: &[String], distribution:
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
+/// Labels that most have no value for: they are left out then, which means the same.
+const LEFT_OUT: [&str; 3] = ["container", "numbering", "uuid"];
 
 /// `{name="value",...}`.
 fn label_set(metric: &Metric, values: &[String], le: Option<&str>) -> String {
     let mut out = String::from("{");
     let own = metric.labels.iter().copied().zip(values.iter().map(String::as_str));
-    let own = own.filter(|(name, value)| *name != "container" || !value.is_empty());
+    let own = own.filter(|(name, value)| !value.is_empty() || !LEFT_OUT.contains(name));
     for (i, (name, value)) in own.chain(le.map(|le| ("le", le))).enumerate() {
         let comma = if i == 0 { "" } else { "," };
         put(&mut out, format_args!("{comma}{name}=\""));

@@ -1,21 +1,25 @@
 //! A recording and snapshots with known numbers.
 
 pub(crate) mod live;
+pub(crate) mod memory;
 
 use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
-use gpuprobe_analysis::{Ended, EndedProcess, Inputs, LibraryProbes, ProcessInfo, Snapshot};
+use gpuprobe_analysis::{
+    CostReport, Ended, EndedProcess, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
+};
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
 };
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Effect, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, ProcessEvent, SiteId,
-    Space, Tgid, Tid, catalogue,
+    Api, Call, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses, Outcome, PciAddress,
+    ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
 };
+use memory::places;
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
     let function = catalogue().lookup(api, None, name).expect(name);
@@ -115,7 +119,7 @@ pub(crate) fn events() -> Vec<Event> {
     events
 }
 
-fn key(tgid: u32, instance: u64) -> ProcessKey {
+pub(crate) fn key(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
@@ -162,6 +166,31 @@ fn past() -> Ended {
     ended
 }
 
+/// A process counts a GPU first that is not the host's first.
+fn first_is(host: u8) -> GpuNumbers {
+    let mut numbers = GpuNumbers::default();
+    numbers.set(0, host);
+    numbers
+}
+
+/// What a process has in two contexts, and the host's GPUs, one of which has not been asked for its name.
+fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
+    let context = |gpu: u8| {
+        let mut held = [Held::default(); Space::ALL.len()];
+        let live_allocations = u64::from(gpu == 0);
+        held[Space::Device as usize] = Held { live_bytes: 8_000_000 * live_allocations, live_allocations };
+        ContextMemory { process, gpu: Some(gpu), held }
+    };
+    let gpu = |index: u8, uuid| HostGpu {
+        index,
+        uuid,
+        pci: PciAddress { domain: 0, bus: 0x1b + index, device: 0, function: 0 },
+        minor: Some(0),
+        is_parted: false,
+    };
+    (vec![context(0), context(1)], vec![gpu(0, None), gpu(1, Some(Uuid([0x5a; 16])))])
+}
+
 /// Two running processes, one of them twice under the same pid, one that has ended, and some that ended long ago.
 pub(crate) fn snapshot() -> Snapshot {
     let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
@@ -183,14 +212,17 @@ pub(crate) fn snapshot() -> Snapshot {
     let mut losses = Losses::default();
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
+    let (contexts, gpus) = on_two_gpus(train);
     Snapshot::build(&Inputs {
-        contexts: &[],
+        contexts: &contexts,
+        gpus: &gpus,
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
         work: &WorkRows::default(),
+        places: &places(),
         processes: &HashMap::from([
-            (train, info("a\"b\\c\nd", None)),
+            (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
             (ended, info("short", Some(1))),
         ]),
@@ -233,10 +265,12 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
         let held = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
         Snapshot::build(&Inputs {
             contexts: &[],
+            gpus: &[],
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
             work: &WorkRows::default(),
+            places: &[],
             processes: &HashMap::from([(
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },
@@ -258,4 +292,27 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
         at(1_733_143_037.0, Some(1), Some(5)),
         at(1_733_143_040.0, None, None),
     ]
+}
+
+/// Three rounds of three modes.
+pub(crate) fn cost_report() -> CostReport {
+    let mode = |name, what, floor, ns: [f64; 3]| Measured {
+        name,
+        what,
+        floor,
+        ns: ns.to_vec(),
+        made: 3,
+        seen: None,
+    };
+    CostReport {
+        tier: "session".to_owned(),
+        kernel: "6.18.0".to_owned(),
+        rounds: 3,
+        calls_per_round: 1000,
+        modes: costs(&[
+            mode("none", "without probes", None, [2.0, 3.0, 4.0]),
+            mode("floor", "with empty probes", None, [800.0, 1000.0, 900.4]),
+            mode("count", "counted", Some("floor"), [1000.0, 1200.0, 990.0]),
+        ]),
+    }
 }

@@ -1,26 +1,25 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
-mod processes;
-
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gpuprobe_analysis::{Inputs, LibraryProbes, Snapshot};
-use gpuprobe_capture::{Capture, CaptureConfig, Collect};
-use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, LossCause, Tgid};
+use gpuprobe_analysis::{Holdings, Rules};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent};
+use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
+use crate::gpus::Gpus;
 use crate::notes::note;
+use crate::observer::{MEMORY, Observer};
 use crate::probes::Probes;
+use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::Signals;
 use crate::watch::Watch;
-use processes::Processes;
 
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
 const REST: Duration = Duration::from_millis(10);
@@ -39,7 +38,6 @@ const EVERYTHING: &[Class] = &[
     Class::Context,
     Class::Module,
 ];
-const MEMORY: &[Class] = &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
 const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
@@ -54,26 +52,28 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
+    let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
+    let holdings = sections.memory.then(|| Holdings::new(Rules { warm_up_ns }, false));
+    let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
     let mut daemon = Daemon {
-        probes,
+        observer: Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
         refresh: args.refresh,
-        processes: Processes::new(args.max_ended),
         latest: Latest::default(),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
     };
     for pid in &args.pids {
-        daemon.probes.attach_process(Tgid(*pid))?;
-        daemon.probes.capture.add_target(Tgid(*pid))?;
+        daemon.observer.probes.attach_process(Tgid(*pid))?;
+        daemon.observer.probes.capture.add_target(Tgid(*pid))?;
     }
     for path in &args.paths {
-        daemon.probes.attach_file(path)?;
+        daemon.observer.probes.attach_file(path)?;
     }
-    daemon.probes.attach_host();
-    if daemon.probes.capture.attached().next().is_none() {
+    daemon.observer.probes.attach_host();
+    if daemon.observer.probes.capture.attached().next().is_none() {
         note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
     }
     daemon.publish()?;
@@ -85,15 +85,15 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
-    // counting sends no records of calls, so the ring for them is as small as it gets; names of kernels need some room
-    let ring_bytes = if sections.launches { 4 << 20 } else { 1 << 16 };
     CaptureConfig {
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
         launches: sections.launches,
         names: sections.launches,
         copies: sections.copies,
-        ring_bytes,
+        // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
+        sites: sections.memory,
+        ring_bytes: 4 << 20,
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,
@@ -115,12 +115,11 @@ fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
 }
 
 struct Daemon {
-    probes: Probes,
+    observer: Observer,
     signals: Signals,
     watch: Watch,
     /// How often counters are read and published.
     refresh: Duration,
-    processes: Processes,
     latest: Latest,
     shows_memory: bool,
     classic: Classic,
@@ -135,16 +134,18 @@ impl Daemon {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
             let snapshot_due = self.refresh.saturating_sub(published.elapsed());
-            let due = self.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
-            self.probes.capture.wait(&others, due);
+            let due = self.observer.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            // until ways that are not known have been learnt, every allocation by them sends its stack
+            let urgent = Urgent::begin();
+            self.observer.probes.capture.wait(&others, due);
             let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
             if self.signals.take().iter().any(|a| ends(&a.signal)) {
                 return Ok(());
             }
-            let batch = self.probes.take()?;
-            self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
-            self.processes.settle(&mut self.probes.capture)?;
-            self.watch.look(&mut self.probes);
+            let batch = self.observer.probes.take()?;
+            drop(urgent);
+            self.observer.take(&batch)?;
+            self.watch.look(&mut self.observer.probes);
             if published.elapsed() >= self.refresh {
                 published = Instant::now();
                 self.publish()?;
@@ -153,64 +154,30 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
-            std::thread::sleep(REST);
+            self.observer.probes.capture.rest(REST);
         }
     }
 
     fn publish(&mut self) -> Result<()> {
-        self.processes.forget_old(self.probes.capture.clock().elapsed_ns());
-        let snapshot = self.snapshot(&[])?;
-        self.latest.publish(snapshot);
+        self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
+        self.observer.sample()?;
+        self.latest.publish(self.observer.snapshot(self.watch.losses(), &[])?);
         Ok(())
-    }
-
-    /// Everything as it stands, with these allocations.
-    fn snapshot(&mut self, allocations: &[Allocation]) -> Result<Snapshot> {
-        let work = self.probes.capture.work()?;
-        let capture = &self.probes.capture;
-        let mut losses = capture.losses()?;
-        self.watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
-        losses.add(LossCause::ForgottenEarly, self.processes.ended().forgotten_early());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Snapshot::build(&Inputs {
-            calls: &capture.counts()?,
-            memory: &capture.memory()?,
-            contexts: &capture.contexts()?,
-            allocations,
-            work: &work,
-            processes: self.processes.infos(),
-            ended: self.processes.ended(),
-            losses: &losses,
-            libraries: &libraries(capture),
-            skipped: &self.probes.skips.counts(),
-            now_ns: capture.clock().elapsed_ns(),
-            unix_seconds: now.as_secs_f64(),
-        }))
     }
 
     /// Allocations are read here and nowhere else: there may be a million of them, and metrics need only their sums.
     fn display(&mut self) -> Result<()> {
         let text = if self.shows_memory {
             // those of ended processes would be shown as somebody's
-            self.processes.release(&self.probes.capture)?;
-            let allocations = self.probes.capture.allocations()?;
-            let snapshot = self.snapshot(&allocations)?;
-            self.classic.render(&snapshot)
+            let observer = &mut self.observer;
+            observer.processes.release(&mut observer.probes.capture)?;
+            let allocations = observer.probes.capture.allocations()?;
+            self.classic.render(&observer.snapshot(self.watch.losses(), &allocations)?)
         } else {
             self.classic.render(&self.latest.get())
         };
         io::stdout().write_all(text.as_bytes()).context("cannot write the display")
     }
-}
-
-fn libraries(capture: &Capture) -> Vec<LibraryProbes> {
-    let library = |a: &gpuprobe_capture::Attached| LibraryProbes {
-        path: a.path.display().to_string(),
-        attached: a.functions as u64,
-        skipped: a.skipped.len() as u64,
-        state: "attached".to_owned(),
-    };
-    capture.attached().map(library).collect()
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! `gpuprobe demo`: a built-in program under the probes, on stand-in CUDA libraries that are part of this binary.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::Api;
 
+use crate::builtin;
 use crate::cli::DemoArgs;
 use crate::cmd::run::{probes, record};
 use crate::notes::{note, tell};
@@ -23,12 +22,9 @@ const FILES: [(&str, &[u8]); 3] = [
 pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     // first, so that someone without the privileges reads nothing but that
     let probes = probes(Selection::from_globs(&[])?, &args.attach)?;
-    let folder = tempfile::Builder::new()
-        .prefix("gpuprobe-demo-")
-        .tempdir()
-        .context("cannot make a folder for the demo: set TMPDIR to one that can be written")?;
+    let folder = builtin::folder("demo")?;
     for (name, bytes) in FILES {
-        write(&folder.path().join(name), bytes)?;
+        builtin::write(&folder.path().join(name), bytes)?;
     }
     note!(
         "A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in"
@@ -49,12 +45,6 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     }
     note!("\n{}", next_step());
     Ok(recorded.status)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let cannot = || format!("cannot write {}: set TMPDIR to another folder", path.display());
-    fs::write(path, bytes).with_context(cannot)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).with_context(cannot)
 }
 
 /// What to try next, depending on whether a real driver is here.

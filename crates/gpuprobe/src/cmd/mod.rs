@@ -1,10 +1,12 @@
 //! One file per subcommand.
 
+pub(crate) mod bench;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod guard;
 pub(crate) mod list;
+pub(crate) mod memory;
 pub(crate) mod run;
 pub(crate) mod trace;

@@ -2,26 +2,23 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_analysis::Summary;
-use gpuprobe_capture::{Answer, Batch, CaptureConfig, Collect, Hold, Urgent};
-use gpuprobe_discover::DiscoverError;
+use gpuprobe_analysis::{Holdings, Rules, Summary};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_event::trace::{End, FORMAT, Meta};
 use gpuprobe_event::{Event, LossCause, LossEvent, Tgid};
 
 use crate::cli::{AttachArgs, RunArgs};
-use crate::launch::{self, Launched};
 use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
+use crate::processes::Processes;
 use crate::select::Selection;
-use crate::signals::Signals;
-use crate::stops::Stops;
+use crate::supervise::Supervised;
 use crate::trace_file::TraceFile;
 
-/// How long records may wait in the ring before they are looked at without being called.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Sites that get their names for the summary.
+const MOST_NAMED: usize = 256;
 
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let selection = Selection::from_globs(&args.events)?;
@@ -59,7 +56,7 @@ impl Recorded {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes> {
-    let config = CaptureConfig { only_targets: true, hold: true, names: true, ..config(attach) };
+    let config = CaptureConfig { only_targets: true, hold: true, names: true, sites: true, ..config(attach) };
     let mut probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));
@@ -68,16 +65,19 @@ pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes
 
 /// Runs a command under the probes.
 pub(crate) fn record(command: &[OsString], probes: Probes, output: Option<&Path>) -> Result<Recorded> {
-    // before any thread is made, and before the command, so that none of them is hit by a signal meant for us
-    let signals = Signals::hold_back()?;
-    let mut launched = Launched::waiting(command)?;
+    let mut supervised = Supervised::waiting(command)?;
     let trace = TraceFile::create(output, &meta(&probes, command))?;
-    probes.capture.add_target(launched.tgid())?;
-    launched.go()?;
+    supervised.go(&probes)?;
     let mut recording =
-        Recording { probes, trace, summary: Summary::default(), signals, launched, stops: Stops::default() };
-    let status = recording.until_the_end()?;
-    recording.finish(status)
+        Recording { probes, trace, summary: Summary::default(), processes: Processes::new(0) };
+    let status = loop {
+        let (batch, ended) = supervised.look(&mut recording.probes)?;
+        recording.take(batch);
+        if let Some(status) = ended {
+            break status;
+        }
+    };
+    recording.finish(&mut supervised, status)
 }
 
 /// The first line of a trace.
@@ -100,104 +100,38 @@ struct Recording {
     probes: Probes,
     trace: TraceFile,
     summary: Summary,
-    signals: Signals,
-    launched: Launched,
-    stops: Stops,
+    processes: Processes,
 }
 
 impl Recording {
-    fn until_the_end(&mut self) -> Result<u8> {
-        loop {
-            // from here until those who wait have been answered
-            let urgent = Urgent::begin();
-            self.probes.capture.wait(&[self.signals.fd()], LOOK_EVERY);
-            for arrived in self.signals.take() {
-                if arrived.from_process {
-                    self.launched.signal(arrived.signal);
-                }
-            }
-            // asked before the rings are read: what the command did up to its end is then in them
-            let ended = self.launched.ended()?;
-            let batch = self.probes.take()?;
-            self.serve_all(&batch.holds)?;
-            self.attach_late();
-            drop(urgent);
-            self.take(batch);
-            if let Some(status) = ended {
-                return Ok(status);
-            }
-        }
-    }
-
     fn take(&mut self, batch: Batch) {
+        self.processes.take(&batch, self.probes.capture.clock().elapsed_ns());
         for event in batch.into_events() {
             self.summary.feed(&event);
             self.trace.event(&event);
         }
     }
 
-    fn serve_all(&mut self, holds: &[Hold]) -> Result<()> {
-        for hold in holds {
-            self.probes.capture.answer(*hold, Answer::Seen)?;
+    /// What processes held at their end, by place. Only the kernel's rows tell that of memory that ended with its context.
+    fn held(&mut self) -> Result<()> {
+        let mut holdings = Holdings::new(Rules { warm_up_ns: 0 }, true);
+        let capture = &mut self.probes.capture;
+        let now_ns = capture.clock().elapsed_ns();
+        holdings.feed(&capture.sites()?, self.processes.infos(), now_ns);
+        for site in holdings.unnamed(MOST_NAMED) {
+            holdings.name(site, capture.frames_of(site).to_vec());
         }
-        holds.iter().try_for_each(|hold| self.serve(*hold))
-    }
-
-    /// Probes what a process has mapped, and lets it go on.
-    fn serve(&mut self, hold: Hold) -> Result<()> {
-        let tgid = hold.tgid;
-        if !hold.may_attach && self.probes.has_new(tgid, hold.at_exec) {
-            self.stops.tell(hold, Instant::now());
-            return Ok(self.probes.capture.answer(hold, Answer::Stop)?);
-        }
-        if hold.may_attach {
-            self.stops.waits(hold);
-            self.attach(tgid, hold.at_exec);
-        }
-        self.let_go(hold)
-    }
-
-    /// Probes what a process has mapped. Its loader is looked at when it begins; later it is the loader that asks.
-    fn attach(&mut self, tgid: Tgid, with_loader: bool) {
-        if with_loader {
-            self.probes.attach_loader_of(tgid);
-        }
-        match self.probes.attach_process(tgid) {
-            // it was killed while it waited, so there is nothing to watch
-            Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
-            Err(error) => note!("gpuprobe: process {tgid} is not fully watched: {error:#}"),
-        }
-    }
-
-    /// Processes that were told to stop when they had already gone on: on a very busy machine nobody looks in time.
-    fn attach_late(&mut self) {
-        for tgid in self.stops.overdue(Instant::now()) {
-            self.attach(tgid, true);
-        }
-    }
-
-    /// Lets a process go on. It may have been killed meanwhile, which is no concern of ours.
-    fn let_go(&self, hold: Hold) -> Result<()> {
-        self.probes.capture.answer(hold, Answer::GoOn)?;
-        if hold.stopped {
-            launch::continue_stopped(hold.tgid);
-        }
+        self.summary.held(holdings.report(&capture.losses()?, now_ns).processes);
         Ok(())
     }
 
-    fn finish(mut self, status: u8) -> Result<Recorded> {
+    fn finish(mut self, supervised: &mut Supervised, status: u8) -> Result<Recorded> {
         let at_ns = self.probes.capture.clock().elapsed_ns();
-        // children that outlive the command run on, unwatched; none may be left waiting for us
-        let left = self.probes.capture.target_count()?;
-        let last = self.probes.capture.detach()?;
-        for hold in &last.holds {
-            self.stops.waits(*hold);
-            self.let_go(*hold)?;
-        }
-        self.probes.capture.dismiss();
-        self.take(last);
+        let left = supervised.finish(&mut self.probes)?;
+        self.take(left.batch);
+        self.held()?;
         let mut losses = self.probes.capture.losses()?;
-        losses.add(LossCause::LateAttach, self.stops.late());
+        losses.add(LossCause::LateAttach, left.late);
         for (cause, count) in losses.iter() {
             let event = Event::Loss(LossEvent { at_ns, cause, count });
             self.summary.feed(&event);
@@ -210,6 +144,6 @@ impl Recording {
             exit_status: Some(status.into()),
             ..End::default()
         };
-        Ok(Recorded { summary: self.summary, trace: self.trace, end, status, left })
+        Ok(Recorded { summary: self.summary, trace: self.trace, end, status, left: left.running })
     }
 }

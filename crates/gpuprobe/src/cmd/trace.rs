@@ -1,18 +1,18 @@
 //! `gpuprobe trace`: calls as they happen.
 
-use std::collections::HashSet;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, utc_offset_seconds};
 use gpuprobe_event::trace::{End, Phases};
-use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome, ProcessChange, Tgid};
+use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome, Tgid};
 use gpuprobe_output::LiveOptions;
 use nix::sys::signal::Signal;
 
 use crate::cli::TraceArgs;
 use crate::cmd::run::meta;
+use crate::followed::{Followed, process_of_thread};
 use crate::notes::note;
 use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     attach(args, &mut probes)?;
     let printer = Printer::start(form(args, &probes))?;
     let mut trace = Trace {
-        running: args.pids.iter().map(|pid| Tgid(*pid)).collect(),
+        followed: Followed::new(&args.pids),
         probes,
         signals,
         watch,
@@ -108,13 +108,6 @@ fn tell_begin(probes: &Probes) {
     note!("gpuprobe: tracing {functions} of {}", count(libraries, "library", "libraries"));
 }
 
-/// The process that a number is a thread of, where it is not its own.
-fn process_of_thread(number: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{number}/status")).ok()?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-    (process != number).then_some(process)
-}
-
 fn shown(paths: &[std::path::PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
@@ -142,8 +135,7 @@ struct Trace {
     signals: Signals,
     watch: Option<Watch>,
     printer: Printer,
-    /// Of the processes asked for and what they forked, those that run.
-    running: HashSet<Tgid>,
+    followed: Followed,
     /// Calls handed to the printer, each once.
     calls: u64,
     /// With `--count`: what had been lost before the last calls were taken.
@@ -168,11 +160,11 @@ impl Trace {
                 self.lost_before = self.probes.capture.losses()?;
             }
             let batch = self.probes.take()?;
-            self.follow(&batch);
+            self.followed.take(&batch);
             self.look(args);
             self.print(batch, args);
             let done = args.count.is_some_and(|most| self.calls >= most);
-            let all_ended = !args.pids.is_empty() && self.running.is_empty();
+            let all_ended = !args.pids.is_empty() && self.followed.running().is_empty();
             if done || all_ended || is_over(start, args.duration) || self.printer.is_closed() {
                 return Ok(());
             }
@@ -183,26 +175,11 @@ impl Trace {
         }
     }
 
-    /// Keeps track of the processes that were asked for.
-    fn follow(&mut self, batch: &Batch) {
-        for (_, process) in &batch.processes {
-            match process.change {
-                ProcessChange::Exit => {
-                    self.running.remove(&process.tgid);
-                }
-                ProcessChange::Start if process.parent.is_some_and(|p| self.running.contains(&p)) => {
-                    self.running.insert(process.tgid);
-                }
-                _ => {}
-            }
-        }
-    }
-
     /// Probes what is new, of the processes asked for alone where some were: also when all of them have ended.
     fn look(&mut self, args: &TraceArgs) {
         match &mut self.watch {
             Some(watch) if args.pids.is_empty() => watch.look(&mut self.probes),
-            Some(watch) => watch.look_at(&self.running, &mut self.probes),
+            Some(watch) => watch.look_at(self.followed.running(), &mut self.probes),
             None => {}
         }
     }
@@ -295,19 +272,5 @@ fn tell_end(printed: u64, losses: &Losses, skipped: usize) {
     }
     if skipped > 0 {
         note!("gpuprobe: {skipped} not probed: -v tells what and why");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_is_told_from_its_process() {
-        let own = std::process::id();
-        assert_eq!(process_of_thread(own), None);
-        let thread = std::thread::spawn(|| process_of_thread(nix::unistd::gettid().as_raw().cast_unsigned()));
-        assert_eq!(thread.join().unwrap(), Some(own));
-        assert_eq!(process_of_thread(u32::MAX), None);
     }
 }

@@ -118,6 +118,8 @@ int cuCtxGetDevice(int *device);
 int cuCtxPushCurrent_v2(void *ctx);
 int cuCtxPopCurrent_v2(void **pctx);
 int cuDeviceGetCount(int *count);
+int cuDeviceGetName(char *name, int len, int dev);
+int cuDeviceGetPCIBusId(char *pciBusId, int len, int dev);
 int cuDeviceGetUuid_v2(char *uuid, int dev);
 int cuDevicePrimaryCtxRetain(void **pctx, int dev);
 int cuDevicePrimaryCtxRelease_v2(int dev);

@@ -1,4 +1,4 @@
-//! The processes that a daemon knows: who runs, who has ended, and when the kernel's rows of these are taken out.
+//! The processes that are known: who runs, who has ended, and when the kernel's rows of these are taken out.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_event::counters::{ProcessKey, WorkRows};
-use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
 /// has a few of them in each pass.
@@ -45,6 +45,13 @@ impl Processes {
     /// What is known of those that have rows in the kernel.
     pub(crate) fn infos(&self) -> &HashMap<ProcessKey, ProcessInfo> {
         &self.infos
+    }
+
+    /// Which of the host's GPUs those of a process are.
+    pub(crate) fn set_gpus(&mut self, key: ProcessKey, gpus: GpuNumbers) {
+        if let Some(info) = self.infos.get_mut(&key) {
+            info.gpus = gpus;
+        }
     }
 
     /// Those that ended and have none any more.
@@ -109,13 +116,18 @@ impl Processes {
         }
     }
 
+    /// Whether [`Processes::settle`] would take the rows of some now.
+    pub(crate) fn takes_now(&self) -> bool {
+        self.take_due() == Some(Duration::ZERO)
+    }
+
     fn release_due(&self) -> Option<Duration> {
         (!self.holding.is_empty()).then(|| left(self.released, RELEASE_EVERY))
     }
 
     /// Takes the rows of ended processes out of the kernel, all of them in one pass, when it is time.
     pub(crate) fn settle(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
-        if self.take_due() == Some(Duration::ZERO) {
+        if self.takes_now() {
             let rows = capture.take_rows(&self.over)?;
             self.keep(rows);
             self.taken = Some(Instant::now());
@@ -127,7 +139,7 @@ impl Processes {
     }
 
     /// Takes the allocations of ended processes out of the kernel now.
-    pub(crate) fn release(&mut self, capture: &Capture) -> Result<(), CaptureError> {
+    pub(crate) fn release(&mut self, capture: &mut Capture) -> Result<(), CaptureError> {
         if !self.holding.is_empty() {
             capture.release_memory(&self.holding)?;
             self.holding.clear();
@@ -149,11 +161,8 @@ impl Processes {
                 process.calls.push(row);
             }
         }
+        self.holding.extend(rows.holding);
         for row in rows.memory {
-            // what went with its context has left its addresses behind
-            if row.held.iter().any(|held| held.live_allocations > 0) || row.ended_allocations > 0 {
-                self.holding.insert(row.process);
-            }
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
@@ -192,6 +201,7 @@ fn info(process: &ProcessEvent) -> ProcessInfo {
         ns_pid: process.ns_pid,
         container: process.container.as_deref().map(str::to_owned),
         exited_at_ns: None,
+        gpus: GpuNumbers::default(),
     }
 }
 
@@ -244,8 +254,13 @@ mod tests {
             ended_bytes: 0,
             peak_bytes: 0,
         };
-        let (calls, memory) = (keys.iter().map(call).collect(), keys.iter().map(memory).collect());
-        Rows { calls, memory, work: WorkRows::default() }
+        Rows {
+            calls: keys.iter().map(call).collect(),
+            memory: keys.iter().map(memory).collect(),
+            sites: Vec::new(),
+            work: WorkRows::default(),
+            holding: keys.iter().filter(|_| live > 0).copied().collect(),
+        }
     }
 
     #[test]

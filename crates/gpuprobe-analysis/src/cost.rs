@@ -1,0 +1,132 @@
+//! What probes cost: times measured in rounds, to medians and to ratios between modes.
+//!
+//! Machines change their speed from one second to the next. So a mode is compared with its floor round by round, where
+//! both ran within milliseconds, and only then is the median taken.
+
+use serde::Serialize;
+
+/// The times of one mode, a number per round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Its short name.
+    pub name: &'static str,
+    /// What is done, for people.
+    pub what: &'static str,
+    /// The mode that it is compared with.
+    pub floor: Option<&'static str>,
+    /// Nanoseconds for one call, or one pair of calls, in each round.
+    pub ns: Vec<f64>,
+    /// Calls, or allocations, that were made.
+    pub made: u64,
+    /// Of these, how many the probes saw; nothing where they do not count.
+    pub seen: Option<u64>,
+}
+
+/// The middle of many numbers, and where half of them lie.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// As many are lower as are higher.
+    pub median: f64,
+    /// A quarter is lower.
+    pub low: f64,
+    /// A quarter is higher.
+    pub high: f64,
+}
+
+impl Spread {
+    /// Of these numbers; nothing where there are none.
+    pub fn of(mut numbers: Vec<f64>) -> Option<Self> {
+        numbers.retain(|n| n.is_finite());
+        numbers.sort_by(f64::total_cmp);
+        // the nearest one
+        let at = |part: usize| numbers.get((numbers.len().checked_sub(1)? * part + 2) / 4).copied();
+        Some(Self { median: at(2)?, low: at(1)?, high: at(3)? })
+    }
+}
+
+/// What one mode costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModeCost {
+    /// Its short name.
+    pub name: &'static str,
+    /// What is done, for people.
+    pub what: &'static str,
+    /// Nanoseconds for one call, or one pair of calls.
+    pub ns: Spread,
+    /// The mode that it is compared with.
+    pub floor: Option<&'static str>,
+    /// How many times the cost of that mode.
+    pub ratio: Option<Spread>,
+    /// Calls, or allocations, that were made.
+    pub made: u64,
+    /// Of these, how many the probes saw.
+    pub seen: Option<u64>,
+}
+
+/// A measurement of every mode.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CostReport {
+    /// How probes were attached.
+    pub tier: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Rounds that were measured.
+    pub rounds: usize,
+    /// Calls, or pairs, of each mode in a round.
+    pub calls_per_round: u32,
+    /// In the order in which they were given.
+    pub modes: Vec<ModeCost>,
+}
+
+/// The costs of modes that were measured in the same rounds.
+pub fn costs(measured: &[Measured]) -> Vec<ModeCost> {
+    let cost = |mode: &Measured| {
+        let floor = measured.iter().find(|other| Some(other.name) == mode.floor);
+        let ratios = floor.map(|floor| mode.ns.iter().zip(&floor.ns).map(|(ns, floor)| ns / floor).collect());
+        Some(ModeCost {
+            name: mode.name,
+            what: mode.what,
+            ns: Spread::of(mode.ns.clone())?,
+            floor: mode.floor,
+            ratio: ratios.and_then(Spread::of),
+            made: mode.made,
+            seen: mode.seen,
+        })
+    };
+    measured.iter().filter_map(cost).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(name: &'static str, floor: Option<&'static str>, ns: &[f64]) -> Measured {
+        Measured { name, what: "", floor, ns: ns.to_vec(), made: 0, seen: None }
+    }
+
+    #[test]
+    fn half_of_the_numbers_lie_in_the_spread() {
+        let spread = Spread::of(vec![50.0, 10.0, 40.0, 20.0, 30.0]).unwrap();
+        assert_eq!((spread.low, spread.median, spread.high), (20.0, 30.0, 40.0));
+        assert_eq!(Spread::of(vec![7.0]).unwrap().high, 7.0);
+        assert_eq!(Spread::of(vec![f64::NAN, f64::INFINITY]), None);
+        assert_eq!(Spread::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_machine_that_changes_its_speed_does_not_change_the_ratio() {
+        let costs = costs(&[
+            mode("floor", None, &[100.0, 200.0, 200.0]),
+            mode("x", Some("floor"), &[120.0, 240.0, 260.0]),
+        ]);
+        assert_eq!(costs[1].ratio.unwrap().median, 1.2);
+        assert_eq!((costs[1].ns.median, costs[0].ratio), (240.0, None));
+    }
+
+    #[test]
+    fn a_mode_that_was_not_measured_is_left_out_and_nothing_is_divided_by_it() {
+        let costs = costs(&[mode("floor", None, &[]), mode("x", Some("floor"), &[1.0])]);
+        assert_eq!(costs.len(), 1);
+        assert_eq!(costs[0].ratio, None);
+    }
+}

@@ -1,0 +1,234 @@
+//! How much was live from each site over time, in a bounded number of points. When there are too many of them, two
+//! become one, so that a history covers all of its time, whether that is a second or a week.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::SiteId;
+use gpuprobe_event::counters::SiteMemory;
+use serde::Serialize;
+
+/// Points of a history. Half of them are always there once so many samples were taken.
+pub const MOST_POINTS: usize = 64;
+/// Sites with a history of their own, in one process. Each takes 2 KiB.
+const MOST_SITES: usize = 1024;
+
+/// What one site, or several together, came to in one stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Point {
+    /// The fewest live bytes that were seen in it.
+    pub low_bytes: u64,
+    /// Live bytes at its end.
+    pub last_bytes: u64,
+    /// Allocations ever made, at its end.
+    pub allocations: u64,
+    /// Of these, how many were freed by a call or ended with their context.
+    pub frees: u64,
+}
+
+impl Point {
+    /// What one look at the kernel's row tells.
+    fn of(row: &SiteMemory) -> Self {
+        Self {
+            low_bytes: row.held.live_bytes,
+            last_bytes: row.held.live_bytes,
+            allocations: row.allocations,
+            // the fields of a row are read while they change
+            frees: row.allocations.saturating_sub(row.held.live_allocations),
+        }
+    }
+
+    /// Together with another site in the same stretch of time. Each has its own lowest moment, so the sum may be lower
+    /// than both were at once, and never higher.
+    pub(crate) fn beside(self, other: Self) -> Self {
+        Self {
+            low_bytes: self.low_bytes.saturating_add(other.low_bytes),
+            last_bytes: self.last_bytes.saturating_add(other.last_bytes),
+            allocations: self.allocations.saturating_add(other.allocations),
+            frees: self.frees.saturating_add(other.frees),
+        }
+    }
+
+    /// Together with what came next at the same site.
+    fn before(self, next: Self) -> Self {
+        Self { low_bytes: self.low_bytes.min(next.low_bytes), ..next }
+    }
+}
+
+/// The sites of one process over time. All of them have the same points, so that they can be added up.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    began_ns: u64,
+    /// When the last sample of each point was taken.
+    ends_ns: Vec<u64>,
+    /// Samples in each point; the last may have fewer.
+    samples_each: u32,
+    in_last: u32,
+    series: HashMap<SiteId, Vec<Point>>,
+}
+
+impl History {
+    /// One that begins now, with nothing allocated.
+    pub fn new(began_ns: u64) -> Self {
+        Self { began_ns, samples_each: 1, ..Self::default() }
+    }
+
+    /// When it began.
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns
+    }
+
+    /// When each point ended.
+    pub fn ends_ns(&self) -> &[u64] {
+        &self.ends_ns
+    }
+
+    /// The points of a site; `None` where there was no room for it.
+    pub fn of(&self, site: SiteId) -> Option<&[Point]> {
+        self.series.get(&site).map(Vec::as_slice)
+    }
+
+    /// Takes in what every site holds now; rows of one site on several GPUs are added up.
+    pub fn sample<'a>(&mut self, rows: impl Iterator<Item = &'a SiteMemory>, now_ns: u64) {
+        let mut now: HashMap<SiteId, Point> = HashMap::new();
+        for row in rows {
+            let sum = now.entry(row.site).or_default();
+            *sum = sum.beside(Point::of(row));
+        }
+        let is_new = self.ends_ns.is_empty() || self.in_last == self.samples_each;
+        if is_new {
+            self.make_room();
+            self.ends_ns.push(now_ns);
+            self.in_last = 0;
+        } else if let Some(end) = self.ends_ns.last_mut() {
+            *end = now_ns;
+        }
+        self.in_last += 1;
+        for (site, points) in &mut self.series {
+            let Some(&last) = points.last() else { continue };
+            // a site whose row is gone holds nothing any more
+            let gone = Point { low_bytes: 0, last_bytes: 0, frees: last.allocations, ..last };
+            let next = now.remove(site).unwrap_or(gone);
+            match points.last_mut() {
+                Some(last) if !is_new => *last = last.before(next),
+                _ => points.push(next),
+            }
+        }
+        for (site, point) in now {
+            self.begin(site, point);
+        }
+    }
+
+    /// A site that was not seen before had nothing live until now.
+    fn begin(&mut self, site: SiteId, point: Point) {
+        if self.series.len() >= MOST_SITES {
+            return;
+        }
+        let mut points = vec![Point::default(); self.ends_ns.len()];
+        if let Some(last) = points.last_mut() {
+            *last = if self.in_last > 1 { last.before(point) } else { point };
+        }
+        self.series.insert(site, points);
+    }
+
+    /// Makes two points one where there are too many.
+    fn make_room(&mut self) {
+        if self.ends_ns.len() < MOST_POINTS {
+            return;
+        }
+        self.samples_each = self.samples_each.saturating_mul(2);
+        self.ends_ns = self.ends_ns.chunks(2).filter_map(<[u64]>::last).copied().collect();
+        for points in self.series.values_mut() {
+            *points =
+                points.chunks(2).filter_map(|pair| pair.iter().copied().reduce(Point::before)).collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+    use gpuprobe_event::counters::{Held, ProcessKey};
+
+    use super::*;
+
+    fn row(site: u32, gpu: u8, live_bytes: u64, allocations: u64) -> SiteMemory {
+        SiteMemory {
+            process: ProcessKey { tgid: Tgid(1), instance: 1 },
+            site: SiteId(site),
+            gpu: Some(gpu),
+            held: Held { live_bytes, live_allocations: allocations.min(live_bytes) },
+            allocations,
+            allocated_bytes: live_bytes,
+            ended_allocations: 0,
+            ended_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn gpus_are_added_up_and_a_late_site_had_nothing_before() {
+        let mut history = History::new(5);
+        history.sample([row(1, 0, 10, 1), row(1, 1, 20, 2)].iter(), 10);
+        history.sample([row(1, 0, 10, 1), row(2, 0, 7, 3)].iter(), 20);
+        let bytes = |site| history.of(SiteId(site)).unwrap().iter().map(|p| p.last_bytes).collect::<Vec<_>>();
+        assert_eq!((bytes(1), bytes(2)), (vec![30, 10], vec![0, 7]));
+        assert_eq!(
+            history.of(SiteId(2)).unwrap()[1],
+            Point { low_bytes: 7, last_bytes: 7, allocations: 3, frees: 0 }
+        );
+        assert_eq!((history.began_ns(), history.ends_ns()), (5, &[10, 20][..]));
+        assert_eq!(history.of(SiteId(3)), None);
+    }
+
+    #[test]
+    fn a_site_whose_row_is_gone_has_freed_everything() {
+        let mut history = History::new(0);
+        history.sample([row(1, 0, 10, 4)].iter(), 1);
+        history.sample([].iter(), 2);
+        assert_eq!(
+            history.of(SiteId(1)).unwrap()[1],
+            Point { low_bytes: 0, last_bytes: 0, allocations: 4, frees: 4 }
+        );
+    }
+
+    /// Whatever the number of samples: the points are few, cover all of the time, and keep the lowest moment.
+    #[test]
+    fn any_number_of_samples_fits_into_the_points() {
+        for count in 1..700_u64 {
+            let mut history = History::new(0);
+            let dip = count / 3;
+            for i in 0..count {
+                let live = if i == dip { 1 } else { 1000 + i };
+                history.sample([row(1, 0, live, i + 1)].iter(), i + 1);
+            }
+            let points = history.of(SiteId(1)).unwrap();
+            assert!(points.len() <= MOST_POINTS && points.len() as u64 >= count.min(MOST_POINTS as u64 / 2));
+            assert_eq!(points.len(), history.ends_ns().len());
+            assert!(history.ends_ns().is_sorted());
+            assert_eq!(history.ends_ns().last(), Some(&count));
+            assert_eq!(points.iter().map(|p| p.low_bytes).min(), Some(1), "{count}");
+            assert_eq!(points.last().unwrap().allocations, count);
+        }
+    }
+
+    #[test]
+    fn a_site_that_begins_within_a_point_had_nothing_at_its_beginning() {
+        let mut history = History::new(0);
+        for i in 0..=MOST_POINTS as u64 {
+            history.sample([].iter(), i);
+        }
+        history.sample([row(1, 0, 9, 1)].iter(), 100);
+        let last = *history.of(SiteId(1)).unwrap().last().unwrap();
+        assert_eq!((last.low_bytes, last.last_bytes), (0, 9));
+    }
+
+    #[test]
+    fn sites_beyond_the_bound_have_no_history_and_the_others_keep_theirs() {
+        let mut history = History::new(0);
+        let rows: Vec<_> = (0..2 * MOST_SITES as u32).map(|site| row(site, 0, 1, 1)).collect();
+        history.sample(rows.iter(), 1);
+        history.sample(rows.iter(), 2);
+        let followed = rows.iter().filter_map(|row| history.of(row.site)).collect::<Vec<_>>();
+        assert_eq!(followed.len(), MOST_SITES);
+        assert!(followed.iter().all(|points| points.len() == 2));
+    }
+}

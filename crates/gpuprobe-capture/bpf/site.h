@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The part of the wire that tells where allocations come from. */
+#ifndef GP_SITE_H
+#define GP_SITE_H
+
+/* comparisons on the way to a site */
+#define GP_SITE_STEPS 256
+/* words are compared after this, so that ways that lie side by side do not make a tree that is one long
+ * branch */
+#define GP_SCRAMBLE 0x9e3779b97f4a7c15ULL
+/* the site of what is in no row of a site */
+#define GP_NO_SITE_ROW 0xffffffffU
+
+/* What is held from one site in one context. */
+struct gp_site_key {
+	__u64 instance;
+	/* its number, or GP_OF_DEVICE for memory that is in none */
+	__u64 context;
+	__u32 tgid;
+	/* 0 where the way was not known and could not be told */
+	__u32 site;
+};
+
+struct gp_site {
+	__u64 live_bytes;
+	__u64 live_allocations;
+	__u64 allocations;
+	__u64 allocated_bytes;
+};
+
+/* Where ways that return to one address go on; at address 0 how the stacks of the process are wanted. */
+struct gp_way_key {
+	__u64 instance;
+	__u64 address;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+enum gp_stacks_wanted {
+	GP_FEW_PAGES,
+	GP_MANY_PAGES,
+	GP_NO_STACKS,
+};
+
+struct gp_way {
+	/* the next comparison, or gp_stacks_wanted */
+	__u32 node;
+	/* where it ends here */
+	__u32 site;
+};
+
+/* One comparison on the way to a site, written by user space. */
+struct gp_site_node {
+	/* the return address, scrambled */
+	__u64 address;
+	/* where it lies above the stack pointer of the call */
+	__u32 distance;
+	/* the next comparison if it is this, lower or higher; 0 for none */
+	__u32 same;
+	__u32 lower;
+	__u32 higher;
+	/* where the way ends here */
+	__u32 site;
+	__u32 reserved;
+};
+
+#endif

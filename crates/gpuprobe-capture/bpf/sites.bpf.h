@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Where allocations come from. User space unwinds the stack of an allocation once and says where on it the
+ * return addresses lie; from then on a few comparisons tell that an allocation came the same way. A way that
+ * is not known gets a number of its own, and its stack is sent; what is counted under that number is never
+ * lost to it.
+ */
+#ifndef GP_SITES_BPF_H
+#define GP_SITES_BPF_H
+
+#include "holding.bpf.h"
+#include "stack.bpf.h"
+
+/* What happens to memory of a site. */
+enum site_change {
+	GP_SITE_NEW,
+	GP_SITE_FREED,
+	/* its free has failed */
+	GP_SITE_BACK,
+};
+
+/* A process and a site in one word. */
+static __always_inline __u64 who_at(__u32 tgid, __u32 site)
+{
+	return (__u64)tgid << 32 | site;
+}
+
+/* Returns the site to keep with the memory: that of no row where there was no room for one. */
+GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
+{
+	static const struct gp_site none;
+	struct gp_site_key key = {
+	    .instance = instance, .context = context, .tgid = where >> 32, .site = (__u32)where};
+	__s64 sign = change == GP_SITE_FREED ? -1 : 1;
+	struct gp_site *row;
+
+	if (!gp_config.sites || key.site == GP_NO_SITE_ROW)
+		return key.site;
+	row = bpf_map_lookup_elem(&sites, &key);
+	if (!row) {
+		if (change == GP_SITE_FREED)
+			return key.site;
+		bpf_map_update_elem(&sites, &key, &none, BPF_NOEXIST);
+		row = bpf_map_lookup_elem(&sites, &key);
+		if (!row) {
+			count_loss(GP_LOSS_SITES_FULL);
+			return GP_NO_SITE_ROW;
+		}
+	}
+	__sync_fetch_and_add(&row->live_bytes, sign * bytes);
+	__sync_fetch_and_add(&row->live_allocations, sign);
+	if (change == GP_SITE_NEW) {
+		__sync_fetch_and_add(&row->allocations, 1);
+		__sync_fetch_and_add(&row->allocated_bytes, bytes);
+	}
+	return key.site;
+}
+
+/* Whether what a call did has a site. */
+static __always_inline bool has_site(const struct gp_call *call, const struct gp_function *function)
+{
+	return (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION)) ||
+	       function->op == GP_VMM_CREATE || function->op == GP_VMM_IMPORT;
+}
+
+struct walk {
+	const struct gp_thread *thread;
+	__u64 stack_pointer;
+	__u64 word;
+	__u32 distance;
+	__u32 node;
+	__u32 site;
+	__u32 reserved;
+};
+
+/* A word of the stack; of the calls around this one, where they return to and not the kernel's trampoline. */
+static __always_inline __u64 word_on_stack(const struct walk *walk, __u32 distance)
+{
+	__u64 slot = walk->stack_pointer + distance, word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)slot);
+	if (!walk->thread->depth)
+		return word;
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		if (i < walk->thread->depth && walk->thread->open[i].stack_pointer == slot)
+			word = walk->thread->open[i].return_address;
+	}
+	return word;
+}
+
+static long walk_step(__u64 step, struct walk *walk)
+{
+	__u32 index = walk->node;
+	struct gp_site_node *node = bpf_map_lookup_elem(&site_nodes, &index);
+
+	if (!index || !node)
+		return 1;
+	if (node->distance != walk->distance) {
+		walk->distance = node->distance;
+		walk->word = word_on_stack(walk, node->distance) * GP_SCRAMBLE;
+	}
+	if (walk->word == node->address) {
+		walk->site = node->site;
+		walk->node = node->same;
+	} else {
+		walk->site = 0;
+		walk->node = walk->word < node->address ? node->lower : node->higher;
+	}
+	return !walk->node;
+}
+
+/*
+ * Sends the stack of an allocation by a way that is not known, under a number that is its site. The call has
+ * just been taken off the thread's stack of open ones.
+ */
+GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct gp_copied_stack *copy;
+	struct gp_short_stack *brief;
+	struct gp_part_of_stack *part;
+	struct gp_way_key key = {};
+	struct gp_way *wanted;
+	struct gp_call *call;
+	__u32 site, pages;
+
+	if (!thread)
+		return 0;
+	call = open_call(thread, thread->depth);
+	key.instance = call->instance;
+	key.tgid = call->tgid;
+	wanted = bpf_map_lookup_elem(&ways, &key);
+	pages = wanted ? wanted->node : GP_FEW_PAGES;
+	if (pages == GP_NO_STACKS) {
+		count_loss(GP_LOSS_SITES_FULL);
+		return 0;
+	}
+	site = __sync_fetch_and_add(&gp_next_site, 1);
+	/* many come at once, most of them by ways that others of them came by */
+	if (bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE) / 2) {
+		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
+		if (!part)
+			goto lost;
+		describe_stack(&part->head, thread, call, ctx);
+		copy_part(part);
+		name_site(&part->head, site);
+		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
+	} else if (pages == GP_MANY_PAGES) {
+		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
+		if (!copy)
+			goto lost;
+		describe_stack(&copy->head, thread, call, ctx);
+		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
+		name_site(&copy->head, site);
+		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
+	} else {
+		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
+		if (!brief)
+			goto lost;
+		describe_stack(&brief->head, thread, call, ctx);
+		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
+		name_site(&brief->head, site);
+		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
+	}
+	return site;
+lost:
+	count_loss(GP_LOSS_LOST_STACK);
+	return 0;
+}
+
+/* The site that a call allocates from. */
+GP_OWN_FRAME __u32 find_site(const struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
+{
+	struct walk walk = {.thread = thread, .stack_pointer = call->stack_pointer};
+	struct gp_way_key key = {
+	    .instance = call->instance, .address = call->return_address, .tgid = call->tgid};
+	struct gp_way *way;
+
+	if (!key.address)
+		return 0;
+	way = bpf_map_lookup_elem(&ways, &key);
+	if (way) {
+		walk.node = way->node;
+		walk.site = way->site;
+		if (walk.node)
+			bpf_loop(GP_SITE_STEPS, walk_step, &walk, 0);
+		if (walk.site && !walk.node)
+			return walk.site;
+	}
+	return new_site(ctx);
+}
+
+#endif

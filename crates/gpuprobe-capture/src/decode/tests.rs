@@ -1,0 +1,157 @@
+use gpuprobe_discover::{Stack, StackEnd};
+use gpuprobe_event::{Api, Value};
+
+use super::*;
+use crate::wire::as_bytes;
+
+/// Nothing has a name.
+#[derive(Debug)]
+struct NoResolver;
+
+impl Resolve for NoResolver {
+    fn observe(&mut self, _tgid: Tgid) {}
+
+    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
+        None
+    }
+
+    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
+        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
+    }
+
+    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
+        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
+    }
+
+    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
+        None
+    }
+
+    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
+        Some(format!("text_at_{address:x}"))
+    }
+
+    fn forget(&mut self, _tgid: Tgid) {}
+}
+
+fn decoder() -> Decoder {
+    let clock = Clock::start();
+    Decoder::new(clock, true, Sites::new(1000), Box::new(NoResolver))
+}
+
+fn call_of(name: &str) -> gp_call {
+    let function = catalogue().lookup(Api::Runtime, Some(12), name).unwrap();
+    gp_call {
+        kind: number::RECORD_CALL,
+        function: function.id.0,
+        id: 5,
+        tgid: 10,
+        tid: 11,
+        instance: 99,
+        ..gp_call::default()
+    }
+}
+
+fn decode(raw: &gp_call) -> Call {
+    match decoder().call(as_bytes(raw)) {
+        Some(Event::Call(call)) => *call,
+        other => panic!("not a call: {other:?}"),
+    }
+}
+
+#[test]
+fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
+    let mut raw = gp_call { bytes: 4096, pointer: 0x7f00, ..call_of("cudaMalloc") };
+    raw.registers[1] = 4096;
+    let call = decode(&raw);
+    assert_eq!((call.effect.size, call.effect.ptr), (Some(4096), Some(0x7f00)));
+    assert_eq!(call.args.unwrap()[1].1, Value::Uint(4096));
+    let nested = decode(&gp_call { flags: number::CALL_NESTED_ACTION, ..raw });
+    assert_eq!((nested.effect.size, nested.effect.ptr), (None, None));
+    let failed = decode(&gp_call { result: 2, ..raw });
+    assert_eq!(failed.effect.size, None);
+    assert_eq!(failed.error.as_deref(), Some("cudaErrorMemoryAllocation"));
+}
+
+#[test]
+fn a_free_of_something_unknown_frees_nothing() {
+    let raw = gp_call { pointer: 0x7f00, ..call_of("cudaFree") };
+    assert_eq!(decode(&raw).effect.freed, None);
+    let known = gp_call { flags: number::CALL_KNOWN_FREE, bytes: 64, ..raw };
+    assert_eq!(decode(&known).effect.freed, Some(64));
+}
+
+#[test]
+fn a_call_that_never_returned_has_no_result() {
+    let call = decode(&gp_call { flags: number::CALL_UNFINISHED, ..call_of("cudaDeviceSynchronize") });
+    assert_eq!((call.outcome, call.status), (Outcome::Unfinished, None));
+}
+
+#[test]
+fn names_come_from_the_start_of_the_process_and_change_with_exec() {
+    let mut decoder = decoder();
+    let mut record = gp_process_record {
+        kind: number::RECORD_PROCESS,
+        change: number::PROCESS_START,
+        tgid: 10,
+        instance: 99,
+        ..gp_process_record::default()
+    };
+    record.comm[0] = b'a'.cast_signed();
+    assert!(matches!(decoder.control(as_bytes(&record)), Control::Process(..)));
+    assert!(matches!(decoder.control(as_bytes(&record)), Control::FirstCall(..)));
+    let named = |decoder: &mut Decoder, instance| match decoder
+        .call(as_bytes(&gp_call { instance, ..call_of("cudaFree") }))
+    {
+        Some(Event::Call(call)) => call.process.to_string(),
+        _ => String::new(),
+    };
+    assert_eq!(named(&mut decoder, 99), "a");
+    record.comm[0] = b'b'.cast_signed();
+    let exec = gp_process_record { change: number::PROCESS_EXEC, instance: 100, ..record };
+    decoder.control(as_bytes(&exec));
+    assert_eq!(named(&mut decoder, 100), "b");
+    assert_eq!(named(&mut decoder, 99), "a");
+    assert_eq!(named(&mut decoder, 7), "?");
+}
+
+#[test]
+fn a_first_call_after_an_exec_is_news_only_where_execs_are_not_followed() {
+    let record = gp_process_record { kind: number::RECORD_PROCESS, tgid: 10, ..Default::default() };
+    let exec = gp_process_record { change: number::PROCESS_EXEC, ..record };
+    let start = gp_process_record { change: number::PROCESS_START, ..record };
+    for follows in [true, false] {
+        let mut decoder = Decoder::new(Clock::start(), follows, Sites::new(1000), Box::new(NoResolver));
+        assert!(matches!(decoder.control(as_bytes(&exec)), Control::Process(..)));
+        assert_eq!(matches!(decoder.control(as_bytes(&start)), Control::Process(..)), !follows);
+    }
+}
+
+#[test]
+fn nonsense_is_counted_and_never_panics() {
+    let mut decoder = decoder();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    for length in 0..600usize {
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state as u8
+            })
+            .collect();
+        decoder.call(&bytes);
+        decoder.control(&bytes);
+    }
+    assert!(decoder.undecodable > 0);
+    let before = decoder.undecodable;
+    assert!(decoder.call(&as_bytes(&call_of("cudaFree"))[..20]).is_none());
+    assert_eq!(decoder.undecodable, before + 1);
+}
+
+#[test]
+fn exit_codes_are_those_of_the_shell() {
+    assert_eq!(exit_status(3 << 8), 3);
+    assert_eq!(exit_status(9), 137);
+    assert_eq!(exit_status(139), 139, "a core dump flag is not part of the signal");
+}

@@ -1,0 +1,398 @@
+//! Where allocations come from: what the kernel side sent under numbers, unwound, and which of these numbers are the same
+//! way. The numbers that were given first are the sites; all others stand for one of them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use gpuprobe_discover::{Stack, StackEnd};
+use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::{Frame, SiteId};
+
+use crate::paths::{Change, Learnt, Paths, Step};
+use crate::resolve::{RawStack, Resolve};
+use crate::wire::{gp_site, number};
+
+/// Ways of one process that may turn out not to be learnable before its stacks are not asked for any more: each costs
+/// the program some microseconds.
+const MOST_IN_VAIN: u32 = 4096;
+/// Ways of a process that get their names at its end, when nobody has asked for them before.
+const NAMED_AT_END: usize = 256;
+/// Parts of stacks that wait for a moment, a kilobyte each.
+const MOST_PARTS: usize = 16 << 10;
+
+/// What the call's own return takes off the stack.
+#[cfg(target_arch = "x86_64")]
+const POPPED_BY_RETURN: u64 = 8;
+#[cfg(not(target_arch = "x86_64"))]
+const POPPED_BY_RETURN: u64 = 0;
+
+#[derive(Debug)]
+struct Way {
+    process: ProcessKey,
+    addresses: Arc<[u64]>,
+    frames: Option<Arc<[Frame]>>,
+    /// An event has had its stack.
+    told: bool,
+}
+
+#[derive(Debug, Default)]
+struct OfProcess {
+    by_way: HashMap<Arc<[u64]>, SiteId>,
+    /// Numbers that stand for sites.
+    numbers: Vec<u32>,
+    in_vain: u32,
+}
+
+/// One row of the kernel's table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) process: ProcessKey,
+    pub(crate) number: u32,
+    pub(crate) gpu: Option<u8>,
+    /// The context it is in has ended, and what was live with it.
+    pub(crate) is_over: bool,
+    pub(crate) counts: gp_site,
+}
+
+impl Row {
+    /// Whether nothing can happen to it any more: its context has ended, or it was made for one allocation alone, whose
+    /// way is known by another number, and that is gone.
+    fn is_done(&self, site: SiteId) -> bool {
+        self.is_over || (self.number != site.0 && self.counts.live_allocations == 0)
+    }
+
+    fn memory(&self, site: SiteId) -> SiteMemory {
+        let counts = &self.counts;
+        let live = Held { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
+        let (held, ended) = if self.is_over { (Held::default(), live) } else { (live, Held::default()) };
+        SiteMemory {
+            process: self.process,
+            site,
+            gpu: self.gpu,
+            held,
+            allocations: counts.allocations,
+            allocated_bytes: counts.allocated_bytes,
+            ended_allocations: ended.live_allocations,
+            ended_bytes: ended.live_bytes,
+        }
+    }
+}
+
+type Sums = HashMap<(ProcessKey, SiteId, Option<u8>), SiteMemory>;
+
+fn add(sums: &mut Sums, row: SiteMemory) {
+    let sum = sums.entry((row.process, row.site, row.gpu)).or_insert(SiteMemory {
+        held: Held::default(),
+        allocations: 0,
+        allocated_bytes: 0,
+        ended_allocations: 0,
+        ended_bytes: 0,
+        ..row
+    });
+    sum.held.live_bytes = sum.held.live_bytes.wrapping_add(row.held.live_bytes);
+    sum.held.live_allocations = sum.held.live_allocations.wrapping_add(row.held.live_allocations);
+    sum.allocations += row.allocations;
+    sum.allocated_bytes += row.allocated_bytes;
+    sum.ended_allocations += row.ended_allocations;
+    sum.ended_bytes += row.ended_bytes;
+}
+
+/// All sites.
+#[derive(Debug)]
+pub(crate) struct Sites {
+    paths: Paths,
+    ways: HashMap<SiteId, Way>,
+    /// Of numbers that are no sites themselves.
+    same: HashMap<u32, SiteId>,
+    processes: HashMap<ProcessKey, OfProcess>,
+    /// Rows that were taken out of the kernel's table because nothing happens to them any more.
+    done: Sums,
+    /// Numbers that came since such rows were looked for.
+    unfolded: usize,
+    /// Those since anybody asked.
+    news: usize,
+    /// Parts of stacks that have not been recognised yet.
+    parts: Vec<(ProcessKey, RawStack)>,
+    lost: u64,
+}
+
+impl Sites {
+    pub(crate) fn new(most_nodes: u32) -> Self {
+        Self {
+            paths: Paths::new(most_nodes),
+            ways: HashMap::new(),
+            same: HashMap::new(),
+            processes: HashMap::new(),
+            done: Sums::new(),
+            unfolded: 0,
+            news: 0,
+            parts: Vec::new(),
+            lost: 0,
+        }
+    }
+
+    /// The stack of an allocation by a way that was not known to the kernel side, but is by now: its number stands for
+    /// that site. While one stack is unwound many others by the same way may come.
+    pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let Some(site) = self.paths.find(process, raw.ip, word) else { return false };
+        self.count(process, raw.id as u32, site);
+        true
+    }
+
+    /// Looks again at the parts of stacks that told nothing by themselves.
+    pub(crate) fn recognise_parts(&mut self) {
+        for (process, raw) in std::mem::take(&mut self.parts) {
+            if !self.recognise(process, &raw) {
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// Stacks that were not told in full and could not be recognised.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn count(&mut self, process: ProcessKey, number: u32, site: SiteId) {
+        self.unfolded += 1;
+        self.news += 1;
+        if site.0 != number {
+            self.same.insert(number, site);
+            self.processes.entry(process).or_default().numbers.push(number);
+        }
+    }
+
+    /// The stack of an allocation that came by a way that was not known.
+    pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        if stack.end == StackEnd::CopyEnds && raw.bytes.len() == number::STACK_PART_BYTES {
+            // which way it is may be known when the others that came with it have been looked at
+            if self.parts.len() < MOST_PARTS {
+                self.parts.push((process, raw.clone()));
+            } else {
+                self.lost += 1;
+            }
+            return;
+        }
+        let number = raw.id as u32;
+        let known = self.processes.entry(process).or_default();
+        let way: Arc<[u64]> = Arc::from(stack.addresses.as_slice());
+        let site = *known.by_way.entry(Arc::clone(&way)).or_insert(SiteId(number));
+        if site.0 == number {
+            self.ways.insert(site, Way { process, addresses: way, frames: None, told: false });
+        }
+        self.count(process, number, site);
+        // it may go on
+        let is_cut = raw.bytes.len() == number::SHORT_STACK_BYTES;
+        match stack.end {
+            StackEnd::NotYet => return,
+            StackEnd::CopyEnds if is_cut => return self.paths.want(process, number::STACKS_LONG),
+            _ => {}
+        }
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let learnt = self.paths.learn(process, raw.ip, &steps(stack, bottom), site, word);
+        match learnt {
+            Learnt::Yes => {}
+            Learnt::NeedsMore if is_cut => self.paths.want(process, number::STACKS_LONG),
+            Learnt::NeedsMore | Learnt::NotPossible => {
+                let known = self.processes.entry(process).or_default();
+                known.in_vain += 1;
+                if known.in_vain >= MOST_IN_VAIN {
+                    self.paths.want(process, number::STACKS_NONE);
+                }
+            }
+            Learnt::Full => self.paths.want(process, number::STACKS_NONE),
+        }
+    }
+
+    /// How many stacks came since this was asked last.
+    pub(crate) fn take_news(&mut self) -> usize {
+        std::mem::take(&mut self.news)
+    }
+
+    /// What has to be written to the kernel's tables.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        self.paths.take_changes()
+    }
+
+    /// The site that a number of the kernel side stands for; unknown where its stack never came.
+    pub(crate) fn site(&self, number: u32) -> SiteId {
+        let own = SiteId(number);
+        match self.same.get(&number) {
+            Some(site) => *site,
+            None if self.ways.contains_key(&own) => own,
+            None => SiteId::UNKNOWN,
+        }
+    }
+
+    /// The way to a site, innermost first.
+    pub(crate) fn frames(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Arc<[Frame]> {
+        let Some(way) = self.ways.get_mut(&site) else { return Arc::from([]) };
+        let named = way.frames.get_or_insert_with(|| resolve.frames(way.process.tgid, &way.addresses).into());
+        Arc::clone(named)
+    }
+
+    /// Whether no event has had the stack of this site yet; the one that asks has it now.
+    pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
+        self.ways.get_mut(&site).is_some_and(|way| !std::mem::replace(&mut way.told, true))
+    }
+
+    /// A process has ended. Its ways get their names while its files are known; what is counted stays.
+    pub(crate) fn end(&mut self, process: ProcessKey, resolve: &mut dyn Resolve) {
+        let Some(known) = self.processes.get(&process) else { return };
+        let sites: Vec<SiteId> = known.by_way.values().copied().take(NAMED_AT_END).collect();
+        for site in sites {
+            self.frames(site, resolve);
+        }
+        self.paths.forget(process);
+    }
+
+    /// Nobody will ask for these processes again.
+    pub(crate) fn forget(&mut self, ended: &HashSet<ProcessKey>) {
+        for process in ended {
+            self.paths.forget(*process);
+            let Some(known) = self.processes.remove(process) else { continue };
+            for site in known.by_way.values() {
+                self.ways.remove(site);
+            }
+            for number in &known.numbers {
+                self.same.remove(number);
+            }
+        }
+        if !ended.is_empty() {
+            self.done.retain(|(process, ..), _| !ended.contains(process));
+        }
+    }
+
+    /// Everything that was ever counted, a row for each process, site and GPU.
+    pub(crate) fn sum(&self, rows: &[Row]) -> Vec<SiteMemory> {
+        let mut sums = self.done.clone();
+        for row in rows {
+            add(&mut sums, row.memory(self.site(row.number)));
+        }
+        let mut all: Vec<_> = sums.into_values().collect();
+        all.sort_unstable_by_key(|row| (row.process, row.site, row.gpu));
+        all
+    }
+
+    /// Whether it is worth to look for rows that are done.
+    pub(crate) fn should_fold(&self) -> bool {
+        self.unfolded >= 256
+    }
+
+    /// Keeps what these rows say, and tells for each whether it can be taken out of the kernel's table.
+    pub(crate) fn fold(&mut self, rows: &[Row]) -> Vec<bool> {
+        self.unfolded = 0;
+        let is_done = |row: &Row| {
+            let site = self.site(row.number);
+            (row.is_done(site) && site != SiteId::UNKNOWN).then(|| row.memory(site))
+        };
+        let done: Vec<Option<SiteMemory>> = rows.iter().map(is_done).collect();
+        for memory in done.iter().flatten() {
+            add(&mut self.done, *memory);
+        }
+        done.iter().map(Option::is_some).collect()
+    }
+}
+
+/// The return addresses behind the first, as far as it is plain where they lie.
+fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
+    let outer = stack.addresses.iter().zip(&stack.slots).skip(1);
+    outer
+        .map_while(|(address, slot)| {
+            let distance = u32::try_from((*slot)?.checked_sub(bottom)?).ok()?;
+            Some(Step { distance, address: *address })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
+    const SP: u64 = 0x7000;
+
+    /// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
+    fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
+        let mut copy = vec![0; bytes];
+        copy[16..24].copy_from_slice(&outer.to_le_bytes());
+        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, bytes: copy };
+        let slots = vec![None, Some(SP + 16)];
+        (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
+    }
+
+    fn learn(sites: &mut Sites, number: u32, outer: u64) {
+        let (raw, stack) = sent(number, outer, 64);
+        sites.learn(PROCESS, &raw, &stack);
+    }
+
+    fn row(number: u32, allocations: u64, live: u64) -> Row {
+        let counts = gp_site {
+            live_bytes: 100 * live,
+            live_allocations: live,
+            allocations,
+            allocated_bytes: 100 * allocations,
+        };
+        Row { process: PROCESS, number, gpu: Some(0), is_over: false, counts }
+    }
+
+    #[test]
+    fn numbers_of_the_same_way_are_one_site_and_their_rows_one_sum() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
+            learn(&mut sites, number, outer);
+        }
+        assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
+        let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
+        let told: Vec<_> = sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
+        assert_eq!(told, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "what is not known is a site of its own");
+    }
+
+    #[test]
+    fn rows_to_which_nothing_can_happen_any_more_are_kept_here_and_add_up_as_before() {
+        let mut sites = Sites::new(1000);
+        (1..=3).for_each(|number| learn(&mut sites, number, 50));
+        let over = Row { is_over: true, ..row(1, 4, 2) };
+        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), over, row(9, 1, 0)];
+        let before = sites.sum(&rows);
+        assert_eq!(sites.fold(&rows), [false, true, false, true, false]);
+        assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
+        assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
+        sites.forget(&HashSet::from([PROCESS]));
+        assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+    }
+
+    #[test]
+    fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
+        let mut sites = Sites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60)] {
+            let (raw, stack) = sent(number, outer, number::STACK_PART_BYTES);
+            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
+        }
+        learn(&mut sites, 3, 50);
+        assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
+        assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
+        sites.recognise_parts();
+        assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
+        assert_eq!((sites.lost(), sites.take_news()), (1, 3));
+    }
+
+    #[test]
+    fn a_copy_that_was_too_short_is_asked_for_again_and_not_taken_for_the_whole_way() {
+        let mut sites = Sites::new(1000);
+        let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw));
+        let changes = sites.take_changes();
+        assert!(matches!(changes[..], [Change::Way(_, wanted)] if wanted.node == number::STACKS_LONG));
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::NotYet, ..stack.clone() });
+        assert!(!sites.recognise(PROCESS, &raw), "what was not read yet is not known");
+        sites.learn(PROCESS, &raw, &stack);
+        assert!(sites.recognise(PROCESS, &raw));
+    }
+}

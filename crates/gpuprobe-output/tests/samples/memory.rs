@@ -1,0 +1,127 @@
+//! Processes that hold memory from places of every kind.
+
+use std::collections::HashMap;
+
+use gpuprobe_analysis::{Holdings, MemoryReport, ProcessInfo, ProcessPlaces, Rules};
+use gpuprobe_event::counters::{self, Allocation, ProcessKey, SiteMemory};
+use gpuprobe_event::{Frame, LossCause, Losses, SiteId, Space};
+
+use super::{MIB, key};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn frame(function: &str, module: &str, line: Option<u32>) -> Frame {
+    Frame {
+        address: 0x55aa,
+        function: (!function.is_empty()).then(|| function.to_owned()),
+        offset: 0x1c,
+        module: Some(module.to_owned()),
+        file: line.map(|_| "train.cc".to_owned()),
+        line,
+        inlined: false,
+    }
+}
+
+/// A way through a function that several places allocate by.
+fn way(function: &str, line: u32) -> Vec<Frame> {
+    vec![
+        frame("", "libcudart.so.12", None),
+        frame("Arena::get(unsigned long)", "train", Some(12)),
+        frame(function, "train", Some(line)),
+        frame("main", "train", Some(90)),
+    ]
+}
+
+/// How many allocations were live in which second, and how many had been made.
+type Held = fn(u64) -> (u64, u64);
+
+/// Sites of the first process by number: bytes of an allocation, how many there were, and the way there.
+fn sites() -> Vec<(u64, Held, Vec<Frame>)> {
+    vec![
+        (MIB, |s| (3 * s, 3 * s), way("load_batch(Batch const&)", 31)),
+        (MIB / 4, |s| (s, 2 * s), way("save_checkpoint()", 47)),
+        (
+            512 * MIB,
+            |_| (2, 2),
+            vec![frame("build_model()", "train", Some(70)), frame("main", "train", Some(88))],
+        ),
+        (
+            MIB,
+            |s| (1 + s % 7, 50 * s),
+            vec![frame("step(int)", "train", Some(55)), frame("main", "train", Some(92))],
+        ),
+        (
+            4 * MIB,
+            |s| (s.min(5), s.min(5)),
+            vec![frame("", "libcublas.so.12", None), frame("cublasCreate_v2", "libcublas.so.12", None)],
+        ),
+        (1, |_| (7, 7), vec![frame(&"x\x1b[31m\n".repeat(2000), "evil\n", None)]),
+        (1024, |_| (1, 1), vec![]),
+    ]
+}
+
+fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, u64)) -> SiteMemory {
+    SiteMemory {
+        process,
+        site: SiteId(site as u32 + 1),
+        gpu: Some(0),
+        held: counters::Held { live_bytes: live * bytes, live_allocations: live },
+        allocations,
+        allocated_bytes: allocations * bytes,
+        ended_allocations: 0,
+        ended_bytes: 0,
+    }
+}
+
+/// Forty seconds of a program that leaks at two places, beside one with a hostile name that began later and one that
+/// ended.
+pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
+    let (train, late, gone) = (key(4242, 1), key(77, 1), key(99, 1));
+    let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let info = |name: &str, container: Option<&str>, exited_at_ns| ProcessInfo {
+        name: name.to_owned(),
+        container: container.map(str::to_owned),
+        exited_at_ns,
+        ..ProcessInfo::default()
+    };
+    for second in 1..=40 {
+        let mut rows: Vec<_> = sites()
+            .iter()
+            .enumerate()
+            .map(|(i, (bytes, held, _))| row(train, i, *bytes, held(second)))
+            .collect();
+        if second > 38 {
+            rows.push(row(late, 100, 3000, (1, 4)));
+        }
+        if second < 20 {
+            rows.push(row(gone, 200, MIB, (second, second)));
+        }
+        let processes = HashMap::from([
+            (train, info("train", None, None)),
+            (late, info("e\x1b[2Jvil\n", Some("docker-0123456789ab"), None)),
+            (gone, info("short", None, (second >= 19).then_some(second * SECOND))),
+        ]);
+        holdings.feed(&rows, &processes, second * SECOND);
+    }
+    for (i, (.., way)) in sites().into_iter().enumerate() {
+        holdings.name(SiteId(i as u32 + 1), way);
+    }
+    let oldest = |site, since_ns| Allocation {
+        process: train,
+        ptr: since_ns,
+        bytes: MIB,
+        space: Space::Device,
+        gpu: Some(0),
+        since_ns,
+        site: SiteId(site),
+    };
+    holdings.date(&[oldest(1, SECOND), oldest(2, 2 * SECOND), oldest(4, 39 * SECOND)], |ns| ns);
+    let mut lost = Losses::default();
+    losses.iter().for_each(|(cause, count)| lost.add(*cause, *count));
+    holdings.report(&lost, 40 * SECOND)
+}
+
+/// The same for metrics.
+pub(crate) fn places() -> Vec<ProcessPlaces> {
+    memory_report(&[]).processes
+}

@@ -1,0 +1,23 @@
+//! Programs and libraries that are part of this binary, put where they can be run.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+/// A folder for them, which goes when it is dropped.
+pub(crate) fn folder(command: &str) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix(&format!("gpuprobe-{command}-")).tempdir();
+    made.with_context(|| {
+        format!("cannot make a folder for the {command}: set TMPDIR to one that can be written")
+    })
+}
+
+/// Writes one of them.
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let cannot = || format!("cannot write {}: set TMPDIR to another folder", path.display());
+    fs::write(path, bytes).with_context(cannot)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).with_context(cannot)
+}

@@ -1,0 +1,208 @@
+//! `gpuprobe bench`: what a call costs in each mode, beside probes that do nothing.
+//!
+//! Every mode has its turn in every round, on functions of a built-in library that do next to nothing.
+
+mod bed;
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use gpuprobe_analysis::{CostReport, Measured, costs};
+use gpuprobe_capture::support;
+use serde_json::Value;
+
+use self::bed::{Bed, Probed};
+use crate::builtin;
+use crate::cli::BenchArgs;
+use crate::notes::note;
+
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo/bench"));
+/// Rounds before those that count: first calls make rows and fill caches.
+const WARM_UP: u32 = 5;
+const CALLS_PER_ROUND: u32 = 1000;
+/// How long records may wait in the ring before they are looked at without being called.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Which functions of the library are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Count,
+    Stream,
+    Memory,
+}
+
+impl Work {
+    /// As the program knows it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Stream => "stream",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+struct Mode {
+    name: &'static str,
+    what: &'static str,
+    floor: Option<&'static str>,
+    work: Work,
+    probed: Probed,
+}
+
+const MODES: [Mode; 8] = [
+    Mode { name: "none", what: "a call without probes", floor: None, work: Work::Count, probed: Probed::Not },
+    Mode {
+        name: "floor",
+        what: "a call with empty probes (the floor)",
+        floor: None,
+        work: Work::Count,
+        probed: Probed::Bare,
+    },
+    Mode {
+        name: "count",
+        what: "counted: calls, errors, latency",
+        floor: Some("floor"),
+        work: Work::Count,
+        probed: Probed::Plain,
+    },
+    Mode {
+        name: "stream",
+        what: "streamed to nobody",
+        floor: Some("floor"),
+        work: Work::Stream,
+        probed: Probed::Plain,
+    },
+    Mode {
+        name: "none_pair",
+        what: "an allocation and a free without probes",
+        floor: None,
+        work: Work::Memory,
+        probed: Probed::Not,
+    },
+    Mode {
+        name: "floor_pair",
+        what: "both with empty probes (the floor)",
+        floor: None,
+        work: Work::Memory,
+        probed: Probed::Bare,
+    },
+    Mode {
+        name: "memory",
+        what: "counted, with live memory",
+        floor: Some("floor_pair"),
+        work: Work::Memory,
+        probed: Probed::Plain,
+    },
+    Mode {
+        name: "sites",
+        what: "and where it was allocated",
+        floor: Some("floor_pair"),
+        work: Work::Memory,
+        probed: Probed::WithSites,
+    },
+];
+
+pub(crate) fn run(args: &BenchArgs) -> Result<u8> {
+    let folder = builtin::folder("bench")?;
+    let mut beds = Probed::ALL
+        .into_iter()
+        .map(|probed| Bed::make(folder.path(), probed, args.attach))
+        .collect::<Result<Vec<_>>>()?;
+    let program = folder.path().join("bench");
+    builtin::write(&program, PROGRAM)?;
+    note!("gpuprobe: measuring for about {} s", 1 + args.rounds / 60);
+    let said = measure(&program, &mut beds, args.rounds)?;
+    let modes = read(&said, &beds)?;
+    for bed in &mut beds {
+        bed.end()?;
+    }
+    let report = CostReport {
+        tier: beds.iter().find_map(Bed::tier).map_or_else(String::new, |tier| tier.to_string()),
+        kernel: support().kernel,
+        rounds: args.rounds as usize,
+        calls_per_round: CALLS_PER_ROUND,
+        modes: costs(&modes),
+    };
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        out.write_all(gpuprobe_output::cost(&report).as_bytes())?;
+    }
+    Ok(0)
+}
+
+/// Runs the program to its end, while its calls are taken out of the ring and thrown away. Returns the lines it wrote.
+fn measure(program: &Path, beds: &mut [Bed], rounds: u32) -> Result<Vec<Value>> {
+    let mut command = Command::new(program);
+    command.arg((WARM_UP + rounds).to_string()).arg(CALLS_PER_ROUND.to_string());
+    for mode in &MODES {
+        let bed = bed_of(beds, mode.probed)?;
+        command.arg(format!("{}:{}", mode.work.word(), bed.library().display()));
+    }
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
+        format!("cannot run {}: set TMPDIR to a folder from where programs may run", program.display())
+    })?;
+    let stdout = child.stdout.take().context("the measured program has no output")?;
+    let reader = thread::spawn(move || lines(stdout));
+    let taken = take_until(beds, || reader.is_finished());
+    if taken.is_err() {
+        stop(&mut child);
+    }
+    let lines = reader.join().ok().context("the measured program could not be read")??;
+    let status = child.wait()?;
+    taken?;
+    ensure!(status.success(), "the measured program failed ({status})");
+    Ok(lines)
+}
+
+fn bed_of(beds: &[Bed], probed: Probed) -> Result<&Bed> {
+    beds.iter().find(|bed| bed.probed() == probed).context("a mode has no library")
+}
+
+fn take_until(beds: &mut [Bed], is_over: impl Fn() -> bool) -> Result<()> {
+    loop {
+        // asked first: what was sent before the end is then taken
+        let over = is_over();
+        for bed in &mut *beds {
+            bed.take(LOOK_EVERY)?;
+        }
+        if over {
+            return Ok(());
+        }
+    }
+}
+
+fn stop(child: &mut Child) {
+    child.kill().ok();
+}
+
+fn lines(stdout: ChildStdout) -> Result<Vec<Value>> {
+    BufReader::new(stdout).lines().map(|line| Ok(serde_json::from_str(&line?)?)).collect()
+}
+
+/// What the program said, with what the probes saw of it.
+fn read(said: &[Value], beds: &[Bed]) -> Result<Vec<Measured>> {
+    let made = said.last().map(|last| &last["made"]).context("the measured program said nothing")?;
+    let number = |list: &Value, mode: usize| list.get(mode).and_then(Value::as_u64);
+    let mut modes = Vec::new();
+    for (index, mode) in MODES.iter().enumerate() {
+        let rounds = said.iter().filter_map(|line| number(line.get("ns")?, index));
+        let ns = rounds.skip(WARM_UP as usize).map(|ns| ns as f64 / f64::from(CALLS_PER_ROUND)).collect();
+        let made = number(made, index).context("the measured program did not say what it did")?;
+        let seen = bed_of(beds, mode.probed)?.seen(mode.work)?;
+        if let Some(seen) = seen
+            && seen != made
+        {
+            bail!("{}: the probes saw {seen} of {made}, so their cost means nothing", mode.what);
+        }
+        modes.push(Measured { name: mode.name, what: mode.what, floor: mode.floor, ns, made, seen });
+    }
+    Ok(modes)
+}

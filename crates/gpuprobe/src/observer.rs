@@ -1,0 +1,154 @@
+//! What is known of all watched processes at a moment: the kernel's counters with names to them. Whoever shows that, once
+//! or again and again, for people or as metrics, takes it from here.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Snapshot};
+use gpuprobe_capture::{Batch, Capture};
+use gpuprobe_event::counters::Allocation;
+use gpuprobe_event::{Class, LossCause, Losses};
+
+use crate::gpus::Gpus;
+use crate::probes::Probes;
+use crate::processes::Processes;
+
+/// The functions that live memory is made of.
+pub(crate) const MEMORY: &[Class] =
+    &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
+
+/// Sites that get their names at one look: each may take some milliseconds, in which nobody is served.
+const NAMED_AT_ONCE: usize = 16;
+
+#[derive(Debug)]
+pub(crate) struct Observer {
+    pub(crate) probes: Probes,
+    pub(crate) processes: Processes,
+    /// What is held from where, where that is wanted.
+    holdings: Option<Holdings>,
+    /// Which GPUs are meant, where that is wanted.
+    gpus: Option<Gpus>,
+}
+
+impl Observer {
+    pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
+        Self { probes, processes, holdings, gpus: None }
+    }
+
+    /// Finds out which of the host's GPUs those of processes are.
+    pub(crate) fn with_gpus(self, gpus: Gpus) -> Self {
+        Self { gpus: Some(gpus), ..self }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.probes.capture.clock().elapsed_ns()
+    }
+
+    /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
+    pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
+        self.processes.take(batch, self.now_ns());
+        let is_news = !(batch.first_calls.is_empty() && batch.processes.is_empty());
+        if let Some(gpus) = self.gpus.as_mut().filter(|_| is_news) {
+            gpus.meet(&self.processes);
+        }
+        // with its rows goes what it held at its end
+        let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
+        if keeps_ended && self.processes.takes_now() {
+            self.sample()?;
+            self.name(usize::MAX);
+            self.date()?;
+        }
+        self.processes.settle(&mut self.probes.capture)?;
+        Ok(())
+    }
+
+    /// Looks at what is held from where.
+    pub(crate) fn sample(&mut self) -> Result<()> {
+        let now_ns = self.now_ns();
+        if let Some(holdings) = &mut self.holdings {
+            let rows = self.probes.capture.sites()?;
+            holdings.feed(&rows, self.processes.infos(), now_ns);
+            self.name(NAMED_AT_ONCE);
+        }
+        Ok(())
+    }
+
+    /// Asks for the ways to some of the sites that will be shown.
+    fn name(&mut self, most: usize) {
+        let Some(holdings) = &mut self.holdings else { return };
+        for site in holdings.unnamed(most) {
+            holdings.name(site, self.probes.capture.frames_of(site).to_vec());
+        }
+    }
+
+    /// Looks at how old what is held is. There may be a million allocations, so this is done for displays alone.
+    fn date(&mut self) -> Result<()> {
+        let Some(holdings) = &mut self.holdings else { return Ok(()) };
+        let clock = self.probes.capture.clock();
+        holdings.date(&self.probes.capture.allocations()?, |ns| clock.since_start(ns));
+        Ok(())
+    }
+
+    /// Who holds what, from where, with everything named and dated.
+    pub(crate) fn memory(&mut self, more_lost: &Losses) -> Result<MemoryReport> {
+        self.sample()?;
+        self.name(usize::MAX);
+        self.date()?;
+        let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
+        Ok(self.holdings.as_mut().map(|holdings| holdings.report(&losses, now_ns)).unwrap_or_default())
+    }
+
+    /// What was lost, with what was lost elsewhere.
+    pub(crate) fn losses(&self, more: &Losses) -> Result<Losses> {
+        let mut losses = self.probes.capture.losses()?;
+        more.iter().for_each(|(cause, count)| losses.add(cause, count));
+        losses.add(LossCause::ForgottenEarly, self.processes.ended().forgotten_early());
+        Ok(losses)
+    }
+
+    /// Everything as it stands, with these allocations.
+    pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
+        let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
+        let places = self.places(&losses, now_ns);
+        let work = self.probes.capture.work()?;
+        let capture = &self.probes.capture;
+        let contexts = capture.contexts()?;
+        if let Some(gpus) = &mut self.gpus {
+            gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
+        }
+        Ok(Snapshot::build(&Inputs {
+            calls: &capture.counts()?,
+            memory: &capture.memory()?,
+            contexts: &contexts,
+            gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),
+            allocations,
+            places: &places,
+            work: &work,
+            processes: self.processes.infos(),
+            ended: self.processes.ended(),
+            losses: &losses,
+            libraries: &libraries(capture),
+            skipped: &self.probes.skips.counts(),
+            now_ns,
+            unix_seconds: unix_seconds(),
+        }))
+    }
+
+    fn places(&mut self, losses: &Losses, now_ns: u64) -> Vec<ProcessPlaces> {
+        self.holdings.as_mut().map(|holdings| holdings.report(losses, now_ns).processes).unwrap_or_default()
+    }
+}
+
+pub(crate) fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn libraries(capture: &Capture) -> Vec<LibraryProbes> {
+    let library = |a: &gpuprobe_capture::Attached| LibraryProbes {
+        path: a.path.display().to_string(),
+        attached: a.functions as u64,
+        skipped: a.skipped.len() as u64,
+        state: "attached".to_owned(),
+    };
+    capture.attached().map(library).collect()
+}

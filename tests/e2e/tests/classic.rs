@@ -1,0 +1,146 @@
+//! The classic example, step by step: three allocations of 8,000,000 bytes, two frees, and the end.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::metrics::Daemon;
+use gpuprobe_e2e::process::{gpuprobe, shown};
+use gpuprobe_e2e::recording::{number, pid_of};
+use gpuprobe_e2e::{Talk, alone, needs, places};
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+/// A display a second, and a machine that others keep busy.
+const FRESH: Duration = Duration::from_secs(30);
+const RULE: &str = "========================";
+
+/// The example, before its first call, and the display of it alone.
+struct Shown {
+    _folder: tempfile::TempDir,
+    daemon: Daemon,
+    example: Talk,
+    lines: Vec<String>,
+}
+
+impl Shown {
+    fn start(words: &[&str]) -> Self {
+        let folder = places::folder();
+        let files = ["libcuda.so.1", "libcudart.so.12", "classic"];
+        places::copies(&places::standins(Cuda::Cuda12), folder.path(), &files);
+        let mut example = Talk::start(Command::new(folder.path().join("classic")).args(words));
+        let first = example.json();
+        assert_eq!(number(&first["step"]), 0);
+        let (pid, library) = (pid_of(&first).to_string(), shown(folder.path().join("libcuda.so.1")));
+        let mut command =
+            gpuprobe(&["--memleak", "--display-interval", "1", "--metrics-addr", "127.0.0.1:0"]);
+        let daemon = Daemon::of(command.args(["-d", &pid, "-p", &library]));
+        Self { _folder: folder, daemon, example, lines: Vec::new() }
+    }
+
+    /// Waits for a whole block of these lines, between the rules and behind the time.
+    fn assert_block(&mut self, expected: &[String]) {
+        let start = Instant::now();
+        let mut last = Vec::new();
+        loop {
+            self.lines.extend(self.daemon.talk.printed());
+            while let Some(block) = self.take_block() {
+                if block == expected {
+                    return;
+                }
+                last = block;
+            }
+            let seconds = start.elapsed();
+            assert!(seconds < FRESH, "expected\n{}\nshown\n{}", expected.join("\n"), last.join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The next whole block: a rule, the time, an empty line, what is shown, and a rule.
+    fn take_block(&mut self) -> Option<Vec<String>> {
+        let end = self.lines.iter().skip(1).position(|l| l == RULE)? + 1;
+        let block: Vec<String> = self.lines.drain(..=end).collect();
+        assert_eq!((block[0].as_str(), block[2].as_str()), (RULE, ""), "{block:?}");
+        let is_time = |c: char| c.is_ascii_digit() || "- :".contains(c);
+        assert!(block[1].len() == 19 && block[1].chars().all(is_time), "{block:?}");
+        // the tests themselves may run in a container, which is told behind the pid; programs of others may come and go
+        let plain = |line: &String| line.split(" [").next().unwrap_or_default().to_owned();
+        let is_ours = |line: &&String| !line.starts_with("lost ") && !line.starts_with("not probed ");
+        Some(block[3..end].iter().filter(is_ours).map(plain).collect())
+    }
+}
+
+/// A block: the four counts, the lines about sums, and the map of a process, if it has one.
+fn block(counts: [u64; 4], sums: &[&str], map: Option<(&Value, [u64; 3])>) -> Vec<String> {
+    let names =
+        ["num_successful_mallocs: ", "num_failed_mallocs: ", "num_successful_frees: ", "num_failed_frees: "];
+    let mut lines: Vec<String> =
+        names.iter().zip(counts).map(|(name, count)| format!("{name:<25}{count}")).collect();
+    lines.extend(sums.iter().map(|sum| (*sum).to_owned()));
+    lines.push("per-process memory maps:".to_owned());
+    if let Some((printed, sizes)) = map {
+        lines.push(format!("process {}", pid_of(printed)));
+        let mut blocks: Vec<_> =
+            printed["blocks"].as_array().unwrap().iter().map(number).zip(sizes).collect();
+        blocks.sort_unstable();
+        lines.extend(blocks.iter().map(|(ptr, bytes)| format!("\t{ptr:#018x}: {bytes} Bytes")));
+    }
+    lines.push(String::new());
+    lines
+}
+
+const NO_LEAK: &str = "0 bytes leaked from 0 cuda memory allocation(s)";
+const ALL_THREE: &str = "24000000 bytes leaked from 3 cuda memory allocation(s)";
+const ONE: &str = "8000000 bytes leaked from 1 cuda memory allocation(s)";
+const ENDED: &str = "8000000 bytes ended with the context or process of 1 cuda memory allocation(s)";
+const BYTES: u64 = 8_000_000;
+
+#[test]
+fn the_classic_example_gives_the_classic_display() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let mut shown = Shown::start(&[]);
+    shown.assert_block(&block([0, 0, 0, 0], &[NO_LEAK], None));
+    shown.example.go_on();
+    let printed = shown.example.json();
+    shown.assert_block(&block([3, 0, 0, 0], &[ALL_THREE], Some((&printed, [BYTES; 3]))));
+    shown.example.go_on();
+    shown.example.json();
+    shown.assert_block(&block([3, 0, 2, 0], &[ONE], Some((&printed, [BYTES, 0, 0]))));
+    shown.example.go_on();
+    assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
+    shown.assert_block(&block([3, 0, 2, 0], &[NO_LEAK, ENDED], Some((&printed, [0; 3]))));
+}
+
+#[test]
+fn failures_are_counted_and_what_a_reset_takes_has_ended() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let mut shown = Shown::start(&["reset"]);
+    let mut printed = Value::Null;
+    for step in 1..=3 {
+        shown.example.go_on();
+        printed = shown.example.json();
+        assert_eq!(number(&printed["step"]), step);
+        if step == 1 {
+            // what is freed before it was ever shown is not shown as freed
+            shown.assert_block(&block([3, 0, 0, 0], &[ALL_THREE], Some((&printed, [BYTES; 3]))));
+        }
+    }
+    shown.assert_block(&block([3, 1, 2, 1], &[ONE], Some((&printed, [BYTES, 0, 0]))));
+    shown.example.go_on();
+    shown.example.json();
+    let ended = block([3, 1, 2, 1], &[NO_LEAK, ENDED], Some((&printed, [0; 3])));
+    shown.assert_block(&ended);
+    shown.example.go_on();
+    assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
+    // its end changes nothing: the map is there to be looked at for a while
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        shown.assert_block(&ended);
+    }
+}
