@@ -2,6 +2,7 @@
 
 pub(crate) mod live;
 pub(crate) mod memory;
+pub(crate) mod work;
 
 use std::collections::HashMap;
 
@@ -219,7 +220,7 @@ pub(crate) fn snapshot() -> Snapshot {
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
-        work: &WorkRows::default(),
+        work: &work::rows(train),
         places: &places(),
         processes: &HashMap::from([
             (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
