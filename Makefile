@@ -40,9 +40,9 @@ lint: ## Formatting, repository checks and clippy
 	@scripts/setup test
 	@scripts/test format checks clippy
 
-fmt: ## Format Rust and C
+fmt: ## Format Rust, C and C++
 	cargo fmt --all
-	find crates tests tools -name '*.[ch]' -print0 | xargs -0r clang-format -i
+	find crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
 
 install: ## Install the built binary (PREFIX=/usr/local)
 	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }

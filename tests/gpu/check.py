@@ -3,6 +3,9 @@
     check.py vector TRACE LEDGER
     check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
     check.py memory TRACE LEDGER            what PyTorch's allocator holds against live bytes at that moment
+    check.py leak TRACE LEDGER              a C++ program: what each place holds, allocated and freed
+    check.py places TRACE LEDGER            PyTorch: live bytes by place, those in its allocator and the rest
+    check.py suspects REPORT LEDGER         `gpuprobe memory --json`: the places that leak are accused, and no others
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -10,6 +13,7 @@
 import collections
 import json
 import pathlib
+import re
 import statistics
 import sys
 
@@ -105,6 +109,72 @@ def memory(calls, _end, ledger, compare):
     print("GPUs told:", gpus)
 
 
+CUDA_LIBRARIES = ("libcuda.so", "libcudart", "libnvidia-")
+
+
+def module(frame):
+    """The file that a frame is in, where it is told instead of a source line."""
+    found = re.search(r"\(([^()]+)\)$", frame) or re.match(r"([^ ()]+)\+0x", frame)
+    return found.group(1) if found else ""
+
+
+def place(way):
+    """The innermost function that is not CUDA's own."""
+    return next((frame for frame in way if not module(frame).startswith(CUDA_LIBRARIES)), "?")
+
+
+def by_place(calls, until=float("inf"), kinds=("device", "managed", "pool", "vmm", "array")):
+    """Live bytes, allocations and frees by place; the first allocation of a site tells its way."""
+    ways, sums = {}, collections.defaultdict(collections.Counter)
+    for c in calls:
+        if c["ts"] >= until or c.get("kind") not in kinds or not ("size" in c or "freed" in c):
+            continue
+        site = c.get("site")
+        if "stack" in c:
+            ways.setdefault(site, c["stack"])
+        sums[site].update(
+            live_bytes=c.get("size", 0) - c.get("freed", 0), allocations=int("size" in c), frees=int("freed" in c)
+        )
+    places = collections.defaultdict(collections.Counter)
+    for site, sum_of in sums.items():
+        places[place(ways.get(site, []))].update(sum_of)
+    return places
+
+
+def leak(calls, end, ledger, compare):
+    places = by_place(calls)
+    for expected in ledger["places"]:
+        function = expected["function"]
+        found = [sums for name, sums in places.items() if name.startswith(function + "(")]
+        compare.equal(f"places called {function}", len(found), 1)
+        for field in ("live_bytes", "allocations", "frees"):
+            compare.equal(f"{field} of {function}", sum(f[field] for f in found), expected[field])
+    compare.equal("events lost", end["lost"], {})
+
+
+def places_of_torch(calls, _end, ledger, compare):
+    mark = next(c["ts"] for c in calls if c["name"] == "cudaProfilerStart")
+    places = by_place(calls, mark)
+    for name, sums in sorted(places.items(), key=lambda item: -item[1]["live_bytes"]):
+        print(f"{sums['live_bytes']:14} bytes, {sums['allocations']} allocations, {sums['frees']} frees: {name}")
+    in_allocator = [name for name in places if module(name).startswith("libc10_cuda")]
+    held = sum(places[name]["live_bytes"] for name in in_allocator)
+    compare.equal("bytes from places in PyTorch's allocator", held, ledger["reserved"])
+    rest = {name: sums["live_bytes"] for name, sums in places.items() if name not in in_allocator}
+    compare.equal("the program's own allocation is a place", list(rest.values()).count(ledger["own"]), 1)
+    compare.equal("live bytes whose place is not known", rest.get("?", 0), 0)
+
+
+def suspects(report, ledger):
+    told = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["places"]]
+    for p in told:
+        print(f"{p['verdict']:14} {p['place']}: {p['reason']}")
+    compare = Comparison()
+    accused = [p["function"].split("(")[0] for p in told if p["verdict"] == "leak_suspect"]
+    compare.equal("places accused, by growth", accused, [p["function"] for p in ledger["places"] if p["leaks"]])
+    return 1 if compare.wrong else 0
+
+
 def names(lines):
     """How many launches have a kernel's name, by the library that was called."""
     named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
@@ -148,10 +218,13 @@ def main():
         sys.exit(names(trace))
     if program == "bench":
         sys.exit(bench(trace))
+    if program == "suspects":
+        sys.exit(suspects(trace, said(ledgers[0])))
     calls, end = read(trace)
     compare = Comparison()
     ledger, *more = map(said, ledgers)
-    {"vector": vector, "torch": torch, "memory": memory}[program](calls, end, ledger, compare, *more)
+    checks = {"vector": vector, "torch": torch, "memory": memory, "leak": leak, "places": places_of_torch}
+    checks[program](calls, end, ledger, compare, *more)
     sys.exit(1 if compare.wrong else 0)
 
 

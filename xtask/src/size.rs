@@ -7,7 +7,7 @@ use crate::{Findings, files};
 const LIMIT: usize = 500;
 /// BPF programs share one verifier's attention and are read with it in mind.
 const BPF_LIMIT: usize = 400;
-const SOURCES: &[&str] = &[".rs", ".c", ".h", ".py"];
+const SOURCES: &[&str] = &[".rs", ".c", ".h", ".cpp", ".py"];
 /// Written by a program or compared byte by byte, so their length is not a choice. Catalogue tables are no sources.
 const EXEMPT: &[&str] = &["golden/", "generated/"];
 

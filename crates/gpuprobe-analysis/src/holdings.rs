@@ -207,20 +207,17 @@ impl Holdings {
         }
     }
 
-    /// The sites whose ways should be asked for next: of each process those that hold most, and those that grow.
-    pub fn unnamed(&self, most: usize) -> Vec<SiteId> {
-        let mut wanted = Vec::new();
+    /// The sites whose ways should be asked for: of each process those that grow, then those that hold most.
+    pub fn unnamed(&self) -> Vec<SiteId> {
+        let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
         for holder in self.holders.values() {
             let mut sites: Vec<_> = holder.now.iter().collect();
             let suspects =
                 |site: SiteId| holder.judge([site].into_iter(), self.rules).verdict == Verdict::Suspect;
             sites.sort_by_cached_key(|(site, now)| (Reverse((suspects(**site), now.live.bytes)), **site));
-            let first = sites.iter().take(MOST_NAMED);
-            wanted.extend(first.map(|(site, _)| **site).filter(|site| !self.places.is_named(*site)));
+            let first = sites.iter().take(MOST_NAMED).map(|(site, _)| **site);
+            wanted.extend(first.filter(|site| !self.places.is_named(*site) && seen.insert(*site)));
         }
-        wanted.sort_unstable();
-        wanted.dedup();
-        wanted.truncate(most);
         wanted
     }
 

@@ -179,9 +179,10 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call 
 		return 0;
 	met = place_to_meet(thread, launch->handle, launch->stream);
 	if (met->handle != launch->handle || met->stream != launch->stream || !met->launches_row) {
+		number = used_stream_row(thread, call, launch->stream);
 		met->handle = launch->handle;
 		met->stream = launch->stream;
-		met->stream_row = find_stream(call, launch->stream);
+		met->stream_row = number;
 		met->launches_row = find_launches(call, launch);
 		is_new = true;
 	}

@@ -6,6 +6,7 @@
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include "gpuprobe.h"
+#include "memory.h"
 #include "site.h"
 
 /* a section of its own, so that user space fills in this and nothing else */

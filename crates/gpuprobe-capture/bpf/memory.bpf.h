@@ -157,7 +157,7 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	call->flags |= GP_KNOWN_FREE;
 	call->device = device_of(row);
 	hold_bytes(memory, row, call->space, call->bytes, -1);
-	hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes, GP_SITE_FREED);
+	hold_at(call, call->context, call->site, GP_SITE_FREED);
 }
 
 /* A free that failed has freed nothing. */
@@ -181,8 +181,7 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 		if (!spare)
 			__sync_fetch_and_add(&memory->entries, 1);
 		hold_bytes(memory, row, call->space, call->bytes, 1);
-		hold_site(call->instance, call->context, who_at(call->tgid, call->site), call->bytes,
-			  GP_SITE_BACK);
+		hold_at(call, call->context, call->site, GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	}
@@ -247,8 +246,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		if (!(__sync_lock_test_and_set(&old->since_ns, ~0ULL) & GP_SPARE))
 			replace(call, memory, old);
 	}
-	value.site =
-	    hold_site(call->instance, context, who_at(call->tgid, call->site), call->bytes, GP_SITE_NEW);
+	value.site = hold_at(call, context, call->site, GP_SITE_NEW);
 	if (old) {
 		old->bytes = value.bytes;
 		old->context = value.context;
@@ -256,8 +254,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		old->site = value.site;
 		*(volatile __u64 *)&old->since_ns = value.since_ns;
 	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
-		hold_site(call->instance, context, who_at(call->tgid, value.site), call->bytes,
-			  GP_SITE_FREED);
+		hold_at(call, context, value.site, GP_SITE_FREED);
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	} else {

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The part of the wire that tells where allocations come from. */
+/* The part of the wire that is about stacks, and about where allocations come from. */
 #ifndef GP_SITE_H
 #define GP_SITE_H
 
+/* the stack is copied page by page, for as many as there are */
+#define GP_STACK_PAGES 8
+#define GP_STACK_PAGE 4096
+/* most ways to an allocation are not longer than this */
+#define GP_FEW_STACK_PAGES 2
+/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
+#define GP_STACK_PART 1024
 /* comparisons on the way to a site */
 #define GP_SITE_STEPS 256
 /* words are compared after this, so that ways that lie side by side do not make a tree that is one long
@@ -10,6 +17,29 @@
 #define GP_SCRAMBLE 0x9e3779b97f4a7c15ULL
 /* the site of what is in no row of a site */
 #define GP_NO_SITE_ROW 0xffffffffU
+
+/* A return address that a return probe has replaced on the stack. */
+struct gp_patch {
+	__u64 slot;
+	__u64 address;
+};
+
+/* The stack at a call, sent before the call itself; the bytes follow, page by page from the stack pointer. */
+struct gp_stack_record {
+	__u16 kind;
+	__u16 patches;
+	__u32 tgid;
+	__u64 instance;
+	/* of the call, or of the site */
+	__u64 id;
+	__u64 instruction_pointer;
+	__u64 stack_pointer;
+	__u64 frame_pointer;
+	__u64 link_register;
+	__u32 length;
+	__u32 reserved;
+	struct gp_patch patch[GP_DEPTH];
+};
 
 /* What is held from one site in one context. */
 struct gp_site_key {

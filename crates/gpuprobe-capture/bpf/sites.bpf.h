@@ -56,6 +56,14 @@ GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u6
 	return key.site;
 }
 
+/* The same for the memory of a call. Where there are no sites not even the function is called. */
+static __always_inline __u32 hold_at(const struct gp_call *call, __u64 context, __u32 site, __u32 change)
+{
+	if (!gp_config.sites)
+		return site;
+	return hold_site(call->instance, context, who_at(call->tgid, site), call->bytes, change);
+}
+
 /* Whether what a call did has a site. */
 static __always_inline bool has_site(const struct gp_call *call, const struct gp_function *function)
 {

@@ -80,12 +80,13 @@ struct gp_part_of_stack {
 static __always_inline void copy_part(struct gp_part_of_stack *part)
 {
 	__u64 from = part->head.stack_pointer;
-	__u64 rest = -from & (GP_STACK_PAGE - 1);
+	/* where it does not reach into the next page, which may not be there */
+	__u64 rest = -from & (GP_STACK_PART - 1);
 
 	part->head.length = 0;
 	if (!bpf_probe_read_user(part->bytes, GP_STACK_PART, (void *)from))
 		part->head.length = GP_STACK_PART;
-	else if (rest && rest < GP_STACK_PART && !bpf_probe_read_user(part->bytes, rest, (void *)from))
+	else if (rest && !bpf_probe_read_user(part->bytes, rest, (void *)from))
 		part->head.length = rest;
 }
 

@@ -78,9 +78,9 @@ static __always_inline struct gp_stream *stream_row(__u32 number)
 	return number ? bpf_map_lookup_elem(&stream_rows, &number) : NULL;
 }
 
-/* The row of a stream that is used for anything but launches of kernels. */
-static __always_inline struct gp_stream *used_stream(struct gp_thread *thread, const struct gp_call *call,
-						     __u64 stream)
+/* The number of the row of a stream, which a thread remembers beside those of its kernels. */
+static __always_inline __u32 used_stream_row(struct gp_thread *thread, const struct gp_call *call,
+					     __u64 stream)
 {
 	struct gp_met *met = place_to_meet(thread, 0, stream);
 
@@ -90,7 +90,13 @@ static __always_inline struct gp_stream *used_stream(struct gp_thread *thread, c
 		met->launches_row = 0;
 		met->stream_row = find_stream(call, stream);
 	}
-	return stream_row(met->stream_row);
+	return met->stream_row;
+}
+
+static __always_inline struct gp_stream *used_stream(struct gp_thread *thread, const struct gp_call *call,
+						     __u64 stream)
+{
+	return stream_row(used_stream_row(thread, call, stream));
 }
 
 static __always_inline struct gp_stream *all_streams(struct gp_thread *thread, const struct gp_call *call)

@@ -53,7 +53,8 @@ GP_OWN_FRAME __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u6
 struct ended_memory {
 	__u64 bytes;
 	__u32 device;
-	__u32 reserved;
+	/* of the last of them */
+	__u32 site;
 };
 
 /* Gives up uses; the last one ends the memory. */
@@ -74,6 +75,7 @@ static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 u
 	hold_physical(who.instance, who_at(who.tgid, site), device, bytes, -1);
 	ended->bytes += bytes;
 	ended->device = device;
+	ended->site = site;
 }
 
 static __always_inline void tell_ended(struct gp_call *call, const struct ended_memory *ended)
@@ -81,6 +83,7 @@ static __always_inline void tell_ended(struct gp_call *call, const struct ended_
 	call->bytes = ended->bytes;
 	if (ended->bytes) {
 		call->device = ended->device;
+		call->site = ended->site;
 		call->flags |= GP_KNOWN_FREE;
 	}
 }
@@ -234,14 +237,14 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 		bpf_map_update_elem(&handles, &key, &id, BPF_NOEXIST);
 	} else if (!memory->uses) {
 		/* nothing uses it; of two that see this, the one that takes it out has ended it */
-		struct ended_memory ended = {.bytes = memory->bytes, .device = memory->device};
-		__u32 site = memory->site;
+		struct ended_memory ended = {
+		    .bytes = memory->bytes, .device = memory->device, .site = memory->site};
 
 		if (bpf_map_delete_elem(&physical, &id))
 			return;
 		if (ended.bytes)
-			hold_physical(call->instance, who_at(call->tgid, site), ended.device, ended.bytes,
-				      -1);
+			hold_physical(call->instance, who_at(call->tgid, ended.site), ended.device,
+				      ended.bytes, -1);
 		tell_ended(call, &ended);
 	}
 }

@@ -61,7 +61,7 @@ pub struct CaptureConfig {
 impl CaptureConfig {
     /// Comparisons of stacks: some for each site, and the row that stands for none.
     pub(crate) fn site_nodes(&self) -> u32 {
-        if self.sites { self.site_entries.saturating_mul(2).saturating_add(1) } else { 1 }
+        if self.sites { self.site_entries.saturating_mul(4).saturating_add(1) } else { 1 }
     }
 }
 

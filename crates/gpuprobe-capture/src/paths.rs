@@ -78,7 +78,7 @@ fn key(process: ProcessKey, address: u64) -> gp_way_key {
 }
 
 impl Paths {
-    /// So many comparisons in all. A quarter of them is as much as one process may take from the others.
+    /// So many comparisons in all. Half of them is as much as one process may take from the others.
     pub(crate) fn new(most_nodes: u32) -> Self {
         let most_nodes = most_nodes as usize;
         Self {
@@ -86,7 +86,7 @@ impl Paths {
             free: Vec::new(),
             processes: HashMap::new(),
             most_nodes,
-            most_of_process: most_nodes / 4,
+            most_of_process: most_nodes / 2,
             first_addresses: 0,
             changes: Vec::new(),
         }
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_apart_and_what_does_not_fit_is_said() {
-        let mut paths = Paths::new(40);
+        let mut paths = Paths::new(20);
         let long = sample(&[(16, 1), (32, 2)], &[]);
         assert_eq!(long.learn(&mut paths, 5, 1), Learnt::Yes);
         assert_eq!(

@@ -23,6 +23,9 @@ const ENVIRONMENT_LIMIT: u64 = 16 << 20;
 /// A folder with more files is not read to its end, and tells nothing.
 const FILES_LIMIT: usize = 1 << 16;
 
+/// Answers kept of one GPU. There are three ways to ask; a process that gives false ones may give any number of them.
+const MOST_ANSWERS: usize = 8;
+
 /// What the environment of a program says of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Environment {
@@ -66,7 +69,7 @@ impl View {
     /// Notes what the driver told the process of a GPU. Returns whether that is news.
     pub fn told(&mut self, number: u8, identity: Identity) -> bool {
         let known = self.told.entry(number).or_default();
-        let is_new = !known.contains(&identity);
+        let is_new = !known.contains(&identity) && known.len() < MOST_ANSWERS;
         if is_new {
             known.push(identity);
         }

@@ -47,7 +47,8 @@ const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
 /// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
 /// says so.
 const KIND: &[&str] = &["pid", "process", "container", "gpu", "numbering", "kind"];
-/// A place is told by its function and line; there are few of them for each process, and `other`.
+/// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
+/// process, and `other`.
 const SITE: &[&str] = &["pid", "process", "container", "site"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];

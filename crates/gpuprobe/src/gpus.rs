@@ -20,7 +20,7 @@ pub(crate) struct Gpus {
     /// somebody uses the GPU.
     asked: Instant,
     every: Duration,
-    /// Of those who run.
+    /// Of those who run and use a GPU.
     views: HashMap<ProcessKey, View>,
 }
 
@@ -36,18 +36,11 @@ impl Gpus {
         &self.host
     }
 
-    /// Looks at processes that are new, while they are there to be looked at, and forgets those that are not.
-    pub(crate) fn meet(&mut self, processes: &Processes) {
-        let infos = processes.infos();
-        self.views.retain(|key, _| infos.get(key).is_some_and(|info| info.exited_at_ns.is_none()));
-        for (key, _) in infos.iter().filter(|(_, info)| info.exited_at_ns.is_none()) {
-            self.views.entry(*key).or_insert_with(|| View::of(Path::new(PROC), key.tgid.0));
-        }
-    }
-
-    /// Takes in what the driver told processes, and which GPUs they use; whatever that changes, they are told.
+    /// Takes in what the driver told processes, and which GPUs they use; whatever that changes, they are told. Who uses
+    /// none is never looked at.
     pub(crate) fn learn(&mut self, told: &[ToldGpu], contexts: &[ContextMemory], processes: &mut Processes) {
-        self.meet(processes);
+        self.look_at(told.iter().map(|told| told.process), processes);
+        self.look_at(contexts.iter().filter(|c| c.gpu.is_some()).map(|c| c.process), processes);
         let mut changed: HashSet<ProcessKey> = HashSet::new();
         if self.asked.elapsed() >= self.every {
             self.asked = Instant::now();
@@ -73,6 +66,15 @@ impl Gpus {
             if let Some(view) = self.views.get(&key) {
                 processes.set_gpus(key, view.numbers(&self.host));
             }
+        }
+    }
+
+    /// Looks at those of these who run and are new, and forgets those who do not run any more.
+    fn look_at(&mut self, keys: impl Iterator<Item = ProcessKey>, processes: &Processes) {
+        let runs = |key: &ProcessKey| processes.infos().get(key).is_some_and(|i| i.exited_at_ns.is_none());
+        self.views.retain(|key, _| runs(key));
+        for key in keys.filter(runs) {
+            self.views.entry(key).or_insert_with(|| View::of(Path::new(PROC), key.tgid.0));
         }
     }
 }

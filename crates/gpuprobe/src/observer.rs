@@ -1,13 +1,13 @@
 //! What is known of all watched processes at a moment: the kernel's counters with names to them. Whoever shows that, once
 //! or again and again, for people or as metrics, takes it from here.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Snapshot};
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, LossCause, Losses};
+use gpuprobe_event::{Class, LossCause, Losses, SiteId};
 
 use crate::gpus::Gpus;
 use crate::probes::Probes;
@@ -17,22 +17,21 @@ use crate::processes::Processes;
 pub(crate) const MEMORY: &[Class] =
     &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
 
-/// Sites that get their names at one look: each may take some milliseconds, in which nobody is served.
-const NAMED_AT_ONCE: usize = 16;
-
 #[derive(Debug)]
 pub(crate) struct Observer {
     pub(crate) probes: Probes,
     pub(crate) processes: Processes,
     /// What is held from where, where that is wanted.
     holdings: Option<Holdings>,
+    /// Sites that shall have names, the most urgent last.
+    nameless: Vec<SiteId>,
     /// Which GPUs are meant, where that is wanted.
     gpus: Option<Gpus>,
 }
 
 impl Observer {
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
-        Self { probes, processes, holdings, gpus: None }
+        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None }
     }
 
     /// Finds out which of the host's GPUs those of processes are.
@@ -44,19 +43,27 @@ impl Observer {
         self.probes.capture.clock().elapsed_ns()
     }
 
+    /// How long it can be before [`Observer::take`] is called again, if nothing happens.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let naming = (!self.nameless.is_empty()).then_some(Duration::ZERO);
+        naming.or_else(|| self.processes.due())
+    }
+
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
-        let is_news = !(batch.first_calls.is_empty() && batch.processes.is_empty());
-        if let Some(gpus) = self.gpus.as_mut().filter(|_| is_news) {
-            gpus.meet(&self.processes);
-        }
         // with its rows goes what it held at its end
         let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
         if keeps_ended && self.processes.takes_now() {
             self.sample()?;
-            self.name(usize::MAX);
+            self.name_all();
             self.date()?;
+        }
+        // one at a time, and none while stacks come in: a name may take some milliseconds, and the ring must not fill up
+        if batch.stacks == 0
+            && let Some(site) = self.nameless.pop()
+        {
+            self.name(site);
         }
         self.processes.settle(&mut self.probes.capture)?;
         Ok(())
@@ -68,17 +75,21 @@ impl Observer {
         if let Some(holdings) = &mut self.holdings {
             let rows = self.probes.capture.sites()?;
             holdings.feed(&rows, self.processes.infos(), now_ns);
-            self.name(NAMED_AT_ONCE);
+            self.nameless = holdings.unnamed();
+            self.nameless.reverse();
         }
         Ok(())
     }
 
-    /// Asks for the ways to some of the sites that will be shown.
-    fn name(&mut self, most: usize) {
-        let Some(holdings) = &mut self.holdings else { return };
-        for site in holdings.unnamed(most) {
+    /// Asks for the way to a site.
+    fn name(&mut self, site: SiteId) {
+        if let Some(holdings) = &mut self.holdings {
             holdings.name(site, self.probes.capture.frames_of(site).to_vec());
         }
+    }
+
+    fn name_all(&mut self) {
+        std::mem::take(&mut self.nameless).into_iter().for_each(|site| self.name(site));
     }
 
     /// Looks at how old what is held is. There may be a million allocations, so this is done for displays alone.
@@ -92,7 +103,7 @@ impl Observer {
     /// Who holds what, from where, with everything named and dated.
     pub(crate) fn memory(&mut self, more_lost: &Losses) -> Result<MemoryReport> {
         self.sample()?;
-        self.name(usize::MAX);
+        self.name_all();
         self.date()?;
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         Ok(self.holdings.as_mut().map(|holdings| holdings.report(&losses, now_ns)).unwrap_or_default())

@@ -13,6 +13,7 @@ pub mod notes;
 pub mod places;
 pub mod process;
 pub mod recording;
+pub mod sites;
 pub mod tiers;
 pub mod tracing;
 

@@ -1,16 +1,14 @@
 //! The books that the workloads `torture` and `rules` keep of all memory, against what a daemon says.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_event::{Api, Class, LossCause, catalogue};
 use serde_json::Value;
 
-use crate::metrics::{Daemon, Metrics};
+use crate::metrics::{Daemon, Differences, Metrics};
+use crate::process::PATIENCE;
 use crate::recording::{counts_of, number, pid_of};
-
-/// A snapshot a second, and a slow machine.
-const FRESH: Duration = Duration::from_secs(5);
 
 /// Bytes that a process holds, by kind.
 pub const LIVE_BYTES: &str = "gpuprobe_memory_live_bytes";
@@ -38,51 +36,20 @@ const NEVER: [&str; 2] = ["gpuprobe_memory_replaced_total", UNKNOWN_FREES];
 /// Waits until a daemon says the same as the books; tells every difference when it does not in time. To be called
 /// while nothing moves.
 pub fn assert_equal(daemon: &Daemon, books: &Value) -> Metrics {
-    within(FRESH, daemon, |metrics| differences(metrics, books))
+    daemon.until_equal(PATIENCE, |metrics, wrong| {
+        live(metrics, books, wrong);
+        counters(metrics, books, wrong);
+    })
 }
 
 /// As [`assert_equal`], after the process has ended: nothing is held, the counters stay.
 pub fn assert_ended(daemon: &Daemon, limit: Duration, books: &Value) -> Metrics {
-    within(limit, daemon, |metrics| {
-        let mut wrong = Wrong::default();
+    daemon.until_equal(limit, |metrics, wrong| {
         for name in [LIVE_BYTES, LIVE_ALLOCATIONS] {
             wrong.compare(name, &metrics.by(name, pid_of(books), "kind"), &BTreeMap::new());
         }
-        counters(metrics, books, &mut wrong);
-        wrong.0
+        counters(metrics, books, wrong);
     })
-}
-
-fn within(limit: Duration, daemon: &Daemon, look: impl Fn(&Metrics) -> Vec<String>) -> Metrics {
-    let start = Instant::now();
-    loop {
-        let metrics = daemon.scrape();
-        let wrong = look(&metrics);
-        if wrong.is_empty() {
-            return metrics;
-        }
-        assert!(start.elapsed() < limit, "not so within {limit:?}:\n{}", wrong.join("\n"));
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-#[derive(Default)]
-struct Wrong(Vec<String>);
-
-impl Wrong {
-    fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, got: &T, expected: &T) {
-        if got != expected {
-            self.0.push(format!("{what}: it says {got:?}, the books {expected:?}"));
-        }
-    }
-}
-
-/// Everything in which they differ.
-fn differences(metrics: &Metrics, books: &Value) -> Vec<String> {
-    let mut wrong = Wrong::default();
-    live(metrics, books, &mut wrong);
-    counters(metrics, books, &mut wrong);
-    wrong.0
 }
 
 fn of_kinds(kinds: &Value, field: &str) -> BTreeMap<String, u64> {
@@ -90,7 +57,7 @@ fn of_kinds(kinds: &Value, field: &str) -> BTreeMap<String, u64> {
     kinds.iter().map(|(kind, m)| (kind.clone(), number(&m[field]))).filter(|(_, n)| *n > 0).collect()
 }
 
-fn live(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
+fn live(metrics: &Metrics, books: &Value, wrong: &mut Differences) {
     let pid = pid_of(books);
     for (name, field) in [(LIVE_BYTES, "live_bytes"), (LIVE_ALLOCATIONS, "live")] {
         let mut got = metrics.by(name, pid, "kind");
@@ -102,7 +69,7 @@ fn live(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
 }
 
 /// Where the metric tells the GPU, also by that.
-fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &mut Wrong) {
+fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &mut Differences) {
     let pid = pid_of(books).to_string();
     let mut got: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for (labels, n) in metrics.samples(name).filter(|(l, n)| l.get("pid") == Some(&pid) && *n > 0) {
@@ -132,7 +99,7 @@ fn is_of_memory(function: &str) -> bool {
     })
 }
 
-fn counters(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
+fn counters(metrics: &Metrics, books: &Value, wrong: &mut Differences) {
     let pid = pid_of(books);
     for (name, field) in COUNTERS {
         wrong.compare(name, &metrics.of(name, pid), &Some(number(&books[field])));
@@ -153,14 +120,14 @@ fn counters(metrics: &Metrics, books: &Value, wrong: &mut Wrong) {
 }
 
 /// A daemon sees the whole host, so some may be about the programs of other tests.
-fn losses(metrics: &Metrics, pid: u32, wrong: &mut Wrong) {
+fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
         let cause = labels["cause"].as_str();
         let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         // sixteen threads at full speed may send more stacks than fit: it costs places, not figures
-        let about_places = cause == "lost_stack";
+        let about_places = cause == LossCause::LostStack.as_str();
         if !about_others && !about_places {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }

@@ -5,11 +5,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use crate::process::{Talk, gpuprobe, shown, until};
-
-const LIMIT: Duration = Duration::from_secs(20);
+use crate::process::{PATIENCE, Talk, gpuprobe, shown, until};
 
 /// The options of a daemon that looks at everything anew every second.
 pub const TIDYING: [&str; 2] = ["--rescan", "1"];
@@ -52,7 +51,7 @@ impl Daemon {
     /// Starts this command, which is or becomes a daemon, and waits until its metrics can be read.
     pub fn of(command: &mut Command) -> Self {
         let mut talk = Talk::start(command);
-        let address = until(LIMIT, "the daemon tells its address", || {
+        let address = until(PATIENCE, "the daemon tells its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("http://").nth(1)?.strip_suffix("/metrics"));
             assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
@@ -84,11 +83,45 @@ impl Daemon {
     pub fn until(&self, limit: Duration, what: &str, holds: impl Fn(&Metrics) -> bool) -> Metrics {
         until(limit, what, || Some(self.scrape()).filter(|m| holds(m)))
     }
+
+    /// Scrapes until there are no differences any more; tells them all when that takes longer than `limit`. What a
+    /// daemon shows may have been read while a program did its last calls, so one look at all of it is not enough.
+    pub fn until_equal(&self, limit: Duration, compare: impl Fn(&Metrics, &mut Differences)) -> Metrics {
+        let start = Instant::now();
+        loop {
+            let (metrics, mut found) = (self.scrape(), Differences::default());
+            compare(&metrics, &mut found);
+            if found.is_empty() {
+                return metrics;
+            }
+            assert!(start.elapsed() < limit, "not so within {limit:?}:\n{}", found.0.join("\n"));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// In what a daemon and the books of a program differ.
+#[derive(Debug, Default)]
+pub struct Differences(Vec<String>);
+
+impl Differences {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Notes it where these are not the same.
+    pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, told: &T, books: &T) {
+        if told != books {
+            self.0.push(format!("{what}: it says {told:?}, the books {books:?}"));
+        }
+    }
 }
 
 fn get(address: SocketAddr, path: &str) -> String {
-    let mut stream = TcpStream::connect_timeout(&address, LIMIT).unwrap_or_else(|e| panic!("{address}: {e}"));
-    stream.set_read_timeout(Some(LIMIT)).unwrap_or_else(|e| panic!("{e}"));
+    let mut stream =
+        TcpStream::connect_timeout(&address, PATIENCE).unwrap_or_else(|e| panic!("{address}: {e}"));
+    stream.set_read_timeout(Some(PATIENCE)).unwrap_or_else(|e| panic!("{e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
     let mut answer = String::new();
@@ -168,32 +201,41 @@ impl Metrics {
         name: &'a str,
     ) -> impl Iterator<Item = (BTreeMap<String, String>, &'a str)> + 'a {
         self.text.lines().filter_map(move |line| {
-            let rest = line.strip_prefix(name)?.strip_prefix('{')?;
-            let (labels, value) = labels(rest);
-            Some((labels, value.strip_prefix("} ").unwrap_or_else(|| panic!("{line}"))))
+            let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;
+            Some((labels_of(labels).unwrap_or_else(|| panic!("labels: {line}")), value))
         })
     }
 }
 
-/// Labels up to the brace that ends them, and what follows. Values may have anything in them.
-fn labels(mut rest: &str) -> (BTreeMap<String, String>, &str) {
-    let mut labels = BTreeMap::new();
-    while let Some((name, after)) = rest.trim_start_matches(',').split_once("=\"") {
-        let (mut value, mut escaped) = (String::new(), false);
-        let end = after.char_indices().find(|(_, c)| {
-            let ends = *c == '"' && !escaped;
-            escaped = *c == '\\' && !escaped;
-            if !ends && !escaped {
-                value.push(*c);
+/// `name="value",...`, where a value has quotes, backslashes and ends of lines behind a backslash.
+fn labels_of(text: &str) -> Option<BTreeMap<String, String>> {
+    let (mut labels, mut rest) = (BTreeMap::new(), text);
+    while !rest.is_empty() {
+        let (name, behind) = rest.split_once("=\"")?;
+        let (mut value, mut chars) = (String::new(), behind.chars());
+        loop {
+            match chars.next()? {
+                '"' => break,
+                '\\' => value.push(chars.next().map(|c| if c == 'n' { '\n' } else { c })?),
+                c => value.push(c),
             }
-            ends
-        });
-        let end = end.unwrap_or_else(|| panic!("no end: {rest}")).0;
-        labels.insert(name.to_owned(), value);
-        rest = &after[end + 1..];
-        if rest.starts_with('}') {
-            break;
         }
+        labels.insert(name.to_owned(), value);
+        rest = chars.as_str();
+        rest = rest.strip_prefix(',').unwrap_or(rest);
     }
-    (labels, rest)
+    Some(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_values_may_hold_what_separates_them() {
+        let text = "m{pid=\"7\",site=\"f(int, char) (a.c:3)\"} 5\nm{pid=\"8\",site=\"a\\\"b\\\\} 4\\n\"} 6\n";
+        let metrics = Metrics { text: text.to_owned() };
+        let sites: Vec<_> = metrics.samples("m").map(|(l, n)| (l["site"].clone(), n)).collect();
+        assert_eq!(sites, [("f(int, char) (a.c:3)".to_owned(), 5), ("a\"b\\} 4\n".to_owned(), 6)]);
+    }
 }

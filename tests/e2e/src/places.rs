@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_standin::{BuildOptions, Built, Cuda, Parts, Prologue, build};
+use gpuprobe_standin::{BuildOptions, Built, Cuda, Parts, Prologue, build_or_copy};
 
 /// The folder of the build profile; test programs lie in `deps` under it.
 fn profile() -> PathBuf {
@@ -43,7 +43,9 @@ pub fn ledger(prologue: Prologue) -> Built {
 
 fn built(options: BuildOptions) -> Built {
     let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);
-    build(&kept(&name), &options).unwrap_or_else(|e| panic!("{e}"))
+    // where the stand-ins' own tests have made the same; these run as root and must leave nothing there
+    let made = profile().with_file_name("tmp").join(&name);
+    build_or_copy(&kept(&name), &options, Some(&made)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A folder of one test, taken away at its end.

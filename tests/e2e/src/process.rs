@@ -17,8 +17,9 @@ use serde_json::Value;
 use crate::places;
 use crate::recording::Recording;
 
-/// Longer than anything here takes, even where another build keeps the machine busy.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Longer than anything here takes, even where another build keeps the machine busy. What is waited for comes much
+/// sooner; only what never comes takes so long.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program that ended.
 #[derive(Debug)]
@@ -134,7 +135,7 @@ pub fn finish(command: &mut Command) -> Finished {
     command.stdin(Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let start = Instant::now();
     let mut started = Started::new(command);
-    let status = started.wait(LIMIT);
+    let status = started.wait(PATIENCE);
     let took = start.elapsed();
     Finished { status: shell_status(status), stdout: text(&out), stderr: text(&err), took }
 }
@@ -226,7 +227,7 @@ impl Talk {
 
     /// The next line it prints.
     pub fn line(&mut self) -> String {
-        self.lines.recv_timeout(LIMIT).unwrap_or_else(|e| panic!("no line ({e}): {}", self.stderr()))
+        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("no line ({e}): {}", self.stderr()))
     }
 
     /// The next line, as JSON.
@@ -270,7 +271,7 @@ impl Talk {
 
     /// Waits for its end; the status is a shell's.
     pub fn end(&mut self) -> i32 {
-        shell_status(self.started.wait(LIMIT))
+        shell_status(self.started.wait(PATIENCE))
     }
 
     /// Lets it go on and waits for its end: its status, and what it printed last.

@@ -3,17 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::places;
-use crate::process::{Finished, Talk, finish, shown, until};
+use crate::process::{Finished, PATIENCE, Talk, finish, shown, until};
 use crate::recording::{Recording, pid_of};
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// A trace that runs, with its output going to a file. It is ended when this goes.
 #[derive(Debug)]
@@ -31,7 +29,7 @@ impl Tracing {
         shell.args(["-c", "exec \"$@\" >\"$0\""]).arg(folder.path().join("out"));
         shell.arg(places::gpuprobe()).arg("trace").args(options);
         let mut trace = Self { talk: Talk::start(&mut shell), folder, start: Instant::now() };
-        until(LIMIT, "it begins to trace", || {
+        until(PATIENCE, "it begins to trace", || {
             let said = trace.talk.stderr();
             assert!(!trace.talk.has_ended() || said.contains(" lines"), "{said}");
             (said.contains("gpuprobe: tracing ") || said.contains("no CUDA library to probe yet"))
@@ -57,7 +55,7 @@ impl Tracing {
 
     /// Waits until it has printed something that fits.
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&str) -> Option<T>) -> T {
-        until(LIMIT, what, || look(&self.printed()))
+        until(PATIENCE, what, || look(&self.printed()))
     }
 
     /// Ends it as Ctrl-C does.

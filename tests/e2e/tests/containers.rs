@@ -7,16 +7,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, LOOKED_AGAIN, Metrics, TIDYING};
-use gpuprobe_e2e::process::{finish, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, finish, shown, until};
 use gpuprobe_e2e::recording::{counts_of, pid_of};
 use gpuprobe_e2e::{Run, Talk, alone, needs, places};
 use gpuprobe_event::{Api, Class, catalogue};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-const FRESH: Duration = Duration::from_secs(5);
-/// Longer, for what another daemon on the machine, if there is one, may hold for a while too.
-const UNUSED: Duration = Duration::from_secs(50);
 const CALLS: &str = "gpuprobe_calls_total";
 
 /// The driver's calls that a daemon counts.
@@ -73,7 +70,7 @@ fn below(root: u32, name: &str) -> u32 {
         stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
     };
     let entries = || fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    until(FRESH, name, || {
+    until(PATIENCE, name, || {
         entries().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
             let is_it = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
             is_it && std::iter::successors(Some(*pid), |pid| parent(*pid)).take(16).any(|pid| pid == root)
@@ -103,14 +100,14 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
         let all = |m: &Metrics| {
             m.by(CALLS, *pid, "function").values().sum::<u64>() >= expected.values().sum::<u64>()
         };
-        let metrics = daemon.until(FRESH, "the calls of a container", all);
+        let metrics = daemon.until(PATIENCE, "the calls of a container", all);
         assert_eq!(metrics.by(CALLS, *pid, "function"), expected, "calls of {pid}");
         // by the name that keeps no container's mounts
         assert_eq!(probed(&metrics, folder.path()), [shown(lower.join("libcuda.so.1"))]);
     }
     for (pid, half) in pids.iter().zip(&halves) {
         let head = format!("process {pid} [pid {} inside", pid_of(half));
-        until(FRESH, &head, || daemon.talk.printed().iter().any(|l| l.starts_with(&head)).then_some(()));
+        until(PATIENCE, &head, || daemon.talk.printed().iter().any(|l| l.starts_with(&head)).then_some(()));
     }
     both.iter_mut().for_each(Talk::go_on);
     let start = Instant::now();
@@ -119,7 +116,7 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
         assert_eq!(talk.line(), "unmounted", "{}", talk.stderr());
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
     }
-    assert!(start.elapsed() < UNUSED, "{:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
 /// The libraries below a folder that have probes, by the names that processes gave them.
@@ -143,7 +140,7 @@ fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
     for (name, calls) in [("one", 3000), ("two", 5000)] {
         both.push(container(folder.path(), name, calls, true));
         assert_eq!(both.last_mut().map(|talk| talk.json()["ready"] == true), Some(true));
-        daemon.until(FRESH, "it is probed", |m| !probed(m, folder.path()).is_empty());
+        daemon.until(PATIENCE, "it is probed", |m| !probed(m, folder.path()).is_empty());
     }
     // also after a look at everything, which finds both names of it
     std::thread::sleep(LOOKED_AGAIN);
@@ -153,7 +150,7 @@ fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
     both.iter_mut().for_each(Talk::go_on);
     for (talk, pid) in both.iter_mut().zip(&pids) {
         let expected = counted(&talk.json(), "driver_calls");
-        daemon.until(FRESH, "its calls, each once", |m| m.by(CALLS, *pid, "function") == expected);
+        daemon.until(PATIENCE, "its calls, each once", |m| m.by(CALLS, *pid, "function") == expected);
     }
     assert_eq!(probed(&daemon.scrape(), folder.path()), first);
 }
@@ -183,20 +180,20 @@ fn the_mounts_of_a_container_that_ended_are_let_go() {
     let mut talk = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
     talk.json();
     let name = [shown(at("merged/libcuda.so.1"))];
-    daemon.until(FRESH, "it is probed", |m| probed(m, folder.path()) == name);
+    daemon.until(PATIENCE, "it is probed", |m| probed(m, folder.path()) == name);
     // the kernel gives the device back with the last use of the file system on it, below the overlay
     let devices = || finish(Command::new("losetup").args(["-j", &image])).stdout.lines().count();
     assert_eq!(devices(), 1, "while the container is there");
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     let nothing = |m: &Metrics| probed(m, folder.path()).is_empty();
-    daemon.until(FRESH, "no probe is left", nothing);
-    until(UNUSED, "the image below is free", || (devices() == 0).then_some(()));
+    daemon.until(PATIENCE, "no probe is left", nothing);
+    until(PATIENCE, "the image below is free", || (devices() == 0).then_some(()));
 
     // the same file again: it is found as fast as the first time
     let mut talk = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
     talk.json();
-    daemon.until(FRESH, "it is probed again", |m| probed(m, folder.path()) == name);
+    daemon.until(PATIENCE, "it is probed again", |m| probed(m, folder.path()) == name);
 }
 
 #[test]
@@ -230,11 +227,11 @@ fn a_mount_of_our_own_namespace_is_held_only_while_somebody_maps_the_library() {
     assert_eq!(finish(&mut inside(&["sh", "-c", &script])).status, 0);
     let mut talk = Talk::start(&mut inside(&[&shown(folder.path().join("hoarder")), "3"]));
     talk.json();
-    daemon.until(FRESH, "it is probed", |m| probed(m, folder.path()).len() == 1);
+    daemon.until(PATIENCE, "it is probed", |m| probed(m, folder.path()).len() == 1);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
-    daemon.until(FRESH, "no probe is left", |m| probed(m, folder.path()).is_empty());
-    until(UNUSED, "it can be unmounted", || {
+    daemon.until(PATIENCE, "no probe is left", |m| probed(m, folder.path()).is_empty());
+    until(PATIENCE, "it can be unmounted", || {
         (finish(&mut inside(&["umount", &mount])).status == 0).then_some(())
     });
 }
@@ -259,13 +256,13 @@ fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_
     let finished = finish(&mut Command::new(known.join("driver_only")));
     let printed = &finished.json()[0];
     let expected = counted(printed, "calls");
-    daemon.until(FRESH, "its calls", |m| m.by(CALLS, pid_of(printed), "function") == expected);
-    daemon.until(FRESH, "nothing was missed", |m| missed(m) == before);
+    daemon.until(PATIENCE, "its calls", |m| m.by(CALLS, pid_of(printed), "function") == expected);
+    daemon.until(PATIENCE, "nothing was missed", |m| missed(m) == before);
 
     for n in 1..=3_i64 {
         let unknown = new(&format!("unknown{n}"));
         assert_eq!(finish(&mut Command::new(unknown.join("driver_only"))).status, 0);
-        daemon.until(FRESH, "it is counted as missed, once", |m| missed(m) == before + n);
+        daemon.until(PATIENCE, "it is counted as missed, once", |m| missed(m) == before + n);
     }
 }
 
@@ -284,7 +281,7 @@ fn what_only_has_the_name_of_libcuda_hangs_nobody() {
         let run = Run::new("unshare").args(&["-m", "sh", "-c", &script]).env("LD_LIBRARY_PATH", &lib);
         let outcome = run.outcome();
         assert_eq!((outcome.finished.status, &*outcome.finished.stdout), (0, "0\n"), "{make}: {outcome:?}");
-        assert!(outcome.finished.took < Duration::from_secs(10), "{make}: {:?}", outcome.finished.took);
+        assert!(outcome.finished.took < Duration::from_secs(30), "{make}: {:?}", outcome.finished.took);
         outcome.trace.assert_whole();
     }
     let snapshot = |m: &Metrics| m.text.lines().count();

@@ -5,19 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{shown, until};
+use gpuprobe_e2e::metrics::{Daemon, Differences, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, shown, until};
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
-use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_event::{Api, Class, LossCause, catalogue};
 use gpuprobe_standin::{Built, Cuda};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-
-/// A snapshot a second, and a second for a slow machine.
-const FRESH: Duration = Duration::from_secs(4);
-/// When the gauges of an ended process must be gone.
-const GONE: Duration = Duration::from_millis(2500);
 
 const LIVE: &str = "gpuprobe_memory_live_bytes";
 const LIVE_ALLOCATIONS: &str = "gpuprobe_memory_live_allocations";
@@ -68,14 +63,14 @@ fn of_kinds(metrics: &Metrics, name: &str, pid: u32) -> BTreeMap<String, u64> {
     values
 }
 
-fn assert_counters(metrics: &Metrics, ledger: &Value, classes: &[Class]) {
+fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found: &mut Differences) {
     let pid = pid_of(ledger);
-    assert_eq!(metrics.by(CALLS, pid, "function"), counted(ledger, classes), "calls");
+    found.compare("calls", &metrics.by(CALLS, pid, "function"), &counted(ledger, classes));
     for (name, field) in [
         ("gpuprobe_memory_allocated_bytes_total", "allocated_bytes"),
         ("gpuprobe_memory_freed_bytes_total", "freed_bytes"),
     ] {
-        assert_eq!(metrics.of(name, pid), Some(sum_of(ledger, field)), "{name}");
+        found.compare(name, &metrics.of(name, pid), &Some(sum_of(ledger, field)));
     }
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
@@ -83,21 +78,31 @@ fn assert_counters(metrics: &Metrics, ledger: &Value, classes: &[Class]) {
         let cause = labels["cause"].as_str();
         let about_others =
             ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
-        assert!(lost == 0 || about_others, "{labels:?}: {lost}");
+        // threads at full speed may send more stacks than fit: it costs places, not figures
+        let about_places = cause == LossCause::LostStack.as_str();
+        assert!(lost == 0 || about_others || about_places, "{labels:?}: {lost}");
     }
 }
 
-fn assert_snapshot(metrics: &Metrics, ledger: &Value, classes: &[Class]) {
+/// Waits until what the daemon says of a program that has paused is what is in its ledger.
+fn assert_snapshot(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
     let pid = pid_of(ledger);
-    assert_eq!(of_kinds(metrics, LIVE, pid), memory(ledger, "live_bytes"), "live bytes");
-    assert_eq!(of_kinds(metrics, LIVE_ALLOCATIONS, pid), memory(ledger, "live"), "live allocations");
-    assert_counters(metrics, ledger, classes);
+    daemon.until_equal(PATIENCE, |metrics, found| {
+        found.compare("live bytes", &of_kinds(metrics, LIVE, pid), &memory(ledger, "live_bytes"));
+        let live = of_kinds(metrics, LIVE_ALLOCATIONS, pid);
+        found.compare("live allocations", &live, &memory(ledger, "live"));
+        compare_counters(metrics, ledger, classes, found);
+    });
 }
 
-/// Whether the last call that the ledger made is in.
-fn is_up_to_date(metrics: &Metrics, ledger: &Value, classes: &[Class]) -> bool {
-    let seen: u64 = metrics.by(CALLS, pid_of(ledger), "function").values().sum();
-    seen >= counted(ledger, classes).values().sum()
+/// Likewise of a program that has ended: its gauges are gone, its counters stay.
+fn assert_after_its_end(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
+    daemon.until_equal(PATIENCE, |metrics, found| {
+        for name in [LIVE, LIVE_ALLOCATIONS] {
+            found.compare(name, &metrics.by(name, pid_of(ledger), "kind"), &BTreeMap::new());
+        }
+        compare_counters(metrics, ledger, classes, found);
+    });
 }
 
 #[test]
@@ -117,7 +122,7 @@ fn memory_and_calls_are_exact_while_a_program_runs_and_after_it_ends() {
         let start = Instant::now();
         daemon.talk.signal(Signal::SIGTERM);
         assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
-        let limit = Duration::from_secs(if *tier == "perf" { 30 } else { 1 });
+        let limit = Duration::from_secs(if *tier == "perf" { 60 } else { 5 });
         assert!(start.elapsed() < limit, "it took {:?} to end", start.elapsed());
     }
 }
@@ -133,8 +138,7 @@ fn assert_exact(options: &[&str], classes: &[Class], pauses: u64) -> Daemon {
         ledger.go_on();
         let printed = ledger.json();
         assert_eq!(number(&printed["snapshot"]), pause);
-        let metrics = daemon.until(FRESH, "a fresh snapshot", |m| is_up_to_date(m, &printed, classes));
-        assert_snapshot(&metrics, &printed, classes);
+        assert_snapshot(&daemon, &printed, classes);
         if pause == pauses {
             assert_display(&mut daemon, &printed, classes);
         }
@@ -142,10 +146,7 @@ fn assert_exact(options: &[&str], classes: &[Class], pauses: u64) -> Daemon {
     ledger.go_on();
     let last = ledger.json();
     assert_eq!(ledger.end(), 0);
-    let gone =
-        |m: &Metrics| m.by(LIVE, pid, "kind").is_empty() && m.by(LIVE_ALLOCATIONS, pid, "kind").is_empty();
-    let metrics = daemon.until(GONE, "the gauges of an ended process are gone", gone);
-    assert_counters(&metrics, &last, classes);
+    assert_after_its_end(&daemon, &last, classes);
     daemon
 }
 
@@ -155,7 +156,7 @@ fn block(daemon: &mut Daemon) -> Vec<String> {
     daemon.talk.printed();
     let mut lines = Vec::new();
     // the rest of a block that may have begun before, then a whole one
-    until(FRESH, "the display", || {
+    until(PATIENCE, "the display", || {
         lines.extend(daemon.talk.printed());
         let rules: Vec<_> = (0..lines.len()).filter(|i| lines[*i] == RULE).collect();
         let whole = rules.windows(2).rev().find(|w| w[1] - w[0] > 1)?;
@@ -207,11 +208,11 @@ fn the_gauges_of_a_killed_process_are_gone() {
     let printed = crash.json();
     let pid = pid_of(&printed);
     let held = |m: &Metrics| m.by(LIVE, pid, "kind").get("device") == Some(&number(&printed["live_bytes"]));
-    let metrics = daemon.until(FRESH, "what it holds", held);
-    assert_eq!(metrics.by(LIVE_ALLOCATIONS, pid, "kind").get("device"), Some(&3));
+    let three = |m: &Metrics| m.by(LIVE_ALLOCATIONS, pid, "kind").get("device") == Some(&3);
+    daemon.until(PATIENCE, "what it holds", |m| held(m) && three(m));
     crash.signal(Signal::SIGKILL);
     assert_eq!(crash.end(), 137);
-    let metrics = daemon.until(GONE, "the gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    let metrics = daemon.until(PATIENCE, "the gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
     assert_eq!(metrics.by(LIVE_ALLOCATIONS, pid, "kind"), BTreeMap::new());
     let calls = metrics.by(CALLS, pid, "function");
     assert_eq!(calls, [("cuMemAlloc_v2".to_owned(), 3)].into(), "its counters stay");
@@ -239,7 +240,7 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
         m.samples("gpuprobe_probes")
             .any(|(l, n)| n > 0 && l["library"] == library.to_string_lossy() && l["state"] == "attached")
     };
-    daemon.until(FRESH, "the library of a running process is probed", attached);
+    daemon.until(PATIENCE, "the library of a running process is probed", attached);
     ledger.go_on();
     let second = ledger.json();
     let since =
@@ -247,9 +248,11 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
     let pid = pid_of(&first);
     let launches = since("cuLaunchKernel");
     assert!(launches > 0);
-    let seen = |m: &Metrics| m.by(CALLS, pid, "function").get("cuLaunchKernel") == Some(&launches);
-    let metrics = daemon.until(FRESH, "the calls since", seen);
-    assert_eq!(metrics.by(CALLS, pid, "function")["cuMemAlloc_v2"], since("cuMemAlloc_v2"));
+    let allocations = since("cuMemAlloc_v2");
+    daemon.until(PATIENCE, "the calls since", |m| {
+        let calls = m.by(CALLS, pid, "function");
+        [calls.get("cuLaunchKernel"), calls.get("cuMemAlloc_v2")] == [Some(&launches), Some(&allocations)]
+    });
     ledger.go_on();
     assert_eq!(ledger.end(), 0);
 }
@@ -297,9 +300,9 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
     }
     let all =
         |m: &Metrics| calls.iter().all(|(pid, n)| m.by(CALLS, *pid, "function").values().sum::<u64>() == *n);
-    daemon.until(FRESH, "the calls of every process", all);
+    daemon.until(PATIENCE, "the calls of every process", all);
     let ours = |m: &Metrics| calls.keys().all(|pid| m.by(LIVE, *pid, "kind").is_empty());
-    let metrics = daemon.until(GONE, "no gauges are left", ours);
+    let metrics = daemon.until(PATIENCE, "no gauges are left", ours);
     for pid in calls.keys() {
         let named = metrics.samples(CALLS).filter(|(l, _)| l["pid"] == pid.to_string());
         let names: BTreeSet<_> = named.map(|(l, _)| l["process"].clone()).collect();

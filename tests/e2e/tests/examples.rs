@@ -2,23 +2,28 @@
 //! of them has exactly that.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpuprobe_e2e::process::finish;
+use gpuprobe_e2e::process::{finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, number};
 use gpuprobe_e2e::{Outcome, Run, needs, places};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
-use serde_json::json;
+use serde_json::{Value, json};
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()
+}
 
 /// Compiles an example into a folder.
 fn compiled(name: &str, folder: &Path) -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let repository = repository();
     let built = places::standins(Cuda::Cuda12);
     let program = folder.join(name);
     let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
-    compiler.args(["-std=c++14", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
+    compiler.args(["-std=c++14", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I"]);
     compiler.arg(repository.join("tests/standin/c/include"));
     compiler.args(["-x", "c++"]).arg(repository.join(format!("examples/{name}.cu")));
     compiler.args(["-x", "none"]).arg(&built.libcudart);
@@ -91,4 +96,57 @@ fn bench_measures_each_operation_as_often_as_it_was_asked_to() {
         *calls.get_mut(unmeasured).unwrap() += 2;
     }
     assert_eq!(counts(&outcome, Api::Runtime), calls);
+}
+
+/// The line of an example that has this text in it.
+fn line_with(name: &str, text: &str) -> u64 {
+    let source = fs::read_to_string(repository().join(format!("examples/{name}.cu"))).unwrap();
+    source.lines().position(|line| line.contains(text)).unwrap() as u64 + 1
+}
+
+#[test]
+fn leaky_is_convicted_of_its_leak_and_of_nothing_else() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let program = compiled("leaky", folder.path());
+    assert_eq!(finish(Command::new(&program).arg("0")).status, 2);
+    let file = folder.path().join("memory.json");
+    let finished =
+        finish(&mut gpuprobe(&["memory", "--json", "-o", &shown(&file), "--", &shown(&program), "12"]));
+    assert_eq!((finished.status, finished.stderr.as_str()), (0, ""));
+    let requests: u64 = finished.stdout.split(' ').next().unwrap().parse().unwrap();
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(report["complete"], json!(true));
+    let [process] = report["processes"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    let place = |text: &str| {
+        let caller = format!("leaky.cu:{})", line_with("leaky", text));
+        let of_line = |place: &&Value| place["place"].as_str().unwrap().ends_with(&caller);
+        process["places"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(of_line)
+            .unwrap_or_else(|| panic!("{text}: {process}"))
+    };
+    let counts =
+        |place: &Value| ["allocations", "frees", "live_allocations"].map(|name| number(&place[name]));
+    let cancelled = requests / 4;
+    let leak = place("void *output = get(");
+    assert_eq!(
+        (&leak["verdict"], counts(leak)),
+        (&json!("leak_suspect"), [requests, requests - cancelled, cancelled])
+    );
+    assert_eq!(number(&leak["live_bytes"]), cancelled * 128 * 1024);
+    assert_eq!(leak["line"], json!(line_with("leaky", "check(cudaMalloc(")));
+    for (text, allocations) in
+        [("return get(64", 1), ("entry = get(", requests.min(32)), ("void *input = get(", requests)]
+    {
+        let place = place(text);
+        let expected = (&json!("freed"), [allocations, allocations, 0]);
+        assert_eq!((&place["verdict"], counts(place)), expected, "{text}");
+    }
+    assert_eq!(process["places"].as_array().unwrap().len(), 4);
+    assert_eq!(process["live_bytes"], leak["live_bytes"]);
 }

@@ -119,7 +119,9 @@ fn memory_is_on_the_gpus_of_the_host_by_what_the_driver_tells() {
         return;
     }
     let _alone = alone();
-    for tier in tiers::here() {
+    // on perf a daemon may take half a minute to attach to all that others run, and what is tested here is the same
+    let (best, others) = tiers::here().split_first().unwrap();
+    for tier in others.iter().filter(|tier| **tier != "perf").chain([best]) {
         println!("{tier}");
         let watched = watched(tier);
         for ask in ["uuid", "pci"] {

@@ -2,15 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::process::Command;
-use std::time::Duration;
 
 use gpuprobe_e2e::memory::{self, ALLOCATED, LIVE_ALLOCATIONS, LIVE_BYTES};
 use gpuprobe_e2e::metrics::Daemon;
+use gpuprobe_e2e::process::PATIENCE;
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_standin::Cuda;
-
-const FRESH: Duration = Duration::from_secs(5);
 
 /// The program of a rule, and a daemon that watches it.
 fn watched(rule: &str) -> (tempfile::TempDir, Daemon, Talk) {
@@ -39,7 +37,7 @@ fn assert_steps(rule: &str, steps: u64) {
         last = Some(books);
     }
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
-    memory::assert_ended(&daemon, FRESH, &last.unwrap());
+    memory::assert_ended(&daemon, PATIENCE, &last.unwrap());
 }
 
 #[test]
@@ -105,7 +103,7 @@ fn imported_memory_is_held_from_its_first_mapping_on() {
         let pid = pid_of(&books);
         let vmm = &books["memory"]["vmm"];
         let wanted = [number(&vmm["live_bytes"]), number(&vmm["live"])];
-        daemon.until(FRESH, &format!("{wanted:?} are held"), |m| {
+        daemon.until(PATIENCE, &format!("{wanted:?} are held"), |m| {
             let of = |name| m.by(name, pid, "kind").get("vmm").copied().unwrap_or_default();
             [of(LIVE_BYTES), of(LIVE_ALLOCATIONS)] == wanted
                 && m.of(ALLOCATED, pid) == Some(number(&books["allocated_bytes"]))
@@ -130,7 +128,7 @@ fn an_executed_program_holds_nothing_of_the_first_ones() {
     let pid = pid_of(&second);
     assert_eq!(pid, pid_of(&first));
     let both = number(&first["allocated_bytes"]) + number(&second["allocated_bytes"]);
-    daemon.until(FRESH, "only the second program's memory is held", |m| {
+    daemon.until(PATIENCE, "only the second program's memory is held", |m| {
         let sum = |name| m.by(name, pid, "kind").values().sum::<u64>();
         [sum(LIVE_BYTES), sum(LIVE_ALLOCATIONS)] == [number(&second["live_bytes"]), number(&second["live"])]
             && m.of(ALLOCATED, pid) == Some(both)
@@ -152,7 +150,7 @@ fn a_child_holds_nothing_of_its_parents() {
     memory::assert_equal(&daemon, &parent);
     talk.go_on();
     let parent = talk.json();
-    memory::assert_ended(&daemon, FRESH, &child);
+    memory::assert_ended(&daemon, PATIENCE, &child);
     memory::assert_equal(&daemon, &parent);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());

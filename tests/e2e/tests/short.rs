@@ -8,14 +8,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{finish, resident_kilobytes, run_many, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, finish, resident_kilobytes, run_many, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, kernel, needs, places};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const FRESH: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
 /// The default of `--max-ended`.
 const MOST_SHOWN: usize = 128;
@@ -77,7 +76,7 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
         let expected = times(&each, all);
         // those that ended a moment ago may still have a series each
         let settled = |m: &Metrics| m.calls_of_name(&name) == expected && shown_of(m, &name) <= MOST_SHOWN;
-        let metrics = daemon.until(FRESH, "every call of every process", settled);
+        let metrics = daemon.until(PATIENCE, "every call of every process", settled);
         let (kilobytes, files) = (settled_kilobytes(pid), open_files(pid));
         println!("{all} processes: {kilobytes} kB, {files} files, {} bytes a page", metrics.text.len());
         (metrics, kilobytes, files)
@@ -104,8 +103,8 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
         return;
     }
     // the kernel frees them when every CPU has passed a quiet point
-    until(FRESH, "no link is left", || kernel::links()?.is_disjoint(&links).then_some(()));
-    until(FRESH, "no program is left", || kernel::programs()?.is_disjoint(&programs).then_some(()));
+    until(PATIENCE, "no link is left", || kernel::links()?.is_disjoint(&links).then_some(()));
+    until(PATIENCE, "no program is left", || kernel::programs()?.is_disjoint(&programs).then_some(()));
 }
 
 /// How many of a name have series of their own.
@@ -143,7 +142,7 @@ fn run_briefly(program: &Path) -> (Value, bool) {
 fn assert_seen(daemon: &Daemon, printed: &Value) {
     let pid = pid_of(printed);
     let seen = |m: &Metrics| !m.by("gpuprobe_calls_total", pid, "function").is_empty();
-    let metrics = daemon.until(FRESH, "its calls", seen);
+    let metrics = daemon.until(PATIENCE, "its calls", seen);
     assert_eq!(metrics.by("gpuprobe_calls_total", pid, "function"), counted(printed));
     assert_eq!(metrics.of("gpuprobe_memory_allocated_bytes_total", pid), Some(3000));
     assert_eq!(metrics.of("gpuprobe_memory_freed_bytes_total", pid), Some(1000));
@@ -180,13 +179,13 @@ fn a_process_of_a_moment_whose_library_was_not_known_is_counted_as_missed() {
         let missed = |m: &Metrics| daemon.missed(m, folder.path());
         let before = missed(&daemon.scrape());
         let (_, was_brief) = run_briefly(&program);
-        let metrics = daemon.until(FRESH, "it is told as missed", |m| missed(m) > before);
+        let metrics = daemon.until(PATIENCE, "it is told as missed", |m| missed(m) > before);
         assert_eq!(missed(&metrics), before + 1);
         // and the next one is seen, for its library is known from then on
         let library = shown(folder.path().join("libcuda.so.1").canonicalize().unwrap());
         let probed =
             |m: &Metrics| m.samples("gpuprobe_probes").any(|(l, n)| l["library"] == library && n > 0);
-        daemon.until(FRESH, "the library is probed", probed);
+        daemon.until(PATIENCE, "the library is probed", probed);
         let (printed, _) = run_briefly(&program);
         assert_seen(&daemon, &printed);
         assert_eq!(missed(&daemon.scrape()), before + 1);
@@ -218,7 +217,7 @@ fn a_library_that_was_mapped_for_a_moment_is_counted_as_missed_and_known_to_the_
     let library = shown(folder.path().join("libcuda.so.1"));
     let mut asks = Talk::start(Command::new("python3").args(["-c", MAP_BRIEFLY, &library]));
     assert_eq!(asks.line(), "closed", "{}", asks.stderr());
-    daemon.until(FRESH, "it is told as missed", |m| missed(m) == before + 1);
+    daemon.until(PATIENCE, "it is told as missed", |m| missed(m) == before + 1);
     let (printed, _) = run_briefly(&program);
     assert_seen(&daemon, &printed);
     assert_eq!(missed(&daemon.scrape()), before + 1);
@@ -247,10 +246,10 @@ fn short_processes_of_a_container_are_not_missed_where_another_of_its_processes_
     container.json();
     let library = format!("{to}/libcuda.so.1");
     let probed = |m: &Metrics| m.samples("gpuprobe_probes").any(|(l, n)| l["library"] == library && n > 0);
-    let before = missed(&daemon.until(FRESH, "it is probed", probed));
+    let before = missed(&daemon.until(PATIENCE, "it is probed", probed));
     container.go_on();
     assert_eq!(container.line(), "done", "{}", container.stderr());
     let allocations = |m: &Metrics| m.calls_of_name(&name).get("cuMemAlloc_v2").copied();
-    let metrics = daemon.until(FRESH, "all their calls", |m| allocations(m) == Some(3 * MANY as u64));
+    let metrics = daemon.until(PATIENCE, "all their calls", |m| allocations(m) == Some(3 * MANY as u64));
     assert_eq!(missed(&metrics), before);
 }

@@ -4,21 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::memory::{self, ALLOCATED, LIVE_ALLOCATIONS, LIVE_BYTES, UNKNOWN_FREES};
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::process::{PATIENCE, shown};
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A snapshot a second, and a slow machine.
-const FRESH: Duration = Duration::from_secs(5);
 /// When the gauges of a killed process must be gone: a second, and one for a slow machine.
 const GONE: Duration = Duration::from_secs(2);
+/// As often it may take longer, because something else kept the machine busy.
+const TRIES: usize = 5;
 
 /// Stand-ins that nobody else uses, with the torture.
 fn folder() -> tempfile::TempDir {
@@ -97,7 +97,7 @@ fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
     let last = talk.json();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     assert_was_torture(&last);
-    memory::assert_ended(&daemon, GONE, &last);
+    memory::assert_ended(&daemon, PATIENCE, &last);
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
 }
@@ -140,12 +140,14 @@ fn what_does_not_fit_in_a_small_table_is_counted_one_by_one() {
             let told: u64 = m.by(LIVE_ALLOCATIONS, pid, "kind").values().sum();
             let strangers = m.of(UNKNOWN_FREES, pid).unwrap_or_default();
             assert!(told <= ROOM, "{told}");
-            [held + strangers - told, m.lost("live_full")]
+            [(held + strangers).saturating_sub(told), m.lost("live_full")]
         };
         let wanted = Some(number(&books["allocated_bytes"]));
-        let metrics = daemon.until(FRESH, "all that was allocated", |m| m.of(ALLOCATED, pid) == wanted);
-        let [missing, lost] = missing(&metrics);
-        assert_eq!(missing, lost);
+        daemon.until_equal(PATIENCE, |metrics, found| {
+            found.compare(ALLOCATED, &metrics.of(ALLOCATED, pid), &wanted);
+            let [missing, lost] = missing(metrics);
+            found.compare("what is missing and what was lost", &lost, &missing);
+        });
     }
     talk.go_on();
     talk.json();
@@ -160,14 +162,25 @@ fn the_gauges_of_a_killed_process_go_and_its_totals_stay() {
     let _alone = alone();
     let folder = folder();
     let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
-    let (mut talk, _) = torture(&folder, &["--operations", "50000", "--pauses", "1"]);
+    let took: Vec<Duration> = (0..TRIES)
+        .map(|_| gone_after_kill(&folder, &daemon))
+        .scan(false, |done, took| (!std::mem::replace(done, took < GONE)).then_some(took))
+        .collect();
+    assert!(took.last().is_some_and(|took| *took < GONE), "the gauges were there for {took:?}");
+}
+
+/// How long the gauges of a torture and its child are there after the torture was killed.
+fn gone_after_kill(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
+    let (mut talk, _) = torture(folder, &["--operations", "50000", "--pauses", "1"]);
     talk.go_on();
     let (books, child) = next(&mut talk);
-    memory::assert_equal(&daemon, &books);
+    memory::assert_equal(daemon, &books);
     assert!(number(&books["live_bytes"]) > 0, "{books}");
+    let killed = Instant::now();
     talk.signal(Signal::SIGKILL);
     assert_eq!(talk.end(), 137);
-    memory::assert_ended(&daemon, GONE, &books);
+    memory::assert_ended(daemon, PATIENCE, &books);
     // the child sees that its parent is gone, and ends as well
-    memory::assert_ended(&daemon, GONE, &child.unwrap());
+    memory::assert_ended(daemon, PATIENCE, &child.unwrap());
+    killed.elapsed()
 }

@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use gpuprobe_e2e::arguments::assert_equal;
-use gpuprobe_e2e::process::{finish, gpuprobe, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, pid_of};
 use gpuprobe_e2e::tracing::{Private, waiting};
 use gpuprobe_e2e::{Finished, Recording, Tracing, kernel, ledger, needs, places};
@@ -187,7 +186,7 @@ fn without_paths_and_pids_every_user_of_cuda_is_traced_from_when_it_maps_a_libra
     let trace = Tracing::start(&["--json", "-v"]);
     let (mut second, _) = waiting(&after.program, &[], &["2500"]);
     let told = format!("{}: ", shown(after.folder.path().join("libcuda.so.1")));
-    until(Duration::from_secs(10), "the second is found", || trace.told().contains(&told).then_some(()));
+    until(PATIENCE, "the second is found", || trace.told().contains(&told).then_some(()));
     let programs = [first.finish(), second.finish()];
     let trace = trace.stop().recording();
     for (status, printed) in &programs {

@@ -4,9 +4,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
 
-use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::tracing::{Private, waiting};
 use gpuprobe_e2e::{Finished, Tracing, needs, places};
 use gpuprobe_standin::Cuda;
@@ -101,7 +100,7 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
     program.go_on();
     program.json();
     let probed = format!("{library}: ");
-    until(Duration::from_secs(10), "it is probed", || trace.told().contains(&probed).then_some(()));
+    until(PATIENCE, "it is probed", || trace.told().contains(&probed).then_some(()));
     assert_eq!(program.finish().0, 0);
     let traced = trace.end();
     assert_eq!(traced.stdout.lines().count(), 1, "{}", traced.stderr);

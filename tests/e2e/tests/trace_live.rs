@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::number;
 use gpuprobe_e2e::tracing::{Private, lines_and_lost, waiting};
 use gpuprobe_e2e::{Tracing, alone, needs, places};
@@ -208,7 +208,7 @@ fn it_ends_after_as_many_calls_or_seconds_as_were_asked_for() {
     let begun = Instant::now();
     let traced = finish(&mut gpuprobe(&["trace", "-d", &pid, "--duration", "1.5"]));
     assert_eq!(traced.status, 0, "{}", traced.stderr);
-    assert!(begun.elapsed() > Duration::from_millis(1500) && begun.elapsed() < Duration::from_secs(6));
+    assert!(begun.elapsed() > Duration::from_millis(1500) && begun.elapsed() < Duration::from_secs(15));
 }
 
 #[test]
@@ -241,9 +241,7 @@ fn a_reader_that_has_enough_ends_it_cleanly() {
         shown(places::gpuprobe())
     );
     let mut shell = Talk::start(Command::new("bash").args(["-c", &script]));
-    until(Duration::from_secs(10), "it traces", || {
-        shell.stderr().contains("gpuprobe: tracing").then_some(())
-    });
+    until(PATIENCE, "it traces", || shell.stderr().contains("gpuprobe: tracing").then_some(()));
     program.go_on();
     for n in 1..=3 {
         assert!(shell.line().contains(&format!("ByteCount={n}) = ")));
@@ -251,7 +249,8 @@ fn a_reader_that_has_enough_ends_it_cleanly() {
     let enough: f64 = shell.line().parse().unwrap();
     assert_eq!(shell.line(), "0", "the status of the trace");
     let ended: f64 = shell.line().parse().unwrap();
-    assert!(ended - enough < 1.0, "{}", ended - enough);
+    // the program goes on for four seconds: it did not wait for that
+    assert!(ended - enough < 3.0, "{}", ended - enough);
     let said = shell.stderr();
     assert!(
         !said.contains("panicked") && !said.contains("output_full") && said.lines().count() == 2,
@@ -274,13 +273,13 @@ fn a_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() {
     let mut trace = gpuprobe(&["trace", "-d", &pid, "-e", "cuMemcpyHtoD_v2"]);
     let mut child = trace.stdout(Stdio::piped()).stderr(fs::File::create(&said).unwrap()).spawn().unwrap();
     let told = || fs::read_to_string(&said).unwrap();
-    until(Duration::from_secs(10), "it traces", || told().contains("gpuprobe: tracing").then_some(()));
+    until(PATIENCE, "it traces", || told().contains("gpuprobe: tracing").then_some(()));
     let (status, printed) = program.finish();
     assert_eq!(status, 0);
     println!("{CALLS} calls took {} s", printed["seconds"]);
     assert!(printed["seconds"].as_f64().unwrap() < 8.0, "{printed}");
     // the process has ended, and so will the trace, though the pipe is full
-    let status = until(Duration::from_secs(15), "it ends", || child.try_wait().unwrap());
+    let status = until(PATIENCE, "it ends", || child.try_wait().unwrap());
     let told = told();
     println!("{told}");
     assert!(status.success(), "{told}");

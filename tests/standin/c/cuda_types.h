@@ -3,6 +3,7 @@
 #ifndef STANDIN_CUDA_TYPES_H
 #define STANDIN_CUDA_TYPES_H
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -116,9 +117,9 @@ struct CUmemAllocationProp {
 
 enum { COPY_H2H, COPY_H2D, COPY_D2H, COPY_D2D, COPY_DEFAULT, COPY_KINDS };
 
-_Static_assert(sizeof(struct CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D");
-_Static_assert(sizeof(struct CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
-_Static_assert(sizeof(struct cudaMemcpy3DParms) == 160, "cudaMemcpy3DParms");
-_Static_assert(sizeof(struct cudaLaunchConfig) == 56, "cudaLaunchConfig_t");
+static_assert(sizeof(struct CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D");
+static_assert(sizeof(struct CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
+static_assert(sizeof(struct cudaMemcpy3DParms) == 160, "cudaMemcpy3DParms");
+static_assert(sizeof(struct cudaLaunchConfig) == 56, "cudaLaunchConfig_t");
 
 #endif

@@ -1,4 +1,4 @@
-//! Building the libraries and workloads into a folder with the system's C compiler.
+//! Building the libraries and workloads into a folder with the system's C and C++ compilers.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -15,6 +15,10 @@ use crate::sources::{DRIVER, RUNTIME, SOURCES};
 
 const C_FLAGS: [&str; 7] =
     ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
+/// As programs are shipped that nobody made for profilers: unwinding needs what the compiler says of frames, and the
+/// lines are there. One file is one program.
+const CXX_FLAGS: [&str; 7] =
+    ["-std=c++17", "-O2", "-g", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
 const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
 const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
 
@@ -46,6 +50,11 @@ impl Built {
 /// Builds into a folder, unless what is there was built from the same sources and options. Safe to call from several
 /// threads and processes at once.
 pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
+    build_or_copy(out_dir, options, None)
+}
+
+/// As [`build`], but takes everything from another folder where that was built from the same sources and options.
+pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>) -> Result<Built, Error> {
     fs::create_dir_all(out_dir).map_err(Error::io(out_dir))?;
     let dir = out_dir.canonicalize().map_err(Error::io(out_dir))?;
     let lock = FolderLock::take(&dir)?;
@@ -56,7 +65,9 @@ pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
         if stamp.exists() {
             fs::remove_file(&stamp).map_err(Error::io(&stamp))?;
         }
-        Builder { dir: dir.clone(), options: *options }.build()?;
+        if !from.map_or(Ok(false), |from| copied(from, &dir, &wanted))? {
+            Builder { dir: dir.clone(), options: *options }.build()?;
+        }
         fs::write(&stamp, wanted).map_err(Error::io(&stamp))?;
     }
     drop(lock);
@@ -69,12 +80,35 @@ pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
     })
 }
 
+/// Copies what is in a folder with this stamp; `false` where there is none.
+fn copied(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
+    if !from.is_dir() {
+        return Ok(false);
+    }
+    let _lock = FolderLock::take(from)?;
+    if fs::read_to_string(from.join("stamp")).ok().as_deref() != Some(wanted) {
+        return Ok(false);
+    }
+    for entry in fs::read_dir(from).map_err(Error::io(from))? {
+        let file = entry.map_err(Error::io(from))?.path();
+        if let Some(name) = file.file_name().filter(|name| file.is_file() && *name != "stamp") {
+            let copy = to.join(name);
+            // one that somebody still runs cannot be written
+            if copy.exists() {
+                fs::remove_file(&copy).map_err(Error::io(&copy))?;
+            }
+            fs::copy(&file, &copy).map_err(Error::io(&file))?;
+        }
+    }
+    Ok(true)
+}
+
 /// A word that changes with everything the result depends on.
 fn stamp_of(options: &BuildOptions) -> String {
     let mut hasher = DefaultHasher::new();
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
-    (C_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
+    (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
     for library in [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl] {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
     }
@@ -138,7 +172,11 @@ impl Builder {
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
         self.workload("gaps", &["gaps"], Link::Driver)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
-        self.workload("ledger_static", &ledger, Link::Static)
+        self.workload("ledger_static", &ledger, Link::Static)?;
+        for name in ["leaks", "leaks_deep", "leaks_many"] {
+            self.program(name, name, &[], &self.runtime_path())?;
+        }
+        self.program("leaks_driver", "leaks", &["-DLEAKS_DRIVER"], &self.driver_path())
     }
 
     fn source(&self, name: &str) -> PathBuf {
@@ -159,16 +197,22 @@ impl Builder {
         write("driver_errors.h", &generate::error_names("CUresult"))
     }
 
-    /// The compiler with what every file needs.
+    /// The C compiler with what every file needs.
     fn cc(&self) -> Command {
-        let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        cc.args(C_FLAGS)
+        self.compiler("CC", "cc", &C_FLAGS)
+    }
+
+    /// A compiler, which a variable of the environment may name, with what every file needs.
+    fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
+        let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()));
+        compiler
+            .args(flags)
             .arg("-I")
             .arg(self.dir.join("src"))
             .arg(format!("-DPROLOGUE_{}", self.options.prologue.define()))
             .arg(format!("-DCUDA_MAJOR={}", self.options.cuda.major()))
             .arg(format!("-DRUNTIME_VERSION={}", self.options.cuda.runtime_version()));
-        cc
+        compiler
     }
 
     /// Writes a library's generated assembler file.
@@ -258,6 +302,19 @@ impl Builder {
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
         run(cc, name)
+    }
+
+    /// A workload in C++.
+    fn program(&self, name: &str, source: &str, defines: &[&str], library: &Path) -> Result<(), Error> {
+        let mut cxx = self.compiler("CXX", "c++", &CXX_FLAGS);
+        cxx.args(defines)
+            .args(LINK_FLAGS)
+            .arg("-pthread")
+            .arg(self.source(&format!("workloads/{source}.cpp")))
+            .arg(library)
+            .arg("-o")
+            .arg(self.dir.join(name));
+        run(cxx, name)
     }
 }
 

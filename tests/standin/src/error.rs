@@ -15,7 +15,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A tool could not be started.
-    #[error("cannot start {tool}: {source}; install gcc and binutils")]
+    #[error("cannot start {tool}: {source}; install gcc, g++ and binutils")]
     Tool {
         /// Its name.
         tool: String,

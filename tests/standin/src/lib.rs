@@ -2,7 +2,7 @@
 //!
 //! The libraries have the full export lists of the catalogue, the right SONAMEs and symbol versions, exact and
 //! predictable results, and a chosen prologue before every export. They are written from public prototypes only and
-//! compiled with the system's C compiler when a test or a build script asks for them. Nothing here needs a GPU, root
+//! compiled with the system's compilers when a test or a build script asks for them. Nothing here needs a GPU, root
 //! or cargo.
 //!
 //! What a call does can be changed by the environment of the program that makes it (`c/faults.h`):
@@ -32,6 +32,9 @@
 //! | `gpus` | `ASK CHOICE` | memory on every GPU it sees, held until it is sent a line |
 //! | `hoarder` | `N` | N allocations, held until it is sent a line, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
+//! | `leaks`, `leaks_driver` | `--rounds N --threads N --pauses N --pace MS --wait` | five ways to memory, of which two leak, with the books of each |
+//! | `leaks_deep` | the same | ways of a hundred frames, on small stacks |
+//! | `leaks_many` | the same | ten thousand ways |
 //! | `longjmp` | `N` | calls that never return |
 //! | `lookups` | | kernels looked up at the driver, before and after a line is sent, and launched |
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
@@ -56,14 +59,14 @@ mod lock;
 mod options;
 mod sources;
 
-pub use compile::{Built, build};
+pub use compile::{Built, build, build_or_copy};
 pub use error::Error;
 pub use exports::{ExportList, Library};
 pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 27] = [
+pub const WORKLOADS: [&str; 31] = [
     "args",
     "args_renamed",
     "aside",
@@ -81,6 +84,10 @@ pub const WORKLOADS: [&str; 27] = [
     "late_dlopen",
     "ledger",
     "ledger_static",
+    "leaks",
+    "leaks_deep",
+    "leaks_driver",
+    "leaks_many",
     "longjmp",
     "lookups",
     "paced",

@@ -1,28 +1,31 @@
-//! The C sources, compiled into this crate so that it builds from anywhere.
+//! The C and C++ sources, compiled into this crate so that it builds from anywhere.
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
-        /// Relative path and text of every C file.
+        /// Relative path and text of every file.
         pub(crate) const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../c/", $name)))),*];
     };
 }
 
 sources! {
-    "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c", "driver_heap.c", "driver_memory.c", "driver_vmm.c",
-    "driver_work.c", "faults.c", "faults.h", "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h",
-    "runtime_copy.c", "runtime_core.c", "runtime_memory.c", "runtime_work.c", "stubs.h",
-    "workloads/args.c", "workloads/args_print.h", "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c", "workloads/classic.c", "workloads/constructor.c", "workloads/crash.c",
-    "workloads/cuda_api.h", "workloads/demo.c", "workloads/driver_args.c", "workloads/driver_only.c",
-    "workloads/forker.c", "workloads/gpus.c", "workloads/hoarder.c",
-    "workloads/late_dlopen.c", "workloads/ledger.c", "workloads/ledger.h", "workloads/ledger_print.c",
-    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/plugin.c", "workloads/recursion.c", "workloads/rules.c", "workloads/rules.h",
-    "workloads/rules_context.c", "workloads/rules_vmm.c",
-    "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h", "workloads/torture_context.c",
-    "workloads/torture_memory.c", "workloads/torture_print.c", "workloads/torture_vmm.c", "workloads/vmm.c",
-    "workloads/ledger_work.c", "workloads/longjmp.c", "workloads/lookups.c", "workloads/paced.c", "workloads/plugin.c",
-    "workloads/recursion.c", "workloads/static_runtime.c", "workloads/unmapped.c", "workloads/vmm.c",
-    "workloads/waits.c", "workloads/launches.c", "workloads/launches_counted.c", "workloads/launches_graphs.c",
-    "workloads/launches.h", "workloads/copies.c", "workloads/copies.h", "workloads/copies_table.c", "workloads/gaps.c",
+    "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
+    "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c", "faults.h",
+    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h", "runtime_copy.c", "runtime_core.c",
+    "runtime_memory.c", "runtime_work.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
+    "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
+    "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
+    "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
+    "workloads/demo.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
+    "workloads/gaps.c", "workloads/gpus.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
+    "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
+    "workloads/launches_graphs.c", "workloads/leaks.cpp",
+    "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
+    "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_work.c", "workloads/longjmp.c",
+    "workloads/lookups.c", "workloads/paced.c", "workloads/plugin.c", "workloads/recursion.c",
+    "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
+    "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
+    "workloads/torture_context.c", "workloads/torture_memory.c", "workloads/torture_print.c",
+    "workloads/torture_vmm.c", "workloads/unmapped.c", "workloads/vmm.c", "workloads/waits.c",
 }
 
 /// The table of inner calls.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{all, command, compile, json, ledger, stdout};
-use gpuprobe_standin::{Cuda, ExportList, Library, Prologue};
+use gpuprobe_standin::{Cuda, ExportList, Library, Prologue, build_or_copy};
 
 /// Names with their versions, as `nm -D` prints them.
 fn exported(library: &Path) -> BTreeSet<String> {
@@ -105,4 +105,21 @@ fn a_second_build_changes_nothing() {
     let modified = |b: &gpuprobe_standin::Built| std::fs::metadata(&b.libcuda).unwrap().modified().unwrap();
     let before = modified(&built);
     assert_eq!(modified(&ledger(Prologue::Push)), before);
+}
+
+#[test]
+fn what_another_folder_has_is_copied_where_it_is_the_same() {
+    let built = ledger(Prologue::Push);
+    let copy = |from: &Path, to: &str| {
+        let to = built.dir.with_file_name(to);
+        std::fs::remove_dir_all(&to).ok();
+        build_or_copy(&to, &built.options, Some(from)).unwrap().dir
+    };
+    let marked = copy(&built.dir, "copied-first");
+    std::fs::write(marked.join("mark"), "").unwrap();
+    let same = copy(&marked, "copied-same");
+    assert!(same.join("mark").exists() && same.join("ledger").exists());
+    std::fs::write(marked.join("stamp"), "of something else").unwrap();
+    let other = copy(&marked, "copied-other");
+    assert!(!other.join("mark").exists() && other.join("ledger").exists());
 }

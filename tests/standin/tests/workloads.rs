@@ -138,6 +138,45 @@ fn the_books_of_every_rule_add_up() {
     }
 }
 
+/// Live allocations, their bytes, and allocations ever made, of each place, at the end of a program that leaks.
+fn places(name: &str, arguments: &[&str]) -> BTreeMap<String, [u64; 3]> {
+    let printed = json(command(&all(Cuda::Cuda12).workload(name)).args(arguments));
+    let end = printed.last().unwrap();
+    assert_eq!(end["ledger"], "end");
+    let of = |place: &Value| ["live", "live_bytes", "allocations"].map(|field| number(&place[field]));
+    let places = end["places"].as_array().unwrap();
+    places.iter().map(|place| (place["name"].as_str().unwrap().to_owned(), of(place))).collect()
+}
+
+#[test]
+fn two_of_five_places_leak_by_the_runtime_and_by_the_driver() {
+    for (name, unit) in [("leaks", 64 << 10), ("leaks_driver", 2 << 20)] {
+        for (rounds, leaked) in [("96", 3 * 96), ("192", 3 * 192)] {
+            let found = places(name, &["--threads", "3", "--rounds", rounds]);
+            let expected = BTreeMap::from([
+                ("gradients".to_owned(), [leaked, 4 * leaked * unit, leaked]),
+                ("events".to_owned(), [leaked / 4, leaked / 4 * unit, leaked / 4]),
+                // keys 0 to 31, of one to three units, in each thread
+                ("cache".to_owned(), [96, 3 * (11 + 2 * 11 + 3 * 10) * unit, 96]),
+                ("sawtooth".to_owned(), [72, 108 * unit, leaked]),
+                ("setup".to_owned(), [12, 3 * 8 * (1 + 2 + 3 + 4) * unit, 12]),
+            ]);
+            assert_eq!(found, expected, "{name} {rounds}");
+        }
+    }
+}
+
+#[test]
+fn the_deep_and_the_many_ways_are_in_the_books() {
+    let deep = places("leaks_deep", &["--threads", "2", "--rounds", "5"]);
+    assert_eq!(deep["deep left"], [10, 30720, 10]);
+    assert_eq!((deep["deep right"], deep["shallow"]), ([0, 0, 10], [0, 0, 10]));
+    let many = places("leaks_many", &["--threads", "1", "--rounds", "2"]);
+    let all_ways: u64 = (1..=10_000).sum();
+    let sums = many.values().fold([0; 3], |sums, place| [0, 1, 2].map(|i| sums[i] + place[i]));
+    assert_eq!((many.len(), sums), (100, [10_000, 512 * all_ways, 20_000]));
+}
+
 #[test]
 fn one_thread_with_one_seed_makes_the_same_calls_again() {
     let built = all(Cuda::Cuda12);

@@ -54,10 +54,10 @@ fn sites_of_one_place_and_rows_of_several_gpus_are_added_up() {
         row(2, 4, 0, 50, 50),
     ];
     holdings.feed(&rows, &running(&[1, 2]), SECOND);
-    assert_eq!(holdings.unnamed(2), [SiteId(1), SiteId(2)]);
+    assert_eq!(holdings.unnamed(), [2, 1, 3, 4].map(SiteId), "who holds most");
     holdings.name(SiteId(1), way(&["load", "main"]));
     holdings.name(SiteId(2), way(&["load", "main"]));
-    assert_eq!(holdings.unnamed(9), [SiteId(3), SiteId(4)]);
+    assert_eq!(holdings.unnamed(), [SiteId(3), SiteId(4)]);
     let report = report(&mut holdings, 2 * SECOND);
     assert_eq!(report.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 1], "who holds most");
     let first = &report.processes[1];
@@ -103,7 +103,7 @@ fn suspects_are_named_before_what_holds_more() {
         rows.push(row(1, 1000, 0, second, second));
         holdings.feed(&rows, &running(&[1]), second * SECOND);
     }
-    let wanted = holdings.unnamed(1000);
+    let wanted = holdings.unnamed();
     assert_eq!(wanted.len(), MOST_NAMED);
     assert!(wanted.contains(&SiteId(1000)));
 }

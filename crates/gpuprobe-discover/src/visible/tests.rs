@@ -148,6 +148,8 @@ fn what_the_driver_told_is_certain_and_puts_a_wrong_list_aside() {
     assert_eq!(seen(&part, &host), [Some(1), None, None, None]);
     part.told(0, Identity::Uuid(uuid(2)));
     assert_eq!(seen(&part, &host), [None; 4], "two answers");
+    let kept = (0..=255).filter(|n| part.told(1, Identity::Uuid(Uuid([*n; 16])))).count();
+    assert_eq!(kept, MOST_ANSWERS);
 }
 
 #[test]

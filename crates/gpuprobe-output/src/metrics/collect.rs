@@ -85,7 +85,7 @@ fn each_site(
         let mut put = |site: &str, n| samples.number(&[&pid, &process.name, container, site], n);
         for place in &process.places {
             match place.has_series {
-                true => put(&fitted(&place.place.name(), LONGEST_SITE), value(place)),
+                true => put(&fitted(&place.name, LONGEST_SITE), value(place)),
                 false => put(OTHER, value(place)),
             }
         }

@@ -6,7 +6,7 @@ mod bed;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ fn measure(program: &Path, beds: &mut [Bed], rounds: u32) -> Result<Vec<Value>> 
     let reader = thread::spawn(move || lines(stdout));
     let taken = take_until(beds, || reader.is_finished());
     if taken.is_err() {
-        stop(&mut child);
+        child.kill().ok();
     }
     let lines = reader.join().ok().context("the measured program could not be read")??;
     let status = child.wait()?;
@@ -179,10 +179,6 @@ fn take_until(beds: &mut [Bed], is_over: impl Fn() -> bool) -> Result<()> {
     }
 }
 
-fn stop(child: &mut Child) {
-    child.kill().ok();
-}
-
 fn lines(stdout: ChildStdout) -> Result<Vec<Value>> {
     BufReader::new(stdout).lines().map(|line| Ok(serde_json::from_str(&line?)?)).collect()
 }
@@ -197,11 +193,10 @@ fn read(said: &[Value], beds: &[Bed]) -> Result<Vec<Measured>> {
         let ns = rounds.skip(WARM_UP as usize).map(|ns| ns as f64 / f64::from(CALLS_PER_ROUND)).collect();
         let made = number(made, index).context("the measured program did not say what it did")?;
         let seen = bed_of(beds, mode.probed)?.seen(mode.work)?;
-        if let Some(seen) = seen
-            && seen != made
-        {
-            bail!("{}: the probes saw {seen} of {made}, so their cost means nothing", mode.what);
+        if let Some(wrong) = seen.iter().find(|seen| **seen != made) {
+            bail!("{}: the probes saw {wrong} of {made}, so their cost means nothing", mode.what);
         }
+        let seen = seen.first().copied();
         modes.push(Measured { name: mode.name, what: mode.what, floor: mode.floor, ns, made, seen });
     }
     Ok(modes)

@@ -134,7 +134,7 @@ impl Daemon {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
             let snapshot_due = self.refresh.saturating_sub(published.elapsed());
-            let due = self.observer.processes.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            let due = self.observer.due().map_or(snapshot_due, |due| due.min(snapshot_due));
             // until ways that are not known have been learnt, every allocation by them sends its stack
             let urgent = Urgent::begin();
             self.observer.probes.capture.wait(&others, due);

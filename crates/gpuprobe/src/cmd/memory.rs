@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{Batch, CaptureConfig, Collect, terminal_size, utc_offset_seconds};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
 use nix::sys::signal::Signal;
@@ -175,10 +175,13 @@ fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     loop {
         let mut others = watch.fds();
         others.push(signals.fd());
+        // until ways that are not known have been learnt, every allocation by them sends its stack
+        let urgent = Urgent::begin();
         view.observer.probes.capture.wait(&others, SAMPLE_EVERY / 4);
         let ends = |s: &Signal| !matches!(s, Signal::SIGUSR1 | Signal::SIGUSR2);
         let told = signals.take().iter().any(|arrived| ends(&arrived.signal));
         let batch = view.observer.probes.take()?;
+        drop(urgent);
         followed.take(&batch);
         view.losses = watch.losses().clone();
         view.take(&batch)?;
@@ -206,9 +209,8 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
         probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
-    if pids.is_empty() {
-        probes.attach_host();
-    }
+    // a process may have mapped the runtime alone, which loads the driver at the first call
+    probes.attach_host();
     Ok(())
 }
 

@@ -118,7 +118,7 @@ impl Recording {
         let capture = &mut self.probes.capture;
         let now_ns = capture.clock().elapsed_ns();
         holdings.feed(&capture.sites()?, self.processes.infos(), now_ns);
-        for site in holdings.unnamed(MOST_NAMED) {
+        for site in holdings.unnamed().into_iter().take(MOST_NAMED) {
             holdings.name(site, capture.frames_of(site).to_vec());
         }
         self.summary.held(holdings.report(&capture.losses()?, now_ns).processes);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect, Tier};
 use gpuprobe_discover::{Inspector, Library, plan};
-use gpuprobe_event::{FunctionId, catalogue};
+use gpuprobe_event::{FunctionId, LossCause, catalogue};
 
 use super::Work;
 use crate::{builtin, guard};
@@ -102,27 +102,27 @@ impl Bed {
         Ok(())
     }
 
-    /// How many calls, or allocations that were freed again, the probes saw; nothing where they do not look.
-    pub(super) fn seen(&self, work: Work) -> Result<Option<u64>> {
+    /// Everything that tells how many calls, or allocations and frees, the probes saw; nothing where they do not look.
+    pub(super) fn seen(&self, work: Work) -> Result<Vec<u64>> {
         let Some(capture) = self.capture.as_ref().filter(|_| self.probed != Probed::Bare) else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
-        let of = |name: &str| -> Result<u64> {
+        let calls = |name: &str| -> Result<u64> {
             let is_it = |id| catalogue().get(id).is_some_and(|f| f.name == name);
             Ok(capture.counts()?.iter().filter(|row| is_it(row.function)).map(|row| row.calls).sum())
         };
-        Ok(Some(match work {
-            Work::Count => of("cuCtxSynchronize")?,
-            Work::Stream => self.streamed + capture.losses()?.iter().map(|(_, lost)| lost).sum::<u64>(),
+        Ok(match work {
+            Work::Count => vec![calls("cuCtxSynchronize")?],
+            // what found the ring full was seen all the same
+            Work::Stream => vec![self.streamed + capture.losses()?.get(LossCause::RingFull)],
             Work::Memory => {
+                let mut seen = vec![calls("cuMemAlloc_v2")?, calls("cuMemFree_v2")?];
                 let rows = capture.memory()?;
-                let live = |held: &gpuprobe_event::counters::Held| held.live_allocations;
-                let all: u64 =
-                    rows.iter().map(|row| row.frees + row.held.iter().map(live).sum::<u64>()).sum();
-                let counted = (of("cuMemAlloc_v2")?, of("cuMemFree_v2")?);
-                if counted == (all, all) { all } else { counted.0.min(counted.1).min(all) }
+                seen.push(rows.iter().map(|row| row.allocations).sum());
+                seen.push(rows.iter().map(|row| row.frees).sum());
+                seen
             }
-        }))
+        })
     }
 
     /// Takes the probes out.

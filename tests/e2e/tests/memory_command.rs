@@ -1,0 +1,131 @@
+//! `gpuprobe memory` as a command: wrong use is told in one line, and it ends when what it watches does. What it says of
+//! places is tested with the sites themselves.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use gpuprobe_e2e::process::{finish, gpuprobe, shown};
+use gpuprobe_e2e::{Finished, needs, places};
+use serde_json::json;
+
+fn said(args: &[&str]) -> Finished {
+    finish(&mut gpuprobe(&[&["memory"], args].concat()))
+}
+
+/// Status 1, one line on stderr that has all of these in it, and nothing on stdout.
+fn assert_told(finished: &Finished, says: &[&str]) {
+    let stderr = &finished.stderr;
+    assert_eq!((finished.status, stderr.lines().count(), finished.stdout.as_str()), (1, 1, ""), "{stderr}");
+    assert!(stderr.starts_with("gpuprobe: ") && says.iter().all(|words| stderr.contains(words)), "{stderr}");
+}
+
+#[test]
+fn wrong_usage_is_told_with_status_2() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["-d", "1", "--", "true"], "--pid <PID>"),
+        (&["--watch", "--interval", "0"], "--interval"),
+        (&["--interval", "1"], "--watch"),
+        (&["--duration", "0"], "--duration"),
+        (&["--duration", "long"], "--duration"),
+        (&["--warm-up", "0"], "--warm-up"),
+        (&["-d", "me"], "--pid"),
+        (&["-d", "-1"], "-1"),
+        (&["--attach", "magic"], "--attach"),
+    ];
+    for (args, says) in cases {
+        let finished = said(args);
+        let stderr = &finished.stderr;
+        assert_eq!((finished.status, finished.stdout.as_str()), (2, ""), "{args:?}: {stderr}");
+        assert!(stderr.starts_with("error: ") && stderr.contains(says), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn what_cannot_be_watched_is_named() {
+    if !needs::bpf() {
+        return;
+    }
+    // the largest pid that a kernel can be told to give is 2^22
+    assert_told(&said(&["-d", "4194305"]), &["4194305", "no process"]);
+    assert_told(&said(&["--", "/no/such/command"]), &["no such command", "/no/such/command"]);
+    assert_told(&said(&["-o", "/no/such/folder/file", "--", "true"]), &["/no/such/folder/file"]);
+    let (tell, thread) = mpsc::channel();
+    let (release, wait) = mpsc::channel::<()>();
+    let other = std::thread::spawn(move || {
+        tell.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        wait.recv().ok();
+    });
+    let number = thread.recv().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+    let process = std::process::id().to_string();
+    assert_told(&said(&["-d", &number]), &[&number, &format!("use -d {process}")]);
+    drop(release);
+    other.join().unwrap();
+}
+
+#[test]
+fn without_privileges_it_says_what_is_needed() {
+    if !needs::bpf() {
+        return;
+    }
+    // the binary may lie where others cannot come
+    let folder = places::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.path().join("gpuprobe");
+    fs::copy(places::gpuprobe(), &copy).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&copy);
+    assert_told(&finish(nobody.args(["memory", "--", "true"])), &["root", "CAP_BPF", "sudo"]);
+}
+
+#[test]
+fn the_status_of_the_command_is_passed_on() {
+    if !needs::bpf() {
+        return;
+    }
+    let finished = said(&["--", "sh", "-c", "echo out; exit 7"]);
+    assert_eq!(finished.status, 7, "{}", finished.stderr);
+    assert!(finished.stdout.starts_with("out\n"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("no GPU memory was allocated"), "{}", finished.stdout);
+    assert_eq!(finished.stderr, "");
+
+    let folder = places::folder();
+    let file = folder.path().join("memory.json");
+    let finished = said(&["--json", "-o", &shown(&file), "--", "sh", "-c", "echo out; kill -9 $$"]);
+    assert_eq!((finished.status, finished.stdout.as_str()), (137, "out\n"), "{}", finished.stderr);
+    let text = fs::read_to_string(&file).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((text.lines().count(), &report["complete"]), (1, &json!(true)));
+    assert_eq!(report["processes"], json!([]));
+}
+
+#[test]
+fn it_is_shown_again_and_again_until_the_command_ends() {
+    if !needs::bpf() {
+        return;
+    }
+    let finished = said(&["--watch", "--interval", "0.1", "--json", "--", "sleep", "1"]);
+    assert_eq!((finished.status, finished.stderr.as_str()), (0, ""));
+    let times: Vec<f64> = finished.json().iter().map(|line| line["unix"].as_f64().unwrap()).collect();
+    assert!(times.len() >= 2 && times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn a_watch_ends_with_its_process() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut process = Command::new("sleep").arg("2").stdout(Stdio::null()).spawn().unwrap();
+    // ended by whoever waits for it, or it would be there as a zombie
+    let pid = process.id().to_string();
+    let waits = std::thread::spawn(move || process.wait());
+    let begun = Instant::now();
+    let finished = said(&["-d", &pid, "--duration", "500"]);
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    assert!(finished.stdout.contains("no GPU memory was allocated"), "{}", finished.stdout);
+    assert!(begun.elapsed().as_secs() < 400);
+    waits.join().unwrap().unwrap();
+}

@@ -1,0 +1,116 @@
+//! Where memory comes from, of a command: in its trace, and by `gpuprobe memory`, which says which places leak.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuprobe_e2e::process::{finish, gpuprobe};
+use gpuprobe_e2e::sites::{self, Books, Figures, SUSPECT};
+use gpuprobe_e2e::{Outcome, Run, alone, needs, places, tiers};
+use gpuprobe_event::LossCause;
+use gpuprobe_standin::Cuda;
+
+/// What allocates and frees in the programs, for tiers on which every function costs.
+const FUNCTIONS: [&str; 11] = [
+    "cudaMalloc",
+    "cudaFree",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemRetainAllocationHandle",
+];
+
+/// One of the programs under `gpuprobe run`, and its books.
+fn run(tier: &str, name: &str, file: &str, args: &[&str]) -> (Outcome, Books) {
+    println!("{name}, {tier}");
+    let run = Run::new(places::standins(Cuda::Cuda12).workload(name));
+    let outcome = run.options(&tiers::options(tier, &FUNCTIONS)).args(args).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    let books = Books::of(&outcome.printed(), file);
+    (outcome, books)
+}
+
+#[test]
+fn the_sums_of_a_trace_by_place_are_those_of_the_program_on_every_tier() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        for (name, file) in [("leaks", "leaks.cpp"), ("leaks_driver", "leaks.cpp")] {
+            let (outcome, books) = run(tier, name, file, &["--rounds", "200", "--threads", "4"]);
+            outcome.trace.assert_whole();
+            // a trace does not say where memory came from when a handle of it is released
+            let allocations = |f: &Figures| Figures { allocations: f.allocations, ..Figures::default() };
+            let told = |f: &Figures| if name == "leaks_driver" { allocations(f) } else { *f };
+            let traced = sites::traced(&outcome.trace, &books);
+            let traced: BTreeMap<_, _> = traced.iter().map(|(name, f)| (name.clone(), told(f))).collect();
+            assert_eq!(traced, books.by_name(told));
+        }
+    }
+}
+
+/// Each way has blocks of a size of its own, so the sizes tell which way was taken. They come faster than they can be
+/// learnt: what was not told is counted one by one.
+#[test]
+fn ten_thousand_ways_are_as_many_sites_or_counted_as_not_told() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let args = ["--rounds", "3", "--threads", "1"];
+    let (outcome, books) = run(tiers::here()[0], "leaks_many", "leaks_many.cpp", &args);
+    let end = outcome.trace.assert_ended();
+    let (mut pairs, mut untold) = (BTreeSet::new(), 0);
+    for call in outcome.trace.of(books.pid) {
+        match (call.effect.size, call.effect.site) {
+            (Some(size), Some(site)) => drop(pairs.insert((site, size))),
+            (Some(_), None) => untold += 1,
+            _ => {}
+        }
+    }
+    println!("{} sites, {untold} allocations without one: {:?}", pairs.len(), end.lost);
+    let causes = [LossCause::SitesFull, LossCause::LostStack];
+    let lost: u64 = causes.iter().filter_map(|cause| end.lost.get(cause.as_str())).sum();
+    assert_eq!(untold, lost, "{:?}", end.lost);
+    let sites: BTreeSet<_> = pairs.iter().map(|(site, _)| site).collect();
+    let sizes: BTreeSet<_> = pairs.iter().map(|(_, size)| size).collect();
+    assert_eq!(
+        (sites.len(), sizes.len()),
+        (pairs.len(), pairs.len()),
+        "a site is one way, and a way one site"
+    );
+    assert!(pairs.len() > 5000 && pairs.len() <= 10_000, "{}", pairs.len());
+}
+
+#[test]
+fn the_two_places_that_leak_are_named_and_ranked_and_the_others_are_not_accused() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let program = places::standins(Cuda::Cuda12).workload("leaks");
+    let mut memory = gpuprobe(&["memory", "--json", "--"]);
+    let finished = finish(memory.arg(program).args(["--rounds", "700", "--pace", "20"]));
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    let printed = finished.json();
+    let books = printed.iter().find(|line| line["ledger"] == "end");
+    let books = Books::of(books.unwrap_or_else(|| panic!("{}", finished.stdout)), "leaks.cpp");
+    let report = printed.iter().rev().find(|line| line["processes"].is_array());
+    let report = report.unwrap_or_else(|| panic!("{}", finished.stdout));
+    sites::assert_complete(report);
+    let (told, other) = sites::told(report, books.pid);
+    assert_eq!(other, Figures::default());
+    let name = |frame: &str| {
+        let place = books.places.iter().find(|place| place.is_shown_as(frame));
+        place.unwrap_or_else(|| panic!("{frame} is in no books")).name.clone()
+    };
+    let accused: Vec<_> =
+        told.iter().filter(|place| place.verdict == SUSPECT).map(|place| name(&place.name)).collect();
+    assert_eq!(accused, ["gradients", "events"], "the one that grows faster comes first: {told:#?}");
+    let all: BTreeSet<_> = told.iter().map(|place| name(&place.name)).collect();
+    assert_eq!(all.len(), books.places.len(), "every place is told: {told:#?}");
+}
