@@ -228,6 +228,29 @@ mod tests {
         assert!(all_of(&map, |map, take| one_by_one(map, take).unwrap()) == expected);
     }
 
+    /// Its notes of where to go on are keys, which are longer than a number.
+    #[test]
+    fn a_trie_is_read_whole_in_batches() {
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as _,
+            map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
+            ..Default::default()
+        };
+        let Ok(map) = MapHandle::create(MapType::LpmTrie, Some("gp_test"), 24, 16, 50_000, &options) else {
+            return;
+        };
+        // as many bits as count, and then those
+        let key = |i: u32| [&160_u32.to_ne_bytes()[..], &[0; 12], &u64::from(i).to_be_bytes()].concat();
+        (0..20_000).for_each(|i| map.update(&key(i), &[7; 16], MapFlags::ANY).unwrap());
+        let mut all = std::collections::BTreeSet::new();
+        each_entry(&map, |key, value| {
+            assert_eq!(value, [7; 16]);
+            assert!(all.insert(key.to_vec()), "{key:?} twice");
+        })
+        .unwrap();
+        assert_eq!(all, (0..20_000).map(key).collect());
+    }
+
     #[test]
     fn the_values_of_every_cpu_are_read_either_way() {
         let Some(map) = hash(MapType::PercpuHash, 100) else { return };
