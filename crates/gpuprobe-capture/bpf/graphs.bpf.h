@@ -31,7 +31,7 @@ static __always_inline struct gp_capture *capture_on(const struct gp_call *call,
 {
 	struct gp_capture *capture;
 
-	if (!stream || !stream->capture)
+	if (!stream->capture)
 		return NULL;
 	capture = capture_of(call, stream->capture);
 	/* it has ended, which is not told to the streams that it spread to */
@@ -159,8 +159,6 @@ static __always_inline void begin_capture(struct gp_stream *stream, const struct
 	struct gp_context_key key = context_key(who(call), number);
 	struct gp_capture capture = {.graph = graph, .replaces = replaces};
 
-	if (!stream)
-		return;
 	if (bpf_map_update_elem(&captures, &key, &capture, BPF_NOEXIST))
 		count_loss(GP_LOSS_WORK_FULL);
 	else
@@ -206,7 +204,7 @@ static __always_inline void wait_for_event(const struct gp_call *call, struct gp
 	struct gp_live_key key = key_of(call, event);
 	__u64 *number = bpf_map_lookup_elem(&recorded, &key);
 
-	if (stream && number && capture_of(call, *number))
+	if (number && capture_of(call, *number))
 		stream->capture = *number;
 }
 
@@ -219,10 +217,12 @@ GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, const struct gp_c
 	struct gp_live_key key;
 	struct gp_graph *exec;
 	__u64 handle = 0;
+	__u32 number;
 
 	if (!thread || !call || !function)
 		return 0;
-	stream = used_stream(thread, call, stream_of(call, function));
+	number = used_stream_row(thread, call, stream_of(call, function));
+	stream = stream_row(number);
 	argument(call, function->task.graph, &handle);
 	key = key_of(call, handle);
 	exec = bpf_map_lookup_elem(&execs, &key);
@@ -240,6 +240,8 @@ GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, const struct gp_c
 		__sync_fetch_and_add(&counts->derived, exec->kernels);
 	else
 		__sync_fetch_and_add(&counts->unknown, 1);
+	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	stream = stream_row(number);
 	if (stream)
 		note_launch(thread, call, stream);
 	return 0;
@@ -344,6 +346,8 @@ GP_CHECKED_ONCE int after_stream_call(struct gp_thread *thread, const struct gp_
 	if (!thread || !call || !function)
 		return 0;
 	stream = used_stream(thread, call, stream_of(call, function));
+	if (!stream)
+		return 0;
 	status = call->result;
 	argument(call, function->task.graph, &graph);
 	argument(call, function->task.other, &event);

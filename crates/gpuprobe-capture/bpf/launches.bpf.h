@@ -193,7 +193,11 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call 
 	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
 	if (row)
 		count_in_row(row, call, launch, failed);
-	if (stream && !failed)
+	if (failed)
+		return is_new;
+	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	stream = stream_row(met->stream_row);
+	if (stream)
 		note_launch(thread, call, stream);
 	return is_new;
 }
