@@ -36,7 +36,9 @@ fn launches(daemon: &Daemon, books: &Value) -> (Metrics, BTreeMap<String, u64>) 
     let expected: u64 = counts_of(&books["launches"]).values().sum();
     let pid = pid_of(books);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
-    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= expected);
+    // a name may come a moment after the first launch
+    let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
+    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= expected && named(m));
     let kernels = metrics.by(LAUNCHES, pid, "kernel");
     (metrics, kernels)
 }
