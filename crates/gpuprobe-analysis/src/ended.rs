@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use gpuprobe_event::counters::{CallCounts, Held, ProcessKey, ProcessMemory};
+use gpuprobe_event::counters::{CallCounts, Held, ProcessKey, ProcessMemory, WorkRows};
 use serde::Serialize;
 
 use crate::snapshot::{
     FunctionCounts, KEPT_AFTER_EXIT_NS, MemoryCounts, MemoryTotals, ProcessInfo, ProcessSnapshot,
 };
+use crate::work::Work;
 
 /// Processes shown one by one by default. One that uses ten functions takes 20 kB of a scrape.
 pub const MOST_ENDED: usize = 128;
@@ -29,6 +30,8 @@ pub struct EndedProcess {
     pub calls: Vec<CallCounts>,
     /// What it did to memory.
     pub memory: Option<ProcessMemory>,
+    /// What it launched and copied.
+    pub work: WorkRows,
 }
 
 /// What all processes of one name did that ended and are no longer shown one by one.
@@ -42,6 +45,8 @@ pub struct PastProcesses {
     pub functions: Vec<FunctionCounts>,
     /// Memory; nothing is held any more.
     pub memory: MemoryCounts,
+    /// Launches and copies.
+    pub work: Work,
 }
 
 impl PastProcesses {
@@ -55,6 +60,7 @@ impl PastProcesses {
         }
         self.functions.sort_unstable_by_key(|f| (f.api, f.function));
         self.memory.add(&process.memory);
+        self.work.add(&process.work);
     }
 }
 
@@ -90,15 +96,17 @@ impl Ended {
     /// Keeps a process. What it held is gone with it. One that did nothing is not kept. Where there is no room, the
     /// oldest join the sums.
     pub fn keep(&mut self, mut process: EndedProcess) {
-        if process.calls.is_empty() && process.memory.is_none() {
+        if process.calls.is_empty() && process.memory.is_none() && process.work.is_empty() {
             return;
         }
         if let Some(memory) = &mut process.memory {
             self.totals.add_ended(memory);
             memory.held.fill(Held::default());
         }
-        let EndedProcess { key, info, calls, memory } = &process;
-        self.kept.push_back(Arc::new(ProcessSnapshot::new(*key, Some(info), calls, memory.as_ref())));
+        let EndedProcess { key, info, calls, memory, work } = &process;
+        let mut ended = ProcessSnapshot::new(*key, Some(info), calls, memory.as_ref());
+        ended.work = Work::of_ended(work);
+        self.kept.push_back(Arc::new(ended));
         while self.kept.len() > self.most && self.sum_up_oldest() {
             self.forgotten_early += 1;
         }
@@ -182,7 +190,8 @@ mod tests {
         };
         let info =
             ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
-        EndedProcess { key, info, calls: functions.iter().map(row).collect(), memory: Some(memory) }
+        let calls = functions.iter().map(row).collect();
+        EndedProcess { key, info, calls, memory: Some(memory), work: WorkRows::default() }
     }
 
     fn pids(ended: &Ended) -> Vec<u32> {

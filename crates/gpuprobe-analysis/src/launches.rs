@@ -1,5 +1,6 @@
-//! Kernel and graph launches. A launch call's time is not GPU time, so only their number is told here.
+//! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
 
+use gpuprobe_event::counters::{GraphCounts, LATENCY_BUCKETS, LaunchCounts};
 use gpuprobe_event::{Call, Class};
 use serde::Serialize;
 
@@ -25,6 +26,136 @@ impl LaunchSummary {
     }
 }
 
+/// The name of kernels whose own is not known, all of them together.
+pub const UNKNOWN_KERNEL: &str = "unknown";
+/// The name of all kernels that have no row of their own.
+pub const OTHER_KERNELS: &str = "other";
+
+/// The smallest and the largest of some dimensions.
+type Dimensions = Option<([u32; 3], [u32; 3])>;
+
+/// Launches of one kernel by one process, on all its streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelLaunches {
+    /// What it is called.
+    pub kernel: String,
+    /// Launches that succeeded, without those that were captured into a graph.
+    pub launches: u64,
+    /// Launches that failed.
+    pub errors: u64,
+    /// On how many streams; of several kernels, the sum.
+    pub streams: u64,
+    /// Threads of all launches together.
+    pub threads: u64,
+    /// Time inside the calls that launch it, which is not the kernel's.
+    pub total_ns: u64,
+    /// The smallest and the largest grid.
+    pub grid: Dimensions,
+    /// The smallest and the largest block.
+    pub block: Dimensions,
+    /// The most bytes of dynamic shared memory.
+    pub shared_most: u64,
+    /// Distribution of the time inside the calls.
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+impl From<&LaunchCounts> for KernelLaunches {
+    fn from(row: &LaunchCounts) -> Self {
+        Self {
+            kernel: row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL).to_owned(),
+            launches: row.launches,
+            errors: row.errors,
+            streams: 1,
+            threads: row.threads,
+            total_ns: row.total_ns,
+            grid: row.grid,
+            block: row.block,
+            shared_most: row.shared_most,
+            latency: row.latency,
+        }
+    }
+}
+
+impl KernelLaunches {
+    /// Adds other launches, of the same kernel or of others that share a row with it.
+    fn add(&mut self, more: &Self) {
+        self.launches += more.launches;
+        self.errors += more.errors;
+        self.streams += more.streams;
+        self.threads = self.threads.saturating_add(more.threads);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.grid = widest(self.grid, more.grid);
+        self.block = widest(self.block, more.block);
+        self.shared_most = self.shared_most.max(more.shared_most);
+        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
+    let (Some((least, most)), Some((other_least, other_most))) = (one, other) else { return one.or(other) };
+    let volume = |d: &[u32; 3]| d.iter().map(|n| u128::from(*n)).product::<u128>();
+    let least = if volume(&other_least) < volume(&least) { other_least } else { least };
+    let most = if volume(&other_most) > volume(&most) { other_most } else { most };
+    Some((least, most))
+}
+
+/// Sums up the rows of each kernel; most launches first.
+pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
+    kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    kernels.dedup_by(|more, sum| {
+        let same = more.kernel == sum.kernel;
+        if same {
+            sum.add(more);
+        }
+        same
+    });
+    kernels.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.kernel.cmp(&b.kernel)));
+}
+
+/// The kernels that were launched most, and one row for all others; nothing is missing from the sums.
+pub fn top(kernels: &[KernelLaunches], most: usize) -> Vec<KernelLaunches> {
+    let (named, others) = kernels.split_at(kernels.len().min(most));
+    let mut top = named.to_vec();
+    if !others.is_empty() {
+        let mut other = KernelLaunches { kernel: OTHER_KERNELS.to_owned(), ..KernelLaunches::default() };
+        others.iter().for_each(|more| other.add(more));
+        top.push(other);
+        // a kernel may be called so, and be among the others already
+        sum_up(&mut top);
+    }
+    top
+}
+
+/// What one process did with graphs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GraphLaunches {
+    /// Launches of graphs that succeeded.
+    pub launches: u64,
+    /// Launches that failed.
+    pub errors: u64,
+    /// Kernels of the graphs that were launched: not seen, but derived from how the graphs were made.
+    pub derived: u64,
+    /// Launches of graphs whose making was not seen.
+    pub unknown: u64,
+    /// Kernels that were captured, and not run.
+    pub captured: u64,
+}
+
+impl GraphLaunches {
+    pub(crate) fn add_row(&mut self, row: &GraphCounts) {
+        let &GraphCounts { launches, errors, derived, unknown, captured, .. } = row;
+        self.add(&Self { launches, errors, derived, unknown, captured });
+    }
+
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.launches += more.launches;
+        self.errors += more.errors;
+        self.derived = self.derived.saturating_add(more.derived);
+        self.unknown += more.unknown;
+        self.captured = self.captured.saturating_add(more.captured);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::Api;
@@ -41,5 +172,30 @@ mod tests {
         launches.feed(&launch(Api::Runtime, 700));
         launches.feed(&Call { class: Class::GraphLaunch, ..launch(Api::Runtime, 0) });
         assert_eq!(launches, LaunchSummary { kernels: 1, graphs: 1 });
+    }
+
+    fn kernel(name: &str, launches: u64, grid: u32) -> KernelLaunches {
+        let grid = Some(([grid, 1, 1], [grid, 1, 1]));
+        KernelLaunches { kernel: name.to_owned(), launches, streams: 1, grid, ..KernelLaunches::default() }
+    }
+
+    #[test]
+    fn rows_of_one_kernel_are_one_and_the_most_launched_come_first() {
+        let mut kernels = vec![kernel("b", 1, 8), kernel("a", 2, 1), kernel("b", 4, 2), kernel("c", 2, 1)];
+        sum_up(&mut kernels);
+        let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.launches, k.streams)).collect();
+        assert_eq!(got, [("b", 5, 2), ("a", 2, 1), ("c", 2, 1)]);
+        assert_eq!(kernels[0].grid, Some(([2, 1, 1], [8, 1, 1])));
+    }
+
+    #[test]
+    fn what_is_beyond_the_top_is_summed_up() {
+        let mut kernels: Vec<_> = (0..30).map(|i| kernel(&format!("k{i:02}"), 100 - i, 1)).collect();
+        kernels.push(kernel("other", 1, 1));
+        let top = top(&kernels, 20);
+        let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.launches).sum::<u64>();
+        assert_eq!((top.len(), all(&top)), (21, all(&kernels)));
+        assert_eq!(top[0].kernel, "other", "with ten others it is the largest");
+        assert_eq!(super::top(&kernels[..20], 20).len(), 20);
     }
 }

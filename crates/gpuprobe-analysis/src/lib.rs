@@ -8,6 +8,7 @@ pub mod cost;
 pub mod ended;
 pub mod errors;
 pub mod functions;
+pub mod gaps;
 pub mod history;
 pub mod holdings;
 pub mod launches;
@@ -18,14 +19,16 @@ pub mod places;
 pub mod processes;
 pub mod snapshot;
 pub mod summary;
+pub mod work;
 
-pub use copies::CopySummary;
+pub use copies::{CopySummary, CopyTotals};
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
+pub use gaps::{Gap, GapTotals, Gaps};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
-pub use launches::LaunchSummary;
+pub use launches::{GraphLaunches, KernelLaunches, LaunchSummary};
 pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use losses::LossCount;
 pub use memory::{KindTotal, MemorySummary, Total};
@@ -33,6 +36,7 @@ pub use places::Place;
 pub use processes::{ProcessEnd, ProcessSummary};
 pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
 pub use summary::{Summary, SummaryReport};
+pub use work::Work;
 
 #[cfg(test)]
 pub(crate) mod samples;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
 };
 use gpuprobe_event::{
     Api, Class, FunctionId, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid, catalogue,
@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::ended::{Ended, PastProcesses};
 use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
+use crate::work::Work;
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
 pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
@@ -66,6 +67,8 @@ pub struct Inputs<'a> {
     pub contexts: &'a [ContextMemory],
     /// Live allocations; may be empty where nobody asked for them.
     pub allocations: &'a [Allocation],
+    /// Launches, graphs, copies and gaps.
+    pub work: &'a WorkRows,
     /// What is held from which place.
     pub places: &'a [ProcessPlaces],
     /// Names and ends of the processes that these rows are of.
@@ -177,6 +180,8 @@ pub struct ProcessSnapshot {
     pub functions: Vec<FunctionCounts>,
     /// Memory.
     pub memory: MemoryCounts,
+    /// Launches and copies.
+    pub work: Work,
     /// Live allocations by address; empty where they were not read.
     pub allocations: Vec<LiveAllocation>,
 }
@@ -296,6 +301,7 @@ impl Snapshot {
             let gpu = inputs.gpu_of(key, gpu);
             process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns, site });
         }
+        add_work(&mut processes, inputs);
         let mut processes: Vec<Arc<ProcessSnapshot>> = processes.into_values().collect();
         // those that are shared are in order already
         for process in processes.iter_mut().filter_map(Arc::get_mut) {
@@ -313,6 +319,20 @@ impl Snapshot {
             skipped: inputs.skipped.to_vec(),
         }
     }
+}
+
+/// Puts rows about work to their processes.
+fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: &Inputs<'_>) {
+    let mut add = |key: ProcessKey, add: &dyn Fn(&mut Work)| {
+        if let Some(process) = entry(processes, inputs, key) {
+            add(&mut process.work);
+        }
+    };
+    let WorkRows { launches, graphs, copies, gaps } = inputs.work;
+    launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
+    graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
+    copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.into())));
+    gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 
 /// The process's row, made at its first use; `None` where it ended too long ago to be shown.
@@ -351,6 +371,7 @@ impl ProcessSnapshot {
             exited_at_ns: info.and_then(|i| i.exited_at_ns),
             functions: Vec::with_capacity(calls.len()),
             memory: memory.map(memory_counts).unwrap_or_default(),
+            work: Work::default(),
             allocations: Vec::new(),
         };
         calls.iter().for_each(|counts| process.add_calls(counts));
@@ -364,6 +385,7 @@ impl ProcessSnapshot {
 
     fn sort(&mut self) {
         self.memory.tidy();
+        self.work.tidy();
         self.functions.sort_unstable_by_key(|f| (f.api, f.function));
         self.allocations.sort_unstable_by_key(|a| a.ptr);
     }

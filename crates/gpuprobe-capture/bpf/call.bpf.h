@@ -7,8 +7,7 @@
 #ifndef GP_CALL_BPF_H
 #define GP_CALL_BPF_H
 
-#include "context.bpf.h"
-#include "names.bpf.h"
+#include "work.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
 {
@@ -226,7 +225,12 @@ static __always_inline int enter(struct pt_regs *ctx)
 			begin_free(thread, call, function);
 		call->actions |= 1 << (function->action & 3);
 	}
-	if (gp_config.names && function->flags & GP_LAUNCH)
+	if (gp_config.copies && function->action == GP_FREE)
+		begin_ranges(call);
+	if (function->task.work)
+		begin_work(thread, call, function);
+	/* a launch that is counted is met when it has no row yet */
+	if (gp_config.names && function->flags & GP_LAUNCH && (!gp_config.launches || outer))
 		meet_kernel(call, function, outer);
 	if (gp_config.entry_only) {
 		call->start_ns = bpf_ktime_get_ns();
@@ -259,19 +263,6 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 	}
 	count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return NULL;
-}
-
-static __always_inline __u32 latency_bucket(__u64 ns)
-{
-	__u32 bucket = 0;
-
-	for (int shift = 32; shift; shift >>= 1) {
-		if (ns >> shift) {
-			ns >>= shift;
-			bucket += shift;
-		}
-	}
-	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
 }
 
 /* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
@@ -326,7 +317,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	else if (function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
 		__sync_fetch_and_add(&count->bytes, call->bytes);
 	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
-	__sync_fetch_and_add(&count->latency[latency_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
 }
 
 /* Whether a call that has returned is one of those asked for. */
@@ -359,6 +350,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	/* 600 (not ready) is an answer, not a failure */
 	failed = function->flags & GP_STATUS && (__u32)call->result && (__u32)call->result != 600;
 	read_at_return(call, function);
+	if (gp_config.copies && failed && function->action == GP_FREE)
+		restore_ranges(call);
 	if (gp_config.sites && !failed && has_site(call, function))
 		call->site = find_site(thread, call, ctx);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
@@ -377,6 +370,12 @@ static __always_inline int leave(struct pt_regs *ctx)
 		after_op(thread, call, function);
 	else if (ends_contexts(function))
 		cancel_end(call);
+	if (gp_config.copies && !failed)
+		end_ranges(call, function);
+	if (function->task.work)
+		end_work(thread, call, function, failed);
+	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
+		note_meanwhile(thread, call);
 	if (function->flags & GP_COUNT)
 		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

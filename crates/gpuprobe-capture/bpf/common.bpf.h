@@ -202,4 +202,18 @@ static __always_inline bool argument(const struct gp_call *call, struct gp_place
 	return false;
 }
 
+/* The bucket of a histogram of powers of two. */
+static __always_inline __u32 log2_bucket(__u64 n)
+{
+	__u32 bucket = 0;
+
+	for (int shift = 32; shift; shift >>= 1) {
+		if (n >> shift) {
+			n >>= shift;
+			bucket += shift;
+		}
+	}
+	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
+}
+
 #endif

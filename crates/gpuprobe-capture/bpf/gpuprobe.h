@@ -20,6 +20,8 @@
 /* a GPU that is not known */
 #define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
+/* kernels and streams that a thread remembers; a power of two */
+#define GP_MET 64
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
 /* functions whose rows a thread remembers; a power of two */
@@ -47,6 +49,8 @@ enum gp_loss {
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
 	GP_LOSS_SITES_FULL,
+	GP_LOSS_WORK_FULL,
+	GP_LOSS_UNREAD_WORK,
 	GP_LOSS_CAUSES,
 };
 
@@ -68,6 +72,8 @@ struct gp_out {
 	__u8 offset;
 	__u8 bytes;
 };
+
+#include "work.h"
 
 enum gp_action {
 	GP_NOTHING,
@@ -138,6 +144,10 @@ enum gp_function_flags {
 	GP_NAME_IS_OUT = 256,
 	/* where it returns to is kept: allocations may be made inside */
 	GP_KEEPS_RETURN = 512,
+	/* the default stream is the thread's own */
+	GP_PER_THREAD = 1024,
+	/* it returns before what it asks for is done */
+	GP_ASYNC = 2048,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -163,6 +173,7 @@ struct gp_function {
 	struct gp_place alias;
 	/* the GPU that a context is made on, or that is asked for */
 	struct gp_place device;
+	struct gp_task task;
 	struct gp_out out[GP_OUTS];
 };
 
@@ -193,6 +204,8 @@ enum gp_call_flags {
 	GP_BEGUN = 1024,
 	/* the text has an end that was not read */
 	GP_CUT_TEXT = 2048,
+	/* an enclosing call is counted as the same work */
+	GP_NESTED_WORK = 4096,
 };
 
 /*
@@ -330,62 +343,6 @@ struct gp_file {
 	__u32 reserved;
 };
 
-/* How a process is held; gp_process_record.change. */
-enum gp_hold_flags {
-	GP_STOPPED = 1,
-	/* probes may be attached meanwhile */
-	GP_POLITE = 2,
-	/* nothing but the program and its loader is mapped yet */
-	GP_AT_EXEC = 4,
-};
-
-/* How far user space is with a question of a process that is held. */
-enum gp_held {
-	GP_SEEN,
-	/* stop, so that probes can be attached */
-	GP_STOP,
-	GP_ANSWERED,
-};
-
-/* higher for later questions, and as one goes on */
-#define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
-
-enum gp_hold {
-	GP_HOLD_NOT,
-	GP_HOLD_BY_WAITING,
-	GP_HOLD_BY_STOPPING,
-};
-
-struct gp_config {
-	/* only processes in the targets map, and what they fork */
-	__u8 only_targets;
-	/* gp_hold: keep targets at exec and when their loader has mapped libraries, until they are probed */
-	__u8 hold;
-	/* what targets fork is a target too */
-	__u8 follow_forks;
-	/* calls that fail */
-	__u8 errors_only;
-	/* calls that are not made inside others */
-	__u8 outermost_only;
-	/* a record when a call begins, and one when it has returned */
-	__u8 phases;
-	/* there are no return probes */
-	__u8 entry_only;
-	/* the stack of every call that is sent */
-	__u8 stacks;
-	/* handles of kernels that were never seen are told of */
-	__u8 names;
-	/* where allocations come from */
-	__u8 sites;
-	__u8 reserved[2];
-	/* entries in the table of allocations up to which a process keeps those that it freed */
-	__u32 most_kept;
-	/* data waiting in the ring that is worth waking the reader for */
-	__u32 wakeup_bytes;
-	/* calls that take at least this long */
-	__u64 min_duration_ns;
-	/* processes that began later are known from their first call on; on the clock of process starts */
-	__u64 watched_since_ns;
-};
+#include "config.h"
 
 #endif

@@ -37,6 +37,14 @@ struct {
 	__type(value, struct gp_function);
 } functions SEC(".maps");
 
+/* A kernel and a stream that a thread launched it on, with the numbers of their rows: 0 for none. */
+struct gp_met {
+	__u64 handle;
+	__u64 stream;
+	__u32 launches_row;
+	__u32 stream_row;
+};
+
 /* The row that counts a function of the thread's process. */
 struct gp_counted {
 	__u32 function;
@@ -61,6 +69,13 @@ struct gp_thread {
 	__u64 context_address;
 	/* rows of functions called last, each at a place that follows from its number */
 	struct gp_counted counted[GP_COUNTED];
+	/* the row that waits for all streams are noted in */
+	__u32 all_streams_row;
+	/* of the calls since the last launch or wait, the one that took longest: 1 more than its function */
+	__u32 meanwhile;
+	__u64 meanwhile_ns;
+	__u64 meanwhile_since_ns;
+	struct gp_met met[GP_MET];
 	struct gp_call open[GP_DEPTH];
 };
 

@@ -12,6 +12,7 @@ use crate::kernel_names::LibraryNumber;
 use crate::request::{Probes, Way};
 use crate::rows::row;
 use crate::support::Tier;
+use crate::task::Counted;
 use crate::wire::as_bytes;
 
 /// What the probes of a function do.
@@ -21,7 +22,7 @@ pub enum Collect {
     Count,
     /// One record a call.
     Stream,
-    /// Only what other calls need: names of kernels, and which context is current.
+    /// Only what other calls need: names of kernels, which context is current, what is captured.
     Aside,
 }
 
@@ -62,6 +63,8 @@ pub(crate) struct Attach {
     pub(crate) bare: bool,
     /// The number that its calls will bear.
     pub(crate) library: LibraryNumber,
+    /// The work that is counted.
+    pub(crate) counted: Counted,
 }
 
 impl Attach {
@@ -94,7 +97,7 @@ pub(crate) fn attach(
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
     let tier = how.tier;
-    fill_rows(object, &target.functions, collect)?;
+    fill_rows(object, &target.functions, how.counted, collect)?;
     let library = &target.library;
     let mut attached = Attached {
         path: library.path.clone(),
@@ -138,12 +141,13 @@ pub(crate) fn attach(
 fn fill_rows(
     object: &Object,
     functions: &[PlannedFunction],
+    counted: Counted,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<(), CaptureError> {
     let map = object.maps().find(|m| m.name() == "functions").ok_or(CaptureError::Missing("functions"))?;
     for planned in functions {
         let Some(function) = catalogue().get(planned.function) else { continue };
-        let row = row(function, collect(planned.function));
+        let row = row(function, collect(planned.function), counted);
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }

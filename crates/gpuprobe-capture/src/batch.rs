@@ -97,18 +97,19 @@ fn lookup_batches(
     let key_bytes = map.key_size() as usize;
     let most = (BATCH_BYTES / value_bytes.max(1)).clamp(*BATCH_ENTRIES.start(), *BATCH_ENTRIES.end());
     let (mut keys, mut values) = (vec![0_u8; most * key_bytes], vec![0_u8; most * value_bytes]);
-    // the kernel's note of where to go on: the number of a bucket or of a row
-    let (mut from, mut next) = (None::<u32>, 0_u32);
+    // the kernel's note of where to go on: the number of a bucket or of a row, and of a trie the last key
+    let note = key_bytes.max(size_of::<u32>());
+    let (mut from, mut next) = (None::<Vec<u8>>, vec![0_u8; note]);
     loop {
         let mut count = most.min(wanted) as u32;
-        let begin = from.as_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let begin = from.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
         // SAFETY: `keys` and `values` have room for `count` entries of this map, as the kernel lays them out; the
-        // notes are the four bytes that it reads and writes for a hash or an array; null options are the defaults.
+        // notes have room for the four bytes or the key that it reads and writes; null options are the defaults.
         let failed = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
                 begin.cast(),
-                std::ptr::from_mut(&mut next).cast(),
+                next.as_mut_ptr().cast(),
                 keys.as_mut_ptr().cast(),
                 values.as_mut_ptr().cast(),
                 &raw mut count,
@@ -126,7 +127,7 @@ fn lookup_batches(
         if failed != 0 || wanted == 0 {
             return Ok(true);
         }
-        from = Some(next);
+        from = Some(next.clone());
     }
 }
 
@@ -225,6 +226,29 @@ mod tests {
         assert!(batched == expected);
         assert!(all_of(&map, |map, take| each_entry(map, take).unwrap()) == expected);
         assert!(all_of(&map, |map, take| one_by_one(map, take).unwrap()) == expected);
+    }
+
+    /// Its notes of where to go on are keys, which are longer than a number.
+    #[test]
+    fn a_trie_is_read_whole_in_batches() {
+        let options = bpf_map_create_opts {
+            sz: size_of::<bpf_map_create_opts>() as _,
+            map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
+            ..Default::default()
+        };
+        let Ok(map) = MapHandle::create(MapType::LpmTrie, Some("gp_test"), 24, 16, 50_000, &options) else {
+            return;
+        };
+        // as many bits as count, and then those
+        let key = |i: u32| [&160_u32.to_ne_bytes()[..], &[0; 12], &u64::from(i).to_be_bytes()].concat();
+        (0..20_000).for_each(|i| map.update(&key(i), &[7; 16], MapFlags::ANY).unwrap());
+        let mut all = std::collections::BTreeSet::new();
+        each_entry(&map, |key, value| {
+            assert_eq!(value, [7; 16]);
+            assert!(all.insert(key.to_vec()), "{key:?} twice");
+        })
+        .unwrap();
+        assert_eq!(all, (0..20_000).map(key).collect());
     }
 
     #[test]

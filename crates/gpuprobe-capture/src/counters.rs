@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
-    ToldGpu,
+    ToldGpu, WorkRows,
 };
 use gpuprobe_event::{
     FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
@@ -27,6 +27,8 @@ pub struct Rows {
     pub calls: Vec<CallCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
+    /// Launches, graphs, copies and gaps.
+    pub work: WorkRows,
     /// Memory, a row per process, site and GPU.
     pub sites: Vec<SiteMemory>,
     /// Those that left something in the tables of allocations.
@@ -78,7 +80,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     sum
 }
 
-fn process_of(tgid: u32, instance: u64) -> ProcessKey {
+pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 

@@ -205,7 +205,7 @@ impl Decoder {
     }
 
     /// What a launch launches. Where nobody told, the program's own symbols may: the function is then its host's.
-    fn kernel(&mut self, key: ProcessKey, api: Api, handle: u64) -> Option<Arc<str>> {
+    pub(crate) fn kernel(&mut self, key: ProcessKey, api: Api, handle: u64) -> Option<Arc<str>> {
         if let Some(name) = self.kernels.name(key, handle) {
             return Some(Arc::clone(name));
         }

@@ -28,9 +28,11 @@ mod rows;
 mod sites;
 mod support;
 mod targets;
+mod task;
 mod terminal;
 mod urgency;
 mod wire;
+mod work;
 
 pub use attach::{Attached, Collect};
 pub use clock::{Clock, utc_offset_seconds};
@@ -46,5 +48,6 @@ pub use object::Capture;
 pub use rows::{tells_contexts, tells_gpus, tells_names};
 pub use support::{Feature, Support, Tier, support};
 pub use targets::TargetList;
+pub use task::{tells_captures, tells_graphs};
 pub use terminal::terminal_size;
 pub use urgency::Urgent;

@@ -36,6 +36,10 @@ pub struct CaptureConfig {
     pub sites: bool,
     /// Learn what kernels are called.
     pub names: bool,
+    /// Count launches, graphs and gaps in the kernel.
+    pub launches: bool,
+    /// Count copies in the kernel.
+    pub copies: bool,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -48,6 +52,8 @@ pub struct CaptureConfig {
     pub count_entries: u32,
     /// How many processes are kept.
     pub process_entries: u32,
+    /// How many (process, kernel, stream) triples launches are counted for.
+    pub launch_entries: u32,
     /// How many pairs of a site and a context are kept, and for each some comparisons of stacks.
     pub site_entries: u32,
 }
@@ -74,11 +80,14 @@ impl Default for CaptureConfig {
             stacks: false,
             sites: false,
             names: false,
+            launches: false,
+            copies: false,
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
             process_entries: 8_192,
+            launch_entries: 16_384,
             site_entries: 1 << 16,
         }
     }
@@ -114,6 +123,34 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
+/// Directions, modes and kinds of host memory that one process may use.
+const COPIES_PER_PROCESS: u32 = 16;
+/// Graphs, executable ones, captures and events in them, of all processes. Room is taken as they are made.
+const GRAPHS: u32 = 1 << 16;
+/// Nodes of graphs that were made one by one.
+const NODES: u32 = 1 << 18;
+/// Parts that the range of an allocation is kept in.
+const PARTS_PER_ALLOCATION: u32 = 8;
+
+/// How large a table of work is; those that are not used are as small as it gets.
+fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
+    let (wanted, entries) = match name {
+        "launches" | "unused_launches" => (config.launches, config.launch_entries),
+        "streams" | "unused_streams" => (config.launches || config.copies, config.process_entries),
+        // the first row is none
+        "launch_rows" => (config.launches, config.launch_entries.saturating_add(1)),
+        "stream_rows" => (config.launches || config.copies, config.process_entries.saturating_add(1)),
+        "captures" | "recorded" => (config.launches || config.copies, GRAPHS),
+        "graphs" | "execs" => (config.launches, GRAPHS),
+        "nodes" => (config.launches, NODES),
+        "graph_counts" => (config.launches || config.copies, config.process_entries),
+        "copies" => (config.copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
+        "ranges" => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
+        _ => return None,
+    };
+    Some(if wanted { entries } else { 1 })
+}
+
 /// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
 /// costs a third of one that gives it back, and the next allocation there too.
 const KEPT_PART: u32 = 256;
@@ -141,6 +178,9 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        if let Some(entries) = work_entries(&name, config) {
+            map.set_max_entries(entries)?;
+        }
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
             "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
@@ -168,6 +208,8 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     entry_only: config.entry_only.into(),
                     stacks: config.stacks.into(),
                     names: config.names.into(),
+                    launches: config.launches.into(),
+                    copies: config.copies.into(),
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),

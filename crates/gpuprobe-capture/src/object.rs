@@ -29,6 +29,7 @@ use crate::paths::Change;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
+use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key, gp_site_key};
 
 /// Calls that are taken out of the ring in one go.
@@ -54,7 +55,7 @@ pub struct Capture {
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
     object: Object,
-    decoder: Decoder,
+    pub(crate) decoder: Decoder,
     /// Processes that ended in the last batch. Their last calls may come with the next one.
     ended: Vec<ProcessKey>,
     clock: Clock,
@@ -64,6 +65,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
 }
@@ -123,6 +125,7 @@ impl Capture {
             name_word: 0,
             entry_only: config.entry_only,
             has_sites: config.sites,
+            counted: Counted { launches: config.launches, copies: config.copies },
             bare: config.bare,
             ended: Vec::new(),
             clock,
@@ -181,6 +184,7 @@ impl Capture {
                 entry_only: self.entry_only,
                 bare: self.bare,
                 library: self.libraries,
+                counted: self.counted,
             };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
@@ -304,7 +308,10 @@ impl Capture {
         let ended =
             batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
         for key in std::mem::replace(&mut self.ended, ended.collect()) {
-            self.decoder.forget(key);
+            // where launches are counted, their rows need the names until they are taken out
+            if !self.counted.launches {
+                self.decoder.forget(key);
+            }
         }
         Ok(batch)
     }
@@ -343,7 +350,7 @@ impl Capture {
 
     /// What every process did with every counted function.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
-        counters::counts(&self.counted()?)
+        counters::counts(&self.counts_of()?)
     }
 
     /// What every process did to GPU memory.
@@ -414,8 +421,12 @@ impl Capture {
         for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let rows = counters::take_rows(&self.counted()?, &self.processes()?, &self.context_rows()?, ended)?;
-        Ok(Rows { sites, ..rows })
+        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
+        let work = self.take_work(ended)?;
+        if self.counted.launches {
+            ended.iter().for_each(|key| self.decoder.forget(*key));
+        }
+        Ok(Rows { sites, work, ..rows })
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
@@ -424,10 +435,11 @@ impl Capture {
         for name in ["handles", "mapped"] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
         }
+        self.release_ranges(ended)?;
         Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
     }
 
-    fn counted(&self) -> Result<Numbered<'_>, CaptureError> {
+    fn counts_of(&self) -> Result<Numbered<'_>, CaptureError> {
         self.numbered("counts", "count_rows", "unused_counts")
     }
 
@@ -439,7 +451,7 @@ impl Capture {
         self.numbered("contexts", "context_rows", "unused_contexts")
     }
 
-    fn numbered(
+    pub(crate) fn numbered(
         &self,
         names: &'static str,
         rows: &'static str,
@@ -448,7 +460,7 @@ impl Capture {
         Ok(Numbered { names: self.map(names)?, rows: self.map(rows)?, unused: self.map(unused)? })
     }
 
-    fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
+    pub(crate) fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
         map_of(&self.object, name)
     }
 }

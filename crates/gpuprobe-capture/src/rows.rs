@@ -7,10 +7,11 @@ use gpuprobe_event::decode::{MAX_POINTEE, out_reads, stack_words, struct_arg, te
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
+use crate::task::{Counted, task};
 use crate::wire::{gp_call, gp_function, gp_out, gp_place, number};
 
 /// The row of one function.
-pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
+pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_function {
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
@@ -42,6 +43,13 @@ pub(crate) fn row(f: &Function, collect: Collect) -> gp_function {
     }
     names(f, &mut row);
     action(f, &mut row);
+    row.task = task(f, counted);
+    if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
+        row.flags |= number::FUNCTION_PER_THREAD;
+    }
+    if f.roles.asynchronous {
+        row.flags |= number::FUNCTION_ASYNC;
+    }
     row.record_bytes = record_bytes(&row);
     row
 }
@@ -202,7 +210,7 @@ fn extent(arg: Option<&Arg>, row: &mut gp_function) {
 }
 
 /// Where an argument lies, as far as a probe can follow it.
-fn place(arg: Option<&Arg>) -> gp_place {
+pub(crate) fn place(arg: Option<&Arg>) -> gp_place {
     let nowhere = gp_place::default();
     let Some(arg) = arg else { return nowhere };
     match arg.place() {
@@ -240,7 +248,7 @@ mod tests {
     use super::*;
 
     fn of(api: Api, name: &str) -> gp_function {
-        row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream)
+        row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream, Counted::default())
     }
 
     fn register(index: u8) -> gp_place {
@@ -288,7 +296,7 @@ mod tests {
     #[test]
     fn every_record_fits() {
         for f in catalogue().functions() {
-            let row = row(f, Collect::Count);
+            let row = row(f, Collect::Count, Counted { launches: true, copies: true });
             assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
         }
     }

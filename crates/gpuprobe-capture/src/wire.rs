@@ -20,9 +20,10 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_context, gp_context_key, gp_count, gp_count_key, gp_file, gp_function,
-    gp_kernel_key, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_physical, gp_place,
-    gp_process_key, gp_process_record, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_way,
+    gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key, gp_file,
+    gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key,
+    gp_memory, gp_name_record, gp_out, gp_physical, gp_place, gp_process_key, gp_process_record,
+    gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way,
     gp_way_key,
 };
 
@@ -50,11 +51,16 @@ wire!(
     gp_config,
     gp_context,
     gp_context_key,
+    gp_copies,
+    gp_copy_key,
     gp_count,
     gp_count_key,
     gp_file,
     gp_function,
+    gp_graph_counts,
     gp_kernel_key,
+    gp_launch_key,
+    gp_launches,
     gp_live,
     gp_live_key,
     gp_memory,
@@ -62,10 +68,12 @@ wire!(
     gp_physical,
     gp_process_key,
     gp_process_record,
+    gp_range_key,
     gp_site,
     gp_site_key,
     gp_site_node,
     gp_stack_record,
+    gp_stream,
     gp_way,
     gp_way_key,
 );
@@ -151,6 +159,49 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_NAMES: u16 = 64;
     pub(crate) const FUNCTION_HANDLE_IS_OUT: u16 = 128;
     pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
+    pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
+    pub(crate) const FUNCTION_ASYNC: u16 = 2048;
+
+    pub(crate) const WORK_LAUNCH: u8 = 1;
+    pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
+    pub(crate) const WORK_COPY: u8 = 3;
+    pub(crate) const WORK_MEMSET: u8 = 4;
+    pub(crate) const WORK_SYNC_STREAM: u8 = 5;
+    pub(crate) const WORK_SYNC_ALL: u8 = 6;
+    pub(crate) const WORK_STREAM_DESTROY: u8 = 7;
+    pub(crate) const WORK_EVENT_RECORD: u8 = 8;
+    pub(crate) const WORK_EVENT_WAIT: u8 = 9;
+    pub(crate) const WORK_CAPTURE_BEGIN: u8 = 10;
+    pub(crate) const WORK_CAPTURE_ADD: u8 = 11;
+    pub(crate) const WORK_CAPTURE_AGAIN: u8 = 12;
+    pub(crate) const WORK_CAPTURE_END: u8 = 13;
+    pub(crate) const WORK_GRAPH_CREATE: u8 = 14;
+    pub(crate) const WORK_GRAPH_CLONE: u8 = 15;
+    pub(crate) const WORK_GRAPH_DESTROY: u8 = 16;
+    pub(crate) const WORK_ADD_KERNEL: u8 = 17;
+    pub(crate) const WORK_ADD_GRAPH: u8 = 18;
+    pub(crate) const WORK_ADD_NODE: u8 = 19;
+    pub(crate) const WORK_DESTROY_NODE: u8 = 20;
+    pub(crate) const WORK_EXEC_CREATE: u8 = 21;
+    pub(crate) const WORK_EXEC_UPDATE: u8 = 22;
+    pub(crate) const WORK_EXEC_DESTROY: u8 = 23;
+
+    pub(crate) const LAUNCH_DIM3: u8 = 1;
+    pub(crate) const LAUNCH_CONFIG: u8 = 2;
+    pub(crate) const LAUNCH_LIST: u8 = 3;
+    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 4;
+
+    pub(crate) const COPY_LINEAR: u8 = 0;
+    pub(crate) const COPY_2D: u8 = 1;
+    pub(crate) const COPY_2D_OLD: u8 = 2;
+    pub(crate) const COPY_3D: u8 = 3;
+    pub(crate) const COPY_3D_OLD: u8 = 4;
+    pub(crate) const COPY_BATCH: u8 = 5;
+    pub(crate) const COPY_OPERATION: u8 = 6;
+    pub(crate) const COPY_OPERATIONS: u8 = 7;
+
+    pub(crate) const COPY_BY_ARGUMENT: u8 = 7;
+    pub(crate) const COPY_BY_ADDRESS: u8 = 8;
     pub(crate) const FUNCTION_KEEPS_RETURN: u16 = 512;
 
     pub(crate) const RECORD_CALL: u16 = 1;
@@ -205,7 +256,12 @@ mod tests {
 
     /// `NAME = value` or `NAME,` lines of one enum of the header.
     fn enum_of_header(name: &str) -> Vec<(String, u64)> {
-        let header = concat!(include_str!("../bpf/gpuprobe.h"), include_str!("../bpf/site.h"));
+        let header = concat!(
+            include_str!("../bpf/gpuprobe.h"),
+            include_str!("../bpf/config.h"),
+            include_str!("../bpf/site.h"),
+            include_str!("../bpf/work.h")
+        );
         let body = header.split(&format!("enum {name} {{")).nth(1).unwrap().split("};").next().unwrap();
         let mut next = 0;
         let mut found = Vec::new();
@@ -271,9 +327,61 @@ mod tests {
                 FUNCTION_HANDLE_IS_OUT,
                 FUNCTION_NAME_IS_OUT,
                 FUNCTION_KEEPS_RETURN,
+                FUNCTION_PER_THREAD,
+                FUNCTION_ASYNC,
             ]
             .map(u64::from),
         );
+    }
+
+    /// The names of an enum without what they all begin with, as the constants here have them.
+    fn names_of_header(name: &str, prefix: &str) -> Vec<String> {
+        let all = enum_of_header(name).into_iter();
+        all.map(|(name, _)| name.trim_start_matches("GP_").trim_start_matches(prefix).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_numbers_of_work_are_those_of_the_header() {
+        use number::*;
+        let work = names_of_header("gp_work", "WORK_");
+        let at = |n: u8| work[usize::from(n)].as_str();
+        assert_eq!(work.len(), usize::from(WORK_EXEC_DESTROY) + 1);
+        assert_eq!([at(WORK_LAUNCH), at(WORK_GRAPH_LAUNCH)], ["LAUNCH", "GRAPH_LAUNCH"]);
+        assert_eq!([at(WORK_COPY), at(WORK_MEMSET)], ["COPY", "MEMSET"]);
+        assert_eq!([at(WORK_SYNC_STREAM), at(WORK_SYNC_ALL)], ["SYNC_STREAM", "SYNC_ALL"]);
+        assert_eq!(at(WORK_STREAM_DESTROY), "STREAM_DESTROY");
+        assert_eq!([at(WORK_EVENT_RECORD), at(WORK_EVENT_WAIT)], ["EVENT_RECORD", "EVENT_WAIT"]);
+        assert_eq!([at(WORK_CAPTURE_BEGIN), at(WORK_CAPTURE_ADD)], ["CAPTURE_BEGIN", "CAPTURE_ADD"]);
+        assert_eq!([at(WORK_CAPTURE_AGAIN), at(WORK_CAPTURE_END)], ["CAPTURE_AGAIN", "CAPTURE_END"]);
+        assert_eq!([at(WORK_GRAPH_CREATE), at(WORK_GRAPH_CLONE)], ["GRAPH_CREATE", "GRAPH_CLONE"]);
+        assert_eq!([at(WORK_GRAPH_DESTROY), at(WORK_ADD_KERNEL)], ["GRAPH_DESTROY", "ADD_KERNEL"]);
+        assert_eq!([at(WORK_ADD_GRAPH), at(WORK_ADD_NODE)], ["ADD_GRAPH", "ADD_NODE"]);
+        assert_eq!([at(WORK_DESTROY_NODE), at(WORK_EXEC_CREATE)], ["DESTROY_NODE", "EXEC_CREATE"]);
+        assert_eq!([at(WORK_EXEC_UPDATE), at(WORK_EXEC_DESTROY)], ["EXEC_UPDATE", "EXEC_DESTROY"]);
+        let launches = [0, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
+        expect("gp_launch_shape", &launches.map(u64::from));
+        let copies = [
+            COPY_LINEAR,
+            COPY_2D,
+            COPY_2D_OLD,
+            COPY_3D,
+            COPY_3D_OLD,
+            COPY_BATCH,
+            COPY_OPERATION,
+            COPY_OPERATIONS,
+        ];
+        expect("gp_copy_shape", &copies.map(u64::from));
+        let kinds = names_of_header("gp_copy_kind", "");
+        assert_eq!(kinds.len(), counters::CopyDirection::ALL.len() + 2);
+        for (name, direction) in kinds.iter().zip(counters::CopyDirection::ALL).take(4) {
+            assert_eq!(name, direction.as_str());
+        }
+        assert_eq!(kinds[usize::from(COPY_BY_ARGUMENT)], "BY_ARGUMENT");
+        assert_eq!(kinds[usize::from(COPY_BY_ADDRESS)], "BY_ADDRESS");
+        let hosts = names_of_header("gp_host_memory", "");
+        assert_eq!(hosts.len(), counters::HostMemory::ALL.len());
+        let gaps = names_of_header("gp_gap_kind", "");
+        assert_eq!(gaps, ["AFTER_SYNC", "AFTER_LAUNCH", "GAP_KINDS"]);
     }
 
     #[test]
@@ -294,6 +402,7 @@ mod tests {
                 CALL_REPLACED,
                 CALL_BEGUN,
                 CALL_CUT_TEXT,
+                4096,
             ]
             .map(u64::from),
         );

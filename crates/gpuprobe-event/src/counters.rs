@@ -1,5 +1,12 @@
 //! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
 
+mod work;
+
+pub use work::{
+    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts, LongGap,
+    StreamGaps, WorkRows,
+};
+
 use crate::catalogue::Space;
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};

@@ -13,7 +13,7 @@ pub mod ids;
 pub mod loss;
 pub mod trace;
 
-pub use catalogue::{Api, Catalogue, Class, Function, Space, catalogue, meaning};
+pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use event::{
     Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };

@@ -51,6 +51,10 @@ causes! {
     LostName = "lost_name",
     /// allocations whose place is not known because the tables of places were full
     SitesFull = "sites_full",
+    /// launches, copies, streams or graphs not counted because their table was full
+    WorkFull = "work_full",
+    /// launches, copies or graph nodes whose description could not be read
+    UnreadWork = "unread_work",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

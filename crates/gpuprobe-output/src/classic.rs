@@ -235,6 +235,7 @@ mod tests {
             exited_at_ns: None,
             functions: Vec::new(),
             memory: Default::default(),
+            work: Default::default(),
             allocations: ptrs.map(live).collect(),
         };
         Snapshot { processes: vec![process.into()], ..Snapshot::default() }

@@ -3,6 +3,7 @@
 //! A metric is one row of [`METRICS`], with the function that takes its samples from a snapshot.
 
 mod collect;
+mod work;
 mod write;
 
 use std::collections::BTreeMap;
@@ -68,7 +69,12 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 }
 
 /// Every metric there is, in the order in which they are written.
-pub const METRICS: &[Metric] = &[
+pub fn metrics() -> impl Iterator<Item = &'static Metric> {
+    work::METRICS.iter().chain(METRICS)
+}
+
+/// Calls, memory, and how it stands with gpuprobe itself.
+const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_calls",
         Kind::Counter,
@@ -301,6 +307,8 @@ pub const METRICS: &[Metric] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Number(u64),
+    /// A time, which is written in seconds.
+    Nanoseconds(u64),
     Histogram(Box<Distribution>),
 }
 
@@ -323,7 +331,14 @@ impl Samples {
     fn number(&mut self, labels: &[&str], n: u64) {
         match self.slot(labels, || Value::Number(0)) {
             Value::Number(sum) => *sum = sum.saturating_add(n),
-            Value::Histogram(_) => {}
+            Value::Nanoseconds(_) | Value::Histogram(_) => {}
+        }
+    }
+
+    fn nanoseconds(&mut self, labels: &[&str], n: u64) {
+        match self.slot(labels, || Value::Nanoseconds(0)) {
+            Value::Nanoseconds(sum) => *sum = sum.saturating_add(n),
+            Value::Number(_) | Value::Histogram(_) => {}
         }
     }
 
@@ -337,7 +352,7 @@ impl Samples {
                 sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
                 sum.count = sum.count.saturating_add(more.count);
             }
-            Value::Number(_) => {}
+            Value::Number(_) | Value::Nanoseconds(_) => {}
         }
     }
 
@@ -350,7 +365,7 @@ impl Samples {
 /// All metrics of a snapshot as text.
 pub fn encode(snapshot: &Snapshot, format: Format) -> String {
     let mut out = String::new();
-    for metric in METRICS {
+    for metric in metrics() {
         let mut samples = Samples::default();
         (metric.collect)(snapshot, &mut samples);
         write::metric(&mut out, metric, &samples, format);

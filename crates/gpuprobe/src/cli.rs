@@ -208,6 +208,10 @@ pub(crate) struct DaemonArgs {
     /// and 3 MB per CPU by default
     #[arg(long, value_name = "N", default_value_t = 10_240, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_counters: u32,
+    /// Most kernels counted at once, on each stream of each process; each takes 330 bytes of kernel memory and 60 more
+    /// while it is counted, 5 MB by default
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = up_to(MOST_ROWS))]
+    pub(crate) max_kernels: u32,
     /// Most ended processes with metrics of their own, for five minutes after their end; what others did is summed up
     /// by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
@@ -389,8 +393,13 @@ mod tests {
         let daemon = parse(&["daemon"]);
         let Some(Command::Daemon(daemon)) = daemon.command else { panic!("daemon") };
         assert_eq!(
-            (daemon.max_processes, daemon.max_allocations, daemon.max_counters),
-            (defaults.process_entries, defaults.live_entries, defaults.count_entries)
+            (daemon.max_processes, daemon.max_allocations, daemon.max_counters, daemon.max_kernels),
+            (
+                defaults.process_entries,
+                defaults.live_entries,
+                defaults.count_entries,
+                defaults.launch_entries
+            )
         );
         for wrong in [["--max-counters", "0"], ["--max-processes", "x"], ["--buffer", "8"]] {
             assert!(Cli::try_parse_from([&["gpuprobe"], &wrong[..]].concat()).is_err(), "{wrong:?}");

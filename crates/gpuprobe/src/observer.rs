@@ -121,6 +121,7 @@ impl Observer {
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns);
+        let work = self.probes.capture.work()?;
         let capture = &self.probes.capture;
         let contexts = capture.contexts()?;
         if let Some(gpus) = &mut self.gpus {
@@ -133,6 +134,7 @@ impl Observer {
             gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),
             allocations,
             places: &places,
+            work: &work,
             processes: self.processes.infos(),
             ended: self.processes.ended(),
             losses: &losses,

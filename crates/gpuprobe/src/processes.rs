@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
-use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::counters::{ProcessKey, WorkRows};
 use gpuprobe_event::{GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
@@ -153,7 +153,8 @@ impl Processes {
         let mut ended: HashMap<ProcessKey, EndedProcess> = HashMap::new();
         for key in self.over.drain() {
             let info = self.infos.remove(&key).unwrap_or_default();
-            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None });
+            let work = WorkRows::default();
+            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None, work });
         }
         for row in rows.calls {
             if let Some(process) = ended.get_mut(&row.process) {
@@ -166,6 +167,7 @@ impl Processes {
                 process.memory = Some(row);
             }
         }
+        keep_work(&mut ended, rows.work);
         let mut ended: Vec<_> = ended.into_values().collect();
         ended.sort_by_key(|p| (p.info.exited_at_ns, p.key));
         ended.into_iter().for_each(|process| self.ended.keep(process));
@@ -174,6 +176,22 @@ impl Processes {
     /// Forgets those that ended long ago.
     pub(crate) fn forget_old(&mut self, now_ns: u64) {
         self.ended.forget_old(now_ns);
+    }
+}
+
+/// Gives the rows about work to the processes that they are of.
+fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
+    for row in rows.launches {
+        ended.entry(row.process).and_modify(|process| process.work.launches.push(row));
+    }
+    for row in rows.graphs {
+        ended.entry(row.process).and_modify(|process| process.work.graphs.push(row));
+    }
+    for row in rows.copies {
+        ended.entry(row.process).and_modify(|process| process.work.copies.push(row));
+    }
+    for row in rows.gaps {
+        ended.entry(row.process).and_modify(|process| process.work.gaps.push(row));
     }
 }
 
@@ -240,6 +258,7 @@ mod tests {
             calls: keys.iter().map(call).collect(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
+            work: WorkRows::default(),
             holding: keys.iter().filter(|_| live > 0).copied().collect(),
         }
     }

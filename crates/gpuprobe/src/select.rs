@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_contexts, tells_gpus, tells_names};
+use gpuprobe_capture::{Tier, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -94,7 +94,12 @@ impl Selection {
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
         // what jumps to another export at its end would be counted twice
         let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
-        (!jumps && (self.takes(f) || self.takes_for_names(f) || self.takes_for_contexts(f))).then_some(f.id)
+        let takes = self.takes(f)
+            || self.takes_for_names(f)
+            || self.takes_for_contexts(f)
+            || self.takes_for_work(f)
+            || self.takes_for_addresses(f);
+        (!jumps && takes).then_some(f.id)
     }
 
     /// Whether a function is wanted, by its row.
@@ -109,8 +114,30 @@ impl Selection {
             Self::Globs { has_launches, .. } => *has_launches && tells_names(f) && !f.hot,
             // each costs a tenth of a second there: those by which every kernel passes
             Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
-            Self::Driver { .. } => false,
+            Self::Driver { classes, few, .. } => {
+                let cheap = !few || f.class == Class::Module;
+                classes.contains(&Class::Launch) && tells_names(f) && f.api == Api::Driver && !f.hot && cheap
+            }
         }
+    }
+
+    /// Whether a function is probed only because its calls tell what becomes of launches and copies: on a stream that
+    /// is captured they are part of a graph.
+    fn takes_for_work(&self, f: &Function) -> bool {
+        let Self::Driver { classes, few, .. } = self else { return false };
+        let (launches, copies) = (classes.contains(&Class::Launch), classes.contains(&Class::Memcpy));
+        let is_needed = ((launches || copies) && tells_captures(f)) || (launches && !few && tells_graphs(f));
+        is_needed && f.api == Api::Driver && !f.hot
+    }
+
+    /// Whether a function is probed only because its calls tell which addresses are those of a GPU, or pinned: where
+    /// copies are wanted.
+    fn takes_for_addresses(&self, f: &Function) -> bool {
+        const HOLDING: [Class; 5] =
+            [Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
+        let Self::Driver { classes, few, .. } = self else { return false };
+        let is_needed = classes.contains(&Class::Memcpy) && HOLDING.contains(&f.class);
+        is_needed && f.api == Api::Driver && !f.hot && (!few || matches!(f.class, Class::Alloc | Class::Free))
     }
 
     /// Whether a function is probed only because its calls tell which context is current, where allocations are
@@ -119,7 +146,9 @@ impl Selection {
         let allocates = match self {
             Self::Globs { has_allocations, .. } => *has_allocations,
             Self::Few { .. } => true,
-            Self::Driver { classes, .. } => classes.contains(&Class::Alloc),
+            Self::Driver { classes, .. } => {
+                classes.contains(&Class::Alloc) || classes.contains(&Class::Memcpy)
+            }
         };
         allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }

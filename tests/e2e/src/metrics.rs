@@ -187,14 +187,21 @@ impl Metrics {
         found.unwrap_or_else(|| panic!("no cause {cause}")).1
     }
 
-    /// The series of a metric with their labels.
+    /// The series of a metric with their labels. Values that are no whole numbers are left out.
     pub fn samples<'a>(
         &'a self,
         name: &'a str,
     ) -> impl Iterator<Item = (BTreeMap<String, String>, u64)> + 'a {
+        self.values(name).filter_map(|(labels, value)| Some((labels, value.parse().ok()?)))
+    }
+
+    /// The series of a metric with their labels, and the values as they are written.
+    pub fn values<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (BTreeMap<String, String>, &'a str)> + 'a {
         self.text.lines().filter_map(move |line| {
             let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;
-            let value = value.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
             Some((labels_of(labels).unwrap_or_else(|| panic!("labels: {line}")), value))
         })
     }

@@ -112,7 +112,15 @@ void heap_give_physical(int device, size_t size);
 void vmm_forget(void);
 
 /* A new opaque handle; each kind of handle has its own range. */
-enum handle_kind { HANDLE_STREAM, HANDLE_EVENT, HANDLE_MODULE, HANDLE_GRAPH, HANDLE_EXEC, HANDLE_POOL };
+enum handle_kind {
+	HANDLE_STREAM,
+	HANDLE_EVENT,
+	HANDLE_MODULE,
+	HANDLE_GRAPH,
+	HANDLE_EXEC,
+	HANDLE_POOL,
+	HANDLE_NODE
+};
 void *handle_new(enum handle_kind kind);
 
 #endif

@@ -15,17 +15,48 @@ struct kernel {
 };
 
 static uint64_t handle_counts[8];
+
+/* Graphs that were destroyed: their handles are the first to be given out again. */
+#define MAX_FREED 64
+static struct spinlock freed_lock;
+static void *freed[8][MAX_FREED];
+static unsigned int freed_counts[8];
 static struct spinlock kernels_lock;
 static struct kernel *kernels;
 
 #define MAX_CAPTURES 64
 static struct spinlock captures_lock;
+/* Streams that capture, and the graphs that these capture into where they were given one. */
 static void *captures[MAX_CAPTURES];
+static void *captured_into[MAX_CAPTURES];
+
+static void handle_free(enum handle_kind kind, void *handle)
+{
+	spin_lock(&freed_lock);
+	if (freed_counts[kind] < MAX_FREED)
+		freed[kind][freed_counts[kind]++] = handle;
+	spin_unlock(&freed_lock);
+}
+
+static void *handle_again(enum handle_kind kind)
+{
+	void *handle = NULL;
+
+	spin_lock(&freed_lock);
+	if (freed_counts[kind])
+		handle = freed[kind][--freed_counts[kind]];
+	spin_unlock(&freed_lock);
+	return handle;
+}
 
 void *handle_new(enum handle_kind kind)
 {
-	uint64_t number = __atomic_add_fetch(&handle_counts[kind], 1, __ATOMIC_RELAXED);
+	void *again = handle_again(kind);
+	uint64_t number;
 
+	if (again)
+		return again;
+	number = __atomic_add_fetch(&handle_counts[kind], 1, __ATOMIC_RELAXED);
 	return (void *)(FIRST_RANGE + HANDLE_RANGE * kind + HANDLE_STEP * number);
 }
 
@@ -89,6 +120,14 @@ NEW_HANDLE(cuStreamCreate, HANDLE_STREAM)
 NEW_HANDLE(cuStreamCreateWithPriority, HANDLE_STREAM)
 NEW_HANDLE(cuEventCreate, HANDLE_EVENT)
 NEW_HANDLE(cuGraphCreate, HANDLE_GRAPH)
+NEW_HANDLE(cuGraphClone, HANDLE_GRAPH)
+NEW_HANDLE(cuGraphAddKernelNode, HANDLE_NODE)
+NEW_HANDLE(cuGraphAddKernelNode_v2, HANDLE_NODE)
+NEW_HANDLE(cuGraphAddChildGraphNode, HANDLE_NODE)
+NEW_HANDLE(cuGraphAddNode, HANDLE_NODE)
+NEW_HANDLE(cuGraphAddNode_v2, HANDLE_NODE)
+NEW_HANDLE(cuGraphInstantiate, HANDLE_EXEC)
+NEW_HANDLE(cuGraphInstantiate_v2, HANDLE_EXEC)
 NEW_HANDLE(cuGraphInstantiateWithFlags, HANDLE_EXEC)
 NEW_HANDLE(cuGraphInstantiateWithParams, HANDLE_EXEC)
 NEW_HANDLE(cuModuleLoad, HANDLE_MODULE)
@@ -99,6 +138,26 @@ NEW_HANDLE(cuLibraryLoadData, HANDLE_MODULE)
 NEW_HANDLE(cuLibraryLoadFromFile, HANDLE_MODULE)
 NEW_HANDLE(cuLibraryGetModule, HANDLE_MODULE)
 NEW_HANDLE(cuMemPoolCreate, HANDLE_POOL)
+
+int impl_cuGraphDestroy(void *graph)
+{
+	ENTER(cuGraphDestroy);
+	if (!graph)
+		return CUDA_ERROR_INVALID_VALUE;
+	handle_free(HANDLE_GRAPH, graph);
+	LEAVE(cuGraphDestroy);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuGraphExecDestroy(void *exec)
+{
+	ENTER(cuGraphExecDestroy);
+	if (!exec)
+		return CUDA_ERROR_INVALID_VALUE;
+	handle_free(HANDLE_EXEC, exec);
+	LEAVE(cuGraphExecDestroy);
+	return CUDA_SUCCESS;
+}
 
 #define DEFAULT_POOL ((void *)0x5606ff000000ULL)
 
@@ -128,34 +187,55 @@ static void **capture_row(void *stream)
 	return NULL;
 }
 
-int impl_cuStreamBeginCapture_v2(void *stream, int mode)
+static int begin_capture(void *stream, void *graph)
 {
 	void **row = NULL;
 
-	(void)mode;
-	ENTER(cuStreamBeginCapture_v2);
 	spin_lock(&captures_lock);
 	if (stream && !capture_row(stream))
 		row = capture_row(NULL);
-	if (row)
+	if (row) {
 		*row = stream;
+		captured_into[row - captures] = graph;
+	}
 	spin_unlock(&captures_lock);
 	return row ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
+int impl_cuStreamBeginCapture_v2(void *stream, int mode)
+{
+	(void)mode;
+	ENTER(cuStreamBeginCapture_v2);
+	return begin_capture(stream, NULL);
+}
+
+int impl_cuStreamBeginCapture(void *stream)
+{
+	ENTER(cuStreamBeginCapture);
+	return begin_capture(stream, NULL);
+}
+
+int impl_cuStreamBeginCaptureToGraph(void *stream, void *graph)
+{
+	ENTER(cuStreamBeginCaptureToGraph);
+	return graph ? begin_capture(stream, graph) : CUDA_ERROR_INVALID_VALUE;
+}
+
 int impl_cuStreamEndCapture(void *stream, void **graph)
 {
-	void **row;
+	void **row, *into = NULL;
 
 	ENTER(cuStreamEndCapture);
 	spin_lock(&captures_lock);
 	row = stream ? capture_row(stream) : NULL;
-	if (row)
+	if (row) {
+		into = captured_into[row - captures];
 		*row = NULL;
+	}
 	spin_unlock(&captures_lock);
 	if (!row)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	*graph = handle_new(HANDLE_GRAPH);
+	*graph = into ? into : handle_new(HANDLE_GRAPH);
 	return CUDA_SUCCESS;
 }
 

@@ -167,6 +167,10 @@ impl Builder {
         self.workload("torture", &torture, Link::Both)?;
         let rules = ["rules", "rules_context", "rules_vmm", "torture_print"];
         self.workload("rules", &rules, Link::Both)?;
+        let launches = ["launches", "launches_counted", "launches_graphs"];
+        self.workload("launches", &launches, Link::Both)?;
+        self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
+        self.workload("gaps", &["gaps"], Link::Driver)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;
         for name in ["leaks", "leaks_deep", "leaks_many"] {

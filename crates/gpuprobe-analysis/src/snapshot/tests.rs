@@ -48,6 +48,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         calls,
         memory,
         allocations: &[],
+        work: &WorkRows::default(),
         places: &[],
         processes: &exits.iter().map(info).collect(),
         ended: &Ended::default(),
@@ -136,6 +137,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             info: info(at),
             calls: vec![counts(key(tgid), function("cudaFree"), 3)],
             memory: Some(memory(key(tgid))),
+            work: WorkRows::default(),
         });
     }
     let snapshot = |ended: &Ended| {
@@ -145,6 +147,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             calls: &[counts(key(3), function("cudaFree"), 4)],
             memory: &[memory(key(3))],
             allocations: &[],
+            work: &WorkRows::default(),
             places: &[],
             processes: &HashMap::new(),
             ended,
@@ -219,6 +222,7 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         calls: &[],
         memory: &[row(1, some(10)), row(2, some(5))],
         allocations: &[allocation(1, Some(0)), allocation(2, Some(0))],
+        work: &WorkRows::default(),
         places: &[],
         processes: &HashMap::from([(key(1), info)]),
         ended: &Ended::default(),

@@ -145,6 +145,15 @@ pub struct Roles {
     pub levels: Option<u8>,
     pub handle: Option<u8>,
     pub device: Option<u8>,
+    pub graph: Option<u8>,
+    pub graph_exec: Option<u8>,
+    pub child: Option<u8>,
+    pub node: Option<u8>,
+    pub event: Option<u8>,
+    /// How many entries lists have.
+    pub count: Option<u8>,
+    /// A list of sizes, beside lists of targets and sources.
+    pub sizes: Option<u8>,
     /// What is done, in a word of its class.
     pub op: Option<&'static str>,
     pub shared: Option<u8>,
@@ -159,6 +168,8 @@ pub struct Roles {
     /// One dim3, or three integers from this argument on.
     pub grid: Option<u8>,
     pub block: Option<u8>,
+    /// Two integers from this argument on: a grid of blocks whose size was set before.
+    pub plane: Option<u8>,
     /// Bytes per counted element, for memsets that count elements.
     pub elem: u8,
     pub space: Option<Space>,
@@ -201,6 +212,13 @@ impl Roles {
                 "levels" => roles.levels = position(value),
                 "handle" => roles.handle = position(value),
                 "device" => roles.device = position(value),
+                "graph" => roles.graph = position(value),
+                "graph_exec" => roles.graph_exec = position(value),
+                "child" => roles.child = position(value),
+                "node" => roles.node = position(value),
+                "event" => roles.event = position(value),
+                "count" => roles.count = position(value),
+                "sizes" => roles.sizes = position(value),
                 "op" => roles.op = Some(value),
                 "shared" => roles.shared = position(value),
                 "name" => roles.name = position(value),
@@ -210,6 +228,7 @@ impl Roles {
                 "alias" => roles.alias = position(value),
                 "grid" => roles.grid = position(value),
                 "block" => roles.block = position(value),
+                "plane" => roles.plane = position(value),
                 "elem" => roles.elem = value.parse().unwrap_or(1),
                 "space" => roles.space = Space::from_role(value),
                 "direction" => roles.direction = Some(Direction::from_role(value)),

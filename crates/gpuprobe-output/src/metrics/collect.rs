@@ -13,7 +13,7 @@ const LONGEST_SITE: usize = 160;
 const OTHER: &str = "other";
 
 /// The labels that name a process.
-fn who(process: &ProcessSnapshot) -> [String; 3] {
+pub(super) fn who(process: &ProcessSnapshot) -> [String; 3] {
     [process.pid.to_string(), process.name.clone(), process.container.clone().unwrap_or_default()]
 }
 

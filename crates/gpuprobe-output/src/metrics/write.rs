@@ -39,6 +39,10 @@ pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, forma
                 let name = sample_name(metric);
                 put(out, format_args!("{name}{} {n}\n", label_set(metric, labels, None)));
             }
+            Value::Nanoseconds(n) => {
+                let name = sample_name(metric);
+                put(out, format_args!("{name}{} {}\n", label_set(metric, labels, None), seconds(*n)));
+            }
             Value::Histogram(distribution) => histogram(out, metric, labels, distribution),
         }
     }
@@ -84,11 +88,14 @@ fn histogram(out: &mut String, metric: &Metric, labels: &[String], distribution:
     }
     bucket("+Inf", distribution.count);
     let labels = label_set(metric, labels, None);
-    let (seconds, fraction) = (distribution.sum_ns / 1_000_000_000, distribution.sum_ns % 1_000_000_000);
-    put(out, format_args!("{family}_sum{labels} {seconds}.{fraction:09}\n"));
+    put(out, format_args!("{family}_sum{labels} {}\n", seconds(distribution.sum_ns)));
     put(out, format_args!("{family}_count{labels} {}\n", distribution.count));
 }
 
+/// A time to the last digit.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
 /// Labels that most have no value for: they are left out then, which means the same.
 const LEFT_OUT: [&str; 3] = ["container", "numbering", "uuid"];
 

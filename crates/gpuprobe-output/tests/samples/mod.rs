@@ -2,6 +2,7 @@
 
 pub(crate) mod live;
 pub(crate) mod memory;
+pub(crate) mod work;
 
 use std::collections::HashMap;
 
@@ -10,7 +11,7 @@ use gpuprobe_analysis::{
     CostReport, Ended, EndedProcess, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
 };
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
 };
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
@@ -161,7 +162,7 @@ fn past() -> Ended {
         launches.errors = 1;
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
-        ended.keep(EndedProcess { key, info, calls, memory });
+        ended.keep(EndedProcess { key, info, calls, memory, work: WorkRows::default() });
     }
     ended
 }
@@ -219,6 +220,7 @@ pub(crate) fn snapshot() -> Snapshot {
         calls: &calls,
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
+        work: &work::rows(train),
         places: &places(),
         processes: &HashMap::from([
             (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
@@ -268,6 +270,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             calls: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
+            work: &WorkRows::default(),
             places: &[],
             processes: &HashMap::from([(
                 app,

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
     })?;
     let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
-    let config = capture_config(args, sections.memory);
+    let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
     let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
@@ -84,16 +84,20 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     Ok(0)
 }
 
-fn capture_config(args: &DaemonArgs, sites: bool) -> CaptureConfig {
+fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
     CaptureConfig {
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
-        // counting sends no records of calls, only stacks by ways that are not known yet
-        sites,
+        launches: sections.launches,
+        names: sections.launches,
+        copies: sections.copies,
+        // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
+        sites: sections.memory,
         ring_bytes: 4 << 20,
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,
+        launch_entries: args.max_kernels,
         ..CaptureConfig::default()
     }
 }

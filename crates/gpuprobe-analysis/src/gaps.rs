@@ -1,0 +1,132 @@
+//! The time in which streams were given nothing to do, as the host saw it.
+
+use gpuprobe_event::catalogue;
+use gpuprobe_event::counters::{GapKind, LATENCY_BUCKETS, StreamGaps};
+use serde::Serialize;
+
+/// Gaps that are told one by one.
+pub const LONGEST: usize = 10;
+
+/// Gaps of one kind, of all streams of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GapTotals {
+    /// How many.
+    pub gaps: u64,
+    /// Their time together.
+    pub total_ns: u64,
+    /// Distribution of their lengths.
+    pub lengths: [u64; LATENCY_BUCKETS],
+}
+
+impl GapTotals {
+    fn add(&mut self, gaps: u64, total_ns: u64, lengths: &[u64; LATENCY_BUCKETS]) {
+        self.gaps += gaps;
+        self.total_ns = self.total_ns.saturating_add(total_ns);
+        self.lengths.iter_mut().zip(lengths).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+/// One of the longest gaps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gap {
+    /// How long.
+    pub ns: u64,
+    /// When it began, on the kernel's monotonic clock.
+    pub since_ns: u64,
+    /// On which stream.
+    pub stream: u64,
+    /// What it began with.
+    pub kind: GapKind,
+    /// The call that took the launching thread longest meanwhile, if it made any.
+    pub meanwhile: Option<&'static str>,
+}
+
+/// The gaps of one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gaps {
+    /// Streams that have any.
+    pub streams: u64,
+    /// Between the return of a synchronisation and the next launch.
+    pub after_sync: GapTotals,
+    /// Between the return of a launch and the next one.
+    pub after_launch: GapTotals,
+    /// The longest ones, longest first.
+    pub longest: Vec<Gap>,
+}
+
+impl Gaps {
+    /// Adds the gaps of a stream.
+    pub(crate) fn add_row(&mut self, row: &StreamGaps) {
+        self.streams += 1;
+        for (kind, counts) in GapKind::ALL.iter().zip(&row.gaps) {
+            self.of(*kind).add(counts.gaps, counts.total_ns, &counts.lengths);
+        }
+        let name = |id| catalogue().get(id).map(|f| f.name);
+        self.longest.extend(row.longest.iter().map(|gap| Gap {
+            ns: gap.ns,
+            since_ns: gap.since_ns,
+            stream: row.stream,
+            kind: gap.kind,
+            meanwhile: gap.meanwhile.and_then(name),
+        }));
+        self.keep_longest();
+    }
+
+    /// Adds the gaps of another process. The streams of both are different ones.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.streams += more.streams;
+        for (kind, gaps) in [(GapKind::AfterSync, more.after_sync), (GapKind::AfterLaunch, more.after_launch)]
+        {
+            self.of(kind).add(gaps.gaps, gaps.total_ns, &gaps.lengths);
+        }
+        self.longest.extend(more.longest.iter().cloned());
+        self.keep_longest();
+    }
+
+    fn of(&mut self, kind: GapKind) -> &mut GapTotals {
+        match kind {
+            GapKind::AfterSync => &mut self.after_sync,
+            GapKind::AfterLaunch => &mut self.after_launch,
+        }
+    }
+
+    fn keep_longest(&mut self) {
+        self.longest.sort_by_key(|gap| std::cmp::Reverse(gap.ns));
+        self.longest.truncate(LONGEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::counters::{GapCounts, LongGap, ProcessKey};
+    use gpuprobe_event::{Api, Tgid};
+
+    use super::*;
+
+    fn stream(stream: u64, lengths: &[u64]) -> StreamGaps {
+        let meanwhile = catalogue().lookup(Api::Driver, None, "cuMemcpyDtoH_v2").map(|f| f.id);
+        let gap = |&ns: &u64| LongGap { ns, since_ns: 7, kind: GapKind::AfterSync, meanwhile };
+        let counts = GapCounts { gaps: 3, total_ns: 30, lengths: [1; LATENCY_BUCKETS] };
+        StreamGaps {
+            process: ProcessKey { tgid: Tgid(1), instance: 1 },
+            stream,
+            gaps: [counts, GapCounts::default()],
+            longest: lengths.iter().map(gap).collect(),
+        }
+    }
+
+    #[test]
+    fn the_longest_of_all_streams_are_kept_and_the_sums_are_of_all() {
+        let mut gaps = Gaps::default();
+        gaps.add_row(&stream(1, &[9, 7, 5, 3]));
+        gaps.add_row(&stream(2, &[8, 6, 4, 2, 1, 1, 1, 1, 1, 1]));
+        let mut both = Gaps::default();
+        both.add(&gaps);
+        let longest: Vec<_> = both.longest.iter().map(|g| (g.ns, g.stream)).collect();
+        assert_eq!(longest[..4], [(9, 1), (8, 2), (7, 1), (6, 2)]);
+        assert_eq!(longest.len(), LONGEST);
+        assert_eq!(both.longest[0].meanwhile, Some("cuMemcpyDtoH_v2"));
+        assert_eq!((both.streams, both.after_sync.gaps, both.after_sync.total_ns), (2, 6, 60));
+        assert_eq!(both.after_launch, GapTotals::default());
+    }
+}

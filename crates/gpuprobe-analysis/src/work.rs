@@ -1,0 +1,56 @@
+//! All work that one process gave to GPUs.
+
+use gpuprobe_event::counters::WorkRows;
+use serde::Serialize;
+
+use crate::copies::{self, CopyTotals};
+use crate::gaps::Gaps;
+use crate::launches::{self, GraphLaunches, KernelLaunches};
+
+/// Kernels kept of processes that ended.
+const MOST_KEPT: usize = 64;
+
+/// What was launched and copied, and when nothing was.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Work {
+    /// By kernel, most launches first.
+    pub kernels: Vec<KernelLaunches>,
+    /// Graphs.
+    pub graphs: GraphLaunches,
+    /// By kind of copy.
+    pub copies: Vec<CopyTotals>,
+    /// Gaps.
+    pub gaps: Gaps,
+}
+
+impl Work {
+    /// All of one process that ended.
+    pub(crate) fn of_ended(rows: &WorkRows) -> Self {
+        let mut work = Self {
+            kernels: rows.launches.iter().map(Into::into).collect(),
+            copies: rows.copies.iter().map(Into::into).collect(),
+            ..Self::default()
+        };
+        rows.graphs.iter().for_each(|row| work.graphs.add_row(row));
+        rows.gaps.iter().for_each(|row| work.gaps.add_row(row));
+        work.tidy();
+        work.kernels = launches::top(&work.kernels, MOST_KEPT);
+        work
+    }
+
+    /// Sums up rows that belong together.
+    pub(crate) fn tidy(&mut self) {
+        launches::sum_up(&mut self.kernels);
+        copies::sum_up(&mut self.copies);
+    }
+
+    /// Adds what another process did.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.kernels.extend(more.kernels.iter().cloned());
+        self.graphs.add(&more.graphs);
+        self.copies.extend(more.copies.iter().cloned());
+        self.gaps.add(&more.gaps);
+        self.tidy();
+        self.kernels = launches::top(&self.kernels, MOST_KEPT);
+    }
+}

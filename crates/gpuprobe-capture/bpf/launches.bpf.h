@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Launches of kernels, counted by kernel and stream at the outermost call. */
+#ifndef GP_LAUNCHES_BPF_H
+#define GP_LAUNCHES_BPF_H
+
+#include "graphs.bpf.h"
+#include "names.bpf.h"
+
+/* GPUs that one call launches a kernel on */
+#define GP_MOST_LAUNCHED 64
+#define GP_LIST_ENTRY 56
+
+struct launch {
+	__u64 handle;
+	__u64 stream;
+	/* x in the low half, then y and z; 0 where it is not told */
+	__u64 grid;
+	__u64 block;
+	__u64 shared;
+};
+
+static __always_inline __u64 dimensions(__u64 x, __u64 y, __u64 z)
+{
+	return (__u32)x | (y & 0xffff) << 32 | (z & 0xffff) << 48;
+}
+
+static __always_inline __u64 volume(__u64 packed)
+{
+	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
+}
+
+static __always_inline void three_arguments(const struct gp_call *call, const struct gp_place *places,
+					    __u64 *packed)
+{
+	__u64 x = 0, y = 1, z = 1;
+
+	if (!argument(call, places[0], &x))
+		return;
+	argument(call, places[1], &y);
+	argument(call, places[2], &z);
+	*packed = dimensions(x, y, z);
+}
+
+/* A dim3 is two words: x and y in the first. */
+static __always_inline void two_words(const struct gp_call *call, const struct gp_place *places,
+				      __u64 *packed)
+{
+	__u64 xy = 0, z = 0;
+
+	if (argument(call, places[0], &xy) && argument(call, places[1], &z))
+		*packed = dimensions(xy, xy >> 32, z);
+}
+
+/* What a call launches, from its arguments. */
+static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
+					struct launch *launch)
+{
+	const struct gp_task *task = &function->task;
+	const __u32 *config = (const __u32 *)call->pointee;
+	__u64 given = 0;
+
+	argument(call, function->kernel, &launch->handle);
+	if (task->shape == GP_LAUNCH_CONFIG) {
+		if (!(call->flags & GP_UNREAD_POINTEE)) {
+			launch->grid = dimensions(config[0], config[1], config[2]);
+			launch->block = dimensions(config[3], config[4], config[5]);
+			launch->shared = config[6];
+			given = *(const __u64 *)(call->pointee + 32);
+		}
+	} else {
+		if (task->shape == GP_LAUNCH_DIM3) {
+			two_words(call, task->grid, &launch->grid);
+			two_words(call, task->block, &launch->block);
+		} else {
+			three_arguments(call, task->grid, &launch->grid);
+			three_arguments(call, task->block, &launch->block);
+		}
+		if (argument(call, task->shared, &launch->shared))
+			launch->shared = (__u32)launch->shared;
+		argument(call, task->stream, &given);
+	}
+	launch->stream = stream_named(call, function, given);
+}
+
+/* The number of the row of a kernel on a stream; 0 where there is no room. */
+GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launch *launch)
+{
+	__u32 *known, row;
+	struct gp_launch_key key;
+
+	if (!call || !launch)
+		return 0;
+	key = (struct gp_launch_key){.instance = call->instance,
+				     .handle = launch->handle,
+				     .stream = launch->stream,
+				     .tgid = call->tgid};
+	known = bpf_map_lookup_elem(&launches, &key);
+	if (known)
+		return *known;
+	row = unused_row(&unused_launches, &gp_launch_rows_used);
+	if (!bpf_map_lookup_elem(&launch_rows, &row)) {
+		__sync_fetch_and_add(&gp_launch_rows_used, -1);
+	} else {
+		if (!bpf_map_update_elem(&launches, &key, &row, BPF_NOEXIST))
+			return row;
+		bpf_map_push_elem(&unused_launches, &row, BPF_ANY);
+	}
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&launches, &key);
+	if (known)
+		return *known;
+	count_loss(GP_LOSS_WORK_FULL);
+	return 0;
+}
+
+/* Lets a range take in what lies outside of it. A row that has none yet has 0. */
+GP_CHECKED_ONCE int widen(__u64 *least, __u64 *most, __u64 packed)
+{
+	if (!least || !most)
+		return 0;
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *least;
+
+		if (before && volume(before) <= volume(packed))
+			break;
+		if (__sync_val_compare_and_swap(least, before, packed) == before)
+			break;
+	}
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *most;
+
+		if (before && volume(before) >= volume(packed))
+			break;
+		if (__sync_val_compare_and_swap(most, before, packed) == before)
+			break;
+	}
+	return 0;
+}
+
+static __always_inline void raise(__u64 *most, __u64 value)
+{
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *most;
+
+		if (value <= before || __sync_val_compare_and_swap(most, before, value) == before)
+			return;
+	}
+}
+
+static __always_inline void count_in_row(struct gp_launches *row, const struct gp_call *call,
+					 const struct launch *launch, bool failed)
+{
+	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
+	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+	if (failed) {
+		__sync_fetch_and_add(&row->errors, 1);
+		return;
+	}
+	__sync_fetch_and_add(&row->launches, 1);
+	__sync_fetch_and_add(&row->threads, volume(launch->grid) * volume(launch->block));
+	if (launch->grid && (row->grid_least != launch->grid || row->grid_most != launch->grid))
+		widen(&row->grid_least, &row->grid_most, launch->grid);
+	if (launch->block && (row->block_least != launch->block || row->block_most != launch->block))
+		widen(&row->block_least, &row->block_most, launch->block);
+	raise(&row->shared_most, launch->shared);
+}
+
+/* One kernel was launched, or was to be. Tells whether this thread may never have launched it before. */
+GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call *call,
+				 const struct launch *launch, bool failed)
+{
+	struct gp_launches *row;
+	struct gp_stream *stream;
+	bool is_new = false;
+	struct gp_met *met;
+	__u32 number;
+
+	if (!thread || !call || !launch)
+		return 0;
+	met = place_to_meet(thread, launch->handle, launch->stream);
+	if (met->handle != launch->handle || met->stream != launch->stream || !met->launches_row) {
+		number = used_stream_row(thread, call, launch->stream);
+		met->handle = launch->handle;
+		met->stream = launch->stream;
+		met->stream_row = number;
+		met->launches_row = find_launches(call, launch);
+		is_new = true;
+	}
+	stream = stream_row(met->stream_row);
+	if (stream && is_captured(call, stream, 1, failed))
+		return is_new;
+	number = met->launches_row;
+	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
+	if (row)
+		count_in_row(row, call, launch, failed);
+	if (failed)
+		return is_new;
+	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	stream = stream_row(met->stream_row);
+	if (stream)
+		note_launch(thread, call, stream);
+	return is_new;
+}
+
+struct listing {
+	struct gp_thread *thread;
+	const struct gp_call *call;
+	const struct gp_function *function;
+	__u64 at;
+	__u64 failed;
+};
+
+/* One entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime has
+ * behind the arguments. */
+static long launch_of_list(__u64 index, struct listing *listing)
+{
+	__u64 words[GP_LIST_ENTRY / 8];
+	const __u32 *halves = (const __u32 *)words;
+	bool of_runtime = listing->function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	struct launch launch;
+
+	if (bpf_probe_read_user(words, sizeof(words), (void *)(listing->at + index * GP_LIST_ENTRY))) {
+		count_loss(GP_LOSS_UNREAD_WORK);
+		return 1;
+	}
+	launch.handle = words[0];
+	launch.grid = dimensions(halves[2], halves[3], halves[4]);
+	launch.block = dimensions(halves[5], halves[6], halves[7]);
+	launch.shared = (__u32)words[of_runtime ? 5 : 4];
+	launch.stream = stream_named(listing->call, listing->function, words[of_runtime ? 6 : 5]);
+	count_launch(listing->thread, listing->call, &launch, listing->failed);
+	return 0;
+}
+
+/* A launch has returned. */
+GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, const struct gp_call *call,
+			       const struct gp_function *function, bool failed)
+{
+	struct launch launch = {};
+
+	if (!thread || !call || !function)
+		return 0;
+	read_launch(call, function, &launch);
+	if (count_launch(thread, call, &launch, failed) && gp_config.names)
+		meet_kernel(call, function, NULL);
+	return 0;
+}
+
+GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, const struct gp_call *call,
+				 const struct gp_function *function, bool failed)
+{
+	struct listing listing = {.failed = failed};
+	__u64 count = 0;
+
+	if (!thread || !call || !function)
+		return 0;
+	listing.thread = thread;
+	listing.call = call;
+	listing.function = function;
+	if (!argument(call, function->task.params, &listing.at) ||
+	    !argument(call, function->task.count, &count))
+		return 0;
+	count = (__u32)count;
+	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, launch_of_list, &listing, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,258 @@
+//! Reads what the kernel side counts of launches, graphs, copies and gaps, and takes the rows of ended processes out.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use gpuprobe_event::counters::{
+    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts, LongGap,
+    ProcessKey, StreamGaps, WorkRows,
+};
+use gpuprobe_event::{Api, FunctionId};
+use libbpf_rs::Map;
+
+use crate::batch;
+use crate::counters::{OfProcess, process_of, remove_of};
+use crate::error::CaptureError;
+use crate::numbered::Numbered;
+use crate::object::Capture;
+use crate::wire::{
+    Wire, as_bytes, from_bytes, gp_context_key, gp_copies, gp_copy_key, gp_gap, gp_graph_counts,
+    gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
+};
+
+/// The stream that stands for all streams of a process: no stream of its own.
+const ALL_STREAMS: u64 = u64::MAX;
+
+impl Capture {
+    /// What every process launched; nothing where launches are not counted. Likewise for all of these.
+    pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
+        self.launches_of(Of::Everybody)
+    }
+
+    /// What every process copied.
+    pub fn copies(&self) -> Result<Vec<CopyCounts>, CaptureError> {
+        copies(&self.map("copies")?, Of::Everybody)
+    }
+
+    /// What every process did with graphs.
+    pub fn graphs(&self) -> Result<Vec<GraphCounts>, CaptureError> {
+        graphs(&self.map("graph_counts")?, Of::Everybody)
+    }
+
+    /// When the streams of every process were given nothing to do.
+    pub fn gaps(&self) -> Result<Vec<StreamGaps>, CaptureError> {
+        gaps(&self.streams()?, Of::Everybody)
+    }
+
+    /// What a kernel is called, by what a process launches it with.
+    pub fn kernel_name(&mut self, process: ProcessKey, handle: u64) -> Option<Arc<str>> {
+        self.decoder.kernel(process, Api::Driver, handle)
+    }
+
+    fn streams(&self) -> Result<Numbered<'_>, CaptureError> {
+        self.numbered("streams", "stream_rows", "unused_streams")
+    }
+
+    fn launches_of(&mut self, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
+        let mut rows = launches(&self.numbered("launches", "launch_rows", "unused_launches")?, of)?;
+        for row in &mut rows {
+            row.kernel = self.kernel_name(row.process, row.handle);
+        }
+        Ok(rows)
+    }
+
+    /// All of these; nothing of what is not counted.
+    pub fn work(&mut self) -> Result<WorkRows, CaptureError> {
+        self.work_of(Of::Everybody)
+    }
+
+    fn work_of(&mut self, of: Of<'_>) -> Result<WorkRows, CaptureError> {
+        let mut rows = WorkRows::default();
+        if self.counted.launches {
+            rows.launches = self.launches_of(of)?;
+        }
+        if self.counted.copies {
+            rows.copies = copies(&self.map("copies")?, of)?;
+        }
+        if self.counted.launches || self.counted.copies {
+            rows.graphs = graphs(&self.map("graph_counts")?, of)?;
+            rows.gaps = gaps(&self.streams()?, of)?;
+        }
+        Ok(rows)
+    }
+
+    /// Takes out the rows of processes that ended.
+    pub(crate) fn take_work(&mut self, ended: &HashSet<ProcessKey>) -> Result<WorkRows, CaptureError> {
+        let rows = self.work_of(Of::Ended(ended))?;
+        if self.counted.launches || self.counted.copies {
+            for name in ["recorded", "graphs", "execs", "nodes"] {
+                remove_of::<gp_live_key>(&self.map(name)?, ended)?;
+            }
+            remove_of::<gp_context_key>(&self.map("captures")?, ended)?;
+        }
+        Ok(rows)
+    }
+
+    /// Takes out the addresses of what processes held that ended.
+    pub(crate) fn release_ranges(&self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
+        if self.counted.copies {
+            remove_of::<gp_range_key>(&self.map("ranges")?, ended)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whose rows are read.
+#[derive(Clone, Copy, Debug)]
+enum Of<'a> {
+    Everybody,
+    /// Of these, and then there are none any more.
+    Ended(&'a HashSet<ProcessKey>),
+}
+
+impl Of<'_> {
+    /// Hands over the rows of a table whose rows have numbers.
+    fn each<K: OfProcess>(
+        self,
+        table: &Numbered<'_>,
+        then: impl FnMut(K, &[u8]),
+    ) -> Result<(), CaptureError> {
+        match self {
+            Self::Everybody => table.each(then),
+            Self::Ended(ended) => table.take(ended, then),
+        }
+    }
+
+    fn takes(self, process: ProcessKey) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::Ended(ended) => ended.contains(&process),
+        }
+    }
+}
+
+impl OfProcess for gp_launch_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_copy_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_range_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+/// Launches, without names.
+fn launches(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
+    let mut all = Vec::new();
+    of.each(table, |key: gp_launch_key, row| {
+        let row: gp_launches = from_bytes(row);
+        // met when it was captured, and never launched
+        if row.launches + row.errors == 0 {
+            return;
+        }
+        all.push(LaunchCounts {
+            process: key.process(),
+            handle: key.handle,
+            kernel: None,
+            stream: key.stream,
+            launches: row.launches,
+            errors: row.errors,
+            threads: row.threads,
+            total_ns: row.total_ns,
+            grid: range(row.grid_least, row.grid_most),
+            block: range(row.block_least, row.block_most),
+            shared_most: row.shared_most,
+            latency: row.latency,
+        });
+    })?;
+    Ok(all)
+}
+
+/// Two packed dimensions: x in the low half, then y and z. A row that was never told any has 0.
+fn range(least: u64, most: u64) -> Option<([u32; 3], [u32; 3])> {
+    let unpacked = |n: u64| [n as u32, (n >> 32) as u32 & 0xffff, (n >> 48) as u32];
+    (most != 0).then(|| (unpacked(least), unpacked(most)))
+}
+
+/// Gaps of streams that have any.
+fn gaps(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<StreamGaps>, CaptureError> {
+    let mut all = Vec::new();
+    of.each(table, |key: gp_live_key, row| {
+        let row: gp_stream = from_bytes(row);
+        let gaps = row.gaps.map(|g| GapCounts { gaps: g.gaps, total_ns: g.total_ns, lengths: g.lengths });
+        if key.pointer != ALL_STREAMS && gaps.iter().any(|g| g.gaps > 0) {
+            let mut longest: Vec<_> = row.longest.iter().filter(|gap| gap.ns > 0).map(long_gap).collect();
+            longest.sort_by_key(|gap| std::cmp::Reverse(gap.ns));
+            all.push(StreamGaps { process: key.process(), stream: key.pointer, gaps, longest });
+        }
+    })?;
+    Ok(all)
+}
+
+fn long_gap(gap: &gp_gap) -> LongGap {
+    LongGap {
+        ns: gap.ns,
+        since_ns: gap.since_ns,
+        kind: GapKind::ALL.get(gap.kind as usize).copied().unwrap_or(GapKind::AfterLaunch),
+        meanwhile: gap.meanwhile.checked_sub(1).map(FunctionId),
+    }
+}
+
+fn graphs(map: &Map<'_>, of: Of<'_>) -> Result<Vec<GraphCounts>, CaptureError> {
+    let row = |(key, row): (gp_process_key, gp_graph_counts)| GraphCounts {
+        process: key.process(),
+        launches: row.launches,
+        errors: row.errors,
+        derived: row.derived,
+        unknown: row.unknown,
+        captured: row.captured,
+    };
+    Ok(plain(map, of)?.into_iter().map(row).collect())
+}
+
+fn copies(map: &Map<'_>, of: Of<'_>) -> Result<Vec<CopyCounts>, CaptureError> {
+    let row = |(key, row): (gp_copy_key, gp_copies)| CopyCounts {
+        process: key.process(),
+        direction: *CopyDirection::ALL.get(usize::from(key.kind)).unwrap_or(&CopyDirection::Unknown),
+        is_async: key.is_async != 0,
+        host: *HostMemory::ALL.get(usize::from(key.host)).unwrap_or(&HostMemory::Unknown),
+        copies: row.copies,
+        errors: row.errors,
+        bytes: row.bytes,
+        total_ns: row.total_ns,
+        sizes: row.sizes,
+    };
+    Ok(plain(map, of)?.into_iter().map(row).collect())
+}
+
+/// The entries of a hash whose values are the rows.
+fn plain<K: OfProcess, V: Wire>(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(K, V)>, CaptureError> {
+    let mut entries = batch::entries::<K, V>(map)?;
+    entries.retain(|(key, _)| of.takes(key.process()));
+    if matches!(of, Of::Ended(_)) {
+        let keys: Vec<u8> = entries.iter().flat_map(|(key, _)| as_bytes(key).to_vec()).collect();
+        batch::delete_all(map, &keys)?;
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dimensions_are_unpacked_and_none_are_none() {
+        let packed = |x: u64, y: u64, z: u64| x | y << 32 | z << 48;
+        assert_eq!(range(0, 0), None);
+        let most = packed(0x7fff_ffff, 65535, 65535);
+        assert_eq!(range(packed(1, 2, 3), most), Some(([1, 2, 3], [0x7fff_ffff, 65535, 65535])));
+    }
+}

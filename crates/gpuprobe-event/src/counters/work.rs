@@ -1,0 +1,198 @@
+//! Work given to GPUs: launches, graphs, copies, and the gaps between them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::{LATENCY_BUCKETS, ProcessKey};
+use crate::ids::FunctionId;
+
+/// Launches of one kernel on one stream by one process. A launch call's time is not the kernel's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// What was launched, as the process names it.
+    pub handle: u64,
+    /// What it is called, where that is known.
+    pub kernel: Option<Arc<str>>,
+    /// On which stream; the high bit is set for a thread's own default stream, which is named by the thread.
+    pub stream: u64,
+    /// Launches that succeeded, without those that were captured into a graph.
+    pub launches: u64,
+    /// Launches that failed.
+    pub errors: u64,
+    /// Threads of all launches together; those whose blocks are not told have none.
+    pub threads: u64,
+    /// Time inside the calls, in nanoseconds.
+    pub total_ns: u64,
+    /// The smallest and the largest grid, by the number of blocks.
+    pub grid: Option<([u32; 3], [u32; 3])>,
+    /// The smallest and the largest block, by the number of threads.
+    pub block: Option<([u32; 3], [u32; 3])>,
+    /// The most bytes of dynamic shared memory.
+    pub shared_most: u64,
+    /// Distribution of the time inside the calls, see [`LATENCY_BUCKETS`].
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// What one process did with graphs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GraphCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Launches of graphs that succeeded.
+    pub launches: u64,
+    /// Launches that failed.
+    pub errors: u64,
+    /// Kernels of the graphs that were launched, counted once for each launch.
+    pub derived: u64,
+    /// Of the launches, those of graphs whose making was not seen: their kernels are not among the derived.
+    pub unknown: u64,
+    /// Kernels that were captured, and not run.
+    pub captured: u64,
+}
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$row:meta])* $row_name:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        pub enum $name { $($(#[$row])* #[serde(rename = $word)] $row_name,)* }
+
+        impl $name {
+            /// All of them, in the order of the numbers of the kernel side.
+            pub const ALL: &'static [Self] = &[$(Self::$row_name,)*];
+
+            /// The word used in traces and metrics.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$row_name => $word,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// Which way a copy goes.
+    CopyDirection {
+        /// Host to host.
+        HostToHost = "H2H",
+        /// Host to device.
+        HostToDevice = "H2D",
+        /// Device to host.
+        DeviceToHost = "D2H",
+        /// Within one device.
+        DeviceToDevice = "D2D",
+        /// From one device to another.
+        Peer = "P2P",
+        /// A memset, which copies nothing.
+        Fill = "memset",
+        /// Between addresses that nothing is known of.
+        Unknown = "unknown",
+    }
+}
+
+words! {
+    /// The host memory that a copy touches.
+    HostMemory {
+        /// None.
+        Nothing = "none",
+        /// Locked for the device, so that it is copied directly.
+        Pinned = "pinned",
+        /// Of the program's own, which is copied twice.
+        Pageable = "pageable",
+        /// Managed memory.
+        Managed = "managed",
+        /// From before the probes came.
+        Unknown = "unknown",
+    }
+}
+
+/// Copies of one kind by one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which way.
+    pub direction: CopyDirection,
+    /// Whether the calls may return before the copy is done.
+    pub is_async: bool,
+    /// The host memory.
+    pub host: HostMemory,
+    /// Copies that succeeded. One call may make several.
+    pub copies: u64,
+    /// Copies that failed.
+    pub errors: u64,
+    /// Bytes copied.
+    pub bytes: u64,
+    /// Time inside the calls; of those that wait it is that of the copies, with what they had to wait for.
+    pub total_ns: u64,
+    /// By size: bucket `i` counts copies of `2^i` up to `2^(i+1)` bytes; the last takes everything larger.
+    pub sizes: [u64; LATENCY_BUCKETS],
+}
+
+words! {
+    /// What a gap begins with.
+    GapKind {
+        /// The return of a synchronisation.
+        AfterSync = "sync",
+        /// The return of another launch.
+        AfterLaunch = "launch",
+    }
+}
+
+/// Gaps of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GapCounts {
+    /// How many.
+    pub gaps: u64,
+    /// Their time together.
+    pub total_ns: u64,
+    /// Distribution of their lengths, see [`LATENCY_BUCKETS`].
+    pub lengths: [u64; LATENCY_BUCKETS],
+}
+
+/// One of the longest gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LongGap {
+    /// How long.
+    pub ns: u64,
+    /// When it began, on the kernel's monotonic clock.
+    pub since_ns: u64,
+    /// What it began with.
+    pub kind: GapKind,
+    /// The call that took the launching thread longest meanwhile, if it made any.
+    pub meanwhile: Option<FunctionId>,
+}
+
+/// The time in which one stream of one process was given nothing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamGaps {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which stream, as [`LaunchCounts::stream`].
+    pub stream: u64,
+    /// In the order of [`GapKind::ALL`].
+    pub gaps: [GapCounts; 2],
+    /// The longest ones, longest first.
+    pub longest: Vec<LongGap>,
+}
+
+/// All rows about work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkRows {
+    /// Launches, a row per process, kernel and stream.
+    pub launches: Vec<LaunchCounts>,
+    /// Graphs, a row per process.
+    pub graphs: Vec<GraphCounts>,
+    /// Copies, a row per process and kind of copy.
+    pub copies: Vec<CopyCounts>,
+    /// Gaps, a row per process and stream.
+    pub gaps: Vec<StreamGaps>,
+}
+
+impl WorkRows {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty() && self.gaps.is_empty()
+    }
+}

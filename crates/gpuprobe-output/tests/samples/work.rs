@@ -1,0 +1,73 @@
+//! Launches, graphs, copies and gaps of one process.
+
+use gpuprobe_event::counters::{
+    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts,
+    LongGap, ProcessKey, StreamGaps, WorkRows,
+};
+use gpuprobe_event::{Api, catalogue};
+
+fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64) -> LaunchCounts {
+    LaunchCounts {
+        process,
+        handle,
+        kernel: kernel.map(Into::into),
+        stream: 0x5601_0000_0080,
+        launches,
+        errors: 0,
+        threads: launches * 256,
+        total_ns: launches * 4_000,
+        grid: Some(([1, 1, 1], [64, 1, 1])),
+        block: Some(([256, 1, 1], [256, 1, 1])),
+        shared_most: 0,
+        latency: [0; LATENCY_BUCKETS],
+    }
+}
+
+/// More kernels than have series of their own, and names that are hard on a reader.
+pub(crate) fn rows(process: ProcessKey) -> WorkRows {
+    let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
+    let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);
+    let mut launches: Vec<_> = few.collect();
+    launches.push(kernel(process, Some(&hard), 1, 1000));
+    launches.push(kernel(process, None, 2, 50));
+    launches.push(kernel(process, None, 3, 5));
+    let copy = |direction, is_async, host, bytes| CopyCounts {
+        process,
+        direction,
+        is_async,
+        host,
+        copies: 4,
+        errors: 1,
+        bytes,
+        total_ns: 1_500_000_000,
+        sizes: [0; LATENCY_BUCKETS],
+    };
+    let mut lengths = [0; LATENCY_BUCKETS];
+    lengths[20] = 3;
+    let gaps = GapCounts { gaps: 3, total_ns: 4_500_000, lengths };
+    let meanwhile = catalogue().lookup(Api::Driver, None, "cuMemcpyDtoH_v2").map(|f| f.id);
+    let gap = |ns, meanwhile| LongGap { ns, since_ns: 7, kind: GapKind::AfterSync, meanwhile };
+    WorkRows {
+        launches,
+        graphs: vec![GraphCounts {
+            process,
+            launches: 40,
+            errors: 0,
+            derived: 40_000,
+            unknown: 1,
+            captured: 1000,
+        }],
+        copies: vec![
+            copy(CopyDirection::HostToDevice, false, HostMemory::Pinned, 64 << 20),
+            copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 1 << 20),
+            copy(CopyDirection::DeviceToDevice, true, HostMemory::Nothing, 512),
+            copy(CopyDirection::Fill, true, HostMemory::Nothing, 4096),
+        ],
+        gaps: vec![StreamGaps {
+            process,
+            stream: 0,
+            gaps: [gaps, GapCounts::default()],
+            longest: vec![gap(2_000_000, meanwhile), gap(1_500_000, None), gap(1_000_000, meanwhile)],
+        }],
+    }
+}

@@ -1,0 +1,168 @@
+//! Launches and graphs, as a daemon counts them, against the books of the programs that made them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::recording::{counts_of, number, pid_of};
+use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+/// A fresh snapshot on a slow machine.
+const FRESH: Duration = Duration::from_secs(20);
+
+const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
+const GRAPHS: &str = "gpuprobe_graph_launches_total";
+const DERIVED: &str = "gpuprobe_graph_kernels_derived_total";
+const LENGTHS: &str = "gpuprobe_stream_gap_seconds_count";
+
+/// Stand-ins that nobody else uses, and a daemon that watches them.
+fn watched(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon, Command) {
+    let folder = places::folder();
+    let files = ["libcuda.so.1", "libcudart.so.12", workload];
+    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &files);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let daemon = Daemon::displaying(0, &[options, &["-p", &library]].concat());
+    let command = Command::new(folder.path().join(workload));
+    (folder, daemon, command)
+}
+
+/// Launches by kernel, once they are as many as the books say.
+fn launches(daemon: &Daemon, books: &Value) -> (Metrics, BTreeMap<String, u64>) {
+    let expected: u64 = counts_of(&books["launches"]).values().sum();
+    let pid = pid_of(books);
+    let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
+    // a name may come a moment after the first launch
+    let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
+    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= expected && named(m));
+    let kernels = metrics.by(LAUNCHES, pid, "kernel");
+    (metrics, kernels)
+}
+
+fn assert_nothing_lost(metrics: &Metrics) {
+    for cause in ["work_full", "unread_work", "counters_full", "lost_name"] {
+        assert_eq!(metrics.lost(cause), 0, "{cause}");
+    }
+}
+
+/// Runs the workload in one of its modes, compares while it waits, and once more when it has ended.
+fn assert_mode(options: &[&str], mode: &str) {
+    let (_folder, daemon, mut command) = watched(options, "launches");
+    let mut talk = Talk::start(command.args([mode, "--wait"]));
+    let books = talk.json();
+    let expected = counts_of(&books["launches"]);
+    let (metrics, kernels) = launches(&daemon, &books);
+    assert_eq!(kernels, expected, "{mode} while it runs");
+    assert_graphs(&metrics, &books);
+    assert_nothing_lost(&metrics);
+    talk.go_on();
+    assert_eq!(talk.end(), 0, "{}", talk.stderr());
+    let pid = pid_of(&books);
+    // its gauges end with it, and then its rows have been taken out of the kernel
+    let live = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();
+    let ended = daemon.until(FRESH, "the end", |m| live(m) && m.by(LAUNCHES, pid, "kernel") == expected);
+    assert_graphs(&ended, &books);
+}
+
+fn assert_graphs(metrics: &Metrics, books: &Value) {
+    let graphs = number(&books["graph_launches"]);
+    let expected = |n: u64| (graphs > 0).then_some(n);
+    let pid = pid_of(books);
+    assert_eq!(metrics.of(GRAPHS, pid), expected(graphs), "launches of graphs");
+    assert_eq!(metrics.of(DERIVED, pid), expected(number(&books["derived"])), "derived");
+    assert_eq!(metrics.of("gpuprobe_graph_launches_unknown_total", pid), expected(0));
+}
+
+#[test]
+fn every_door_is_counted_once_with_the_name_of_its_kernel_on_every_tier() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        println!("{tier}");
+        assert_mode(&["--attach", tier, "--cudatrace"], "doors");
+    }
+}
+
+#[test]
+fn the_classic_example_is_two_thousand_launches_a_thousand_each() {
+    if !needs::bpf() {
+        return;
+    }
+    let (_folder, daemon, mut command) = watched(&[], "launches");
+    let mut talk = Talk::start(command.args(["classic", "--wait"]));
+    let (_, kernels) = launches(&daemon, &talk.json());
+    let expected = [("add(float*, float*, int)", 1000), ("scale(float*, int)", 1000)];
+    assert_eq!(kernels, expected.map(|(name, n)| (name.to_owned(), n)).into());
+    talk.go_on();
+    assert_eq!(talk.end(), 0);
+}
+
+#[test]
+fn what_is_captured_is_not_run_and_graphs_run_what_they_are_made_of() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        println!("{tier}");
+        assert_mode(&["--attach", tier, "--cudatrace"], "graphs");
+    }
+}
+
+#[test]
+fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
+    if !needs::bpf() {
+        return;
+    }
+    let (folder, daemon, _) = watched(&[], "gaps");
+    // set by a shell, because what we start has a clean environment
+    let script =
+        format!("STANDIN_DELAY=cuMemcpyHtoD_v2:40000 exec {} --wait", shown(folder.path().join("gaps")));
+    let mut talk = Talk::start(Command::new("/bin/sh").args(["-c", &script]));
+    let books = talk.json();
+    let pid = pid_of(&books);
+    let expected = ["after_sync", "after_launch"].map(|kind| number(&books[kind]));
+    let counts = |m: &Metrics| {
+        let counts = m.by(LENGTHS, pid, "after");
+        ["sync", "launch"].map(|kind| counts.get(kind).copied().unwrap_or(0))
+    };
+    let metrics = daemon.until(FRESH, "all gaps", |m| counts(m) == expected);
+    let longest: BTreeMap<_, f64> = metrics
+        .values("gpuprobe_stream_gap_longest_seconds")
+        .filter(|(labels, _)| labels["pid"] == pid.to_string())
+        .map(|(labels, value)| {
+            ((labels["after"].clone(), labels["meanwhile"].clone()), value.parse().unwrap())
+        })
+        .collect();
+    let of = |after: &str, meanwhile: &str| longest[&(after.to_owned(), meanwhile.to_owned())];
+    assert!((0.030..10.0).contains(&of("sync", "none")), "{longest:?}");
+    assert!((0.040..10.0).contains(&of("launch", "cuMemcpyHtoD_v2")), "{longest:?}");
+    assert_eq!(longest.len(), 2, "{longest:?}");
+    talk.go_on();
+    assert_eq!(talk.end(), 0);
+}
+
+#[test]
+fn launches_that_find_no_room_are_counted_as_lost() {
+    if !needs::bpf() {
+        return;
+    }
+    let (_folder, daemon, mut command) = watched(&["--max-kernels", "8"], "launches");
+    let mut talk = Talk::start(command.args(["doors", "--wait"]));
+    let books = talk.json();
+    let all: u64 = counts_of(&books["launches"]).values().sum();
+    let pid = pid_of(&books);
+    let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
+    // the launch that fails finds no room either
+    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("work_full") > all);
+    assert_eq!(sum(&metrics) + metrics.lost("work_full"), all + 1);
+    assert!(sum(&metrics) > 0 && metrics.lost("work_full") > 10, "{}", metrics.lost("work_full"));
+    talk.go_on();
+    assert_eq!(talk.end(), 0);
+}

@@ -1,0 +1,66 @@
+//! Two million launches by sixteen threads, and a large graph: exact to the last one, within the bound of series.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::recording::{counts_of, number, pid_of};
+use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_standin::Cuda;
+
+const FRESH: Duration = Duration::from_secs(30);
+const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
+/// Kernels with series of their own.
+const TOP: usize = 20;
+const ALL: u64 = 2_000_000;
+
+#[test]
+fn millions_of_launches_are_exact_and_so_is_what_graphs_run() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for (i, tier) in tiers::here().iter().enumerate() {
+        // all of them on the best tier, a tenth on the others
+        let launches = if i == 0 { ALL } else { ALL / 10 };
+        println!("{tier}: {launches}");
+        let folder = places::folder();
+        let files = ["libcuda.so.1", "libcudart.so.12", "launches"];
+        places::copies(&places::standins(Cuda::Cuda12), folder.path(), &files);
+        let library = shown(folder.path().join("libcuda.so.1"));
+        let daemon = Daemon::displaying(0, &["--attach", tier, "--cudatrace", "-p", &library]);
+        let mut command = Command::new(folder.path().join("launches"));
+        let mut talk = Talk::start(command.args(["counted", "16", &launches.to_string(), "--wait"]));
+        let books = talk.json();
+        let pid = pid_of(&books);
+        let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
+        // a name may come a moment after the first launch
+        let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
+        let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= launches && named(m));
+        assert_eq!(sum(&metrics), launches);
+        assert_top(metrics.by(LAUNCHES, pid, "kernel"), counts_of(&books["launches"]));
+        assert_eq!(metrics.of("gpuprobe_graph_launches_total", pid), Some(40));
+        assert_eq!(metrics.of("gpuprobe_graph_kernels_derived_total", pid), Some(40_000));
+        assert_eq!(number(&books["captured"]), 1000);
+        assert_eq!(metrics.lost("work_full"), 0);
+        talk.go_on();
+        assert_eq!(talk.end(), 0, "{}", talk.stderr());
+    }
+}
+
+/// The kernels that were launched most, each exactly, and all others together.
+fn assert_top(mut got: BTreeMap<String, u64>, books: BTreeMap<String, u64>) {
+    assert_eq!((got.len(), books.len()), (TOP + 1, 50));
+    let other = got.remove("other").unwrap();
+    for (kernel, n) in &got {
+        assert_eq!(books.get(kernel), Some(n), "{kernel}");
+    }
+    let least = got.values().min().unwrap();
+    let others: Vec<u64> =
+        books.iter().filter(|(kernel, _)| !got.contains_key(*kernel)).map(|(_, n)| *n).collect();
+    assert!(others.iter().all(|n| n <= least), "the others are not launched more often");
+    assert_eq!(others.iter().sum::<u64>(), other);
+}

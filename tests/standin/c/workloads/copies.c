@@ -1,0 +1,197 @@
+/*
+ * Copies between memory of every kind by every function of the driver, with books of what was copied. Prints
+ * {"pid","calls":{function: n},"copies":{"H2D/sync": n},"bytes":{...},"host":{"H2D/pinned": bytes}}, and with
+ * --wait goes on when a line comes in.
+ */
+#include "copies.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda_api.h"
+
+#define MAX_CALLED 256
+#define ARENA (64u << 20)
+
+static const char *const kinds[KINDS] = {"H2H", "H2D", "D2H", "D2D", "P2P", "memset"};
+static const char *const hosts[HOSTS] = {"none", "pinned", "pageable", "managed"};
+
+static struct {
+	unsigned int count;
+	char names[MAX_CALLED][64];
+	unsigned long calls[MAX_CALLED];
+} called;
+static unsigned long counts[KINDS][2], bytes_of[KINDS][2], host_bytes[KINDS][HOSTS];
+static int failures;
+
+void copied(enum kind kind, enum host host, int is_async, size_t bytes)
+{
+	counts[kind][is_async]++;
+	bytes_of[kind][is_async] += bytes;
+	host_bytes[kind][host] += bytes;
+}
+
+size_t next_size(void)
+{
+	static size_t step;
+
+	return 1 + (++step * 7919) % 3001;
+}
+
+int call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
+	 uint64_t h, uint64_t i)
+{
+	int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+			uint64_t);
+	unsigned int row = 0;
+	int result;
+
+	*(void **)&function = dlsym(RTLD_DEFAULT, name);
+	if (!function) {
+		fprintf(stderr, "no %s\n", name);
+		failures++;
+		return -1;
+	}
+	while (row < called.count && strcmp(called.names[row], name))
+		row++;
+	if (row == called.count && called.count < MAX_CALLED)
+		strcpy(called.names[called.count++], name);
+	called.calls[row]++;
+	result = function(a, b, c, d, e, f, g, h, i);
+	if (result) {
+		fprintf(stderr, "%s: %d\n", name, result);
+		failures++;
+	}
+	return result;
+}
+
+static void check(int result)
+{
+	failures += result != 0;
+}
+
+static struct memory allocate(void)
+{
+	struct CUDA_ARRAY_DESCRIPTOR array = {1024, 1024, 1, 1};
+	struct CUmemAllocationProp prop = {.type = 1, .location = {1, 0}};
+	struct memory m = {.pageable = malloc(ARENA)};
+	void *contexts[2] = {NULL, NULL}, *handle = NULL;
+	uint64_t physical = 0;
+
+	check(cuInit(0));
+	check(cuDevicePrimaryCtxRetain(&contexts[0], 0));
+	check(cuDevicePrimaryCtxRetain(&contexts[1], 1));
+	check(cuCtxSetCurrent(contexts[1]));
+	check(cuMemAlloc_v2(&m.other_device, ARENA));
+	check(cuCtxSetCurrent(contexts[0]));
+	/* sizes that are no powers of two, so that a range is made of several parts */
+	check(cuMemAlloc_v2(&m.device, ARENA + 12345));
+	check(cuMemAllocAsync(&m.pool, 100000, NULL));
+	check(cuMemAllocManaged(&m.managed, 5000, 1));
+	check(cuMemHostAlloc((void **)&m.pinned, 1000001, 0));
+	m.registered = aligned_alloc(4096, 16384);
+	check(cuMemHostRegister_v2(m.registered, 12288, 0));
+	check(cuMemCreate(&physical, 4 << 20, &prop, 0));
+	check(cuMemAddressReserve(&m.mapped, 4 << 20, 0, 0, 0));
+	check(cuMemMap(m.mapped, 4 << 20, 0, physical, 0));
+	check(cuArrayCreate_v2(&handle, &array));
+	m.array = (uint64_t)handle;
+	return m;
+}
+
+static void infer(uint64_t target, uint64_t source, enum kind kind, enum host host)
+{
+	size_t size = next_size();
+
+	call("cuMemcpy", target, source, size, 0, 0, 0, 0, 0, 0);
+	copied(kind, host, 0, size);
+	call("cuMemcpyAsync", target, source, size, 0, 0, 0, 0, 0, 0);
+	copied(kind, host, 1, size);
+}
+
+/* Directions that only the addresses tell: at the beginning, inside and at the end of what is allocated. */
+static void by_address(const struct memory *m)
+{
+	uint64_t pinned = (uint64_t)m->pinned, pageable = (uint64_t)m->pageable;
+	uint64_t registered = (uint64_t)m->registered;
+
+	infer(m->device, pinned + 999999, H2D, PINNED);
+	infer(m->device + ARENA + 12344, pageable, H2D, PAGEABLE);
+	infer(m->pool + 99999, registered + 12287, H2D, PINNED);
+	infer(m->mapped + (3 << 20), registered + 12288, H2D, PAGEABLE);
+	infer(pageable + 77, m->mapped, D2H, PAGEABLE);
+	infer(pinned, m->managed + 4999, D2H, PINNED);
+	infer(m->pool, m->mapped, D2D, NO_HOST);
+	infer(m->managed, m->device + 1, D2D, NO_HOST);
+	infer(pinned, registered, H2H, PINNED);
+	infer(pageable, pinned, H2H, PAGEABLE);
+	infer(m->other_device + 5, m->device + (9 << 20), P2P, NO_HOST);
+}
+
+/* What is freed is the program's own again, or nobody's; an address that is given out again is what it is
+ * then. */
+static void after_frees(struct memory *m)
+{
+	void *context = NULL;
+
+	check(cuMemHostUnregister(m->registered));
+	infer(m->device, (uint64_t)m->registered + 100, H2D, PAGEABLE);
+	check(cuMemHostRegister_v2(m->registered + 4096, 4096, 0));
+	infer(m->device, (uint64_t)m->registered + 4095, H2D, PAGEABLE);
+	infer(m->device, (uint64_t)m->registered + 4096, H2D, PINNED);
+	infer(m->device, (uint64_t)m->registered + 8192, H2D, PAGEABLE);
+	/* a free that fails frees nothing */
+	if (!cuMemFreeHost((void *)m->device))
+		failures++;
+	infer((uint64_t)m->pageable, m->device + 99, D2H, PAGEABLE);
+	check(cuMemUnmap(m->mapped, 4 << 20));
+	infer((uint64_t)m->pageable, m->mapped + 4096, H2H, PAGEABLE);
+	/* all of a context ends with it */
+	check(cuCtxCreate_v2(&context, 0, 0));
+	check(cuMemAlloc_v2(&m->pool, 3000000));
+	infer((uint64_t)m->pageable, m->pool + 2999999, D2H, PAGEABLE);
+	check(cuCtxDestroy_v2(context));
+	infer((uint64_t)m->pageable, m->pool + 2999999, H2H, PAGEABLE);
+}
+
+static void print_books(void)
+{
+	const char *modes[2] = {"sync", "async"};
+	const char *comma = "";
+
+	printf("{\"pid\":%d,\"calls\":{", (int)getpid());
+	for (unsigned int i = 0; i < called.count; i++)
+		printf("%s\"%s\":%lu", i ? "," : "", called.names[i], called.calls[i]);
+	printf("},\"copies\":{");
+	for (int i = 0; i < 2 * KINDS; i++)
+		printf("%s\"%s/%s\":%lu", i ? "," : "", kinds[i / 2], modes[i % 2], counts[i / 2][i % 2]);
+	printf("},\"bytes\":{");
+	for (int i = 0; i < 2 * KINDS; i++)
+		printf("%s\"%s/%s\":%lu", i ? "," : "", kinds[i / 2], modes[i % 2], bytes_of[i / 2][i % 2]);
+	printf("},\"host\":{");
+	for (int i = 0; i < KINDS * HOSTS; i++) {
+		if (!host_bytes[i / HOSTS][i % HOSTS])
+			continue;
+		printf("%s\"%s/%s\":%lu", comma, kinds[i / HOSTS], hosts[i % HOSTS],
+		       host_bytes[i / HOSTS][i % HOSTS]);
+		comma = ",";
+	}
+	printf("}}\n");
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	struct memory m = allocate();
+
+	call_every_function(&m);
+	by_address(&m);
+	after_frees(&m);
+	print_books();
+	if (!strcmp(argv[argc - 1], "--wait"))
+		getchar();
+	return failures != 0;
+}
