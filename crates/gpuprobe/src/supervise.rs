@@ -100,6 +100,8 @@ impl Supervised {
             self.stops.waits(hold);
             attach(tgid, hold.at_exec, probes);
         }
+        // it may be over before its first stack is looked at
+        probes.capture.observe(tgid);
         let_go(hold, probes)
     }
 
