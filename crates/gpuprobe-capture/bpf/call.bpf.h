@@ -152,7 +152,7 @@ static __always_inline void send_begin(struct gp_thread *thread, struct gp_call 
 	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
 		return;
 	if (gp_config.entry_only && gp_config.stacks)
-		send_stack(thread, call, ctx);
+		send_stack(call, ctx);
 	call->flags |= GP_BEGUN;
 	send_call(call, function);
 	call->flags &= ~GP_BEGUN;
@@ -382,7 +382,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 		tell_name(call, function);
 	if (function->flags & GP_STREAM && is_wanted(call, failed)) {
 		if (gp_config.stacks)
-			send_stack(thread, call, ctx);
+			send_stack(call, ctx);
 		send_call(call, function);
 	}
 	return 0;

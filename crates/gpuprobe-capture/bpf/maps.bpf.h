@@ -76,6 +76,8 @@ struct gp_thread {
 	__u64 meanwhile_ns;
 	__u64 meanwhile_since_ns;
 	struct gp_met met[GP_MET];
+	/* where return probes send this process; 0 where it has not been asked for */
+	__u64 trampoline;
 	struct gp_call open[GP_DEPTH];
 };
 

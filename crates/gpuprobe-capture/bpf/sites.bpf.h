@@ -28,7 +28,10 @@ static __always_inline __u64 who_at(__u32 tgid, __u32 site)
 /* Returns the site to keep with the memory: that of no row where there was no room for one. */
 GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
 {
-	static const struct gp_site none;
+	struct gp_site first = {.live_bytes = bytes,
+				.live_allocations = 1,
+				.allocations = change == GP_SITE_NEW,
+				.allocated_bytes = change == GP_SITE_NEW ? bytes : 0};
 	struct gp_site_key key = {
 	    .instance = instance, .context = context, .tgid = where >> 32, .site = (__u32)where};
 	__s64 sign = change == GP_SITE_FREED ? -1 : 1;
@@ -40,7 +43,9 @@ GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u6
 	if (!row) {
 		if (change == GP_SITE_FREED)
 			return key.site;
-		bpf_map_update_elem(&sites, &key, &none, BPF_NOEXIST);
+		/* with its counts, so that nobody takes it for one that is done */
+		if (!bpf_map_update_elem(&sites, &key, &first, BPF_NOEXIST))
+			return key.site;
 		row = bpf_map_lookup_elem(&sites, &key);
 		if (!row) {
 			count_loss(GP_LOSS_SITES_FULL);
@@ -72,8 +77,8 @@ static __always_inline bool has_site(const struct gp_call *call, const struct gp
 }
 
 struct walk {
-	const struct gp_thread *thread;
 	__u64 stack_pointer;
+	__u64 trampoline;
 	__u64 word;
 	__u32 distance;
 	__u32 node;
@@ -81,19 +86,13 @@ struct walk {
 	__u32 reserved;
 };
 
-/* A word of the stack; of the calls around this one, where they return to and not the kernel's trampoline. */
+/* A word of the stack; where a return probe has put the kernel's trampoline, what stood there. */
 static __always_inline __u64 word_on_stack(const struct walk *walk, __u32 distance)
 {
 	__u64 slot = walk->stack_pointer + distance, word = 0;
 
 	bpf_probe_read_user(&word, sizeof(word), (void *)slot);
-	if (!walk->thread->depth)
-		return word;
-	for (__u32 i = 0; i < GP_DEPTH; i++) {
-		if (i < walk->thread->depth && walk->thread->open[i].stack_pointer == slot)
-			word = walk->thread->open[i].return_address;
-	}
-	return word;
+	return word && word == walk->trampoline ? replaced_at(slot) : word;
 }
 
 static long walk_step(__u64 step, struct walk *walk)
@@ -150,7 +149,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
 		if (!part)
 			goto lost;
-		describe_stack(&part->head, thread, call, ctx);
+		describe_stack(&part->head, call, ctx);
 		copy_part(part);
 		name_site(&part->head, site);
 		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
@@ -158,7 +157,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 		if (!copy)
 			goto lost;
-		describe_stack(&copy->head, thread, call, ctx);
+		describe_stack(&copy->head, call, ctx);
 		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
 		name_site(&copy->head, site);
 		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
@@ -166,7 +165,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
 		if (!brief)
 			goto lost;
-		describe_stack(&brief->head, thread, call, ctx);
+		describe_stack(&brief->head, call, ctx);
 		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
 		name_site(&brief->head, site);
 		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
@@ -178,9 +177,9 @@ lost:
 }
 
 /* The site that a call allocates from. */
-GP_OWN_FRAME __u32 find_site(const struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
+GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
 {
-	struct walk walk = {.thread = thread, .stack_pointer = call->stack_pointer};
+	struct walk walk = {.stack_pointer = call->stack_pointer};
 	struct gp_way_key key = {
 	    .instance = call->instance, .address = call->return_address, .tgid = call->tgid};
 	struct gp_way *way;
@@ -189,6 +188,9 @@ GP_OWN_FRAME __u32 find_site(const struct gp_thread *thread, struct gp_call *cal
 		return 0;
 	way = bpf_map_lookup_elem(&ways, &key);
 	if (way) {
+		if (!thread->trampoline)
+			thread->trampoline = trampoline_of(bpf_get_current_task_btf());
+		walk.trampoline = thread->trampoline;
 		walk.node = way->node;
 		walk.site = way->site;
 		if (walk.node)

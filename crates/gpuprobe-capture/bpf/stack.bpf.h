@@ -15,13 +15,36 @@ struct gp_short_stack {
 	__u8 bytes[GP_FEW_STACK_PAGES][GP_STACK_PAGE];
 };
 
-/*
- * Whose stack it is, and from where on: from the caller's frame. The calls around this one have had their
- * return addresses replaced by the kernel's trampoline: the true ones go along.
- */
-static __always_inline void describe_stack(struct gp_stack_record *head, const struct gp_thread *thread,
-					   const struct gp_call *call, struct pt_regs *ctx)
+/* Where return probes send a process of which they have replaced return addresses; 0 where there is none. */
+static __always_inline __u64 trampoline_of(struct task_struct *task)
 {
+	return BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr);
+}
+
+/* The return address that a return probe has replaced at a place of the stack, whoever's probe that is. */
+GP_CHECKED_ONCE __u64 replaced_at(__u64 slot)
+{
+	struct return_instance *replaced = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
+
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		if (!replaced)
+			return 0;
+		if (BPF_CORE_READ(replaced, stack) == slot)
+			return BPF_CORE_READ(replaced, orig_ret_vaddr);
+		replaced = BPF_CORE_READ(replaced, next);
+	}
+	return 0;
+}
+
+/*
+ * Whose stack it is, and from where on: from the caller's frame. Return probes, ours and those of others,
+ * have replaced return addresses by the kernel's trampoline: the true ones go along.
+ */
+static __always_inline void describe_stack(struct gp_stack_record *head, const struct gp_call *call,
+					   struct pt_regs *ctx)
+{
+	struct return_instance *replaced = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
+
 	head->kind = GP_RECORD_STACK;
 	head->tgid = call->tgid;
 	head->instance = call->instance;
@@ -35,14 +58,13 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 	head->frame_pointer = ctx->regs[29];
 	head->link_register = call->return_address;
 #endif
-	head->patches = 0;
 	head->reserved = 0;
+	head->patches = 0;
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
-		bool is_open = i < thread->depth && &thread->open[i] != call;
-
-		head->patch[i].slot = is_open ? thread->open[i].stack_pointer : 0;
-		head->patch[i].address = is_open ? thread->open[i].return_address : 0;
-		head->patches += is_open;
+		head->patch[i].slot = BPF_CORE_READ(replaced, stack);
+		head->patch[i].address = BPF_CORE_READ(replaced, orig_ret_vaddr);
+		head->patches += !!replaced;
+		replaced = BPF_CORE_READ(replaced, next);
 	}
 }
 
@@ -91,8 +113,7 @@ static __always_inline void copy_part(struct gp_part_of_stack *part)
 }
 
 /* Sends the stack of a call that is told. */
-static __always_inline void send_stack(const struct gp_thread *thread, const struct gp_call *call,
-				       struct pt_regs *ctx)
+static __always_inline void send_stack(const struct gp_call *call, struct pt_regs *ctx)
 {
 	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));
 	struct gp_copied_stack *copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
@@ -101,7 +122,7 @@ static __always_inline void send_stack(const struct gp_thread *thread, const str
 		count_loss(GP_LOSS_LOST_STACK);
 		return;
 	}
-	describe_stack(&copy->head, thread, call, ctx);
+	describe_stack(&copy->head, call, ctx);
 	copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
 	bpf_ringbuf_submit(copy, flags);
 }

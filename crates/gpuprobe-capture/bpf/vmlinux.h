@@ -114,7 +114,32 @@ struct signal_struct {
 	atomic_t live;
 };
 
+/* a return address that a return probe has replaced, and where on the stack */
+struct return_instance {
+	unsigned long stack;
+	unsigned long orig_ret_vaddr;
+	struct return_instance *next;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+};
+
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
 struct task_struct {
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
 	int pid;
 	int tgid;
 	int exit_code;

@@ -1,21 +1,21 @@
 //! The loaded programs and everything attached through them.
 
+mod sites;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, Frame, FunctionId, LossCause, Losses, ProcessChange, SiteId, Tgid};
+use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attach, Attached, Collect};
-use crate::batch;
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
@@ -25,7 +25,6 @@ use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::numbered::Numbered;
-use crate::paths::Change;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
@@ -68,6 +67,8 @@ pub struct Capture {
     pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
+    /// Ways for which the kernel side had no room.
+    refused_ways: u64,
 }
 
 impl std::fmt::Debug for Capture {
@@ -125,6 +126,7 @@ impl Capture {
             name_word: 0,
             entry_only: config.entry_only,
             has_sites: config.sites,
+            refused_ways: 0,
             counted: Counted { launches: config.launches, copies: config.copies },
             bare: config.bare,
             ended: Vec::new(),
@@ -345,6 +347,7 @@ impl Capture {
         let mut losses = counters::losses(&self.map("losses")?)?;
         losses.add(LossCause::Undecodable, self.decoder.undecodable);
         losses.add(LossCause::LostStack, self.decoder.sites.lost());
+        losses.add(LossCause::SitesFull, self.refused_ways);
         Ok(losses)
     }
 
@@ -372,44 +375,6 @@ impl Capture {
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
         let site = |number| self.decoder.sites.site(number);
         counters::allocations(&self.map("live")?, &self.context_rows()?, &self.map("physical")?, site)
-    }
-
-    /// What every process holds from every site.
-    pub fn sites(&self) -> Result<Vec<gpuprobe_event::counters::SiteMemory>, CaptureError> {
-        let (rows, _) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
-        Ok(self.decoder.sites.sum(&rows))
-    }
-
-    /// The way to a site, innermost first; empty where it is not known. The first time may take long.
-    pub fn frames_of(&mut self, site: SiteId) -> Arc<[Frame]> {
-        self.decoder.frames_of(site)
-    }
-
-    /// Tells the kernel side which ways are known, and keeps what is counted under numbers that are over.
-    fn tell_ways(&mut self) -> Result<(), CaptureError> {
-        let changes = self.decoder.sites.take_changes();
-        if !changes.is_empty() {
-            let (ways, nodes) = (self.map("ways")?, self.map("site_nodes")?);
-            for change in changes {
-                match change {
-                    Change::Node(index, node) => {
-                        nodes.update(&index.to_ne_bytes(), as_bytes(&node), MapFlags::ANY)
-                    }
-                    Change::Way(key, way) => ways.update(as_bytes(&key), as_bytes(&way), MapFlags::ANY),
-                    // it may never have got there
-                    Change::Gone(key) => ways.delete(as_bytes(&key)).or(Ok(())),
-                }
-                .map_err(CaptureError::bpf("tell where allocations come from"))?;
-            }
-        }
-        if self.has_sites && self.decoder.sites.should_fold() {
-            let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
-            let done = self.decoder.sites.fold(&rows);
-            let keys = keys.chunks_exact(size_of::<gp_site_key>()).zip(done).filter(|(_, done)| *done);
-            let keys: Vec<u8> = keys.flat_map(|(key, _)| key).copied().collect();
-            batch::delete_all(&self.map("sites")?, &keys)?;
-        }
-        Ok(())
     }
 
     /// Takes out the rows of processes that ended: there is room for others at once.

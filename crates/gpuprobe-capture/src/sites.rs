@@ -321,21 +321,24 @@ impl Sites {
         self.unfolded >= FOLD_AT || self.folded.elapsed() >= FOLD_EVERY
     }
 
-    /// Keeps what these rows say, and tells for each whether it can be taken out of the kernel's table.
-    pub(crate) fn fold(&mut self, rows: &[Row]) -> Vec<bool> {
+    /// Whether a row can be taken out of the kernel's table.
+    pub(crate) fn is_done(&self, row: &Row) -> bool {
+        let site = self.site(row.number);
+        // the stack of a number that stands for nothing may still come
+        let may_come = site == SiteId::UNKNOWN && row.number != 0;
+        row.is_done(site) && !may_come
+    }
+
+    /// Keeps what a row said that has been taken out.
+    pub(crate) fn keep(&mut self, row: &Row) {
+        let memory = row.memory(self.site(row.number));
+        add(&mut self.done, memory);
+    }
+
+    /// Rows that are done have been looked for.
+    pub(crate) fn folded(&mut self) {
         self.unfolded = 0;
         self.folded = Instant::now();
-        let is_done = |row: &Row| {
-            let site = self.site(row.number);
-            // the stack of a number that stands for nothing may still come
-            let may_come = site == SiteId::UNKNOWN && row.number != 0;
-            (row.is_done(site) && !may_come).then(|| row.memory(site))
-        };
-        let done: Vec<Option<SiteMemory>> = rows.iter().map(is_done).collect();
-        for memory in done.iter().flatten() {
-            add(&mut self.done, *memory);
-        }
-        done.iter().map(Option::is_some).collect()
     }
 }
 
@@ -402,7 +405,13 @@ mod tests {
         let over = Row { is_over: true, ..row(1, 4, 2) };
         let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), over, row(9, 1, 0)];
         let before = sites.sum(&rows);
-        assert_eq!(sites.fold(&rows), [false, true, false, true, false]);
+        assert_eq!(rows.map(|row| sites.is_done(&row)), [false, true, false, true, false]);
+        rows.iter()
+            .filter(|row| sites.is_done(row))
+            .copied()
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|row| sites.keep(row));
         assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
         assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
         sites.forget(&HashSet::from([PROCESS]));

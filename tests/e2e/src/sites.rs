@@ -246,12 +246,15 @@ impl Watching {
 pub fn traced(trace: &Recording, books: &Books) -> BTreeMap<String, Figures> {
     let mut names: HashMap<_, String> = HashMap::new();
     let mut by_place: BTreeMap<String, Figures> = BTreeMap::new();
+    // of calls that end at nearly the same time any may have it
     for call in trace.of(books.pid) {
-        let Some(site) = call.effect.site else { continue };
-        if let Some(way) = &call.stack {
+        if let Some((site, way)) = call.effect.site.zip(call.stack.as_ref()) {
             let told = names.insert(site, books.reached_by(way));
             assert_eq!(told, None, "the way to site {site} is told twice");
         }
+    }
+    for call in trace.of(books.pid) {
+        let Some(site) = call.effect.site else { continue };
         let name = names.get(&site).unwrap_or_else(|| panic!("no way to site {site} was told: {call:?}"));
         let figures = by_place.entry(name.clone()).or_default();
         if let Some(bytes) = call.effect.size {
