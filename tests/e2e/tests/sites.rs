@@ -1,8 +1,12 @@
 //! Where memory comes from, while a program runs: what a daemon and `gpuprobe memory` say of every place at every pause is
 //! what the program has in its own books.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 
 use gpuprobe_e2e::metrics::Daemon;
-use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown};
 use gpuprobe_e2e::sites::{
     self, Books, Figures, OTHER, SITE, SITE_LIVE_ALLOCATIONS, SITE_LIVE_BYTES, Watching,
 };
@@ -98,6 +102,26 @@ fn deep_ways_are_told_apart_by_their_outermost_function() {
         let deepest = told.iter().map(|place| place.way.len()).max();
         assert!(deepest.is_some_and(|frames| frames > 100), "{deepest:?}");
     });
+}
+
+/// Another tracer has return probes in the runtime, on the way from the program to the driver that the daemon watches.
+#[test]
+fn return_addresses_that_others_have_replaced_are_known() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = folder("leaks");
+    let daemon = daemon(&folder, tiers::here()[0]);
+    let args = ["--rounds", "200", "--threads", "3", "--pauses", "1"];
+    let (mut program, pid) = sites::waiting(&folder.path().join("leaks"), &args);
+    let mut other = gpuprobe(&["trace", "-d", &pid.to_string(), "-e", "cudaMalloc"]);
+    let mut other = other.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(other.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("tracing"), "{said}");
+    at_each_pause(&mut program, 1, "leaks.cpp", |books| drop(sites::assert_metrics(&daemon, books)));
+    assert!(other.wait().unwrap().success(), "it ends with the process");
 }
 
 #[test]
