@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use gpuprobe_e2e::process::{finish, gpuprobe, shown};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::{Finished, needs, places};
 use serde_json::json;
 
@@ -128,4 +128,34 @@ fn a_watch_ends_with_its_process() {
     assert!(finished.stdout.contains("no GPU memory was allocated"), "{}", finished.stdout);
     assert!(begun.elapsed().as_secs() < 400);
     waits.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
+    if !needs::bpf() {
+        return;
+    }
+    let program = shown(places::gpuprobe());
+    let read_one_line = |args: &str| {
+        let watch = format!("{program} memory --watch --interval 0.1 --json {args}");
+        let script = format!("{{ {watch}; echo status $? >&2; }} | head -n 1");
+        let finished = finish(Command::new("sh").args(["-c", &script]));
+        assert_eq!((finished.status, finished.json().len()), (0, 1), "{}", finished.stderr);
+        finished.stderr
+    };
+    assert_eq!(read_one_line(""), "status 0\n");
+    let folder = places::folder();
+    let ended = folder.path().join("ended");
+    let command = format!("-- sh -c 'exec >&-; read line < {0}.fifo; echo $line > {0}'", shown(&ended));
+    let fifo = folder.path().join("ended.fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert_eq!(
+        read_one_line(&command),
+        "not watched any more: 1 processes that run on\nstatus 0\n",
+        "the command waits for us"
+    );
+    fs::write(&fifo, "whole\n").unwrap();
+    until(PATIENCE, "the command ends", || {
+        fs::read_to_string(&ended).is_ok_and(|text| text == "whole\n").then_some(())
+    });
 }
