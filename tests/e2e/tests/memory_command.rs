@@ -9,8 +9,17 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
-use gpuprobe_e2e::{Finished, needs, places};
+use gpuprobe_e2e::{Finished, Talk, needs, places};
 use serde_json::json;
+
+/// Maps a file as code, says so and waits for a line.
+const MAPPER: &str = "
+import mmap, sys
+with open(sys.argv[1], 'rb') as f:
+    m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)
+print('mapped', flush=True)
+sys.stdin.readline()
+";
 
 fn said(args: &[&str]) -> Finished {
     finish(&mut gpuprobe(&[&["memory"], args].concat()))
@@ -158,4 +167,27 @@ fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
     until(PATIENCE, "the command ends", || {
         fs::read_to_string(&ended).is_ok_and(|text| text == "whole\n").then_some(())
     });
+}
+
+#[test]
+fn of_files_that_cannot_be_probed_those_of_the_processes_asked_for_are_told() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name).join("libcuda.so.1"));
+    for file in [&theirs, &ours] {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, "text").unwrap();
+    }
+    let [_other, process] = [&theirs, &ours].map(|file| {
+        let mut talk = Talk::start(Command::new("python3").args(["-c", MAPPER]).arg(file));
+        assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
+        talk
+    });
+    let finished = said(&["-d", &process.pid().to_string(), "--duration", "0.3"]);
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    let told: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
+    assert_eq!(told.len(), 1, "{}", finished.stderr);
+    assert!(told[0].contains(&shown(&ours)), "{}", finished.stderr);
 }

@@ -227,7 +227,10 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
         probes.capture.add_target(Tgid(*pid))?;
     }
     // a process may have mapped the runtime alone, which loads the driver at the first call
-    probes.attach_host();
+    match pids.is_empty() {
+        true => probes.attach_host(),
+        false => probes.attach_host_aside(),
+    }
     Ok(())
 }
 
