@@ -16,6 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::signals::status_of;
+
 /// A command that was started.
 #[derive(Debug)]
 pub(crate) struct Launched {
@@ -97,7 +99,7 @@ impl Launched {
             waitpid(self.pid(), Some(WaitPidFlag::WNOHANG)).context("cannot wait for the command")?;
         Ok(match status {
             WaitStatus::Exited(_, code) => Some(u8::try_from(code & 0xff).unwrap_or(1)),
-            WaitStatus::Signaled(_, signal, _) => Some(u8::try_from(128 + signal as i32).unwrap_or(1)),
+            WaitStatus::Signaled(_, signal, _) => Some(status_of(signal)),
             _ => None,
         })
     }

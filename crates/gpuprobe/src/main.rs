@@ -16,6 +16,7 @@ mod processes;
 mod select;
 mod signals;
 mod skips;
+mod stdout;
 mod stops;
 mod supervise;
 mod trace_file;
@@ -27,6 +28,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::{Cli, Command};
 use crate::notes::note;
+use crate::stdout::Closed;
 
 fn main() -> ExitCode {
     // a closed pipe ends us as it ends every other tool: quietly
@@ -58,19 +60,10 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(status) => ExitCode::from(status),
+        Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            if !is_broken_pipe(&error) {
-                note!("gpuprobe: {error:#}");
-            }
+            note!("gpuprobe: {error:#}");
             ExitCode::from(1)
         }
     }
-}
-
-/// Whoever read our output has had enough.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -46,6 +46,8 @@ pub(crate) struct Probes {
     /// Functions probed because they were asked for, and not only for what they tell of others.
     pub(crate) asked_for: usize,
     pub(crate) skips: Skips,
+    /// Whether files that cannot be probed are nobody's concern yet.
+    aside: bool,
     verbose: bool,
 }
 
@@ -94,6 +96,7 @@ impl Probes {
             named: HashSet::new(),
             asked_for: 0,
             skips: Skips::default(),
+            aside: false,
             verbose,
         };
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
@@ -172,6 +175,16 @@ impl Probes {
     pub(crate) fn attach_host(&mut self) {
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
         self.attach_scan(scan);
+    }
+
+    /// The same for some processes that may come to use what others do. Of files that cannot be probed nothing is told
+    /// until one of these processes has mapped them.
+    pub(crate) fn attach_host_aside(&mut self) {
+        self.aside = true;
+        self.attach_host();
+        self.aside = false;
+        let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
+        self.considered.retain(|(id, _)| attached.contains(id));
     }
 
     /// Looks at the whole host once more. Probes what is new, and tells how many libraries of these a process had
@@ -270,6 +283,10 @@ impl Probes {
     fn skip(&mut self, skipped: &Skipped) {
         // who does not ask for the runtime misses nothing of it
         if skipped.cause == Some(SkipCause::HiddenRuntime) && !self.wants_runtime {
+            return;
+        }
+        // what is told without a cause is a function of a library that is probed
+        if self.aside && skipped.cause.is_some() {
             return;
         }
         if let Some(line) = self.skips.add(skipped) {

@@ -36,6 +36,11 @@ pub(crate) fn let_through() -> Result<()> {
     held_back().thread_unblock().context("cannot let signals through")
 }
 
+/// The status of what a signal has ended, as a shell says it.
+pub(crate) fn status_of(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(1)
+}
+
 /// The signals that would end us, held back until they are looked at.
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -70,5 +75,11 @@ impl Signals {
             }
         }
         arrived
+    }
+
+    /// The first that came to end us. Those that people may define are for commands that we run.
+    pub(crate) fn told_to_end(&mut self) -> Option<Signal> {
+        let signals = self.take().into_iter().map(|arrived| arrived.signal);
+        signals.into_iter().find(|signal| !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2))
     }
 }

@@ -130,12 +130,17 @@ fn clean(command: &mut Command) {
 
 /// Runs a command to its end.
 pub fn finish(command: &mut Command) -> Finished {
+    finish_within(PATIENCE, command)
+}
+
+/// Runs a command that may take this long to its end.
+pub fn finish_within(limit: Duration, command: &mut Command) -> Finished {
     let folder = places::folder();
     let (out, err) = (folder.path().join("out"), folder.path().join("err"));
     command.stdin(Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let start = Instant::now();
     let mut started = Started::new(command);
-    let status = started.wait(PATIENCE);
+    let status = started.wait(limit);
     let took = start.elapsed();
     Finished { status: shell_status(status), stdout: text(&out), stderr: text(&err), took }
 }

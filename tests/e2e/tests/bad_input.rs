@@ -329,7 +329,7 @@ fn a_reader_that_has_enough_is_no_error_worth_a_word() {
     let mut child = list.spawn().unwrap();
     // closed before anything is read
     drop(child.stdout.take());
-    child.wait().unwrap();
+    assert!(child.wait().unwrap().success());
     assert_eq!(fs::read_to_string(&said).unwrap(), "");
 
     let script = format!("{} list | head -n 2", shown(places::gpuprobe()));

@@ -1,13 +1,20 @@
 //! What a call costs, as `gpuprobe bench` measures it. Bounds that hold on a busy machine too: the figures are in
 //! docs/performance.md.
 
+use std::fs;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use gpuprobe_e2e::process::{finish, gpuprobe};
-use gpuprobe_e2e::{alone, needs, tiers};
+use gpuprobe_e2e::process::{PATIENCE, finish, finish_within, gpuprobe, shown, until};
+use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const ROUNDS: u64 = 40;
+/// Enough for a median, and over soon.
+const ROUNDS: u64 = 15;
+/// Each probe by perf takes the kernel a tenth of a second to let go of, and a busy machine many times that.
+const LIMIT: Duration = PATIENCE.saturating_mul(5);
 const CALLS_PER_ROUND: u64 = 1000;
 /// Rounds before those that are measured.
 const WARM_UP: u64 = 5;
@@ -30,7 +37,8 @@ fn every_mode_is_measured_on_every_tier_and_sees_every_call() {
     }
     let _alone = alone();
     for tier in tiers::here() {
-        let finished = finish(&mut bench(&["--json", "--attach", tier, "--rounds", &ROUNDS.to_string()]));
+        let mut bench = bench(&["--json", "--attach", tier, "--rounds", &ROUNDS.to_string()]);
+        let finished = finish_within(LIMIT, &mut bench);
         assert_eq!(finished.status, 0, "{}", finished.stderr);
         let report: Value =
             serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {}", finished.stdout));
@@ -73,5 +81,49 @@ fn people_get_a_table_and_wrong_numbers_a_reason() {
         let finished = finish(&mut bench(&wrong));
         assert_eq!(finished.status, 2, "{}", finished.stderr);
         assert!(finished.stderr.contains(wrong[1]), "{}", finished.stderr);
+    }
+}
+
+/// Programs that run from below a folder.
+fn programs_in(folder: &Path) -> usize {
+    let processes = fs::read_dir("/proc").unwrap_or_else(|e| panic!("{e}")).filter_map(Result::ok);
+    let programs = processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
+    programs.filter(|program| program.starts_with(folder)).count()
+}
+
+#[test]
+fn a_signal_ends_it_and_nothing_is_left_behind() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for (signal, status, while_measuring) in [(Signal::SIGTERM, 143, false), (Signal::SIGINT, 130, true)] {
+        let folder = places::folder();
+        let files = || fs::read_dir(folder.path()).unwrap_or_else(|e| panic!("{e}")).count();
+        let mut talk = Talk::start(bench(&["--rounds", "9000"]).env("TMPDIR", folder.path()));
+        until(PATIENCE, "it has begun", || {
+            let has_begun = if while_measuring { programs_in(folder.path()) > 0 } else { files() > 0 };
+            has_begun.then_some(())
+        });
+        talk.signal(signal);
+        assert_eq!(talk.end(), status, "{signal}: {}", talk.stderr());
+        assert_eq!((files(), programs_in(folder.path())), (0, 0), "{signal}");
+        // on a busy machine it may have come this far by then
+        let said = talk.stderr().replace("gpuprobe: measuring for about 151 s\n", "");
+        assert_eq!((said.as_str(), talk.printed()), ("", Vec::new()), "{signal}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let program = shown(places::gpuprobe());
+    for form in ["", "--json"] {
+        let script = format!("{{ {program} bench --rounds 1 {form}; echo status $? >&2; }} | true");
+        let finished = finish(Command::new("sh").args(["-c", &script]));
+        assert_eq!(finished.stderr, "gpuprobe: measuring for about 1 s\nstatus 0\n");
     }
 }

@@ -8,9 +8,18 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use gpuprobe_e2e::process::{finish, gpuprobe, shown};
-use gpuprobe_e2e::{Finished, needs, places};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
+use gpuprobe_e2e::{Finished, Talk, needs, places};
 use serde_json::json;
+
+/// Maps a file as code, says so and waits for a line.
+const MAPPER: &str = "
+import mmap, sys
+with open(sys.argv[1], 'rb') as f:
+    m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE)
+print('mapped', flush=True)
+sys.stdin.readline()
+";
 
 fn said(args: &[&str]) -> Finished {
     finish(&mut gpuprobe(&[&["memory"], args].concat()))
@@ -128,4 +137,57 @@ fn a_watch_ends_with_its_process() {
     assert!(finished.stdout.contains("no GPU memory was allocated"), "{}", finished.stdout);
     assert!(begun.elapsed().as_secs() < 400);
     waits.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
+    if !needs::bpf() {
+        return;
+    }
+    let program = shown(places::gpuprobe());
+    let read_one_line = |args: &str| {
+        let watch = format!("{program} memory --watch --interval 0.1 --json {args}");
+        let script = format!("{{ {watch}; echo status $? >&2; }} | head -n 1");
+        let finished = finish(Command::new("sh").args(["-c", &script]));
+        assert_eq!((finished.status, finished.json().len()), (0, 1), "{}", finished.stderr);
+        finished.stderr
+    };
+    assert_eq!(read_one_line(""), "status 0\n");
+    let folder = places::folder();
+    let ended = folder.path().join("ended");
+    let command = format!("-- sh -c 'exec >&-; read line < {0}.fifo; echo $line > {0}'", shown(&ended));
+    let fifo = folder.path().join("ended.fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    assert_eq!(
+        read_one_line(&command),
+        "not watched any more: 1 processes that run on\nstatus 0\n",
+        "the command waits for us"
+    );
+    fs::write(&fifo, "whole\n").unwrap();
+    until(PATIENCE, "the command ends", || {
+        fs::read_to_string(&ended).is_ok_and(|text| text == "whole\n").then_some(())
+    });
+}
+
+#[test]
+fn of_files_that_cannot_be_probed_those_of_the_processes_asked_for_are_told() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name).join("libcuda.so.1"));
+    for file in [&theirs, &ours] {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, "text").unwrap();
+    }
+    let [_other, process] = [&theirs, &ours].map(|file| {
+        let mut talk = Talk::start(Command::new("python3").args(["-c", MAPPER]).arg(file));
+        assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
+        talk
+    });
+    let finished = said(&["-d", &process.pid().to_string(), "--duration", "0.3"]);
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    let told: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
+    assert_eq!(told.len(), 1, "{}", finished.stderr);
+    assert!(told[0].contains(&shown(&ours)), "{}", finished.stderr);
 }

@@ -4,7 +4,8 @@
 
 mod bed;
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::fmt;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
@@ -13,12 +14,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use gpuprobe_analysis::{CostReport, Measured, costs};
 use gpuprobe_capture::support;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use self::bed::{Bed, Probed};
 use crate::builtin;
 use crate::cli::BenchArgs;
 use crate::notes::note;
+use crate::signals::{self, Signals, status_of};
+use crate::stdout::print;
 
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo/bench"));
 /// Rounds before those that count: first calls make rows and fill caches.
@@ -107,39 +111,67 @@ const MODES: [Mode; 8] = [
     },
 ];
 
+/// A signal came before everything was measured.
+#[derive(Debug)]
+struct Told(Signal);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended by {}", self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
 pub(crate) fn run(args: &BenchArgs) -> Result<u8> {
+    // before there is anything to clear away, and before any thread is made
+    let mut signals = Signals::hold_back()?;
+    let report = match report(args, &mut signals) {
+        Ok(report) => report,
+        Err(error) => return error.downcast::<Told>().map(|told| status_of(told.0)),
+    };
+    // nothing is left to be cleared away, and a reader may take its time
+    signals::let_through()?;
+    let text = match args.json {
+        true => format!("{}\n", serde_json::to_string_pretty(&report)?),
+        false => gpuprobe_output::cost(&report),
+    };
+    print(&text)?;
+    Ok(0)
+}
+
+/// Measures. Whether it succeeds or not, no probe and no file is left when it returns.
+fn report(args: &BenchArgs, signals: &mut Signals) -> Result<CostReport> {
     let folder = builtin::folder("bench")?;
-    let mut beds = Probed::ALL
-        .into_iter()
-        .map(|probed| Bed::make(folder.path(), probed, args.attach))
-        .collect::<Result<Vec<_>>>()?;
+    let mut beds = Vec::new();
+    for probed in Probed::ALL {
+        beds.push(Bed::make(folder.path(), probed, args.attach)?);
+        go_on(signals)?;
+    }
     let program = folder.path().join("bench");
     builtin::write(&program, PROGRAM)?;
     note!("gpuprobe: measuring for about {} s", 1 + args.rounds / 60);
-    let said = measure(&program, &mut beds, args.rounds)?;
+    let said = measure(&program, &mut beds, args.rounds, signals)?;
     let modes = read(&said, &beds)?;
     for bed in &mut beds {
         bed.end()?;
     }
-    let report = CostReport {
+    Ok(CostReport {
         tier: beds.iter().find_map(Bed::tier).map_or_else(String::new, |tier| tier.to_string()),
         kernel: support().kernel,
         rounds: args.rounds as usize,
         calls_per_round: CALLS_PER_ROUND,
         modes: costs(&modes),
-    };
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        out.write_all(gpuprobe_output::cost(&report).as_bytes())?;
-    }
-    Ok(0)
+    })
+}
+
+/// Fails when a signal came to end us.
+fn go_on(signals: &mut Signals) -> Result<()> {
+    signals.told_to_end().map_or(Ok(()), |signal| Err(Told(signal).into()))
 }
 
 /// Runs the program to its end, while its calls are taken out of the ring and thrown away. Returns the lines it wrote.
-fn measure(program: &Path, beds: &mut [Bed], rounds: u32) -> Result<Vec<Value>> {
+fn measure(program: &Path, beds: &mut [Bed], rounds: u32, signals: &mut Signals) -> Result<Vec<Value>> {
     let mut command = Command::new(program);
     command.arg((WARM_UP + rounds).to_string()).arg(CALLS_PER_ROUND.to_string());
     for mode in &MODES {
@@ -151,13 +183,15 @@ fn measure(program: &Path, beds: &mut [Bed], rounds: u32) -> Result<Vec<Value>> 
     })?;
     let stdout = child.stdout.take().context("the measured program has no output")?;
     let reader = thread::spawn(move || lines(stdout));
-    let taken = take_until(beds, || reader.is_finished());
+    let taken = take_until(beds, signals, || reader.is_finished());
     if taken.is_err() {
         child.kill().ok();
     }
-    let lines = reader.join().ok().context("the measured program could not be read")??;
+    let lines = reader.join().ok().context("the measured program could not be read");
     let status = child.wait()?;
+    // first, because what was ended has not said everything
     taken?;
+    let lines = lines??;
     ensure!(status.success(), "the measured program failed ({status})");
     Ok(lines)
 }
@@ -166,7 +200,7 @@ fn bed_of(beds: &[Bed], probed: Probed) -> Result<&Bed> {
     beds.iter().find(|bed| bed.probed() == probed).context("a mode has no library")
 }
 
-fn take_until(beds: &mut [Bed], is_over: impl Fn() -> bool) -> Result<()> {
+fn take_until(beds: &mut [Bed], signals: &mut Signals, is_over: impl Fn() -> bool) -> Result<()> {
     loop {
         // asked first: what was sent before the end is then taken
         let over = is_over();
@@ -176,6 +210,7 @@ fn take_until(beds: &mut [Bed], is_over: impl Fn() -> bool) -> Result<()> {
         if over {
             return Ok(());
         }
+        go_on(signals)?;
     }
 }
 

@@ -1,6 +1,5 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
-use std::io::{self, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -19,6 +18,7 @@ use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::stdout::print;
 use crate::watch::Watch;
 
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
@@ -176,7 +176,7 @@ impl Daemon {
         } else {
             self.classic.render(&self.latest.get())
         };
-        io::stdout().write_all(text.as_bytes()).context("cannot write the display")
+        print(&text)
     }
 }
 

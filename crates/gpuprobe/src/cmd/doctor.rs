@@ -1,6 +1,6 @@
 //! `gpuprobe doctor`: what this machine can do, and what to do about what it cannot.
 
-use std::io::{self, Write};
+use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::DoctorArgs;
 use crate::select::Selection;
+use crate::stdout::print;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let proc_root = Path::new("/proc");
@@ -21,13 +22,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
     let report = Report { support, driver: driver(), libraries, scan };
-    let mut out = io::stdout().lock();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report.json())?;
-        writeln!(out)?;
+    let text = if args.json {
+        format!("{:#}\n", report.json())
     } else {
-        report.text(&mut out)?;
-    }
+        let mut text = String::new();
+        report.text(&mut text)?;
+        text
+    };
+    print(&text)?;
     Ok(u8::from(!report.support.privileged() || report.support.best_tier().is_none()))
 }
 

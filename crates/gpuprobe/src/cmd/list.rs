@@ -1,7 +1,7 @@
 //! `gpuprobe list`: the functions of the catalogue.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
+use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::{Api, catalogue};
 
 use crate::cli::ListArgs;
+use crate::stdout::print;
 
 pub(crate) fn run(args: &ListArgs) -> Result<u8> {
     let glob = args.glob.as_deref().unwrap_or("*");
@@ -19,14 +20,14 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8> {
         bail!("no function fits {glob}{}", near(glob));
     }
     let present = present();
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = String::new();
     writeln!(out, "* found on this host   ~ hot: traced only when named by -e\n")?;
     for f in fitting {
         let here = if present.contains(&(f.api, f.name)) { '*' } else { ' ' };
         let hot = if f.hot { '~' } else { ' ' };
         writeln!(out, "{here}{hot} {:<8} {:<10} {:<14} {}", f.api, f.versions, f.class, f.signature())?;
     }
-    out.flush()?;
+    print(&out)?;
     Ok(0)
 }
 

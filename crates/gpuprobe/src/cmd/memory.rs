@@ -9,7 +9,6 @@ use gpuprobe_analysis::{Holdings, Rules};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
-use nix::sys::signal::Signal;
 
 use crate::cli::MemoryArgs;
 use crate::followed::{Followed, process_of_thread};
@@ -19,6 +18,7 @@ use crate::probes::{Probes, config};
 use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::stdout::{Closed, print};
 use crate::supervise::Supervised;
 use crate::watch::{RESCAN_SECONDS, Watch};
 
@@ -58,6 +58,8 @@ struct View<'a> {
     begun: Instant,
     sampled: Instant,
     shown: Instant,
+    /// Whoever read this has had enough.
+    closed: bool,
 }
 
 impl<'a> View<'a> {
@@ -66,7 +68,8 @@ impl<'a> View<'a> {
             || format!("cannot write to {}", args.output.as_deref().unwrap_or("".as_ref()).display());
         let file = args.output.as_ref().map(File::create).transpose().with_context(cannot)?;
         let now = Instant::now();
-        Ok(Self { args, observer, file, losses: Losses::default(), begun: now, sampled: now, shown: now })
+        let losses = Losses::default();
+        Ok(Self { args, observer, file, losses, begun: now, sampled: now, shown: now, closed: false })
     }
 
     /// Takes in what happened, and looks and shows when it is time.
@@ -105,11 +108,29 @@ impl<'a> View<'a> {
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
-        let written = match &mut self.file {
-            Some(file) => file.write_all(text.as_bytes()),
-            None => io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()),
-        };
-        written.context("cannot write what is held")
+        match &mut self.file {
+            Some(file) => file.write_all(text.as_bytes()).context("cannot write what is held"),
+            None => match print(text) {
+                Err(error) if error.is::<Closed>() => {
+                    self.closed = true;
+                    Ok(())
+                }
+                printed => printed,
+            },
+        }
+    }
+
+    /// Whether there is nobody to show anything to any more, or no time left.
+    fn is_over(&self, most: Option<Duration>) -> bool {
+        self.closed || most.is_some_and(|most| self.begun.elapsed() >= most)
+    }
+
+    /// Shows what is held at the end, and tells what could not be watched.
+    fn finish(&mut self) -> Result<()> {
+        if !self.closed {
+            self.show()?;
+        }
+        if self.closed { Ok(()) } else { tell_what_is_missing(self) }
     }
 }
 
@@ -136,21 +157,19 @@ fn launched(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     view.observer.probes.attach_loader_of(Tgid(std::process::id()));
     let mut command = Supervised::waiting(&args.command)?;
     command.go(&view.observer.probes)?;
-    let over = |begun: Instant| args.duration.is_some_and(|most| begun.elapsed() >= most);
     let status = loop {
         let (batch, ended) = command.look(&mut view.observer.probes)?;
         view.take(&batch)?;
         match ended {
             Some(status) => break Some(status),
-            None if over(view.begun) => break None,
+            None if view.is_over(args.duration) => break None,
             None => {}
         }
     };
     let left = command.finish(&mut view.observer.probes)?;
     view.observer.take(&left.batch)?;
     view.losses.add(LossCause::LateAttach, left.late);
-    view.show()?;
-    tell_what_is_missing(view)?;
+    view.finish()?;
     if left.running > 0 {
         note!("not watched any more: {} processes that run on", left.running);
     }
@@ -178,8 +197,7 @@ fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
         // until ways that are not known have been learnt, every allocation by them sends its stack
         let urgent = Urgent::begin();
         view.observer.probes.capture.wait(&others, SAMPLE_EVERY / 4);
-        let ends = |s: &Signal| !matches!(s, Signal::SIGUSR1 | Signal::SIGUSR2);
-        let told = signals.take().iter().any(|arrived| ends(&arrived.signal));
+        let told = signals.told_to_end().is_some();
         let batch = view.observer.probes.take()?;
         drop(urgent);
         followed.take(&batch);
@@ -190,12 +208,11 @@ fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
             false => watch.look_at(followed.running(), &mut view.observer.probes),
         }
         let all_ended = !args.pids.is_empty() && followed.running().is_empty();
-        if told || all_ended || duration.is_some_and(|most| view.begun.elapsed() >= most) {
+        if told || all_ended || view.is_over(duration) {
             break;
         }
     }
-    view.show()?;
-    tell_what_is_missing(view)?;
+    view.finish()?;
     Ok(0)
 }
 
@@ -210,7 +227,10 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
         probes.capture.add_target(Tgid(*pid))?;
     }
     // a process may have mapped the runtime alone, which loads the driver at the first call
-    probes.attach_host();
+    match pids.is_empty() {
+        true => probes.attach_host(),
+        false => probes.attach_host_aside(),
+    }
     Ok(())
 }
 

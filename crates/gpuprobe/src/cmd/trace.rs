@@ -8,7 +8,6 @@ use gpuprobe_capture::{Batch, CaptureConfig, Collect, utc_offset_seconds};
 use gpuprobe_event::trace::{End, Phases};
 use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome, Tgid};
 use gpuprobe_output::LiveOptions;
-use nix::sys::signal::Signal;
 
 use crate::cli::TraceArgs;
 use crate::cmd::run::meta;
@@ -151,9 +150,7 @@ impl Trace {
             let mut others: Vec<_> = self.watch.iter().flat_map(Watch::fds).collect();
             others.push(self.signals.fd());
             self.probes.capture.wait(&others, LOOK_EVERY);
-            let ends =
-                |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP);
-            if self.signals.take().iter().any(|arrived| ends(&arrived.signal)) {
+            if self.signals.told_to_end().is_some() {
                 return Ok(());
             }
             if args.count.is_some() {
