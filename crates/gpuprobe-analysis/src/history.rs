@@ -1,7 +1,8 @@
 //! How much was live from each site over time, in a bounded number of points. When there are too many of them, two
 //! become one, so that a history covers all of its time, whether that is a second or a week.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::SiteId;
 use gpuprobe_event::counters::SiteMemory;
@@ -9,8 +10,8 @@ use serde::Serialize;
 
 /// Points of a history. Half of them are always there once so many samples were taken.
 pub const MOST_POINTS: usize = 64;
-/// Sites with a history of their own, in one process. Each takes 2 KiB.
-const MOST_SITES: usize = 1024;
+/// Sites with a history of their own, in one process. Each takes 2.5 KiB.
+pub(crate) const MOST_SITES: usize = 1024;
 
 /// What one site, or several together, came to in one stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -21,8 +22,10 @@ pub struct Point {
     pub last_bytes: u64,
     /// Allocations ever made, at its end.
     pub allocations: u64,
-    /// Of these, how many were freed by a call or ended with their context.
+    /// Of these, how many were freed by a call.
     pub frees: u64,
+    /// Of these, how many ended with their context.
+    pub ended: u64,
 }
 
 impl Point {
@@ -33,7 +36,11 @@ impl Point {
             last_bytes: row.held.live_bytes,
             allocations: row.allocations,
             // the fields of a row are read while they change
-            frees: row.allocations.saturating_sub(row.held.live_allocations),
+            frees: row
+                .allocations
+                .saturating_sub(row.held.live_allocations)
+                .saturating_sub(row.ended_allocations),
+            ended: row.ended_allocations,
         }
     }
 
@@ -45,12 +52,19 @@ impl Point {
             last_bytes: self.last_bytes.saturating_add(other.last_bytes),
             allocations: self.allocations.saturating_add(other.allocations),
             frees: self.frees.saturating_add(other.frees),
+            ended: self.ended.saturating_add(other.ended),
         }
     }
 
     /// Together with what came next at the same site.
     fn before(self, next: Self) -> Self {
         Self { low_bytes: self.low_bytes.min(next.low_bytes), ..next }
+    }
+
+    /// The same site when its row is gone: it holds nothing any more.
+    fn gone(self) -> Self {
+        let frees = self.allocations.saturating_sub(self.ended);
+        Self { low_bytes: 0, last_bytes: 0, frees, ..self }
     }
 }
 
@@ -64,6 +78,10 @@ pub struct History {
     samples_each: u32,
     in_last: u32,
     series: HashMap<SiteId, Vec<Point>>,
+    /// The latest of sites that hold nothing and gave their series to others.
+    resting: HashMap<SiteId, Point>,
+    /// Sites that hold something and found no room for a series.
+    not_followed: HashSet<SiteId>,
 }
 
 impl History {
@@ -82,9 +100,32 @@ impl History {
         &self.ends_ns
     }
 
-    /// The points of a site; `None` where there was no room for it.
+    /// The points of a site; `None` where it has none of its own.
     pub fn of(&self, site: SiteId) -> Option<&[Point]> {
         self.series.get(&site).map(Vec::as_slice)
+    }
+
+    /// Whether a site holds something and nothing is known of what it held before.
+    pub fn is_not_followed(&self, site: SiteId) -> bool {
+        self.not_followed.contains(&site)
+    }
+
+    /// How many sites these are.
+    pub fn not_followed(&self) -> usize {
+        self.not_followed.len()
+    }
+
+    /// The sum of what was seen at these sites.
+    pub fn sum(&self, sites: impl Iterator<Item = SiteId>) -> Vec<Point> {
+        let mut sum = vec![Point::default(); self.ends_ns.len()];
+        for site in sites {
+            if let Some(points) = self.series.get(&site) {
+                sum.iter_mut().zip(points).for_each(|(sum, point)| *sum = sum.beside(*point));
+            } else if let Some(point) = self.resting.get(&site) {
+                sum.iter_mut().for_each(|sum| *sum = sum.beside(*point));
+            }
+        }
+        sum
     }
 
     /// Takes in what every site holds now; rows of one site on several GPUs are added up.
@@ -105,25 +146,64 @@ impl History {
         self.in_last += 1;
         for (site, points) in &mut self.series {
             let Some(&last) = points.last() else { continue };
-            // a site whose row is gone holds nothing any more
-            let gone = Point { low_bytes: 0, last_bytes: 0, frees: last.allocations, ..last };
-            let next = now.remove(site).unwrap_or(gone);
+            let next = now.remove(site).unwrap_or_else(|| last.gone());
             match points.last_mut() {
                 Some(last) if !is_new => *last = last.before(next),
                 _ => points.push(next),
             }
         }
-        for (site, point) in now {
-            self.begin(site, point);
+        self.seat(now);
+    }
+
+    /// Gives series to sites without one, those that hold most first. Where there is no room, they take those of sites
+    /// that hold nothing: a leak is not among these.
+    fn seat(&mut self, without: HashMap<SiteId, Point>) {
+        let mut without: Vec<(SiteId, Point)> = without.into_iter().collect();
+        without.sort_unstable_by_key(|(site, point)| (Reverse(point.last_bytes), *site));
+        let before = std::mem::take(&mut self.resting);
+        self.not_followed.clear();
+        let mut idle = match self.series.len() + without.len() > MOST_SITES {
+            true => self.idle(),
+            false => Vec::new(),
+        };
+        for (site, point) in without {
+            if self.series.len() >= MOST_SITES {
+                if point.last_bytes == 0 {
+                    self.resting.insert(site, point);
+                    continue;
+                }
+                let Some(given) = idle.pop() else {
+                    self.not_followed.insert(site);
+                    continue;
+                };
+                if let Some(last) = self.series.remove(&given).and_then(|points| points.last().copied()) {
+                    self.resting.insert(given, last);
+                }
+            }
+            self.begin(site, point, before.get(&site).copied().unwrap_or_default());
         }
     }
 
-    /// A site that was not seen before had nothing live until now.
-    fn begin(&mut self, site: SiteId, point: Point) {
-        if self.series.len() >= MOST_SITES {
-            return;
-        }
-        let mut points = vec![Point::default(); self.ends_ns.len()];
+    /// Sites whose series hold nothing, the one to be given up first last: that which has held nothing for longest, and
+    /// among such the one that held least.
+    fn idle(&self) -> Vec<SiteId> {
+        let holds_nothing = |points: &[Point]| points.last().is_some_and(|last| last.last_bytes == 0);
+        let mut idle: Vec<_> = self
+            .series
+            .iter()
+            .filter(|(_, points)| holds_nothing(points))
+            .map(|(site, points)| {
+                let held = points.iter().rposition(|point| point.last_bytes > 0);
+                (held, points.iter().map(|point| point.last_bytes).max(), *site)
+            })
+            .collect();
+        idle.sort_unstable_by_key(|key| Reverse(*key));
+        idle.into_iter().map(|(.., site)| site).collect()
+    }
+
+    /// A site that has no series had nothing live until now, and had done this much.
+    fn begin(&mut self, site: SiteId, point: Point, before: Point) {
+        let mut points = vec![before; self.ends_ns.len()];
         if let Some(last) = points.last_mut() {
             *last = if self.in_last > 1 { last.before(point) } else { point };
         }
@@ -173,7 +253,7 @@ mod tests {
         assert_eq!((bytes(1), bytes(2)), (vec![30, 10], vec![0, 7]));
         assert_eq!(
             history.of(SiteId(2)).unwrap()[1],
-            Point { low_bytes: 7, last_bytes: 7, allocations: 3, frees: 0 }
+            Point { low_bytes: 7, last_bytes: 7, allocations: 3, ..Point::default() }
         );
         assert_eq!((history.began_ns(), history.ends_ns()), (5, &[10, 20][..]));
         assert_eq!(history.of(SiteId(3)), None);
@@ -184,10 +264,7 @@ mod tests {
         let mut history = History::new(0);
         history.sample([row(1, 0, 10, 4)].iter(), 1);
         history.sample([].iter(), 2);
-        assert_eq!(
-            history.of(SiteId(1)).unwrap()[1],
-            Point { low_bytes: 0, last_bytes: 0, allocations: 4, frees: 4 }
-        );
+        assert_eq!(history.of(SiteId(1)).unwrap()[1], Point { allocations: 4, frees: 4, ..Point::default() });
     }
 
     /// Whatever the number of samples: the points are few, cover all of the time, and keep the lowest moment.
@@ -222,7 +299,17 @@ mod tests {
     }
 
     #[test]
-    fn sites_beyond_the_bound_have_no_history_and_the_others_keep_theirs() {
+    fn what_ended_with_its_context_was_not_freed() {
+        let ended = SiteMemory { ended_allocations: 5, ..row(1, 0, 2, 9) };
+        let mut history = History::new(0);
+        history.sample([ended].iter(), 1);
+        history.sample([].iter(), 2);
+        let points = history.of(SiteId(1)).unwrap();
+        assert_eq!(points.iter().map(|p| (p.frees, p.ended)).collect::<Vec<_>>(), [(2, 5), (4, 5)]);
+    }
+
+    #[test]
+    fn sites_beyond_the_bound_are_not_followed_and_the_others_keep_theirs() {
         let mut history = History::new(0);
         let rows: Vec<_> = (0..2 * MOST_SITES as u32).map(|site| row(site, 0, 1, 1)).collect();
         history.sample(rows.iter(), 1);
@@ -230,5 +317,39 @@ mod tests {
         let followed = rows.iter().filter_map(|row| history.of(row.site)).collect::<Vec<_>>();
         assert_eq!(followed.len(), MOST_SITES);
         assert!(followed.iter().all(|points| points.len() == 2));
+        assert_eq!(history.not_followed(), MOST_SITES);
+        assert!(rows.iter().all(|row| history.is_not_followed(row.site) == history.of(row.site).is_none()));
+
+        // half of those that are followed give everything back, and as many others take their series
+        let freed = |site: u32| site < MOST_SITES as u32 / 2;
+        let rows: Vec<_> = rows.iter().map(|r| row(r.site.0, 0, u64::from(!freed(r.site.0)), 1)).collect();
+        history.sample(rows.iter(), 3);
+        assert_eq!(history.not_followed(), MOST_SITES / 2);
+        assert!(rows.iter().all(|row| history.of(row.site).is_some()
+            || freed(row.site.0)
+            || history.is_not_followed(row.site)));
+    }
+
+    #[test]
+    fn who_holds_nothing_makes_room_the_longest_first_and_comes_back_with_what_it_did() {
+        let most = MOST_SITES as u32;
+        let sites = |held: &dyn Fn(u32) -> u64| {
+            (0..=most).map(|site| row(site, 0, held(site), 7)).collect::<Vec<_>>()
+        };
+        let mut history = History::new(0);
+        // site 3 is empty from the second look on, site 2 from the third, and the last one comes then
+        history.sample(sites(&|_| 9)[..most as usize].iter(), 1);
+        history.sample(sites(&|site| if site == 3 { 0 } else { 9 })[..most as usize].iter(), 2);
+        history.sample(sites(&|site| if matches!(site, 2 | 3) { 0 } else { 9 }).iter(), 3);
+        assert!(history.of(SiteId(3)).is_none() && history.of(SiteId(2)).is_some());
+        assert!(history.of(SiteId(most)).is_some());
+        assert_eq!(history.not_followed(), 0, "who holds nothing misses nothing");
+        let done = Point { allocations: 7, frees: 7, ..Point::default() };
+        assert_eq!(history.sum([SiteId(3)].into_iter()), [done; 3]);
+
+        history.sample(sites(&|site| if site == 2 { 0 } else { 9 }).iter(), 4);
+        assert!(history.of(SiteId(2)).is_none());
+        assert_eq!(history.of(SiteId(3)).unwrap()[..3], [done; 3]);
+        assert_eq!(history.of(SiteId(3)).unwrap()[3].last_bytes, 9);
     }
 }

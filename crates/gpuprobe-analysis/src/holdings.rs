@@ -8,8 +8,8 @@ use gpuprobe_event::counters::{Allocation, ProcessKey, SiteMemory};
 use gpuprobe_event::{LossCause, Losses, SiteId, Tgid};
 use serde::Serialize;
 
-use crate::history::{History, Point};
-use crate::leaks::{Judgement, Life, Rules, Verdict, judge};
+use crate::history::History;
+use crate::leaks::{Growth, Judgement, Life, Rules, Verdict, judge};
 use crate::losses::LossCount;
 use crate::memory::Total;
 use crate::places::{Place, PlaceId, Places, distinct_names};
@@ -21,6 +21,8 @@ const MOST_NAMED: usize = 64;
 const MOST_SERIES: usize = 10;
 /// Processes that ended and are still shown, where they are.
 const MOST_ENDED: usize = 64;
+/// For how long the ages of what is live are taken to stay as they were: there may be a million allocations to look at.
+const DATES_LAST_NS: u64 = 5_000_000_000;
 
 /// What one process holds from one place.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,7 +44,7 @@ pub struct PlaceMemory {
     pub oldest_age_ns: Option<u64>,
     /// What is thought of it.
     pub judgement: Judgement,
-    /// Live bytes at the ends of [`ProcessPlaces::ends_ns`].
+    /// Live bytes at the ends of [`ProcessPlaces::ends_ns`]; nothing where some of its sites are not followed.
     pub curve: Vec<u64>,
     /// It has series of its own in metrics.
     pub has_series: bool,
@@ -67,6 +69,8 @@ pub struct ProcessPlaces {
     pub other: Total,
     /// How many sites these are.
     pub other_sites: usize,
+    /// Sites that hold something and could not be followed, because too many others do.
+    pub not_followed: usize,
     /// When it began to be watched.
     pub began_ns: u64,
     /// When the points of the curves were taken.
@@ -82,6 +86,18 @@ pub struct MemoryReport {
     pub processes: Vec<ProcessPlaces>,
     /// What was lost that could have changed a verdict.
     pub missing: Vec<LossCount>,
+}
+
+impl MemoryReport {
+    /// Sites that could not be followed, in all processes.
+    pub fn not_followed(&self) -> usize {
+        self.processes.iter().map(|process| process.not_followed).sum()
+    }
+
+    /// Whether nothing is missing that could have changed a verdict.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && self.not_followed() == 0
+    }
 }
 
 /// What was lost that live memory and its places are made of.
@@ -121,6 +137,8 @@ struct Holder {
     /// Places with series. Who has one keeps it as long as it is near the first, so that series do not come and go.
     seats: HashSet<PlaceId>,
     oldest_ns: HashMap<SiteId, u64>,
+    /// The time of the rows by which `oldest_ns` was noted.
+    dated_ns: u64,
 }
 
 /// What one site holds on all GPUs, and did.
@@ -150,12 +168,21 @@ pub struct Holdings {
     places: Places,
     /// When the rows were last taken in: whoever is new had nothing then.
     fed_ns: Option<u64>,
+    /// The time of the rows when it was last noted how old what is live is.
+    dated_ns: Option<u64>,
 }
 
 impl Holdings {
     /// Nobody yet. With `keeps_ended`, processes that end stay as they were.
     pub fn new(rules: Rules, keeps_ended: bool) -> Self {
-        Self { rules, keeps_ended, holders: BTreeMap::new(), places: Places::default(), fed_ns: None }
+        Self {
+            rules,
+            keeps_ended,
+            holders: BTreeMap::new(),
+            places: Places::default(),
+            fed_ns: None,
+            dated_ns: None,
+        }
     }
 
     /// Whether processes that ended stay as they were.
@@ -198,13 +225,26 @@ impl Holdings {
 
     /// Notes how old what is live is. Times are on the clock of the rows.
     pub fn date(&mut self, allocations: &[Allocation], since_start: impl Fn(u64) -> u64) {
-        self.holders.values_mut().filter(|h| h.info.exited_at_ns.is_none()).for_each(|h| h.oldest_ns.clear());
+        self.dated_ns = self.fed_ns;
+        for holder in self.holders.values_mut().filter(|h| h.info.exited_at_ns.is_none()) {
+            holder.oldest_ns.clear();
+            holder.dated_ns = self.fed_ns.unwrap_or_default();
+        }
         for allocation in allocations {
             let Some(holder) = self.holders.get_mut(&allocation.process) else { continue };
             let since_ns = since_start(allocation.since_ns);
             let oldest = holder.oldest_ns.entry(allocation.site).or_insert(since_ns);
             *oldest = since_ns.min(*oldest);
         }
+    }
+
+    /// Whether somebody is accused in a report and what is live has not been dated of late: it may all be young, and then
+    /// it is no leak.
+    pub fn wants_dates(&self, report: &MemoryReport) -> bool {
+        let age_ns = self.dated_ns.zip(self.fed_ns).map(|(dated, fed)| fed.saturating_sub(dated));
+        let mut running = report.processes.iter().filter(|process| !process.has_ended);
+        age_ns.is_none_or(|age_ns| age_ns >= DATES_LAST_NS)
+            && running.any(|process| process.places.iter().any(PlaceMemory::is_suspect))
     }
 
     /// The sites whose ways should be asked for: of each process those that grow, then those that hold most.
@@ -244,6 +284,7 @@ impl Holder {
             now: BTreeMap::new(),
             seats: HashSet::new(),
             oldest_ns: HashMap::new(),
+            dated_ns: began_ns,
         }
     }
 
@@ -258,23 +299,28 @@ impl Holder {
         self.history.sample(rows.iter().copied(), now_ns);
     }
 
-    /// The sum of what was seen at these sites.
-    fn points(&self, sites: impl Iterator<Item = SiteId>) -> Vec<Point> {
-        let mut sum = vec![Point::default(); self.history.ends_ns().len()];
-        for points in sites.filter_map(|site| self.history.of(site)) {
-            sum.iter_mut().zip(points).for_each(|(sum, point)| *sum = sum.beside(*point));
-        }
-        sum
-    }
-
-    fn judge(&self, sites: impl Iterator<Item = SiteId> + Clone, rules: Rules) -> Judgement {
-        let points = self.points(sites.clone());
-        let oldest_ns = sites.filter_map(|site| self.oldest_ns.get(&site)).min().copied();
+    fn judge(&self, mut sites: impl Iterator<Item = SiteId> + Clone, rules: Rules) -> Judgement {
         let history = &self.history;
-        judge(
-            &Life { began_ns: history.began_ns(), ends_ns: history.ends_ns(), points: &points, oldest_ns },
-            rules,
-        )
+        let points = history.sum(sites.clone());
+        // what was young when it was dated is not held to have aged since, as long as it is not dated again
+        let now_ns = history.ends_ns().last().copied().unwrap_or_default();
+        let since_ns = now_ns.saturating_sub(self.dated_ns).min(DATES_LAST_NS);
+        let oldest_ns = sites.clone().filter_map(|site| self.oldest_ns.get(&site)).min();
+        let life = Life {
+            began_ns: history.began_ns(),
+            ends_ns: history.ends_ns(),
+            points: &points,
+            oldest_ns: oldest_ns.map(|oldest| oldest.saturating_add(since_ns)),
+        };
+        let judgement = judge(&life, rules);
+        // those that are followed are enough to accuse, and not enough to acquit
+        match judgement.verdict {
+            Verdict::Suspect => judgement,
+            _ if sites.any(|site| history.is_not_followed(site)) => {
+                Judgement { verdict: Verdict::NotFollowed, growth: Growth::default() }
+            }
+            _ => judgement,
+        }
     }
 
     fn report(&mut self, key: ProcessKey, names: &Places, rules: Rules, now_ns: u64) -> ProcessPlaces {
@@ -310,6 +356,7 @@ impl Holder {
             places,
             other,
             other_sites,
+            not_followed: self.history.not_followed(),
             began_ns: self.history.began_ns(),
             ends_ns: self.history.ends_ns().to_vec(),
         }
@@ -324,7 +371,8 @@ impl Holder {
         }
         let at_ns = self.info.exited_at_ns.unwrap_or(now_ns);
         let oldest_ns = sites.iter().filter_map(|site| self.oldest_ns.get(site)).min();
-        let points = self.points(sites.iter().copied());
+        let is_followed = !sites.iter().any(|site| self.history.is_not_followed(*site));
+        let points = self.history.sum(sites.iter().copied());
         PlaceMemory {
             name: String::new(),
             place: Arc::clone(place),
@@ -334,7 +382,7 @@ impl Holder {
             ended: sum.ended,
             oldest_age_ns: oldest_ns.filter(|_| sum.live.count > 0).map(|since| at_ns.saturating_sub(*since)),
             judgement: self.judge(sites.iter().copied(), rules),
-            curve: points.iter().map(|point| point.last_bytes).collect(),
+            curve: points.iter().filter(|_| is_followed).map(|point| point.last_bytes).collect(),
             has_series: false,
         }
     }

@@ -25,7 +25,9 @@ pub struct Rules {
 pub enum Verdict {
     /// Too young, or seen too few times, to be judged.
     WarmingUp,
-    /// All that was ever allocated there has been given back.
+    /// It holds something, and there was no room to follow what it held before.
+    NotFollowed,
+    /// All that was ever allocated there has been given back, or ended with its context.
     Freed,
     /// Nothing was allocated or freed there after warm-up.
     Unchanged,
@@ -45,6 +47,7 @@ impl Verdict {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::WarmingUp => "warming up",
+            Self::NotFollowed => "not followed",
             Self::Freed => "all freed",
             Self::Unchanged => "unchanged",
             Self::Steady => "steady",
@@ -68,6 +71,8 @@ pub struct Growth {
     pub allocations: u64,
     /// Frees in this time.
     pub frees: u64,
+    /// Allocations that ended with their context in this time.
+    pub ended: u64,
 }
 
 impl Growth {
@@ -121,6 +126,7 @@ impl Life<'_> {
             fell_bytes: lows.windows(2).map(fall).fold(0, u64::saturating_add),
             allocations: last.allocations.saturating_sub(before.allocations),
             frees: last.frees.saturating_sub(before.frees),
+            ended: last.ended.saturating_sub(before.ended),
         }
     }
 }
@@ -130,7 +136,8 @@ pub fn judge(life: &Life<'_>, rules: Rules) -> Judgement {
     let Some(born) = life.points.iter().position(|p| p.allocations > 0) else {
         return Judgement { verdict: Verdict::Unchanged, growth: Growth::default() };
     };
-    if life.points.last().is_some_and(|last| last.last_bytes == 0 && last.frees >= last.allocations) {
+    let is_over = |last: &Point| last.frees.saturating_add(last.ended) >= last.allocations;
+    if life.points.last().is_some_and(|last| last.last_bytes == 0 && is_over(last)) {
         return Judgement { verdict: Verdict::Freed, growth: life.growth_since(born, &[]) };
     }
     let now_ns = life.ends_ns.last().copied().unwrap_or_default();
@@ -158,7 +165,7 @@ fn verdict(lows: &[u64; WINDOWS], growth: &Growth, is_turned_over: bool) -> Verd
     // what fills up slows down
     let late = lows[WINDOWS - 1].saturating_sub(lows[WINDOWS / 2]);
     let goes_on = late >= growth.bytes / 5 && lows[WINDOWS - 1] > lows[WINDOWS - 3];
-    if growth.allocations == 0 && growth.frees == 0 {
+    if growth.allocations == 0 && growth.frees == 0 && growth.ended == 0 {
         Verdict::Unchanged
     } else if growth.bytes == 0 {
         if fell == 0 { Verdict::Steady } else { Verdict::Varying }

@@ -121,24 +121,48 @@ impl Places {
     }
 }
 
-/// Names for places that are shown together: where several have the same first function, as those have that allocate
-/// through one, each is told with the next function by which they differ.
+/// Names for places that are shown together, no two alike: where several have the same first function, as those have that
+/// allocate through one, each is told with the next functions by which they differ.
 pub fn distinct_names(places: &[Arc<Place>]) -> Vec<String> {
-    let mut same: HashMap<String, Vec<&Arc<Place>>> = HashMap::new();
-    for place in places {
-        same.entry(place.name()).or_default().push(place);
-    }
-    let name = |place: &Arc<Place>| {
-        let name = place.name();
-        let others = same.get(&name).map(Vec::as_slice).unwrap_or_default();
-        let at = |place: &Arc<Place>, i: usize| place.frames.get(i).map(short);
-        let differs = |i: &usize| others.iter().any(|other| at(other, *i) != at(place, *i));
-        match (1..place.frames.len()).find(differs).and_then(|i| at(place, i)) {
-            Some(caller) => format!("{name} < {caller}"),
-            None => name,
+    let ways: Vec<Vec<String>> =
+        places.iter().map(|place| place.frames.iter().map(short).collect()).collect();
+    let mut names: Vec<String> = places.iter().map(|place| place.name()).collect();
+    // places with the same name so far, which are the same in as many functions
+    let mut alike = vec![(0, (0..places.len()).collect::<Vec<_>>())];
+    while let Some((from, group)) = alike.pop() {
+        let at = |place: usize, i: usize| ways[place].get(i);
+        let longest = group.iter().map(|place| ways[*place].len()).max().unwrap_or_default();
+        let differs = |i: &usize| group.iter().any(|place| at(*place, *i) != at(group[0], *i));
+        let Some(i) = (from..longest).find(differs) else { continue };
+        let mut parts: HashMap<Option<&String>, Vec<usize>> = HashMap::new();
+        group.iter().for_each(|place| parts.entry(at(*place, i)).or_default().push(*place));
+        for (caller, part) in parts {
+            if let Some(caller) = caller.filter(|_| i > 0) {
+                part.iter().for_each(|place| names[*place] += &format!(" < {caller}"));
+            }
+            alike.push((i + 1, part));
         }
-    };
-    places.iter().map(name).collect()
+    }
+    number_alike(&mut names, places);
+    names
+}
+
+/// Gives numbers to names that are alike, in the order of the ways to their places: who comes first in a list changes.
+pub fn number_alike(names: &mut [String], places: &[Arc<Place>]) {
+    let mut order: Vec<usize> = (0..names.len().min(places.len())).collect();
+    order.sort_by_cached_key(|i| places[*i].way());
+    let mut taken: HashSet<String> = names.iter().cloned().collect();
+    let mut seen = HashSet::new();
+    for i in order {
+        if seen.insert(names[i].clone()) {
+            continue;
+        }
+        let free = (2_u64..).map(|n| format!("{} #{n}", names[i])).find(|name| !taken.contains(name));
+        if let Some(name) = free {
+            taken.insert(name.clone());
+            names[i] = name;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -230,5 +254,61 @@ mod tests {
             shown,
             ["get (app.cc:3) < load (app.cc:5)", "get (app.cc:3) < save (app.cc:6)", "main (app.cc:9)"]
         );
+    }
+
+    #[test]
+    fn no_two_places_have_the_same_name() {
+        let place = |names: &[&str]| {
+            let frames = names.iter().enumerate().map(|(i, name)| frame(name, "app", i as u32 + 1));
+            Arc::new(Place::of(frames.collect()))
+        };
+        let folder = |folder: &str| {
+            let file = Some(format!("{folder}/app.cc"));
+            Arc::new(Place::of(vec![Frame { file, ..frame("put", "app", 1) }]))
+        };
+        let places = [
+            place(&["get", "mid", "one", "main"]),
+            place(&["get", "mid", "two", "main"]),
+            place(&["get", "alt", "three", "main"]),
+            place(&["get", "mid", "two", "main", "start"]),
+            folder("/b"),
+            folder("/a"),
+            folder("/c"),
+        ];
+        let expected = [
+            "get (app.cc:1) < mid (app.cc:2) < one (app.cc:3)",
+            "get (app.cc:1) < mid (app.cc:2) < two (app.cc:3)",
+            "get (app.cc:1) < alt (app.cc:2)",
+            "get (app.cc:1) < mid (app.cc:2) < two (app.cc:3) < start (app.cc:5)",
+            "put (app.cc:1) #2",
+            "put (app.cc:1)",
+            "put (app.cc:1) #3",
+        ];
+        assert_eq!(distinct_names(&places), expected);
+        // whatever the order they come in
+        let (backwards, expected): (Vec<_>, Vec<_>) = places.into_iter().zip(expected).rev().unzip();
+        assert_eq!(distinct_names(&backwards), expected);
+    }
+
+    #[test]
+    fn names_that_look_like_those_of_others_are_numbered() {
+        let bare = |function: &str| Frame {
+            function: Some(function.to_owned()),
+            module: Some("app".to_owned()),
+            ..Frame::default()
+        };
+        let place = |names: &[&str]| Arc::new(Place::of(names.iter().map(|name| bare(name)).collect()));
+        let places = [
+            place(&["get", "one"]),
+            place(&["get", "two"]),
+            place(&["get+0x0 (app) < one"]),
+            place(&["main"]),
+        ];
+        let names = distinct_names(&places);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), places.len(), "{names:?}");
+        let mut names = ["a", "a", "a #2", "b"].map(str::to_owned);
+        number_alike(&mut names, &places);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), 4, "{names:?}");
+        assert!(names.contains(&"a #3".to_owned()) && names.contains(&"b".to_owned()), "{names:?}");
     }
 }

@@ -3,15 +3,18 @@
 use gpuprobe_analysis::{MemoryReport, PlaceMemory, ProcessPlaces};
 use serde_json::{Value, json};
 
-use crate::memory_view::reason;
+use crate::memory_view::{NOT_FOLLOWED, reason};
 
 /// The report as a line of JSON, with its line feed. Times are in seconds, `at` is since the process was first seen.
 pub fn memory_json(report: &MemoryReport, unix_seconds: f64) -> String {
-    let missing: serde_json::Map<String, Value> =
+    let mut missing: serde_json::Map<String, Value> =
         report.missing.iter().map(|loss| (loss.cause.as_str().to_owned(), json!(loss.count))).collect();
+    if report.not_followed() > 0 {
+        missing.insert(NOT_FOLLOWED.to_owned(), json!(report.not_followed()));
+    }
     let object = json!({
         "unix": unix_seconds,
-        "complete": report.missing.is_empty(),
+        "complete": report.is_complete(),
         "missing": missing,
         "processes": report.processes.iter().map(process).collect::<Vec<_>>(),
     });
@@ -66,6 +69,7 @@ fn place(place: &PlaceMemory, of: &ProcessPlaces) -> Value {
             "fell_bytes": growth.fell_bytes,
             "allocations": growth.allocations,
             "frees": growth.frees,
+            "ended_with_context": growth.ended,
         },
         "live_bytes_over_time": of.ends_ns.iter().zip(&place.curve).map(at).collect::<Vec<_>>(),
         "stack": place.place.way(),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use gpuprobe_analysis::leaks::Verdict;
-use gpuprobe_analysis::{Judgement, LossCount, MemoryReport, PlaceMemory, ProcessPlaces};
+use gpuprobe_analysis::{Judgement, MemoryReport, PlaceMemory, ProcessPlaces};
 
 use crate::curve::{self, Strokes};
 use crate::table::{Align, rows};
@@ -15,6 +15,8 @@ const MOST_PLACES: usize = 25;
 /// The least that a place's name needs.
 const LEAST_NAME: usize = 24;
 const CURVE: usize = 16;
+/// What makes a report incomplete though nothing was lost, beside the words for losses.
+pub(crate) const NOT_FOLLOWED: &str = "not_followed";
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub struct MemoryOptions {
 pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions) -> String {
     let mut out = timestamp(unix_seconds, options.utc_offset_seconds);
     out.push('\n');
-    let is_complete = report.missing.is_empty();
+    let is_complete = report.is_complete();
     for process in &report.processes {
         out.push('\n');
         head(&mut out, process);
@@ -46,7 +48,7 @@ pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions)
     if report.processes.is_empty() {
         out.push_str("\nno GPU memory was allocated in the time watched\n");
     }
-    missing(&mut out, &report.missing);
+    missing(&mut out, report);
     out
 }
 
@@ -167,13 +169,19 @@ fn suspects(out: &mut String, process: &ProcessPlaces, is_complete: bool, option
 pub(crate) fn reason(judgement: &Judgement) -> String {
     let growth = &judgement.growth;
     let over = age(growth.over_ns);
-    let balance = format!(
+    let mut balance = format!(
         "{}, {}",
         count(growth.allocations, "allocation", "allocations"),
         count(growth.frees, "free", "frees")
     );
+    if growth.ended > 0 {
+        balance +=
+            &format!(", {}", count(growth.ended, "ended with its context", "ended with their context"));
+    }
     match judgement.verdict {
         Verdict::WarmingUp => format!("seen for {over}; {balance}"),
+        Verdict::NotFollowed => "too many other places hold memory".to_owned(),
+        Verdict::Freed if growth.ended > 0 => format!("nothing is left; {balance} in {over}"),
         Verdict::Freed => format!("all given back; {balance} in {over}"),
         Verdict::Unchanged => format!("no allocation and no free in {over}"),
         Verdict::Steady => format!("does not grow any more; {balance} in {over}"),
@@ -204,12 +212,16 @@ fn ways(out: &mut String, process: &ProcessPlaces, options: &MemoryOptions) {
     }
 }
 
-fn missing(out: &mut String, missing: &[LossCount]) {
-    if missing.is_empty() {
+fn missing(out: &mut String, report: &MemoryReport) {
+    if report.is_complete() {
         return;
     }
     out.push_str("\nthe verdicts are incomplete:\n");
-    for loss in missing {
+    for loss in &report.missing {
         line(out, format_args!("  {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
+    }
+    if report.not_followed() > 0 {
+        let meaning = "ways to allocations that hold something, of processes with too many of them";
+        line(out, format_args!("  {} {NOT_FOLLOWED}: {meaning}", report.not_followed()));
     }
 }

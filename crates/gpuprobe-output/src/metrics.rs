@@ -140,6 +140,13 @@ const METRICS: &[Metric] = &[
         "Places whose live bytes keep rising after warm-up, even at their lowest moments.",
         collect::leak_suspects,
     ),
+    metric(
+        "gpuprobe_memory_sites_not_followed",
+        Kind::Gauge,
+        PROCESS,
+        "Ways to allocations that hold memory and are not judged, because too many others do.",
+        collect::sites_not_followed,
+    ),
     with_unit(
         metric(
             "gpuprobe_memory_allocated_bytes",

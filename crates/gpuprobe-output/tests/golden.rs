@@ -9,7 +9,7 @@ use gpuprobe_output::{
     pending, summary,
 };
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
-use samples::memory::memory_report;
+use samples::memory::{crowded_report, memory_report};
 use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
@@ -161,6 +161,28 @@ fn memory_fits_the_terminal_and_steers_none() {
         }
     }
     check("memory_narrow.txt", &memory(&report, NOON, &MemoryOptions { width: 80, ..WIDE }));
+}
+
+#[test]
+fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
+    check("memory_crowded.txt", &memory(&crowded_report(), NOON, &WIDE));
+    let json: serde_json::Value = serde_json::from_str(&memory_json(&crowded_report(), NOON)).unwrap();
+    assert_eq!(json["complete"], serde_json::json!(false));
+    assert_eq!(json["missing"], serde_json::json!({"not_followed": 6}));
+    let told: Vec<_> = json["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|process| process["places"].as_array().unwrap())
+        .map(|place| format!("{}: {}", place["verdict"].as_str().unwrap(), place["reason"].as_str().unwrap()))
+        .collect();
+    let expected = [
+        "unchanged: no allocation and no free in 29 s",
+        "not_followed: too many other places hold memory",
+        "freed: nothing is left; 1600 allocations, 0 frees, 1600 ended with their context in 39 s",
+        "freed: nothing is left; 1601 allocations, 1 free, 1600 ended with their context in 39 s",
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]

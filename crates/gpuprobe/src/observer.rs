@@ -92,7 +92,8 @@ impl Observer {
         std::mem::take(&mut self.nameless).into_iter().for_each(|site| self.name(site));
     }
 
-    /// Looks at how old what is held is. There may be a million allocations, so this is done for displays alone.
+    /// Looks at how old what is held is. There may be a million allocations, so this is done for displays, and now and then
+    /// where somebody is accused.
     fn date(&mut self) -> Result<()> {
         let Some(holdings) = &mut self.holdings else { return Ok(()) };
         let clock = self.probes.capture.clock();
@@ -120,7 +121,7 @@ impl Observer {
     /// Everything as it stands, with these allocations.
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
-        let places = self.places(&losses, now_ns);
+        let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
         let capture = &self.probes.capture;
         let contexts = capture.contexts()?;
@@ -145,8 +146,19 @@ impl Observer {
         }))
     }
 
-    fn places(&mut self, losses: &Losses, now_ns: u64) -> Vec<ProcessPlaces> {
-        self.holdings.as_mut().map(|holdings| holdings.report(losses, now_ns).processes).unwrap_or_default()
+    /// What is held from where. Nobody is accused before it is known how old what it holds is.
+    fn places(&mut self, losses: &Losses, now_ns: u64) -> Result<Vec<ProcessPlaces>> {
+        let Some(holdings) = &mut self.holdings else { return Ok(Vec::new()) };
+        let report = holdings.report(losses, now_ns);
+        if !holdings.wants_dates(&report) {
+            return Ok(report.processes);
+        }
+        self.date()?;
+        Ok(self
+            .holdings
+            .as_mut()
+            .map(|holdings| holdings.report(losses, now_ns).processes)
+            .unwrap_or_default())
     }
 }
 

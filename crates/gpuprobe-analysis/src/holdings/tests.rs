@@ -2,6 +2,7 @@ use gpuprobe_event::counters::Held;
 use gpuprobe_event::{Frame, Space};
 
 use super::*;
+use crate::history::MOST_SITES;
 
 const SECOND: u64 = 1_000_000_000;
 const RULES: Rules = Rules { warm_up_ns: 2 * SECOND };
@@ -167,11 +168,9 @@ fn of_many_that_ended_the_latest_are_kept_and_names_go_with_their_sites() {
     assert!(!holdings.places.is_named(SiteId(1)) && holdings.places.is_named(SiteId(200)));
 }
 
-#[test]
-fn the_oldest_of_a_place_has_an_age() {
-    let mut holdings = Holdings::new(RULES, false);
-    holdings.feed(&[row(1, 1, 0, 2, 2), row(1, 2, 0, 1, 1)], &running(&[1]), 50);
-    let allocation = |site, since_ns| Allocation {
+/// One of the first process.
+fn allocation(site: u32, since_ns: u64) -> Allocation {
+    Allocation {
         process: key(1),
         ptr: since_ns,
         bytes: 100,
@@ -179,7 +178,99 @@ fn the_oldest_of_a_place_has_an_age() {
         gpu: None,
         since_ns,
         site: SiteId(site),
+    }
+}
+
+#[test]
+fn a_leak_that_comes_after_many_sites_that_freed_everything_is_accused() {
+    const PASSING: u32 = 1500;
+    const LEAK: u32 = 5000;
+    let mut holdings = Holdings::new(RULES, false);
+    for second in 1..=60 {
+        let mut rows: Vec<_> = (0..PASSING).map(|site| row(1, site, 0, u64::from(second < 3), 1)).collect();
+        if second > 10 {
+            rows.push(row(1, LEAK, 0, 40 * (second - 10), 40 * (second - 10)));
+        }
+        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        if second == 2 {
+            let report = report(&mut holdings, second * SECOND);
+            assert_eq!((report.not_followed(), report.is_complete()), (PASSING as usize - MOST_SITES, false));
+        }
+    }
+    assert_eq!(holdings.unnamed()[0], SiteId(LEAK));
+    holdings.name(SiteId(LEAK), way(&["leak"]));
+    (0..PASSING).for_each(|site| holdings.name(SiteId(site), way(&["pass"])));
+    let report = report(&mut holdings, 60 * SECOND);
+    let places = &report.processes[0].places;
+    assert_eq!(places.len(), 2);
+    assert!(places[0].is_suspect() && places[0].name.starts_with("leak"), "{:?}", places[0]);
+    assert_eq!(places[0].judgement.growth.frees, 0);
+    // all of their sites are in the sum, also those that have no series any more or never had one
+    let Judgement { verdict, growth } = places[1].judgement;
+    assert_eq!((verdict, growth.allocations, growth.frees), (Verdict::Freed, 1500, 1500));
+    assert!(report.is_complete());
+}
+
+#[test]
+fn what_cannot_be_followed_is_not_judged_and_the_report_is_incomplete() {
+    let mut holdings = Holdings::new(RULES, false);
+    let most = MOST_SITES as u32;
+    for second in 1..=30 {
+        let mut rows: Vec<_> = (0..most).map(|site| row(1, site, 0, 5000, 5000)).collect();
+        rows[1] = row(1, 1, 0, 5000 + second, 5000 + second);
+        if second > 5 {
+            rows.extend([most, most + 1].map(|site| row(1, site, 0, second, 2000)));
+        }
+        holdings.feed(&rows, &running(&[1]), second * SECOND);
+    }
+    holdings.name(SiteId(most), way(&["late", "main"]));
+    for (site, name) in [(0, "mixed"), (most + 1, "mixed"), (1, "leak"), (2, "quiet")] {
+        holdings.name(SiteId(site), way(&[name]));
+    }
+    let report = report(&mut holdings, 30 * SECOND);
+    let verdict = |name: &str| {
+        let mut places = report.processes[0].places.iter();
+        places.find(|place| place.name.starts_with(name)).unwrap().judgement.verdict
     };
+    assert_eq!((verdict("late"), verdict("mixed")), (Verdict::NotFollowed, Verdict::NotFollowed));
+    assert_eq!((verdict("leak"), verdict("quiet")), (Verdict::Suspect, Verdict::Unchanged));
+    assert_eq!((report.processes[0].not_followed, report.is_complete()), (2, false));
+}
+
+/// What is live is dated every few seconds at most. A place where everything is passed on after a while is not accused at
+/// any time in between, and one that leaks is.
+#[test]
+fn nobody_is_accused_before_what_it_holds_is_dated() {
+    let mut holdings = Holdings::new(RULES, false);
+    let (mut dated, mut acquitted, mut last_ns) = (0, 0, None);
+    for second in 1..=100 {
+        let rows = [row(1, 1, 0, 3 * second, 9 * second), row(1, 2, 0, second, second)];
+        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        [(1, "turn over"), (2, "leak")]
+            .iter()
+            .for_each(|(site, name)| holdings.name(SiteId(*site), way(&[name])));
+        let mut shown = report(&mut holdings, second * SECOND);
+        if holdings.wants_dates(&shown) {
+            assert!(last_ns.is_none_or(|last| second * SECOND - last >= DATES_LAST_NS));
+            (dated, last_ns) = (dated + 1, Some(second * SECOND));
+            // nothing is older than a quarter of the time
+            holdings.date(&[allocation(1, second * SECOND * 3 / 4), allocation(2, SECOND)], |ns| ns);
+            assert!(!holdings.wants_dates(&shown));
+            shown = report(&mut holdings, second * SECOND);
+        }
+        let places = &shown.processes[0].places;
+        let of = |name: &str| places.iter().find(|place| place.name.starts_with(name)).unwrap();
+        assert!(!of("turn over").is_suspect(), "{second}: {:?}", of("turn over"));
+        acquitted += u64::from(of("turn over").judgement.verdict == Verdict::Growing);
+        assert_eq!(of("leak").is_suspect(), second > 11, "{second}: {:?}", of("leak"));
+    }
+    assert!((10..=20).contains(&dated) && acquitted > 80, "{dated} {acquitted}");
+}
+
+#[test]
+fn the_oldest_of_a_place_has_an_age() {
+    let mut holdings = Holdings::new(RULES, false);
+    holdings.feed(&[row(1, 1, 0, 2, 2), row(1, 2, 0, 1, 1)], &running(&[1]), 50);
     [1, 2].iter().for_each(|site| holdings.name(SiteId(*site), way(&["load"])));
     assert_eq!(report(&mut holdings, 60).processes[0].places[0].oldest_age_ns, None);
     holdings.date(&[allocation(1, 1040), allocation(2, 1020), allocation(1, 1030)], |ns| ns - 1000);

@@ -184,6 +184,28 @@ fn what_holds_nothing_has_freed_everything_at_whatever_age() {
 }
 
 #[test]
+fn what_ends_with_its_context_is_over_and_was_not_freed() {
+    let point = |live: u64, ended| Point {
+        low_bytes: live,
+        last_bytes: live,
+        allocations: 80,
+        frees: 80 - live - ended,
+        ended,
+    };
+    let judged = |points: &[Point]| {
+        let ends_ns: Vec<u64> = (1..=points.len() as u64).map(|second| second * SECOND).collect();
+        judge(&Life { began_ns: 0, ends_ns: &ends_ns, points, oldest_ns: None }, RULES)
+    };
+    let Judgement { verdict, growth } = judged(&[point(80, 0), point(0, 80)]);
+    assert_eq!((verdict, growth.allocations, growth.frees, growth.ended), (Verdict::Freed, 80, 0, 80));
+    // one that is in another context stays, and that something ended is a change
+    let mut points = vec![point(80, 0); 30];
+    points.extend([point(1, 79); 10]);
+    let Judgement { verdict, growth } = judged(&points);
+    assert_eq!((verdict, growth.frees, growth.ended), (Verdict::Varying, 0, 79));
+}
+
+#[test]
 fn falling_is_not_growing() {
     assert_eq!(judged((0..100).map(|s| 1000 - s)).verdict, Verdict::Varying);
     assert_eq!(judged((0..100).map(|s| 1000 - s)).growth.bytes, 0);
@@ -201,7 +223,8 @@ fn whoever_is_accused_has_grown() {
             assert!(growth.fell_bytes <= growth.bytes, "{seed} {growth:?}");
         }
     }
-    let point = Point { low_bytes: u64::MAX, last_bytes: u64::MAX, allocations: u64::MAX, frees: 0 };
+    let point =
+        Point { low_bytes: u64::MAX, last_bytes: u64::MAX, allocations: u64::MAX, frees: 0, ended: u64::MAX };
     let mut points = vec![Point { allocations: 1, ..Point::default() }; 20];
     points.extend([point; 20]);
     let ends_ns: Vec<u64> = (0..40).map(|i| u64::MAX - 1000 + i).collect();

@@ -1,9 +1,13 @@
 //! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
 
+use std::sync::Arc;
+
+use gpuprobe_analysis::places::number_alike;
 use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
 use gpuprobe_analysis::{PastProcesses, PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::Gpu;
 
+use super::write::clean;
 use super::{Distribution, Samples};
 use crate::units::fitted;
 
@@ -83,14 +87,18 @@ fn each_site(
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
         let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
         let mut put = |site: &str, n| samples.number(&[&pid, &process.name, container, site], n);
-        for place in &process.places {
-            match place.has_series {
-                true => put(&fitted(&place.name, LONGEST_SITE), value(place)),
-                false => put(OTHER, value(place)),
-            }
-        }
+        let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|place| place.has_series);
+        site_labels(&shown).iter().zip(&shown).for_each(|(site, place)| put(site, value(place)));
+        others.iter().for_each(|place| put(OTHER, value(place)));
         put(OTHER, rest(&process.other));
     }
+}
+
+/// Labels for places, no two alike: what is left of a name in a label may be the same for several.
+fn site_labels(places: &[&PlaceMemory]) -> Vec<String> {
+    let mut labels: Vec<String> = places.iter().map(|p| clean(&fitted(&p.name, LONGEST_SITE))).collect();
+    number_alike(&mut labels, &places.iter().map(|p| Arc::clone(&p.place)).collect::<Vec<_>>());
+    labels
 }
 
 pub(super) fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
@@ -103,6 +111,13 @@ pub(super) fn site_live_allocations(snapshot: &Snapshot, samples: &mut Samples) 
 
 pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
     each_site(snapshot, samples, |place| u64::from(place.is_suspect()), |_| 0);
+}
+
+pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
+    for process in snapshot.places.iter().filter(|p| !p.has_ended) {
+        let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
+        samples.number(&[&pid, &process.name, container], process.not_followed as u64);
+    }
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {

@@ -1,4 +1,8 @@
-use gpuprobe_analysis::LibraryProbes;
+use std::collections::HashMap;
+
+use gpuprobe_analysis::{Holdings, LibraryProbes, ProcessInfo, Rules};
+use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::{Frame, Losses, SiteId, Tgid};
 
 use super::*;
 
@@ -60,4 +64,38 @@ fn an_empty_snapshot_says_who_serves_it() {
     assert_eq!(encode(&Snapshot::default(), Format::Prometheus), expected);
     let expected = format!("# HELP gpuprobe_build {help}\n# TYPE gpuprobe_build info\n{info}# EOF\n");
     assert_eq!(encode(&Snapshot::default(), Format::OpenMetrics), expected);
+}
+
+/// Names that differ where a label leaves them out, or by characters that it has no place for.
+#[test]
+fn no_two_places_are_summed_up_under_one_label() {
+    let way = |function: String| {
+        vec![Frame { function: Some(function), module: Some("app".to_owned()), ..Frame::default() }]
+    };
+    let long = |middle: &str| format!("{}{middle}{}", "a".repeat(200), "z".repeat(200));
+    let names = [long("one"), long("two"), "put\x01".to_owned(), "put\x02".to_owned()];
+    let process = ProcessKey { tgid: Tgid(1), instance: 1 };
+    let row = |site: u32| SiteMemory {
+        process,
+        site: SiteId(site),
+        gpu: None,
+        held: Held { live_bytes: 1 << site, live_allocations: 1 },
+        allocations: 1,
+        allocated_bytes: 1 << site,
+        ended_allocations: 0,
+        ended_bytes: 0,
+    };
+    let mut holdings = Holdings::new(Rules { warm_up_ns: 1 }, false);
+    let rows: Vec<_> = (0..4).map(row).collect();
+    holdings.feed(&rows, &HashMap::from([(process, ProcessInfo::default())]), 1);
+    (0..4).zip(names).for_each(|(site, name)| holdings.name(SiteId(site), way(name)));
+    let places = holdings.report(&Losses::default(), 1).processes;
+    let text = encode(&Snapshot { places, ..Snapshot::default() }, Format::Prometheus);
+    let mut values: Vec<u64> = text
+        .lines()
+        .filter(|line| line.starts_with("gpuprobe_memory_site_live_bytes{"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect();
+    values.sort_unstable();
+    assert_eq!(values, [0, 1, 2, 4, 8], "{text}");
 }

@@ -121,7 +121,32 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     holdings.report(&lost, 40 * SECOND)
 }
 
-/// The same for metrics.
+/// A process with more ways to allocations than can be followed, beside one whose contexts have ended with what was in
+/// them.
+pub(crate) fn crowded_report() -> MemoryReport {
+    const WAYS: usize = 1030;
+    let (crowd, contexts) = (key(4242, 1), key(77, 1));
+    let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let info = |name: &str| ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
+    let processes = HashMap::from([(crowd, info("crowd")), (contexts, info("contexts"))]);
+    for second in 1..=40 {
+        let mut rows: Vec<_> = (0..WAYS).map(|site| row(crowd, site, MIB, (1, 1))).collect();
+        // who comes last holds least
+        rows[WAYS - 1] = row(crowd, WAYS - 1, 1024, (second, 2000));
+        let (ended, left) = (800 * (second / 20), 800 * (1 - (second / 20).min(1)));
+        for (site, freed) in [(WAYS, 0), (WAYS + 1, 1)] {
+            let made = row(contexts, site, MIB, (left, left + ended + freed));
+            rows.push(SiteMemory { ended_allocations: ended, ended_bytes: ended * MIB, ..made });
+        }
+        holdings.feed(&rows, &processes, second * SECOND);
+    }
+    for (site, function) in [(0, "keep"), (WAYS - 1, "late"), (WAYS, "once"), (WAYS + 1, "mostly")] {
+        holdings.name(SiteId(site as u32 + 1), vec![frame(function, "train", Some(site as u32 + 1))]);
+    }
+    holdings.report(&Losses::default(), 40 * SECOND)
+}
+
+/// The processes of [`memory_report`], for metrics.
 pub(crate) fn places() -> Vec<ProcessPlaces> {
     memory_report(&[]).processes
 }
