@@ -165,7 +165,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Allocations are read here and nowhere else: there may be a million of them, and metrics need only their sums.
+    /// Allocations are read here, and for the ages of what is accused: there may be a million of them, and metrics
+    /// need only their sums.
     fn display(&mut self) -> Result<()> {
         let text = if self.shows_memory {
             // those of ended processes would be shown as somebody's
