@@ -1,6 +1,6 @@
 //! Metrics: one table of them, and two ways to write it down.
 //!
-//! A metric is one row of [`METRICS`], with the function that takes its samples from a snapshot.
+//! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
 mod work;
