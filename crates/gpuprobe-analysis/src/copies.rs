@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuprobe_event::counters::{CopyCounts, CopyDirection, HostMemory, LATENCY_BUCKETS};
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Call, Class};
 use serde::Serialize;
@@ -49,60 +49,25 @@ impl Copies {
     }
 }
 
-/// Copies of one kind by one process, as the kernel side counted them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CopyTotals {
-    /// Which way.
-    pub direction: CopyDirection,
-    /// Whether the calls may return before the copy is done.
-    pub is_async: bool,
-    /// The host memory.
-    pub host: HostMemory,
-    /// Copies that succeeded.
-    pub copies: u64,
-    /// Copies that failed.
-    pub errors: u64,
-    /// Bytes copied.
-    pub bytes: u64,
-    /// Time inside the calls.
-    pub total_ns: u64,
-    /// By size, see [`CopyCounts::sizes`].
-    pub sizes: [u64; LATENCY_BUCKETS],
+fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
+    (copies.direction, copies.is_async, copies.host)
 }
 
-impl From<&CopyCounts> for CopyTotals {
-    fn from(row: &CopyCounts) -> Self {
-        let &CopyCounts { direction, is_async, host, copies, errors, bytes, total_ns, sizes, .. } = row;
-        Self { direction, is_async, host, copies, errors, bytes, total_ns, sizes }
-    }
-}
-
-impl CopyTotals {
-    /// `sync` or `async`.
-    pub fn mode(&self) -> &'static str {
-        if self.is_async { "async" } else { "sync" }
-    }
-
-    fn key(&self) -> (CopyDirection, bool, HostMemory) {
-        (self.direction, self.is_async, self.host)
-    }
-
-    fn add(&mut self, more: &Self) {
-        self.copies += more.copies;
-        self.errors += more.errors;
-        self.bytes = self.bytes.saturating_add(more.bytes);
-        self.total_ns = self.total_ns.saturating_add(more.total_ns);
-        self.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum += n);
-    }
+fn add(sum: &mut CopyTotals, more: &CopyTotals) {
+    sum.copies += more.copies;
+    sum.errors += more.errors;
+    sum.bytes = sum.bytes.saturating_add(more.bytes);
+    sum.total_ns = sum.total_ns.saturating_add(more.total_ns);
+    sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum += n);
 }
 
 /// Sums up rows of the same kind, in the order of directions.
 pub(crate) fn sum_up(copies: &mut Vec<CopyTotals>) {
-    copies.sort_by_key(CopyTotals::key);
+    copies.sort_by_key(key);
     copies.dedup_by(|more, sum| {
-        let same = more.key() == sum.key();
+        let same = key(more) == key(sum);
         if same {
-            sum.add(more);
+            add(sum, more);
         }
         same
     });

@@ -21,7 +21,7 @@ pub mod snapshot;
 pub mod summary;
 pub mod work;
 
-pub use copies::{CopySummary, CopyTotals};
+pub use copies::CopySummary;
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;

@@ -331,7 +331,7 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
     let WorkRows { launches, graphs, copies, gaps } = inputs.work;
     launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
     graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
-    copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.into())));
+    copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 

@@ -1,9 +1,9 @@
 //! All work that one process gave to GPUs.
 
-use gpuprobe_event::counters::WorkRows;
+use gpuprobe_event::counters::{CopyTotals, WorkRows};
 use serde::Serialize;
 
-use crate::copies::{self, CopyTotals};
+use crate::copies;
 use crate::gaps::Gaps;
 use crate::launches::{self, GraphLaunches, KernelLaunches};
 
@@ -28,7 +28,7 @@ impl Work {
     pub(crate) fn of_ended(rows: &WorkRows) -> Self {
         let mut work = Self {
             kernels: rows.launches.iter().map(Into::into).collect(),
-            copies: rows.copies.iter().map(Into::into).collect(),
+            copies: rows.copies.iter().map(|row| row.totals.clone()).collect(),
             ..Self::default()
         };
         rows.graphs.iter().for_each(|row| work.graphs.add_row(row));

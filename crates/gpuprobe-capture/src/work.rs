@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts, LongGap,
-    ProcessKey, StreamGaps, WorkRows,
+    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts,
+    LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, FunctionId};
 use libbpf_rs::Map;
@@ -24,28 +24,8 @@ use crate::wire::{
 const ALL_STREAMS: u64 = u64::MAX;
 
 impl Capture {
-    /// What every process launched; nothing where launches are not counted. Likewise for all of these.
-    pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
-        self.launches_of(Of::Everybody)
-    }
-
-    /// What every process copied.
-    pub fn copies(&self) -> Result<Vec<CopyCounts>, CaptureError> {
-        copies(&self.map("copies")?, Of::Everybody)
-    }
-
-    /// What every process did with graphs.
-    pub fn graphs(&self) -> Result<Vec<GraphCounts>, CaptureError> {
-        graphs(&self.map("graph_counts")?, Of::Everybody)
-    }
-
-    /// When the streams of every process were given nothing to do.
-    pub fn gaps(&self) -> Result<Vec<StreamGaps>, CaptureError> {
-        gaps(&self.streams()?, Of::Everybody)
-    }
-
     /// What a kernel is called, by what a process launches it with.
-    pub fn kernel_name(&mut self, process: ProcessKey, handle: u64) -> Option<Arc<str>> {
+    fn kernel_name(&mut self, process: ProcessKey, handle: u64) -> Option<Arc<str>> {
         self.decoder.kernel(process, Api::Driver, handle)
     }
 
@@ -61,7 +41,7 @@ impl Capture {
         Ok(rows)
     }
 
-    /// All of these; nothing of what is not counted.
+    /// What every process launched, copied and waited for; nothing of what is not counted.
     pub fn work(&mut self) -> Result<WorkRows, CaptureError> {
         self.work_of(Of::Everybody)
     }
@@ -221,14 +201,16 @@ fn graphs(map: &Map<'_>, of: Of<'_>) -> Result<Vec<GraphCounts>, CaptureError> {
 fn copies(map: &Map<'_>, of: Of<'_>) -> Result<Vec<CopyCounts>, CaptureError> {
     let row = |(key, row): (gp_copy_key, gp_copies)| CopyCounts {
         process: key.process(),
-        direction: *CopyDirection::ALL.get(usize::from(key.kind)).unwrap_or(&CopyDirection::Unknown),
-        is_async: key.is_async != 0,
-        host: *HostMemory::ALL.get(usize::from(key.host)).unwrap_or(&HostMemory::Unknown),
-        copies: row.copies,
-        errors: row.errors,
-        bytes: row.bytes,
-        total_ns: row.total_ns,
-        sizes: row.sizes,
+        totals: CopyTotals {
+            direction: *CopyDirection::ALL.get(usize::from(key.kind)).unwrap_or(&CopyDirection::Unknown),
+            is_async: key.is_async != 0,
+            host: *HostMemory::ALL.get(usize::from(key.host)).unwrap_or(&HostMemory::Unknown),
+            copies: row.copies,
+            errors: row.errors,
+            bytes: row.bytes,
+            total_ns: row.total_ns,
+            sizes: row.sizes,
+        },
     };
     Ok(plain(map, of)?.into_iter().map(row).collect())
 }

@@ -3,8 +3,8 @@
 mod work;
 
 pub use work::{
-    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts, LongGap,
-    StreamGaps, WorkRows,
+    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts,
+    LongGap, StreamGaps, WorkRows,
 };
 
 use crate::catalogue::Space;

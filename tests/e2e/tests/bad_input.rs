@@ -128,6 +128,7 @@ fn without_privileges_it_says_what_is_needed() {
     }
     let needed = ["root", "CAP_BPF", "CAP_PERFMON", "sudo"];
     assert_told(&nobody(&["run", "-o", "/dev/null", "true"]), 1, &needed);
+    assert_told(&nobody(&["memory", "--", "true"]), 1, &needed);
     assert_told(&nobody(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
     let doctor = nobody(&["doctor"]);
     assert_eq!(doctor.status, 1);

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
@@ -73,21 +72,6 @@ fn what_cannot_be_watched_is_named() {
     assert_told(&said(&["-d", &number]), &[&number, &format!("use -d {process}")]);
     drop(release);
     other.join().unwrap();
-}
-
-#[test]
-fn without_privileges_it_says_what_is_needed() {
-    if !needs::bpf() {
-        return;
-    }
-    // the binary may lie where others cannot come
-    let folder = places::folder();
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let copy = folder.path().join("gpuprobe");
-    fs::copy(places::gpuprobe(), &copy).unwrap();
-    let mut nobody = Command::new("setpriv");
-    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&copy);
-    assert_told(&finish(nobody.args(["memory", "--", "true"])), &["root", "CAP_BPF", "sudo"]);
 }
 
 #[test]

@@ -112,6 +112,13 @@ words! {
 pub struct CopyCounts {
     /// Which process.
     pub process: ProcessKey,
+    /// What it copied.
+    pub totals: CopyTotals,
+}
+
+/// Copies of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyTotals {
     /// Which way.
     pub direction: CopyDirection,
     /// Whether the calls may return before the copy is done.
@@ -128,6 +135,13 @@ pub struct CopyCounts {
     pub total_ns: u64,
     /// By size: bucket `i` counts copies of `2^i` up to `2^(i+1)` bytes; the last takes everything larger.
     pub sizes: [u64; LATENCY_BUCKETS],
+}
+
+impl CopyTotals {
+    /// `sync` or `async`.
+    pub fn mode(&self) -> &'static str {
+        if self.is_async { "async" } else { "sync" }
+    }
 }
 
 words! {

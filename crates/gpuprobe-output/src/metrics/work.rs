@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use gpuprobe_analysis::launches::top;
-use gpuprobe_analysis::{CopyTotals, Gaps, Snapshot, Work};
-use gpuprobe_event::counters::{GapKind, HostMemory};
+use gpuprobe_analysis::{Gaps, Snapshot, Work};
+use gpuprobe_event::counters::{CopyTotals, GapKind, HostMemory};
 
 use super::collect::who;
 use super::{Distribution, Kind, Metric, NAME, PROCESS, Samples, metric, with_unit};

@@ -1,8 +1,8 @@
 //! Launches, graphs, copies and gaps of one process.
 
 use gpuprobe_event::counters::{
-    CopyCounts, CopyDirection, GapCounts, GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts,
-    LongGap, ProcessKey, StreamGaps, WorkRows,
+    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS,
+    LaunchCounts, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, catalogue};
 
@@ -33,14 +33,16 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     launches.push(kernel(process, None, 3, 5));
     let copy = |direction, is_async, host, bytes| CopyCounts {
         process,
-        direction,
-        is_async,
-        host,
-        copies: 4,
-        errors: 1,
-        bytes,
-        total_ns: 1_500_000_000,
-        sizes: [0; LATENCY_BUCKETS],
+        totals: CopyTotals {
+            direction,
+            is_async,
+            host,
+            copies: 4,
+            errors: 1,
+            bytes,
+            total_ns: 1_500_000_000,
+            sizes: [0; LATENCY_BUCKETS],
+        },
     };
     let mut lengths = [0; LATENCY_BUCKETS];
     lengths[20] = 3;
