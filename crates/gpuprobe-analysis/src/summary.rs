@@ -11,6 +11,7 @@ use crate::launches::LaunchSummary;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
+use crate::work::Work;
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -37,6 +38,8 @@ pub struct SummaryReport {
     pub places: Vec<ProcessPlaces>,
     /// Copies and fills by kind, most bytes first.
     pub copies: Vec<CopySummary>,
+    /// Launches, copies and gaps of all processes together.
+    pub work: Work,
     /// Failures, most frequent first.
     pub errors: Vec<ErrorCount>,
     /// Processes, in the order in which they were first seen.
@@ -105,6 +108,7 @@ impl Summary {
             memory: self.memory.report(),
             places: self.places.clone(),
             copies: self.copies.report(),
+            work: Work::default(),
             errors: self.errors.report(),
             processes: self.processes.report(),
             losses: happened(&self.losses),
