@@ -14,6 +14,7 @@ pub mod summary;
 mod table;
 pub mod timestamp;
 pub mod units;
+mod work;
 
 pub use classic::{Classic, Sections};
 pub use cost::cost;

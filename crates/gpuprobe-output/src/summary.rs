@@ -1,10 +1,12 @@
 //! The summary of a recording, for people.
 
+mod work;
+
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
     ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SummaryReport,
-    Total,
+    Total, Work,
 };
 
 use crate::table::{Align, rows};
@@ -17,8 +19,14 @@ const LONGEST_PLACE: usize = 120;
 pub fn summary(report: &SummaryReport) -> String {
     let mut out = header(report);
     functions(&mut out, &report.functions);
-    launches(&mut out, report);
-    copies(&mut out, report);
+    if report.work == Work::default() {
+        launches(&mut out, report);
+        copies(&mut out, report);
+    }
+    work::launches(&mut out, &report.work);
+    work::copies(&mut out, &report.work);
+    work::gaps(&mut out, &report.work.gaps);
+    work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
     places(&mut out, &report.places);
     errors(&mut out, &report.errors);
