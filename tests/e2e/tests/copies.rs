@@ -60,13 +60,16 @@ fn every_copy_function_is_counted_by_direction_mode_and_host_memory_on_every_tie
         return;
     }
     let _alone = alone();
-    for tier in tiers::here() {
+    for (i, tier) in tiers::here().iter().enumerate() {
         println!("{tier}");
+        // the gauges of memory tell when a process has ended; where it is not asked for there are none
+        let (with_memory, features): (bool, &[&str]) =
+            if i == 0 { (true, &["--memleak", "--bandwidth-util"]) } else { (false, &["--bandwidth-util"]) };
         let folder = places::folder();
         let files = ["libcuda.so.1", "copies"];
         places::copies(&places::standins(Cuda::Cuda12), folder.path(), &files);
         let library = shown(folder.path().join("libcuda.so.1"));
-        let daemon = Daemon::displaying(0, &["--attach", tier, "--bandwidth-util", "-p", &library]);
+        let daemon = Daemon::displaying(0, &[features, &["--attach", tier, "-p", &library]].concat());
         let mut talk = Talk::start(Command::new(folder.path().join("copies")).arg("--wait"));
         let books = talk.json();
         let called: BTreeSet<_> = counts_of(&books["calls"]).into_keys().collect();
@@ -76,6 +79,10 @@ fn every_copy_function_is_counted_by_direction_mode_and_host_memory_on_every_tie
         let seen = |m: &Metrics| m.by(COPIES, pid, "kind").values().sum::<u64>() >= all;
         let metrics = daemon.until(FRESH, "all copies", seen);
         assert_books(&metrics, &books);
+        let tells_memory = metrics.pids("gpuprobe_memory_allocated_bytes_total").contains(&pid);
+        assert_eq!(tells_memory, with_memory, "what is probed for addresses alone is not told");
+        let called = metrics.by("gpuprobe_calls_total", pid, "function");
+        assert_eq!(called.contains_key("cuMemAlloc_v2"), with_memory);
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
         let gone = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();

@@ -35,8 +35,12 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         line(out, format_args!("{who}"));
         let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
         let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
-        let others = if named < work.kernels.len() { " and others" } else { "" };
-        line(out, format_args!("{launches} cudaLaunchKernel calls for {named} kernels{others}"));
+        let kernels = match (named, named < work.kernels.len()) {
+            (0, true) => "kernels of unknown name".to_owned(),
+            (_, true) => format!("{named} kernels and others"),
+            (_, false) => format!("{named} kernels"),
+        };
+        line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
         let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
         for row in shown {
             let name = kernel(&row.kernel, LONGEST_NAME);

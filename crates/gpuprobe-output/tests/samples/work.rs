@@ -58,7 +58,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
         }],
         copies: vec![
             copy(CopyDirection::HostToDevice, false, HostMemory::Pinned, 64 << 20),
-            copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 1 << 20),
+            copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 96 << 20),
             copy(CopyDirection::HostToDevice, true, HostMemory::Pinned, 3 << 20),
             copy(CopyDirection::DeviceToDevice, false, HostMemory::Nothing, 8192),
             copy(CopyDirection::DeviceToDevice, true, HostMemory::Nothing, 512),
