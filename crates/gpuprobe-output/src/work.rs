@@ -28,7 +28,7 @@ pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
 /// What was done with graphs, a line for each thing.
 pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
     let mut lines = Vec::new();
-    if graphs.launches + graphs.errors > 0 {
+    if graphs.launches > 0 || graphs.errors > 0 {
         let launches = count(graphs.launches, "graph launch", "graph launches");
         let derived = count(graphs.derived, "kernel", "kernels");
         let failed = failed(graphs.errors);

@@ -106,7 +106,7 @@ pub(super) fn gaps(out: &mut String, snapshot: &Snapshot) {
     out.push_str("idle gaps of streams:\n");
     for process in &snapshot.processes {
         let gaps = &process.work.gaps;
-        if gaps.after_sync.gaps + gaps.after_launch.gaps == 0 {
+        if gaps.after_sync.gaps == 0 && gaps.after_launch.gaps == 0 {
             continue;
         }
         line(out, format_args!("{}", process_line(process)));
