@@ -67,7 +67,7 @@ pub(crate) fn began_with(kind: GapKind) -> &'static str {
     }
 }
 
-/// What the host did in a gap.
+/// The call that the launching thread was in for longest in a gap; it may have been elsewhere most of the time.
 pub(crate) fn meanwhile(gap: &Gap) -> &'static str {
     gap.meanwhile.unwrap_or("no CUDA call")
 }

@@ -116,7 +116,10 @@ pub(super) fn gaps(out: &mut String, snapshot: &Snapshot) {
         }
         if let Some(longest) = gaps.longest.first() {
             let (length, kind) = (duration(longest.ns), began_with(longest.kind));
-            line(out, format_args!("\tthe longest {length} {kind}, meanwhile {}", meanwhile(longest)));
+            line(
+                out,
+                format_args!("\tthe longest {length} {kind}, longest call meanwhile: {}", meanwhile(longest)),
+            );
         }
     }
     out.push('\n');

@@ -182,7 +182,7 @@ pub(super) fn gaps(out: &mut String, gaps: &Gaps) {
     if gaps.longest.is_empty() {
         return;
     }
-    line(out, format_args!("the longest, and what the host did meanwhile"));
+    line(out, format_args!("the longest, and the longest CUDA call that the host made meanwhile"));
     let row = |gap: &gpuprobe_analysis::Gap| {
         let (began, stream) = (began_with(gap.kind).to_owned(), stream(gap.stream).into_owned());
         vec![duration(gap.ns), began, stream, meanwhile(gap).to_owned()]
