@@ -92,3 +92,66 @@ fn since(
     let before = |direction| old.get(direction).copied().unwrap_or(0);
     new.iter().map(|(direction, bytes)| (*direction, bytes.saturating_sub(before(direction)))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+    use gpuprobe_event::counters::{CopyTotals, HostMemory, LATENCY_BUCKETS};
+
+    use super::*;
+
+    fn at(unix_seconds: f64, bytes: Option<u64>, exited_at_ns: Option<u64>) -> Snapshot {
+        let copies = |bytes| CopyTotals {
+            direction: CopyDirection::HostToDevice,
+            is_async: true,
+            host: HostMemory::Pinned,
+            copies: 1,
+            errors: 0,
+            bytes,
+            total_ns: 1,
+            sizes: [0; LATENCY_BUCKETS],
+        };
+        let process = |bytes| ProcessSnapshot {
+            pid: Tgid(7),
+            instance: 1,
+            name: "app".to_owned(),
+            ns_pid: None,
+            container: None,
+            exited_at_ns,
+            functions: Vec::new(),
+            memory: Default::default(),
+            work: gpuprobe_analysis::Work { copies: vec![copies(bytes)], ..Default::default() },
+            allocations: Vec::new(),
+        };
+        let processes = bytes.map(|bytes| process(bytes).into()).into_iter().collect();
+        Snapshot { unix_seconds, processes, ..Snapshot::default() }
+    }
+
+    /// The rate and the time watched, after one more look.
+    fn look(rates: &mut Rates, snapshot: &Snapshot) -> (Option<f64>, u64) {
+        rates.take(snapshot);
+        let process = &snapshot.processes[0];
+        let rate = rates.copied(process, CopyDirection::HostToDevice);
+        (rate.map(|rate| rate.bytes_per_second), rates.watched_ns(process) / 1_000_000_000)
+    }
+
+    #[test]
+    fn bytes_are_told_over_the_time_since_the_look_before() {
+        let mut rates = Rates::default();
+        rates.take(&at(100.0, None, None));
+        assert_eq!(look(&mut rates, &at(105.0, Some(50), None)), (Some(10.0), 5), "it began after that look");
+        assert_eq!(look(&mut rates, &at(107.0, Some(250), None)), (Some(100.0), 7));
+        assert_eq!(look(&mut rates, &at(109.0, Some(250), Some(1))), (Some(0.0), 9));
+        assert_eq!(look(&mut rates, &at(119.0, Some(250), Some(1))), (Some(0.0), 9), "it has ended");
+        rates.take(&at(120.0, None, None));
+        assert!(rates.processes.is_empty());
+    }
+
+    #[test]
+    fn there_is_no_rate_without_a_look_before_or_when_the_clock_was_set_back() {
+        let mut rates = Rates::default();
+        assert_eq!(look(&mut rates, &at(100.0, Some(50), None)), (None, 0));
+        assert_eq!(look(&mut rates, &at(90.0, Some(60), None)), (None, 0));
+        assert_eq!(look(&mut rates, &at(100.0, Some(70), None)), (Some(1.0), 0));
+    }
+}
