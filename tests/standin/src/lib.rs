@@ -24,6 +24,7 @@
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `classic` | `reset` | three allocations, two frees, the end, step by step |
 //! | `constructor` | | a call before `main` |
+//! | `copies`, `copies_runtime` | `--wait` | every function of the driver, or of the runtime, that copies or fills, with books |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
 //! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
