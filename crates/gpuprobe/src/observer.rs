@@ -31,6 +31,7 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
+        let processes = if holdings.is_some() { processes } else { processes.without_memory() };
         Self { probes, processes, holdings, nameless: Vec::new(), gpus: None }
     }
 
@@ -125,12 +126,14 @@ impl Observer {
         let work = self.probes.capture.work()?;
         let capture = &self.probes.capture;
         let contexts = capture.contexts()?;
+        // where it is not wanted, it is known for the sake of copies alone
+        let memory = if self.holdings.is_some() { capture.memory()? } else { Vec::new() };
         if let Some(gpus) = &mut self.gpus {
             gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
         }
         Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
-            memory: &capture.memory()?,
+            memory: &memory,
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),
             allocations,

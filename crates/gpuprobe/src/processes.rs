@@ -27,6 +27,8 @@ pub(crate) struct Processes {
     /// Ended, with allocations in the kernel's table of live memory.
     holding: HashSet<ProcessKey>,
     ended: Ended,
+    /// Nobody wants to know what they did to memory.
+    is_blind_to_memory: bool,
     taken: Option<Instant>,
     released: Option<Instant>,
 }
@@ -40,6 +42,11 @@ impl Processes {
     /// Nobody yet; of those that end, at most so many will be shown one by one.
     pub(crate) fn new(most_ended: u32) -> Self {
         Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
+    }
+
+    /// Keeps nothing of what they did to memory, which the kernel side knows for the sake of copies alone.
+    pub(crate) fn without_memory(self) -> Self {
+        Self { is_blind_to_memory: true, ..self }
     }
 
     /// What is known of those that have rows in the kernel.
@@ -162,7 +169,8 @@ impl Processes {
             }
         }
         self.holding.extend(rows.holding);
-        for row in rows.memory {
+        let memory = rows.memory.into_iter().filter(|_| !self.is_blind_to_memory);
+        for row in memory {
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }

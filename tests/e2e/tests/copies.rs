@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{Run, shown};
+use gpuprobe_e2e::process::{Run, finish, shown};
 use gpuprobe_e2e::recording::{Counts, Recording, counts_of, pid_of};
 use gpuprobe_e2e::tracing::Private;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
@@ -20,14 +20,20 @@ const FRESH: Duration = Duration::from_secs(20);
 const BYTES: &str = "gpuprobe_copy_bytes_total";
 const COPIES: &str = "gpuprobe_copies_total";
 const HOST: &str = "gpuprobe_copy_host_bytes_total";
+const ENDED: &str = "gpuprobe_ended_copy_bytes_total";
 
-/// The values of a metric by two of its labels, without those that are 0.
-fn by(metrics: &Metrics, name: &str, pid: u32, labels: [&str; 2]) -> BTreeMap<String, u64> {
-    let of_pid = metrics.samples(name).filter(|(l, n)| l["pid"] == pid.to_string() && *n > 0);
-    of_pid.map(|(l, n)| (format!("{}/{}", l[labels[0]], l[labels[1]]), n)).collect()
+type Labels = BTreeMap<String, String>;
+
+/// Sums by two of their labels, without those that are 0.
+fn by(samples: impl Iterator<Item = (Labels, u64)>, labels: [&str; 2]) -> Counts {
+    let mut sums = Counts::new();
+    for (l, n) in samples.filter(|(_, n)| *n > 0) {
+        *sums.entry(format!("{}/{}", l[labels[0]], l[labels[1]])).or_default() += n;
+    }
+    sums
 }
 
-fn without_zero(counts: &Value) -> BTreeMap<String, u64> {
+fn without_zero(counts: &Value) -> Counts {
     counts_of(counts).into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
@@ -60,7 +66,8 @@ impl Workload {
         println!("{} of {}, {tier}", self.name(), self.cuda.version());
         let private = Private::new(self.name(), self.cuda);
         let library = shown(private.folder.path().join("libcuda.so.1"));
-        let daemon = Daemon::displaying(0, &["--attach", tier, "--bandwidth-util", "-p", &library]);
+        let options = ["--attach", tier, "--bandwidth-util", "-p", &library, "--max-ended", "1"];
+        let daemon = Daemon::displaying(0, &options);
         let mut talk = Talk::start(Command::new(&private.program).arg("--wait"));
         let books = talk.json();
         let called: BTreeSet<_> = counts_of(&books["calls"]).into_keys().collect();
@@ -72,18 +79,29 @@ impl Workload {
         assert_books(&metrics, &books);
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
-        let gone = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();
-        assert_books(&daemon.until(FRESH, "the end", gone), &books);
+        // when another ends, this one is summed up by name
+        assert_eq!(finish(&mut Command::new(&private.program)).status, 0);
+        daemon.until_equal(FRESH, |metrics, found| {
+            let of_name = |name| metrics.samples(name).filter(|(l, _)| l["process"] == self.name());
+            found.compare("is summed up", &(of_name(ENDED).count() > 0), &true);
+            let twice = without_zero(&books["bytes"]).into_iter().map(|(kind, n)| (kind, 2 * n)).collect();
+            found.compare(
+                "bytes of both",
+                &by(of_name(ENDED).chain(of_name(BYTES)), ["kind", "mode"]),
+                &twice,
+            );
+        });
     }
 }
 
 fn assert_books(metrics: &Metrics, books: &Value) {
     let pid = pid_of(books);
-    assert_eq!(by(metrics, BYTES, pid, ["kind", "mode"]), without_zero(&books["bytes"]), "bytes");
-    assert_eq!(by(metrics, COPIES, pid, ["kind", "mode"]), without_zero(&books["copies"]), "copies");
+    let of_pid = |name| metrics.samples(name).filter(|(labels, _)| labels["pid"] == pid.to_string());
+    assert_eq!(by(of_pid(BYTES), ["kind", "mode"]), without_zero(&books["bytes"]), "bytes");
+    assert_eq!(by(of_pid(COPIES), ["kind", "mode"]), without_zero(&books["copies"]), "copies");
     let mut host = without_zero(&books["host"]);
     host.retain(|kind, _| !kind.ends_with("/none"));
-    assert_eq!(by(metrics, HOST, pid, ["kind", "memory"]), host, "by host memory");
+    assert_eq!(by(of_pid(HOST), ["kind", "memory"]), host, "by host memory");
     for cause in ["work_full", "unread_work"] {
         assert_eq!(metrics.lost(cause), 0, "{cause}");
     }

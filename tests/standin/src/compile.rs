@@ -171,6 +171,7 @@ impl Builder {
         self.workload("launches", &launches, Link::Both)?;
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
         self.workload("copies_runtime", &["copies", "copies_runtime"], Link::Both)?;
+        self.workload("names", &["names"], Link::Both)?;
         self.workload("gaps", &["gaps"], Link::Driver)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;

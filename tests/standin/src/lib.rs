@@ -38,6 +38,7 @@
 //! | `leaks_many` | the same | ten thousand ways |
 //! | `longjmp` | `N` | calls that never return |
 //! | `lookups` | | kernels looked up at the driver, before and after a line is sent, and launched |
+//! | `names` | `--runtime --wait` | kernels with names as bad as names can be, launched, with the counts |
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of what memory is held, with books after each step |
