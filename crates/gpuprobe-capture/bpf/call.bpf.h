@@ -361,6 +361,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 			end_alloc(thread, call, function, failed, current_context(thread));
 		else if (failed)
 			call->bytes = 0;
+		else
+			end_bytes(call, function);
 	}
 	if (function->op == GP_VMM_RELEASE)
 		end_release(call, failed);
