@@ -333,8 +333,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
+	bool failed, is_counted = false;
 	struct gp_call *call;
-	bool failed;
 
 	if (!thread) {
 		if (is_target(bpf_get_current_pid_tgid() >> 32))
@@ -373,10 +373,10 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (gp_config.copies && !failed)
 		end_ranges(call, function);
 	if (function->task.work)
-		end_work(thread, call, function, failed);
+		is_counted = end_work(thread, call, function, failed);
 	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
 		note_meanwhile(thread, call);
-	if (function->flags & GP_COUNT)
+	if (function->flags & GP_COUNT && !is_counted)
 		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
 		tell_name(call, function);

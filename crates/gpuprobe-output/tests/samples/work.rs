@@ -50,6 +50,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let meanwhile = catalogue().lookup(Api::Driver, None, "cuMemcpyDtoH_v2").map(|f| f.id);
     let gap = |ns, meanwhile| LongGap { ns, since_ns: 7, kind: GapKind::AfterSync, meanwhile };
     WorkRows {
+        calls: Vec::new(),
         launches,
         graphs: vec![GraphCounts {
             process,

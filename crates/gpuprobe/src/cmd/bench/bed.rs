@@ -122,10 +122,10 @@ impl Bed {
         let Some(capture) = self.capture.as_mut().filter(|_| self.probed != Probed::Bare) else {
             return Ok(Vec::new());
         };
-        let counts = capture.counts()?;
+        let (counts, done) = (capture.counts()?, capture.work()?);
         let calls = |name: &str| -> u64 {
             let is_it = |id| catalogue().get(id).is_some_and(|f| f.name == name);
-            counts.iter().filter(|row| is_it(row.function)).map(|row| row.calls).sum()
+            counts.iter().chain(&done.calls).filter(|row| is_it(row.function)).map(|row| row.calls).sum()
         };
         Ok(match work {
             Work::Count => vec![calls("cuCtxSynchronize")],
@@ -139,12 +139,11 @@ impl Bed {
                 seen
             }
             Work::Launches => {
-                let launched = capture.work()?.launches.iter().map(|row| row.launches).sum();
+                let launched = done.launches.iter().map(|row| row.launches).sum();
                 vec![calls("cuLaunchKernel"), launched]
             }
             Work::Copies => {
-                let rows = capture.work()?.copies;
-                let from_pinned = rows.iter().map(|row| &row.totals).filter(|totals| {
+                let from_pinned = done.copies.iter().map(|row| &row.totals).filter(|totals| {
                     totals.direction == CopyDirection::HostToDevice && totals.host == HostMemory::Pinned
                 });
                 vec![calls("cuMemcpyHtoD_v2"), from_pinned.map(|totals| totals.copies).sum()]
