@@ -34,18 +34,32 @@ static __always_inline void read_text(struct gp_call *call, __u64 address)
 		call->flags |= GP_CUT_TEXT;
 }
 
+/*
+ * Kernels that check what they copy to look up the object in the heap that a call is part of; a program's own
+ * stack they know. So what is short is read there. More than was asked for may be read, and be told to
+ * nobody.
+ */
+static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
+{
+	void *at = (void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT);
+	__u64 few[3];
+
+	if (bytes <= sizeof(few) && !bpf_probe_read_user(few, sizeof(few), at)) {
+		__builtin_memcpy(call->stack, few, sizeof(few));
+		return true;
+	}
+	if (bytes > sizeof(call->stack))
+		bytes = sizeof(call->stack);
+	return !bpf_probe_read_user(call->stack, bytes, at);
+}
+
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;
 	__u32 bytes = function->stack_words * 8;
 
-	if (bytes) {
-		if (bytes > sizeof(call->stack))
-			bytes = sizeof(call->stack);
-		if (bpf_probe_read_user(call->stack, bytes,
-					(void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT)))
-			call->flags |= GP_UNREAD_STACK;
-	}
+	if (bytes && !read_stack(call, bytes))
+		call->flags |= GP_UNREAD_STACK;
 	bytes = function->pointee_bytes;
 	if (bytes) {
 		if (bytes > sizeof(call->pointee))
@@ -62,15 +76,16 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 static __always_inline void read_at_return(struct gp_call *call, const struct gp_function *function)
 {
 	for (int i = 0; i < GP_OUTS; i++) {
-		__u64 address = 0, bytes;
+		__u64 address = 0, value = 0, bytes;
 
 		call->out[i] = 0;
 		if (i >= function->outs)
 			continue;
 		bytes = function->out[i].bytes == 4 ? 4 : 8;
 		if (!argument(call, function->out[i].place, &address) ||
-		    bpf_probe_read_user(&call->out[i], bytes, (void *)(address + function->out[i].offset)))
+		    bpf_probe_read_user(&value, bytes, (void *)(address + function->out[i].offset)))
 			call->flags |= GP_UNREAD_OUT << i;
+		call->out[i] = value;
 	}
 }
 

@@ -54,6 +54,24 @@ static __always_inline void two_words(const struct gp_call *call, const struct g
 		*packed = dimensions(xy, xy >> 32, z);
 }
 
+/* By the calling convention, without asking where each of them is. */
+static __always_inline __u64 read_usual(const struct gp_call *call, struct launch *launch)
+{
+	const __u64 *registers = call->registers, *stack = call->stack;
+
+	launch->handle = registers[0];
+	launch->grid = dimensions(registers[1], registers[2], registers[3]);
+#if defined(__TARGET_ARCH_x86)
+	launch->block = dimensions(registers[4], registers[5], stack[0]);
+	launch->shared = (__u32)stack[1];
+	return stack[2];
+#else
+	launch->block = dimensions(registers[4], registers[5], registers[6]);
+	launch->shared = (__u32)registers[7];
+	return stack[0];
+#endif
+}
+
 /* What a call launches, from its arguments. */
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
@@ -62,6 +80,10 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 	const __u32 *config = (const __u32 *)call->pointee;
 	__u64 given = 0;
 
+	if (task->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
+		launch->stream = stream_named(call, function, read_usual(call, launch));
+		return;
+	}
 	argument(call, function->kernel, &launch->handle);
 	if (task->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {

@@ -41,6 +41,8 @@ enum gp_work {
 enum gp_launch_shape {
 	/* no dimensions, or some of them, each an argument */
 	GP_LAUNCH_WORDS,
+	/* as cuLaunchKernel: the kernel, six dimensions, shared memory and stream are the first arguments */
+	GP_LAUNCH_USUAL,
 	/* two dim3 by value, of two words each */
 	GP_LAUNCH_DIM3,
 	/* a struct that begins with the six dimensions */

@@ -269,6 +269,39 @@ fn plain<K: OfProcess, V: Wire>(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(K, V)>
 mod tests {
     use super::*;
 
+    fn key(stream: u64, counted_as: u32) -> gp_launch_key {
+        gp_launch_key { instance: 1, handle: 0x1000, stream, tgid: 5, counted_as }
+    }
+
+    fn row(launches: u64, errors: u64, grid: u64) -> gp_launches {
+        let mut row =
+            gp_launches { errors, total_ns: 10, grid_least: grid, grid_most: grid, ..Default::default() };
+        row.latency[3] = launches + errors;
+        row
+    }
+
+    #[test]
+    fn rows_of_two_functions_are_one_kernel_on_a_stream_and_calls_of_each() {
+        let mut launched = Launched::default();
+        let one = 1 | 1 << 32 | 1 << 48;
+        launched.add(&key(7, 11), row(2, 1, one));
+        launched.add(&key(7, 12), row(3, 0, one + 3));
+        launched.add(&key(8, 11), row(4, 0, one));
+        // a list of kernels is launched by a call that is counted elsewhere
+        launched.add(&key(8, 0), row(5, 0, one));
+        launched.add(&key(9, 11), row(0, 0, 0));
+        let mut rows: Vec<_> = launched.rows.into_values().collect();
+        rows.sort_by_key(|row| row.stream);
+        let counts: Vec<_> = rows.iter().map(|row| (row.stream, row.launches, row.errors)).collect();
+        assert_eq!(counts, [(7, 5, 1), (8, 9, 0)]);
+        assert_eq!(rows[0].grid, Some(([1, 1, 1], [4, 1, 1])));
+        let mut calls: Vec<_> = launched.calls.into_values().collect();
+        calls.sort_by_key(|row| row.function);
+        let counts: Vec<_> = calls.iter().map(|row| (row.function.0, row.calls, row.errors)).collect();
+        assert_eq!(counts, [(10, 7, 1), (11, 3, 0)]);
+        assert_eq!((calls[0].total_ns, calls[0].latency[3]), (20, 7));
+    }
+
     #[test]
     fn dimensions_are_unpacked_and_none_are_none() {
         let packed = |x: u64, y: u64, z: u64| x | y << 32 | z << 48;
