@@ -34,25 +34,6 @@ static __always_inline void read_text(struct gp_call *call, __u64 address)
 		call->flags |= GP_CUT_TEXT;
 }
 
-/*
- * Kernels that check what they copy to look up the object in the heap that a call is part of; a program's own
- * stack they know. So what is short is read there. More than was asked for may be read, and be told to
- * nobody.
- */
-static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
-{
-	void *at = (void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT);
-	__u64 few[3];
-
-	if (bytes <= sizeof(few) && !bpf_probe_read_user(few, sizeof(few), at)) {
-		__builtin_memcpy(call->stack, few, sizeof(few));
-		return true;
-	}
-	if (bytes > sizeof(call->stack))
-		bytes = sizeof(call->stack);
-	return !bpf_probe_read_user(call->stack, bytes, at);
-}
-
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;
