@@ -21,7 +21,7 @@
 #define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
 /* kernels and streams that a thread remembers; a power of two */
-#define GP_MET 64
+#define GP_MET 128
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
 /* functions whose rows a thread remembers; a power of two */

@@ -7,7 +7,7 @@ use gpuprobe_event::decode::{MAX_POINTEE, out_reads, stack_words, struct_arg, te
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
-use crate::task::{Counted, task};
+use crate::task::{Counted, launch_words, task};
 use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
 
 /// The row of one function.
@@ -44,6 +44,10 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     names(f, &mut row);
     action(f, &mut row);
     row.task = task(f, counted);
+    // what is only counted needs no other arguments
+    if f.class == Class::Launch && collect == Collect::Count {
+        row.stack_words = launch_words(row.kernel, &row.task);
+    }
     if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
         row.flags |= number::FUNCTION_PER_THREAD;
     }

@@ -189,10 +189,11 @@ pub(crate) mod number {
     pub(crate) const WORK_EXEC_UPDATE: u8 = 22;
     pub(crate) const WORK_EXEC_DESTROY: u8 = 23;
 
-    pub(crate) const LAUNCH_DIM3: u8 = 1;
-    pub(crate) const LAUNCH_CONFIG: u8 = 2;
-    pub(crate) const LAUNCH_LIST: u8 = 3;
-    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 4;
+    pub(crate) const LAUNCH_USUAL: u8 = 1;
+    pub(crate) const LAUNCH_DIM3: u8 = 2;
+    pub(crate) const LAUNCH_CONFIG: u8 = 3;
+    pub(crate) const LAUNCH_LIST: u8 = 4;
+    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 5;
 
     pub(crate) const COPY_LINEAR: u8 = 0;
     pub(crate) const COPY_2D: u8 = 1;
@@ -364,7 +365,7 @@ mod tests {
         assert_eq!([at(WORK_ADD_GRAPH), at(WORK_ADD_NODE)], ["ADD_GRAPH", "ADD_NODE"]);
         assert_eq!([at(WORK_DESTROY_NODE), at(WORK_EXEC_CREATE)], ["DESTROY_NODE", "EXEC_CREATE"]);
         assert_eq!([at(WORK_EXEC_UPDATE), at(WORK_EXEC_DESTROY)], ["EXEC_UPDATE", "EXEC_DESTROY"]);
-        let launches = [0, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
+        let launches = [0, LAUNCH_USUAL, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
         expect("gp_launch_shape", &launches.map(u64::from));
         let copies = [
             COPY_LINEAR,

@@ -188,6 +188,9 @@ impl Processes {
 
 /// Gives the rows about work to the processes that they are of.
 fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
+    for row in rows.calls {
+        ended.entry(row.process).and_modify(|process| process.calls.push(row));
+    }
     for row in rows.launches {
         ended.entry(row.process).and_modify(|process| process.work.launches.push(row));
     }

@@ -47,6 +47,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     (short[12], short[LATENCY_BUCKETS - 1]) = (60, 40);
     let between = GapCounts { gaps: 100, total_ns: 90_000_000_000, lengths: short };
     WorkRows {
+        calls: Vec::new(),
         launches,
         graphs: vec![GraphCounts {
             process,
