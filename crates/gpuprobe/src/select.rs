@@ -9,10 +9,10 @@ use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 /// A choice of functions.
 #[derive(Debug)]
 pub(crate) enum Selection {
-    /// By the user's globs.
-    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool, has_allocations: bool },
+    /// By the user's globs. Of what they need beside themselves, `few` takes only what tells most.
+    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, classes: Vec<Class>, tells_work: bool, few: bool },
     /// The few that tell most, without those that the user does not want.
-    Few { unwanted: Vec<Pattern> },
+    Few { unwanted: Vec<Pattern>, tells_work: bool },
     /// What a daemon counts: the driver's functions of these classes. Of those that were not asked for by name, `few`
     /// takes only what tells most and what live memory is made of.
     Driver { classes: Vec<Class>, named: bool, few: bool },
@@ -34,25 +34,51 @@ impl Selection {
             }
             patterns.push(pattern);
         }
-        let mut selection = Self::Globs { wanted, unwanted, has_launches: false, has_allocations: false };
-        let taken: Vec<_> = catalogue().functions().iter().filter(|f| selection.takes(f)).collect();
-        if taken.is_empty() {
+        let mut selection =
+            Self::Globs { wanted, unwanted, classes: Vec::new(), tells_work: false, few: false };
+        let taken = catalogue().functions().iter().filter(|f| selection.takes(f));
+        let mut all: Vec<_> = taken.map(|f| f.class).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() {
             bail!("no function fits {}: all of them are left out again", globs.join(" "));
         }
-        let any = |class| taken.iter().any(|f| f.class == class);
-        if let Self::Globs { has_launches, has_allocations, .. } = &mut selection {
-            *has_launches = any(Class::Launch);
-            *has_allocations = any(Class::Alloc);
+        if let Self::Globs { classes, .. } = &mut selection {
+            *classes = all;
         }
         Ok(selection)
+    }
+
+    /// The same, with what it takes to know what becomes of launches and copies.
+    pub(crate) fn telling_work(mut self) -> Self {
+        if let Self::Globs { tells_work, .. } | Self::Few { tells_work, .. } = &mut self {
+            *tells_work = true;
+        }
+        self
+    }
+
+    /// Whether functions of a class are wanted.
+    pub(crate) fn has(&self, class: Class) -> bool {
+        match self {
+            Self::Globs { classes, .. } | Self::Driver { classes, .. } => classes.contains(&class),
+            Self::Few { .. } => true,
+        }
+    }
+
+    /// Whether anything that copies or fills is wanted.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has(Class::Memcpy) || self.has(Class::Memset)
     }
 
     /// What is taken on a kernel that attaches in this way. Where each function has to be taken out by itself, at a
     /// tenth of a second, nobody who named none wants a thousand of them.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {
-            Self::Globs { wanted, unwanted, .. } if tier == Tier::Perf && wanted.is_empty() => {
-                Self::Few { unwanted }
+            Self::Globs { wanted, unwanted, tells_work, .. } if tier == Tier::Perf && wanted.is_empty() => {
+                Self::Few { unwanted, tells_work }
+            }
+            Self::Globs { wanted, unwanted, classes, tells_work, .. } => {
+                Self::Globs { wanted, unwanted, classes, tells_work, few: tier == Tier::Perf }
             }
             Self::Driver { classes, named, .. } => {
                 Self::Driver { classes, named, few: tier == Tier::Perf && !named }
@@ -74,7 +100,7 @@ impl Selection {
                 let wanted = if wanted.is_empty() { informative(f) } else { fits(wanted) };
                 wanted && !fits(unwanted)
             }
-            Self::Few { unwanted } => {
+            Self::Few { unwanted, .. } => {
                 TELLING.contains(&f.base) && !unwanted.iter().any(|p| p.matches(f.name))
             }
             Self::Driver { classes, few, .. } => {
@@ -111,7 +137,7 @@ impl Selection {
     /// and what is called all the time costs too much for that.
     fn takes_for_names(&self, f: &Function) -> bool {
         match self {
-            Self::Globs { has_launches, .. } => *has_launches && tells_names(f) && !f.hot,
+            Self::Globs { .. } => self.has(Class::Launch) && tells_names(f) && !f.hot,
             // each costs a tenth of a second there: those by which every kernel passes
             Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
             Self::Driver { classes, few, .. } => {
@@ -124,9 +150,18 @@ impl Selection {
     /// Whether a function is probed only because its calls tell what becomes of launches and copies: on a stream that
     /// is captured they are part of a graph.
     fn takes_for_work(&self, f: &Function) -> bool {
-        let Self::Driver { classes, few, .. } = self else { return false };
-        let (launches, copies) = (classes.contains(&Class::Launch), classes.contains(&Class::Memcpy));
-        let is_needed = ((launches || copies) && tells_captures(f)) || (launches && !few && tells_graphs(f));
+        let (launches, copies) = (self.has(Class::Launch), self.has_copies());
+        let captures = (launches || copies) && tells_captures(f);
+        let is_needed = match self {
+            Self::Driver { few, .. } => captures || (launches && !few && tells_graphs(f)),
+            Self::Few { tells_work, .. } => *tells_work && captures,
+            // a record tells by itself when there was a wait; the driver tells of the runtime's copies
+            Self::Globs { tells_work, few, .. } => {
+                let graphs = self.has(Class::GraphLaunch) && tells_graphs(f) && f.class != Class::Sync;
+                let moves = copies && matches!(f.class, Class::Memcpy | Class::Memset);
+                *tells_work && (captures || (!few && (graphs || moves)))
+            }
+        };
         is_needed && f.api == Api::Driver && !f.hot
     }
 
@@ -135,20 +170,25 @@ impl Selection {
     fn takes_for_addresses(&self, f: &Function) -> bool {
         const HOLDING: [Class; 5] =
             [Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
-        let Self::Driver { classes, few, .. } = self else { return false };
-        let is_needed = classes.contains(&Class::Memcpy) && HOLDING.contains(&f.class);
-        is_needed && f.api == Api::Driver && !f.hot && (!few || matches!(f.class, Class::Alloc | Class::Free))
+        let registers = matches!(f.class, Class::HostRegister | Class::HostUnregister);
+        let allocates = matches!(f.class, Class::Alloc | Class::Free);
+        let is_needed = match self {
+            Self::Driver { few, .. } => !few || allocates,
+            Self::Few { tells_work, .. } => *tells_work && registers,
+            Self::Globs { tells_work, few, .. } => *tells_work && (!few || allocates || registers),
+        };
+        is_needed && self.has(Class::Memcpy) && HOLDING.contains(&f.class) && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because its calls tell which context is current, where allocations are
     /// wanted; for a daemon, which counts by the host's GPUs, also because they tell which one a GPU is.
     fn takes_for_contexts(&self, f: &Function) -> bool {
         let allocates = match self {
-            Self::Globs { has_allocations, .. } => *has_allocations,
-            Self::Few { .. } => true,
-            Self::Driver { classes, .. } => {
-                classes.contains(&Class::Alloc) || classes.contains(&Class::Memcpy)
+            Self::Globs { tells_work, .. } => {
+                self.has(Class::Alloc) || (*tells_work && self.has(Class::Memcpy))
             }
+            Self::Few { .. } => true,
+            Self::Driver { .. } => self.has(Class::Alloc) || self.has(Class::Memcpy),
         };
         allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }

@@ -5,7 +5,9 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::{End, Meta, type_of};
-use crate::event::{Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
+use crate::event::{
+    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessEvent, Value,
+};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -169,6 +171,13 @@ fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
     if let Some(kind) = &effect.kind {
         text_field(out, "kind", kind);
     }
+    copy_fields(out, effect);
+    if effect.captured {
+        out.extend_from_slice(b",\"captured\":true");
+    }
+    if let Some(kernels) = effect.kernels {
+        put(out, format_args!(",\"kernels\":{kernels}"));
+    }
     if let Some(stream) = effect.stream {
         put(out, format_args!(",\"stream\":\"{stream:#x}\""));
     }
@@ -180,6 +189,32 @@ fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
             put(out, format_args!(",\"{name}\":[{x},{y},{z}]"));
         }
     }
+    if let Some(shared) = effect.shared {
+        put(out, format_args!(",\"shared\":{shared}"));
+    }
+}
+
+fn copy_fields(out: &mut Vec<u8>, effect: &Effect) {
+    if let Some(host) = &effect.host {
+        text_field(out, "host", host);
+    }
+    if let Some(is_async) = effect.is_async {
+        put(out, format_args!(",\"async\":{is_async}"));
+    }
+    if effect.parts.is_empty() {
+        return;
+    }
+    out.extend_from_slice(b",\"parts\":[");
+    for (i, CopyPart { kind, host, copies, bytes }) in effect.parts.iter().enumerate() {
+        put(out, format_args!("{}{{\"copies\":{copies},\"size\":{bytes}", if i > 0 { "," } else { "" }));
+        for (name, text) in [("kind", kind), ("host", host)] {
+            if let Some(text) = text {
+                text_field(out, name, text);
+            }
+        }
+        out.push(b'}');
+    }
+    out.push(b']');
 }
 
 fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {

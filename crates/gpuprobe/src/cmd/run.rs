@@ -7,7 +7,7 @@ use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect};
 use gpuprobe_event::trace::{End, FORMAT, Meta};
-use gpuprobe_event::{Event, LossCause, LossEvent, Tgid};
+use gpuprobe_event::{Class, Event, LossCause, LossEvent, Tgid};
 
 use crate::cli::{AttachArgs, RunArgs};
 use crate::notes::{note, tell};
@@ -56,7 +56,18 @@ impl Recorded {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(selection: Selection, attach: &AttachArgs) -> Result<Probes> {
-    let config = CaptureConfig { only_targets: true, hold: true, names: true, sites: true, ..config(attach) };
+    let selection = selection.telling_work();
+    let config = CaptureConfig {
+        only_targets: true,
+        hold: true,
+        names: true,
+        // what is allocated by calls that nobody asked for is no place to show
+        sites: selection.has(Class::Alloc),
+        launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
+        copies: selection.has_copies(),
+        told: true,
+        ..config(attach)
+    };
     let mut probes = Probes::new(&config, selection, Collect::Stream, attach.verbose)?;
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));
