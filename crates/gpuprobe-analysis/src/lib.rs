@@ -20,6 +20,7 @@ pub mod processes;
 pub mod snapshot;
 pub mod summary;
 pub mod work;
+pub(crate) mod workload;
 
 pub use copies::CopySummary;
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};

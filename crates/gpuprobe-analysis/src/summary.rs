@@ -12,6 +12,7 @@ use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
 use crate::work::Work;
+use crate::workload::Workload;
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -62,6 +63,7 @@ pub struct Summary {
     memory: Ledger,
     places: Vec<ProcessPlaces>,
     copies: Copies,
+    work: Workload,
     errors: Errors,
     processes: Processes,
     losses: Losses,
@@ -79,6 +81,7 @@ impl Summary {
                 self.processes.feed_change(change);
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
+                    self.work.clear(change.tgid);
                 }
             }
             Event::Loss(loss) => {
@@ -108,7 +111,7 @@ impl Summary {
             memory: self.memory.report(),
             places: self.places.clone(),
             copies: self.copies.report(),
-            work: Work::default(),
+            work: self.work.report(),
             errors: self.errors.report(),
             processes: self.processes.report(),
             losses: happened(&self.losses),
@@ -129,6 +132,7 @@ impl Summary {
         self.launches.feed(call);
         self.memory.feed(call, ended);
         self.copies.feed(call);
+        self.work.feed(call);
         self.errors.feed(call);
     }
 
