@@ -170,6 +170,17 @@ pub fn tells_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
 }
 
+/// Whether the calls of a function tell what is at an address that may be copied from or to.
+pub fn tells_addresses(f: &Function) -> bool {
+    match f.class {
+        // an array has a handle, and no address
+        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
+        Class::HostRegister | Class::HostUnregister => true,
+        Class::Vmm => operation_of(f) != 0,
+        _ => false,
+    }
+}
+
 /// Whether the calls of a function tell which GPU one of the process's is.
 pub fn tells_gpus(f: &Function) -> bool {
     operation_of(f) == number::OP_DEVICE_TOLD

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names};
+use gpuprobe_capture::{
+    Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
+};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
@@ -168,16 +170,14 @@ impl Selection {
     /// Whether a function is probed only because its calls tell which addresses are those of a GPU, or pinned: where
     /// copies are wanted.
     fn takes_for_addresses(&self, f: &Function) -> bool {
-        const HOLDING: [Class; 5] =
-            [Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
         let registers = matches!(f.class, Class::HostRegister | Class::HostUnregister);
-        let allocates = matches!(f.class, Class::Alloc | Class::Free);
         let is_needed = match self {
-            Self::Driver { few, .. } => !few || allocates,
+            Self::Driver { few, .. } => !few || matches!(f.class, Class::Alloc | Class::Free),
+            // their copies have the direction in their names
             Self::Few { tells_work, .. } => *tells_work && registers,
-            Self::Globs { tells_work, few, .. } => *tells_work && (!few || allocates || registers),
+            Self::Globs { tells_work, .. } => *tells_work,
         };
-        is_needed && self.has(Class::Memcpy) && HOLDING.contains(&f.class) && f.api == Api::Driver && !f.hot
+        is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because its calls tell which context is current, where allocations are
