@@ -319,6 +319,30 @@ mod tests {
     }
 
     #[test]
+    fn what_becomes_of_work_is_followed_where_it_is_wanted_and_not_told() {
+        let of =
+            |glob: &str, tier| Selection::from_globs(&[glob.to_owned()]).unwrap().telling_work().on(tier);
+        let driver = |name: &str| catalogue().lookup(Api::Driver, None, name).unwrap();
+        let follows = |selection: &Selection, name: &str| {
+            let f = driver(name);
+            !selection.takes(f) && (selection.takes_for_work(f) || selection.takes_for_addresses(f))
+        };
+        let launches = of("cudaLaunchKernel", Tier::Session);
+        assert!(follows(&launches, "cuStreamBeginCapture_v2") && !follows(&launches, "cuMemAlloc_v2"));
+        assert!(!follows(&launches, "cuGraphInstantiateWithFlags"), "no graph is launched");
+        assert!(follows(&of("cudaGraphLaunch", Tier::Session), "cuGraphInstantiateWithFlags"));
+        let copies = of("cudaMemcpy*", Tier::Session);
+        assert!(["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemMap"].iter().all(|name| follows(&copies, name)));
+        assert!(!follows(&copies, "cuMemSetAccess") && !follows(&copies, "cuStreamSynchronize"));
+        assert!(!follows(&of("cudaMemcpy*", Tier::Perf), "cuMemcpyHtoD_v2"));
+        assert!(!follows(&of("cudaMalloc", Tier::Session), "cuStreamBeginCapture_v2"));
+        let few = Selection::from_globs(&[]).unwrap().telling_work().on(Tier::Perf);
+        assert!(follows(&few, "cuStreamBeginCapture_v2") && follows(&few, "cuMemHostRegister_v2"));
+        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()]).unwrap();
+        assert!(!follows(&traced, "cuStreamBeginCapture_v2"), "a trace does not need it");
+    }
+
+    #[test]
     fn globs_that_fit_nothing_or_are_none_are_refused() {
         let error = |glob: &str| Selection::from_globs(&[glob.to_owned()]).unwrap_err().to_string();
         assert!(error("vulkan*").contains("gpuprobe list"));
