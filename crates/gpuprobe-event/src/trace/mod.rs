@@ -1,12 +1,14 @@
 //! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
 
+mod fields;
 mod read;
 mod write;
 
 use serde::{Deserialize, Serialize};
 
+pub use fields::{Fields, Key, call_fields, process_fields};
 pub use read::{Line, ReadError, Reader};
-pub use write::{Phases, Writer, end_line, event_line, meta_line};
+pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 
 /// The format that this program writes and the newest it reads.
 pub const FORMAT: u32 = 1;
