@@ -1,7 +1,7 @@
 //! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
@@ -43,13 +43,17 @@ pub enum Line {
 /// A line longer than this is damage, not an event; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
 
-/// Reads a trace line by line.
+/// Names that are remembered, in bytes. A trace has few, unless somebody made it to have many.
+const MOST_NAMES: usize = 16 << 20;
+
+/// Reads a trace line by line. What it keeps does not grow with the trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     meta: Meta,
     damaged: u64,
-    names: HashMap<String, Arc<str>>,
+    names: HashSet<Arc<str>>,
+    names_bytes: usize,
     buffer: Vec<u8>,
 }
 
@@ -57,7 +61,8 @@ impl<R: BufRead> Reader<R> {
     /// Reads the meta line.
     pub fn new(input: R) -> Result<Self, ReadError> {
         let meta = Meta::default();
-        let mut reader = Self { input, meta, damaged: 0, names: HashMap::new(), buffer: Vec::new() };
+        let names = HashSet::new();
+        let mut reader = Self { input, meta, damaged: 0, names, names_bytes: 0, buffer: Vec::new() };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
         let json: Json = serde_json::from_slice(&reader.buffer).unwrap_or(Json::Null);
         if json["type"] != "meta" {
@@ -81,6 +86,12 @@ impl<R: BufRead> Reader<R> {
         self.damaged
     }
 
+    /// What it keeps from line to line, in bytes.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.buffer.capacity() + self.names_bytes
+    }
+
     /// The next line that makes sense; `None` at the end of the file.
     pub fn read(&mut self) -> Result<Option<Line>, ReadError> {
         loop {
@@ -100,13 +111,18 @@ impl<R: BufRead> Reader<R> {
         self.buffer.clear();
         let mut kept = true;
         loop {
-            let available = self.input.fill_buf()?;
+            let available = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // a compressed file that was cut ends like this
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => &[],
+                available => available?,
+            };
             if available.is_empty() {
                 let cut = !self.buffer.is_empty() || !kept;
                 // a last line without its line feed was being written when the recording stopped
                 return Ok(if cut { Some(false) } else { None });
             }
-            let end = available.iter().position(|b| *b == b'\n');
+            let end = memchr::memchr(b'\n', available);
             let piece = &available[..end.unwrap_or(available.len())];
             kept = kept && self.buffer.len() + piece.len() <= MAX_LINE;
             if kept {
@@ -144,8 +160,9 @@ impl<R: BufRead> Reader<R> {
             phase @ ("X" | "E") => {
                 let duration_ns = scaled(object.get("duration_us")?, 1e3)?;
                 if phase == "E" {
-                    start_ns = start_ns.saturating_sub(duration_ns);
+                    start_ns = start_ns.checked_sub(duration_ns)?;
                 }
+                start_ns.checked_add(duration_ns).filter(|end| *end < END_OF_TIME)?;
                 Outcome::Returned { value: ret.unwrap_or(0).cast_unsigned(), duration_ns }
             }
             _ if object.contains_key("unfinished") => Outcome::Unfinished,
@@ -216,8 +233,13 @@ impl<R: BufRead> Reader<R> {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
         }
+        if self.names_bytes > MOST_NAMES {
+            self.names.clear();
+            self.names_bytes = 0;
+        }
         let shared: Arc<str> = Arc::from(name);
-        self.names.insert(name.to_owned(), Arc::clone(&shared));
+        self.names_bytes += name.len() + size_of::<Arc<str>>();
+        self.names.insert(Arc::clone(&shared));
         shared
     }
 }
@@ -242,10 +264,13 @@ fn hex_field(object: &Map<String, Json>, field: &str) -> Option<u64> {
     hex(object.get(field)?.as_str()?)
 }
 
+/// Times from here on, in nanoseconds, are damage: other programs have no room for them.
+const END_OF_TIME: u64 = 9_000_000_000_000_000_000;
+
 /// A decimal number times a power of ten, as a whole number of nanoseconds; `None` outside what fits.
 fn scaled(json: &Json, factor: f64) -> Option<u64> {
     let value = (json.as_f64()? * factor).round();
-    (0.0..9.0e18).contains(&value).then_some(value as u64)
+    (0.0..END_OF_TIME as f64).contains(&value).then_some(value as u64)
 }
 
 fn nanoseconds(object: &Map<String, Json>) -> Option<u64> {

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::fields::{Fields, call_fields, process_fields};
 use super::{End, Meta, type_of};
-use crate::event::{Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, Event, LossEvent, Outcome, ProcessEvent};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -106,103 +107,24 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     head(out, call.id, ns, type_of(call.class), &call.name, phase);
     who(out, call.tgid.0, call.tid.0, &call.process);
     if call.outcome == Outcome::Unfinished {
-        out.extend_from_slice(b",\"unfinished\":true");
+        Json(out).flag("unfinished", true);
     }
     if let Some(ns) = call.duration_ns() {
         put(out, format_args!(",\"duration_us\":{}.{:03}", ns / 1000, ns % 1000));
     }
-    put(out, format_args!(",\"api\":\"{}\"", call.api));
-    if let Outcome::Returned { value, .. } = call.outcome {
-        match call.status {
-            Some(status) => put(out, format_args!(",\"ret\":{status}")),
-            None => put(out, format_args!(",\"ret\":{value}")),
-        }
-    }
-    if let Some(error) = &call.error {
-        text_field(out, "error", error);
-    }
-    if let Some(args) = &call.args {
-        out.extend_from_slice(b",\"args\":");
-        object(out, args);
-    }
-    if let Some(parent) = call.parent {
-        put(out, format_args!(",\"parent\":{parent}"));
-    }
-    effect_fields(out, &call.effect);
-    if let Some(stack) = &call.stack {
-        out.extend_from_slice(b",\"stack\":[");
-        for (i, frame) in stack.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            string(out, frame);
-        }
-        out.push(b']');
-    }
-}
-
-fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
-    if let Some(size) = effect.size {
-        put(out, format_args!(",\"size\":{size}"));
-    }
-    if let Some(freed) = effect.freed {
-        put(out, format_args!(",\"freed\":{freed}"));
-    }
-    if !effect.ended.is_empty() {
-        out.extend_from_slice(b",\"ended\":{");
-        for (i, EndedMemory { kind, allocations, bytes }) in effect.ended.iter().enumerate() {
-            out.extend_from_slice(if i > 0 { b"," } else { b"" });
-            string(out, kind);
-            put(out, format_args!(":[{allocations},{bytes}]"));
-        }
-        out.push(b'}');
-    }
-    if let Some(gpu) = effect.gpu {
-        put(out, format_args!(",\"gpu\":{gpu}"));
-    }
-    if let Some(ptr) = effect.ptr {
-        put(out, format_args!(",\"ptr\":\"{ptr:#x}\""));
-    }
-    if let Some(site) = effect.site {
-        put(out, format_args!(",\"site\":{site}"));
-    }
-    if let Some(kind) = &effect.kind {
-        text_field(out, "kind", kind);
-    }
-    if let Some(stream) = effect.stream {
-        put(out, format_args!(",\"stream\":\"{stream:#x}\""));
-    }
-    if let Some(kernel) = &effect.kernel {
-        text_field(out, "kernel", kernel);
-    }
-    for (name, dim3) in [("grid", effect.grid), ("block", effect.block)] {
-        if let Some([x, y, z]) = dim3 {
-            put(out, format_args!(",\"{name}\":[{x},{y},{z}]"));
-        }
-    }
+    call_fields(call, &mut Json(out));
 }
 
 fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
     head(out, process.id, process.at_ns, "process", process.change.as_str(), "i");
     who(out, process.tgid.0, process.tid.0, &process.process);
-    if let Some(parent) = process.parent {
-        put(out, format_args!(",\"ppid\":{parent}"));
-    }
-    if let Some(pid) = process.ns_pid {
-        put(out, format_args!(",\"ns_pid\":{pid}"));
-    }
-    if let Some(container) = &process.container {
-        text_field(out, "container", container);
-    }
-    if let Some(status) = process.exit_status {
-        put(out, format_args!(",\"exit_status\":{status}"));
-    }
+    process_fields(process, &mut Json(out));
 }
 
 fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
     head(out, 0, loss.at_ns, "loss", loss.cause.as_str(), "i");
     who(out, 0, 0, "");
-    put(out, format_args!(",\"count\":{}", loss.count));
+    Json(out).uint("count", loss.count);
 }
 
 /// The fields that every line begins with.
@@ -218,31 +140,90 @@ fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
     text_field(out, "process", process);
 }
 
-fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
-    out.push(b'{');
-    for (i, (name, value)) in fields.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        string(out, name);
-        out.push(b':');
-        match value {
-            Value::Uint(n) => put(out, format_args!("{n}")),
-            Value::Int(n) => put(out, format_args!("{n}")),
-            Value::Hex(n) => put(out, format_args!("\"{n:#x}\"")),
-            Value::Name(name) => string(out, name),
-            Value::Text(text) => string(out, text),
-            Value::Dim3([x, y, z]) => put(out, format_args!("[{x},{y},{z}]")),
-            Value::Struct(fields) => object(out, fields),
-            Value::Unread => out.extend_from_slice(b"null"),
-        }
-    }
-    out.push(b'}');
+fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
+    Json(out).text(name, text);
 }
 
-fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
-    put(out, format_args!(",\"{name}\":"));
-    string(out, text);
+/// Fields of a JSON object that was begun.
+#[derive(Debug)]
+pub struct Json<'a>(pub &'a mut Vec<u8>);
+
+impl Json<'_> {
+    fn key(&mut self, name: &str) {
+        if self.0.last() != Some(&b'{') {
+            self.0.push(b',');
+        }
+        // a name of ours, as nearly all are, takes no look at what has to be escaped
+        if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            self.0.push(b'"');
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.push(b'"');
+        } else {
+            string(self.0, name);
+        }
+        self.0.push(b':');
+    }
+
+    fn list<T>(&mut self, name: &str, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
+        self.key(name);
+        self.0.push(b'[');
+        for (i, one) in items.iter().enumerate() {
+            if i > 0 {
+                self.0.push(b',');
+            }
+            item(self.0, one);
+        }
+        self.0.push(b']');
+    }
+}
+
+impl Fields for Json<'_> {
+    fn uint(&mut self, name: &str, n: u64) {
+        self.key(name);
+        put(self.0, format_args!("{n}"));
+    }
+
+    fn int(&mut self, name: &str, n: i64) {
+        self.key(name);
+        put(self.0, format_args!("{n}"));
+    }
+
+    fn flag(&mut self, name: &str, is: bool) {
+        self.key(name);
+        put(self.0, format_args!("{is}"));
+    }
+
+    fn hex(&mut self, name: &str, n: u64) {
+        self.key(name);
+        put(self.0, format_args!("\"{n:#x}\""));
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        self.key(name);
+        string(self.0, text);
+    }
+
+    fn uints(&mut self, name: &str, numbers: &[u64]) {
+        self.list(name, numbers, |out, n| put(out, format_args!("{n}")));
+    }
+
+    fn texts(&mut self, name: &str, texts: &[String]) {
+        self.list(name, texts, |out, text| string(out, text));
+    }
+
+    fn unread(&mut self, name: &str) {
+        self.key(name);
+        self.0.extend_from_slice(b"null");
+    }
+
+    fn open(&mut self, name: &str) {
+        self.key(name);
+        self.0.push(b'{');
+    }
+
+    fn close(&mut self) {
+        self.0.push(b'}');
+    }
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {

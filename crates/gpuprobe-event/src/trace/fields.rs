@@ -1,0 +1,124 @@
+//! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
+//! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
+
+use crate::event::{Call, Effect, EndedMemory, Name, Outcome, ProcessEvent, Value};
+
+/// Takes one field after the other.
+pub trait Fields {
+    /// A count.
+    fn uint(&mut self, name: &str, n: u64);
+    /// A signed number.
+    fn int(&mut self, name: &str, n: i64);
+    /// Yes or no.
+    fn flag(&mut self, name: &str, is: bool);
+    /// An address, a handle or flags.
+    fn hex(&mut self, name: &str, n: u64);
+    /// Text, of which anything may be part.
+    fn text(&mut self, name: &str, text: &str);
+    /// Several numbers.
+    fn uints(&mut self, name: &str, numbers: &[u64]);
+    /// Several texts.
+    fn texts(&mut self, name: &str, texts: &[String]);
+    /// Something that could not be read.
+    fn unread(&mut self, name: &str);
+    /// The fields that follow belong to this one, until [`Fields::close`].
+    fn open(&mut self, name: &str);
+    /// See [`Fields::open`].
+    fn close(&mut self);
+}
+
+/// What is known of a call.
+pub fn call_fields(call: &Call, to: &mut impl Fields) {
+    to.text("api", call.api.as_str());
+    if let Outcome::Returned { value, .. } = call.outcome {
+        match call.status {
+            Some(status) => to.int("ret", status),
+            None => to.uint("ret", value),
+        }
+    }
+    if let Some(error) = &call.error {
+        to.text("error", error);
+    }
+    if let Some(args) = &call.args {
+        object("args", args, to);
+    }
+    if let Some(parent) = call.parent {
+        to.uint("parent", parent);
+    }
+    effect_fields(&call.effect, to);
+    if let Some(stack) = &call.stack {
+        to.texts("stack", stack);
+    }
+}
+
+fn effect_fields(effect: &Effect, to: &mut impl Fields) {
+    if let Some(size) = effect.size {
+        to.uint("size", size);
+    }
+    if let Some(freed) = effect.freed {
+        to.uint("freed", freed);
+    }
+    if !effect.ended.is_empty() {
+        to.open("ended");
+        for EndedMemory { kind, allocations, bytes } in &effect.ended {
+            to.uints(kind, &[*allocations, *bytes]);
+        }
+        to.close();
+    }
+    if let Some(gpu) = effect.gpu {
+        to.uint("gpu", gpu.into());
+    }
+    if let Some(ptr) = effect.ptr {
+        to.hex("ptr", ptr);
+    }
+    if let Some(site) = effect.site {
+        to.uint("site", site.0.into());
+    }
+    if let Some(kind) = &effect.kind {
+        to.text("kind", kind);
+    }
+    if let Some(stream) = effect.stream {
+        to.hex("stream", stream);
+    }
+    if let Some(kernel) = &effect.kernel {
+        to.text("kernel", kernel);
+    }
+    for (name, dim3) in [("grid", effect.grid), ("block", effect.block)] {
+        if let Some(dim3) = dim3 {
+            to.uints(name, &dim3.map(u64::from));
+        }
+    }
+}
+
+/// What is known of a change in the life of a process.
+pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
+    if let Some(parent) = process.parent {
+        to.uint("ppid", parent.0.into());
+    }
+    if let Some(pid) = process.ns_pid {
+        to.uint("ns_pid", pid.0.into());
+    }
+    if let Some(container) = &process.container {
+        to.text("container", container);
+    }
+    if let Some(status) = process.exit_status {
+        to.int("exit_status", status.into());
+    }
+}
+
+fn object(name: &str, fields: &[(Name, Value)], to: &mut impl Fields) {
+    to.open(name);
+    for (name, value) in fields {
+        match value {
+            Value::Uint(n) => to.uint(name, *n),
+            Value::Int(n) => to.int(name, *n),
+            Value::Hex(n) => to.hex(name, *n),
+            Value::Name(text) => to.text(name, text),
+            Value::Text(text) => to.text(name, text),
+            Value::Dim3(dim3) => to.uints(name, &dim3.map(u64::from)),
+            Value::Struct(fields) => object(name, fields, to),
+            Value::Unread => to.unread(name),
+        }
+    }
+    to.close();
+}
