@@ -3,7 +3,7 @@
 //! A trace tells of calls as they end, inner ones first. So the calls of a thread are held until the outermost of them
 //! has been told, and come out together. What is held has a bound; beyond it the inner calls come out first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::{Call, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
 
@@ -32,11 +32,19 @@ pub struct Slice {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Nesting {
-    threads: HashMap<(Tgid, Tid), Thread>,
-    ended: HashMap<Tgid, u64>,
+    processes: HashMap<Tgid, Process>,
+    /// Of all processes.
+    threads: usize,
     held_bytes: usize,
+    /// Whether any call was seen to return: where none was, that calls began is all that was recorded.
     returns: bool,
     moved: u64,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    threads: BTreeMap<Tid, Thread>,
+    ended_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -64,25 +72,18 @@ impl Nesting {
     /// Takes in a call, and puts what is complete behind what is in `out`.
     pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
         let key = (call.tgid, call.tid);
-        self.make_room();
-        let thread = self.threads.entry(key).or_default();
         let returned = matches!(call.outcome, Outcome::Returned { .. });
         self.returns |= returned;
-        if call.outcome != Outcome::Begun && thread.begun > 0 {
-            self.held_bytes -= thread.forget_begun(call.id);
+        if call.outcome != Outcome::Begun {
+            self.held_bytes -= self.thread(key).forget_begun(call.id);
         }
-        let outermost = call.parent.is_none();
-        let starts_anew = outermost && call.outcome == Outcome::Begun;
-        if starts_anew {
-            self.close(key, call.start_ns, Because::NextCall, out);
+        let (outermost, start_ns, end_ns) = (call.parent.is_none(), call.start_ns, end_of(&call));
+        if outermost && call.outcome == Outcome::Begun {
+            self.close(key, start_ns, Because::NextCall, out);
         }
-        let (start_ns, end_ns) = (call.start_ns, end_of(&call));
         self.hold(key, call);
-        let ended = self.ended.get(&key.0).copied().filter(|at| *at >= start_ns);
         if returned && outermost {
             self.close(key, start_ns, Because::NextCall, out);
-        } else if let Some(at) = ended.filter(|_| outermost && !starts_anew) {
-            self.close(key, at, Because::End, out);
         } else if self.held_bytes > MOST_HELD {
             self.close(key, end_ns, Because::TooMany, out);
         }
@@ -90,30 +91,29 @@ impl Nesting {
 
     /// A process ended or runs another program: what was open in it is over.
     pub fn process(&mut self, change: &ProcessEvent, out: &mut Vec<Slice>) {
-        if change.change == ProcessChange::Start {
-            self.ended.remove(&change.tgid);
-            return;
+        let at = Some(change.at_ns).filter(|_| change.change != ProcessChange::Start);
+        let process = self.processes.entry(change.tgid).or_default();
+        process.ended_ns = at;
+        let Some(at_ns) = at else { return };
+        let tids: Vec<_> = process.threads.keys().copied().collect();
+        for tid in tids {
+            self.close((change.tgid, tid), at_ns, Because::End, out);
         }
-        let mut open: Vec<_> = self.threads.keys().filter(|(tgid, _)| *tgid == change.tgid).copied().collect();
-        open.sort_unstable();
-        for key in open {
-            self.close(key, change.at_ns, Because::End, out);
-            self.threads.remove(&key);
-        }
-        if self.ended.len() >= MOST_REMEMBERED {
-            self.ended.clear();
-        }
-        self.ended.insert(change.tgid, change.at_ns);
+        self.make_room();
     }
 
     /// The trace is over, at this time.
     pub fn finish(&mut self, at_ns: u64, out: &mut Vec<Slice>) {
-        let mut all: Vec<_> = self.threads.keys().copied().collect();
-        all.sort_unstable();
-        for key in all {
-            self.close(key, at_ns, Because::End, out);
+        let mut open: Vec<_> = self.processes.keys().copied().collect();
+        open.sort_unstable();
+        for tgid in open {
+            let process = self.processes.entry(tgid).or_default();
+            let until_ns = process.ended_ns.unwrap_or(at_ns);
+            let tids: Vec<_> = process.threads.keys().copied().collect();
+            for tid in tids {
+                self.close((tgid, tid), until_ns, Because::End, out);
+            }
         }
-        self.threads.clear();
     }
 
     /// Calls whose times did not fit with those of others on their thread, and were made to.
@@ -121,45 +121,59 @@ impl Nesting {
         self.moved
     }
 
+    fn thread(&mut self, (tgid, tid): (Tgid, Tid)) -> &mut Thread {
+        self.make_room();
+        self.processes.entry(tgid).or_default().threads.entry(tid).or_insert_with(|| {
+            self.threads += 1;
+            Thread::default()
+        })
+    }
+
     fn hold(&mut self, key: (Tgid, Tid), call: Box<Call>) {
         let bytes = weight(&call);
-        let thread = self.threads.entry(key).or_default();
+        let thread = self.thread(key);
         thread.begun += usize::from(call.outcome == Outcome::Begun);
         thread.held_bytes += bytes;
         thread.held.push(call);
         self.held_bytes += bytes;
     }
 
-    /// What is held of at most [`MOST_HELD`] bytes is in fewer threads than are remembered, so this gives room.
+    /// What is held of [`MOST_HELD`] bytes is in fewer threads than are remembered, so this gives room.
     fn make_room(&mut self) {
-        if self.threads.len() >= MOST_REMEMBERED {
-            self.threads.retain(|_, thread| !thread.held.is_empty());
+        if self.threads + self.processes.len() < MOST_REMEMBERED {
+            return;
         }
+        self.threads = 0;
+        self.processes.retain(|_, process| {
+            process.threads.retain(|_, thread| !thread.held.is_empty());
+            self.threads += process.threads.len();
+            !process.threads.is_empty()
+        });
     }
 
     fn close(&mut self, key: (Tgid, Tid), until_ns: u64, because: Because, out: &mut Vec<Slice>) {
-        let Some(thread) = self.threads.get_mut(&key) else { return };
-        self.held_bytes -= thread.held_bytes;
+        let thread = self.thread(key);
+        let freed = std::mem::take(&mut thread.held_bytes);
         let mut calls = std::mem::take(&mut thread.held);
-        (thread.held_bytes, thread.begun) = (0, 0);
+        thread.begun = 0;
         let floor_ns = thread.over_ns;
+        self.held_bytes -= freed;
         if because == Because::TooMany {
-            // what is open comes out when it is known to be over
-            let (open, over) = calls.into_iter().partition(is_open);
-            calls = over;
-            for call in open {
-                self.hold(key, call);
+            // what is open comes out when it is known to be over, unless that is too much in itself
+            let open_bytes: usize = calls.iter().filter(|call| is_open(call)).map(|call| weight(call)).sum();
+            if open_bytes < MOST_HELD / 2 {
+                let open: Vec<_> = calls.extract_if(.., |call| is_open(call)).collect();
+                open.into_iter().for_each(|call| self.hold(key, call));
             }
         }
         // ids of one thread rise, so they tell what began first where the times do not
         calls.sort_by_key(|call| (call.start_ns, call.id));
-        let mut place = Place { floor_ns, until_ns, because, returns: self.returns, path: Vec::new(), moved: 0 };
+        let returns = self.returns;
+        let mut place = Place { floor_ns, until_ns, because, returns, path: Vec::new(), moved: 0 };
         out.extend(calls.into_iter().map(|call| place.put(call)));
         self.moved += place.moved;
-        if because != Because::TooMany
-            && let Some(thread) = self.threads.get_mut(&key)
-        {
-            thread.over_ns = place.floor_ns;
+        if because != Because::TooMany {
+            self.thread(key).over_ns = place.floor_ns;
         }
     }
 }
@@ -167,6 +181,9 @@ impl Nesting {
 impl Thread {
     /// The end of a call has come: its beginning is not needed any more. Returns how many bytes less are held.
     fn forget_begun(&mut self, id: u64) -> usize {
+        if self.begun == 0 {
+            return 0;
+        }
         let is_it = |call: &Box<Call>| call.id == id && call.outcome == Outcome::Begun;
         let Some(at) = self.held.iter().rposition(is_it) else { return 0 };
         let bytes = weight(&self.held.remove(at));
@@ -220,12 +237,13 @@ impl Place {
     fn depth_of(&self, call: &Call, start_ns: u64, end_ns: u64) -> usize {
         let Some(parent) = call.parent else { return 0 };
         let by_id = self.path.iter().rposition(|around| around.id == parent);
-        let by_time = || self.path.iter().rposition(|around| start_ns < around.end_ns && end_ns <= around.end_ns);
+        let by_time =
+            || self.path.iter().rposition(|around| start_ns < around.end_ns && end_ns <= around.end_ns);
         by_id.or_else(by_time).map_or(0, |at| at + 1)
     }
 }
 
-fn is_open(call: &Box<Call>) -> bool {
+fn is_open(call: &Call) -> bool {
     !matches!(call.outcome, Outcome::Returned { .. })
 }
 

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod convert;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
+pub(crate) use self::convert::ConvertArgs;
 use crate::watch::RESCAN_SECONDS;
 
 /// What any process does to the NVIDIA GPUs of this host, live, without changing the process.
@@ -21,6 +24,7 @@ use crate::watch::RESCAN_SECONDS;
     before_help = "Examples:
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
+  gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
@@ -40,6 +44,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
+    /// Turn a trace into a file for Perfetto, chrome://tracing, speedscope or a flame graph
+    Convert(ConvertArgs),
     /// Who holds GPU memory, from which line of which program, and what grows
     Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)
