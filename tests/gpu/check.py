@@ -6,6 +6,8 @@
     check.py leak TRACE LEDGER              a C++ program: what each place holds, allocated and freed
     check.py places TRACE LEDGER            PyTorch: live bytes by place, those in its allocator and the rest
     check.py suspects REPORT LEDGER         `gpuprobe memory --json`: the places that leak are accused, and no others
+    check.py bandwidth TRACE LEDGER         large copies: bytes, host memory, and effective bandwidth within a tenth
+    check.py graph TRACE PROFILE            kernels of training steps, eager and replayed, as torch.profiler counts them
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -175,6 +177,33 @@ def suspects(report, ledger):
     return 1 if compare.wrong else 0
 
 
+def bandwidth(calls, end, ledger, compare):
+    for kind, seconds in ledger["seconds"].items():
+        copies = [c for c in calls if c["name"] == "cudaMemcpy" and c.get("kind") == kind]
+        compare.equal(f"bytes copied {kind}", sum(c["size"] for c in copies), ledger["bytes"])
+        compare.equal(f"host memory of {kind}", {c.get("host") for c in copies}, {ledger["memory"]})
+        own = ledger["bytes"] / seconds / 1e9
+        seen = ledger["bytes"] / sum(c["duration_us"] for c in copies) / 1e3
+        print(f"{kind} {ledger['memory']}: {seen:.3f} GB/s, the program's own {own:.3f} GB/s ({seen / own:.3f})")
+        compare.equal(f"effective bandwidth {kind} within a tenth", abs(seen / own - 1) < 0.1, True)
+    compare.equal("events lost", end["lost"], {})
+
+
+def graph(calls, end, profile, compare):
+    """Between each pair of marks: launches that ran, and the kernels of graphs that were launched."""
+    starts = [c["ts"] for c in calls if c["name"] == "cudaProfilerStart"]
+    stops = [c["ts"] for c in calls if c["name"] == "cudaProfilerStop"]
+    for kind, start, stop in zip(("eager", "graph"), starts, stops):
+        inside = [c for c in calls if start < c["ts"] < stop and c["type"] == "launch" and c.get("ret") == 0]
+        ran = [c for c in inside if "parent" not in c and not c.get("captured")]
+        graphs = [c for c in ran if "GraphLaunch" in c["name"]]
+        kernels = len(ran) - len(graphs) + sum(c["kernels"] for c in graphs)
+        print(f"{kind}: {len(ran) - len(graphs)} launched, {len(graphs)} graphs")
+        compare.equal(f"kernels of {profile['steps']} steps, {kind}", kernels, profile[kind])
+    compare.equal("pairs of marks", (len(starts), len(stops)), (2, 2))
+    compare.equal("events lost", end["lost"], {})
+
+
 def names(lines):
     """How many launches have a kernel's name, by the library that was called."""
     named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
@@ -224,6 +253,7 @@ def main():
     compare = Comparison()
     ledger, *more = map(said, ledgers)
     checks = {"vector": vector, "torch": torch, "memory": memory, "leak": leak, "places": places_of_torch}
+    checks |= {"bandwidth": bandwidth, "graph": graph}
     checks[program](calls, end, ledger, compare, *more)
     sys.exit(1 if compare.wrong else 0)
 

@@ -21,6 +21,7 @@ pub mod places;
 pub mod processes;
 pub mod snapshot;
 pub mod summary;
+pub mod timeline;
 pub mod work;
 
 pub use copies::CopySummary;
@@ -40,6 +41,7 @@ pub use places::Place;
 pub use processes::{ProcessEnd, ProcessSummary};
 pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
 pub use summary::{Summary, SummaryReport};
+pub use timeline::{Timeline, TimelineReport};
 pub use work::Work;
 
 #[cfg(test)]

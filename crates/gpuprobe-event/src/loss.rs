@@ -65,6 +65,8 @@ causes! {
     ForgottenEarly = "forgotten_early",
     /// calls not printed because whoever reads the output was too slow
     OutputFull = "output_full",
+    /// events in the oldest segments of the trace, which were removed to keep to --max-size
+    SegmentRemoved = "segment_removed",
 }
 
 impl LossCause {

@@ -13,6 +13,7 @@ mod memory_view;
 pub mod metrics;
 pub mod summary;
 mod table;
+pub mod timeline;
 pub mod timestamp;
 pub mod units;
 
@@ -26,3 +27,4 @@ pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
 pub use summary::summary;
+pub use timeline::timeline;

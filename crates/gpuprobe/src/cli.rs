@@ -1,6 +1,7 @@
 //! The command line.
 
 mod convert;
+mod record;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
 pub(crate) use self::convert::ConvertArgs;
+pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
 use crate::watch::RESCAN_SECONDS;
 
 /// What any process does to the NVIDIA GPUs of this host, live, without changing the process.
@@ -24,6 +26,7 @@ use crate::watch::RESCAN_SECONDS;
     before_help = "Examples:
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
+  sudo gpuprobe record -d PID --duration 10  the same of a process that runs already
   gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
@@ -42,6 +45,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command, record its CUDA calls and those of its children, and print a summary
     Run(RunArgs),
+    /// Record the CUDA calls of what already runs, then print a summary
+    Record(RecordArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
     /// Turn a trace into a file for Perfetto, chrome://tracing, speedscope or a flame graph
@@ -76,21 +81,6 @@ pub(crate) struct AttachArgs {
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Functions to trace (repeatable; `!GLOB` leaves some out; `-e '*'` is all, the hot ones too)
-    #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
-    pub(crate) events: Vec<String>,
-    /// Write the trace here [default: traces/trace_<time>.jsonl, with traces/trace_latest.jsonl pointing at it]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) attach: AttachArgs,
-    /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -362,11 +352,11 @@ mod tests {
         else {
             panic!("run")
         };
-        assert_eq!(run.events, ["*"]);
+        assert_eq!(run.recording.events, ["*"]);
         assert_eq!(run.command, ["prog", "-e", "x", "--help"]);
         let Some(Command::Run(run)) = parse(&["run", "prog", "-v"]).command else { panic!("run") };
         assert_eq!(run.command, ["prog", "-v"]);
-        assert!(!run.attach.verbose);
+        assert!(!run.recording.attach.verbose);
     }
 
     #[test]
@@ -417,7 +407,7 @@ mod tests {
         let Some(Command::Run(run)) = parse(&["run", "-e", "!cudaFree", "prog"]).command else {
             panic!("run")
         };
-        assert_eq!(run.events, ["!cudaFree"]);
+        assert_eq!(run.recording.events, ["!cudaFree"]);
         for wrong in [
             &["run"][..],
             &["run", "--nonsense", "x"],

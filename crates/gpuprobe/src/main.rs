@@ -5,6 +5,7 @@ mod builtin;
 mod cli;
 mod cmd;
 mod followed;
+mod following;
 mod gpus;
 mod guard;
 mod launch;
@@ -13,6 +14,8 @@ mod observer;
 mod printer;
 mod probes;
 mod processes;
+mod progress;
+mod recording;
 mod select;
 mod signals;
 mod skips;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Some(Command::Run(args)) => cmd::run::run(&args),
+        Some(Command::Record(args)) => cmd::record::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
         Some(Command::Convert(args)) => cmd::convert::run(&args),
         Some(Command::Memory(args)) => cmd::memory::run(&args),

@@ -34,6 +34,9 @@ pub struct Meta {
     /// The command that was run, if one was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Of a trace that is cut into segments: which one it is, from the second on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<u32>,
 }
 
 /// The last line: what the recording came to.
@@ -54,6 +57,9 @@ pub struct End {
     /// How the command ended, if one was run: its exit status, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
+    /// Of a trace that is cut into segments: the name of the file that it goes on in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// The word in `type` for a class of calls.

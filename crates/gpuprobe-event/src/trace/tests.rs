@@ -91,6 +91,7 @@ fn meta() -> Meta {
         clock: "monotonic".to_owned(),
         start_unix: 1.5,
         command: vec!["./a.out".to_owned()],
+        segment: None,
     }
 }
 

@@ -37,6 +37,16 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&self.line)
     }
 
+    /// Where it is written to.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    /// Events written so far.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
     /// Hands everything written so far to the system.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()

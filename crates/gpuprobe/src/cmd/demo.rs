@@ -7,10 +7,10 @@ use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::Api;
 
 use crate::builtin;
-use crate::cli::DemoArgs;
+use crate::cli::{DemoArgs, RecordingArgs};
 use crate::cmd::run::{probes, record};
-use crate::notes::{note, tell};
-use crate::select::Selection;
+use crate::notes::note;
+use crate::recording::tell_place;
 
 /// The program, and the libraries it finds beside itself.
 const FILES: [(&str, &[u8]); 3] = [
@@ -21,7 +21,9 @@ const FILES: [(&str, &[u8]); 3] = [
 
 pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     // first, so that someone without the privileges reads nothing but that
-    let probes = probes(Selection::from_globs(&[])?, &args.attach)?;
+    let mut recording =
+        RecordingArgs { attach: args.attach.clone(), quiet: true, ..RecordingArgs::default() };
+    let probes = probes(&recording)?;
     let folder = builtin::folder("demo")?;
     for (name, bytes) in FILES {
         builtin::write(&folder.path().join(name), bytes)?;
@@ -33,18 +35,17 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
         "libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n"
     );
     let trace = folder.path().join("trace.jsonl");
-    let output = args.output.as_deref().unwrap_or(&trace);
+    recording.output = Some(args.output.clone().unwrap_or(trace));
     let command = [folder.path().join("demo").into_os_string()];
-    let recorded = record(&command, probes, Some(output))?;
+    let recorded = record(&command, probes, &recording)?;
+    let status = recorded.status;
     note!("\nand this is what gpuprobe saw:\n");
-    tell(format_args!("{}", gpuprobe_output::summary(&recorded.summary.report())));
-    recorded.tell_what_is_missing();
-    let path = recorded.trace.finish(&recorded.end)?;
+    let trace = recorded.tell()?;
     if args.output.is_some() {
-        note!("trace: {}", path.display());
+        tell_place(&trace);
     }
     note!("\n{}", next_step());
-    Ok(recorded.status)
+    Ok(status)
 }
 
 /// What to try next, depending on whether a real driver is here.

@@ -9,5 +9,6 @@ pub(crate) mod exec;
 pub(crate) mod guard;
 pub(crate) mod list;
 pub(crate) mod memory;
+pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod trace;

@@ -1,0 +1,147 @@
+//! A recording as rows of characters: one for each thread and each stream.
+
+use std::fmt::Write;
+
+use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport, fitted};
+
+use crate::units::{count, duration, fitted as shortened, printable};
+
+/// Columns that are left for time however narrow a terminal is.
+const LEAST_COLUMNS: usize = 20;
+const LONGEST_LABEL: usize = 28;
+/// Between two times that are written above the rows.
+const TICK_COLUMNS: usize = 16;
+
+/// What stands for each kind of doing: a column that is mostly taken up by it, and one that is less so.
+const GLYPHS: [(char, char); Doing::ALL.len()] = [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('O', 'o')];
+
+/// The timeline as text, no wider than this.
+pub fn timeline(report: &TimelineReport, width: usize) -> String {
+    let mut out = String::new();
+    if report.rows.is_empty() {
+        out.push_str("no calls in this time\n");
+        return out;
+    }
+    let labels: Vec<String> = report.rows.iter().map(|row| label(&row.lane)).collect();
+    let margin = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0) + 3;
+    let columns = width.saturating_sub(margin).max(LEAST_COLUMNS);
+    let span_ns = report.to_ns - report.from_ns;
+    let column_ns = span_ns.div_ceil(columns as u64).max(1);
+    line(
+        &mut out,
+        &format!(
+            "{} from {}, a column is {}",
+            duration(span_ns),
+            seconds(report.from_ns),
+            duration(column_ns)
+        ),
+    );
+    line(&mut out, &format!("{:margin$}{}", "", ticks(report.from_ns, span_ns, columns)));
+    let mut process = None;
+    for (row, label) in report.rows.iter().zip(&labels) {
+        if process != Some(row.tgid) {
+            process = Some(row.tgid);
+            line(&mut out, &format!("{} {}", row.tgid, shortened(&printable(&row.process), LONGEST_LABEL)));
+        }
+        let glyphs: String = fitted(report, row, columns).iter().map(|bin| glyph(bin, column_ns)).collect();
+        line(&mut out, &format!("  {label:<0$} {glyphs}", margin - 3));
+    }
+    let legend: Vec<_> = GLYPHS
+        .iter()
+        .zip(Doing::ALL)
+        .map(|((glyph, _), doing)| format!("{glyph} {}", doing.as_str()))
+        .collect();
+    line(&mut out, &format!("{}; small: less than half of the column", legend.join("  ")));
+    if report.rows.iter().any(|row| matches!(row.lane, Lane::Stream(_))) {
+        line(&mut out, "streams show the calls that gave them work, not when the GPU did it");
+    }
+    if report.left_out > 0 {
+        let calls = count(report.left_out, "call", "calls");
+        line(&mut out, &format!("{calls} of further threads and streams are not shown"));
+    }
+    out
+}
+
+/// A line without spaces at its end. Writing into a `String` cannot fail.
+fn line(out: &mut String, text: &str) {
+    let written = writeln!(out, "{}", text.trim_end());
+    debug_assert!(written.is_ok());
+}
+
+fn label(lane: &Lane) -> String {
+    match lane {
+        Lane::Thread(tid) => format!("thread {tid}"),
+        Lane::Stream(stream) => format!("stream {stream:#x}"),
+    }
+}
+
+/// What took most of a column.
+fn glyph(bin: &Bin, column_ns: u64) -> char {
+    let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i))).unwrap_or(0);
+    let all = bin.iter().copied().fold(0, u64::saturating_add);
+    let (large, small) = GLYPHS[most];
+    match all {
+        0 => '.',
+        _ if all >= column_ns / 2 => large,
+        _ => small,
+    }
+}
+
+fn seconds(ns: u64) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
+}
+
+/// Times above the columns that they are the beginnings of.
+fn ticks(from_ns: u64, span_ns: u64, columns: usize) -> String {
+    let mut ticks = String::new();
+    for column in (0..columns).step_by(TICK_COLUMNS) {
+        if columns - column < TICK_COLUMNS && column > 0 {
+            break;
+        }
+        let at = from_ns + (u128::from(span_ns) * column as u128 / columns as u128) as u64;
+        let tick = format!("|{}", seconds(at));
+        ticks += &format!("{tick:<TICK_COLUMNS$}");
+    }
+    ticks
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_analysis::timeline::Row;
+    use gpuprobe_event::{Tgid, Tid};
+
+    use super::*;
+
+    fn report() -> TimelineReport {
+        let mut bins = vec![Bin::default(); 40];
+        bins[0][0] = 1_000_000;
+        (4..20).for_each(|i| bins[i][2] = 900_000);
+        bins[30][3] = 1000;
+        let row =
+            |lane| Row { tgid: Tgid(7), process: "py\x1b[2Jthon".into(), lane, calls: 9, bins: bins.clone() };
+        let rows = vec![row(Lane::Thread(Tid(7))), row(Lane::Stream(0))];
+        TimelineReport { from_ns: 2_000_000_000, to_ns: 2_040_000_000, bin_ns: 1_000_000, rows, left_out: 3 }
+    }
+
+    #[test]
+    fn rows_line_up_under_their_times() {
+        let text = timeline(&report(), 53);
+        let expected = "\
+40.0 ms from 2.000000 s, a column is 1.0 ms
+             |2.000000 s     |2.016000 s
+7 py\\u{1b}[2Jthon
+  thread 7   M...LLLLLLLLLLLLLLLL..........s.........
+  stream 0x0 M...LLLLLLLLLLLLLLLL..........s.........
+M memory  T transfer  L launch  S sync  O other; small: less than half of the column
+streams show the calls that gave them work, not when the GPU did it
+3 calls of further threads and streams are not shown
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_nothing_and_a_narrow_terminal_is_no_reason_to_fail() {
+        assert_eq!(timeline(&TimelineReport { rows: Vec::new(), ..report() }, 80), "no calls in this time\n");
+        assert!(timeline(&report(), 0).lines().count() == 8);
+    }
+}

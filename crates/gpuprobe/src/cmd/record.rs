@@ -1,0 +1,40 @@
+//! `gpuprobe record`: what already runs, for a while.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use gpuprobe_capture::CaptureConfig;
+
+use crate::cli::RecordArgs;
+use crate::following::{Following, Wanted};
+use crate::notes::note;
+use crate::recording::{Recording, recording_config, tell_place};
+use crate::select::Selection;
+
+pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
+    let selection = Selection::from_globs(&args.recording.events)?;
+    let config = CaptureConfig {
+        only_targets: !args.all,
+        follow_forks: args.children,
+        ..recording_config(&args.recording)
+    };
+    let wanted = Wanted { pids: &args.pids, paths: &[] };
+    let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;
+    let mut recording = Recording::start(&following.probes, &[], &args.recording)?;
+    if args.duration.is_none() {
+        note!("gpuprobe: recording: Ctrl-C ends it and keeps the trace");
+    }
+    let start = Instant::now();
+    let is_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
+    while following.goes_on() && !following.is_over() && !is_over() {
+        let batch = following.take()?;
+        recording.take(batch, &following.probes)?;
+    }
+    let at_ns = following.probes.capture.clock().elapsed_ns();
+    let last = following.probes.capture.detach()?;
+    recording.take(last, &following.probes)?;
+    let losses = following.losses()?;
+    let recorded = recording.finish(&mut following.probes, losses, at_ns)?;
+    tell_place(&recorded.tell()?);
+    Ok(0)
+}

@@ -1,0 +1,139 @@
+//! A recording: events go into a trace file and into the summary that is printed at its end.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use gpuprobe_analysis::{Holdings, Rules, Summary};
+use gpuprobe_capture::{Batch, CaptureConfig};
+use gpuprobe_event::trace::{End, FORMAT, Meta, Phases};
+use gpuprobe_event::{Event, LossCause, LossEvent, Losses, Outcome};
+use gpuprobe_output::units::bytes;
+
+use crate::cli::RecordingArgs;
+use crate::notes::{note, tell};
+use crate::probes::{Probes, config};
+use crate::processes::Processes;
+use crate::progress::Progress;
+use crate::trace_file::{Finished, Limits, TraceFile};
+
+/// Sites that get their names for the summary.
+const MOST_NAMED: usize = 256;
+
+/// The capture that every recording asks for.
+pub(crate) fn recording_config(args: &RecordingArgs) -> CaptureConfig {
+    CaptureConfig { names: true, sites: true, phases: args.phases, ..config(&args.attach) }
+}
+
+#[derive(Debug)]
+pub(crate) struct Recording {
+    trace: TraceFile,
+    summary: Summary,
+    processes: Processes,
+    progress: Progress,
+    calls: u64,
+}
+
+impl Recording {
+    pub(crate) fn start(probes: &Probes, command: &[OsString], args: &RecordingArgs) -> Result<Self> {
+        let phases = if args.phases { Phases::Apart } else { Phases::Together };
+        let limits = Limits { total: args.max_size, segment: args.segment_size };
+        Ok(Self {
+            trace: TraceFile::create(args.output.as_deref(), phases, meta(probes, command), limits)?,
+            summary: Summary::default(),
+            processes: Processes::new(0),
+            progress: Progress::new(args.quiet),
+            calls: 0,
+        })
+    }
+
+    pub(crate) fn take(&mut self, batch: Batch, probes: &Probes) -> Result<()> {
+        self.processes.take(&batch, probes.capture.clock().elapsed_ns());
+        for event in batch.into_events() {
+            self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
+            self.summary.feed(&event);
+            self.trace.event(&event);
+        }
+        self.trace.keep_fresh();
+        if self.progress.is_due() {
+            let lost = probes.capture.losses()?.total() + self.trace.removed();
+            self.progress.show(self.calls, self.trace.written(), lost);
+        }
+        Ok(())
+    }
+
+    /// What processes held at their end, by place. Only the kernel's rows tell that of memory that ended with its context.
+    fn held(&mut self, probes: &mut Probes) -> Result<()> {
+        let mut holdings = Holdings::new(Rules { warm_up_ns: 0 }, true);
+        let capture = &mut probes.capture;
+        let now_ns = capture.clock().elapsed_ns();
+        holdings.feed(&capture.sites()?, self.processes.infos(), now_ns);
+        for site in holdings.unnamed().into_iter().take(MOST_NAMED) {
+            holdings.name(site, capture.frames_of(site).to_vec());
+        }
+        self.summary.held(holdings.report(&capture.losses()?, now_ns).processes);
+        Ok(())
+    }
+
+    /// Ends it, when the probes are out and all that they sent has been taken in. `at_ns` is when that began.
+    pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
+        self.held(probes)?;
+        losses.add(LossCause::SegmentRemoved, self.trace.removed());
+        for (cause, count) in losses.iter() {
+            let event = Event::Loss(LossEvent { at_ns, cause, count });
+            self.summary.feed(&event);
+            self.trace.event(&event);
+        }
+        let end = End {
+            seconds: at_ns as f64 / 1e9,
+            lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
+            skipped: probes.skips.lines().collect(),
+            ..End::default()
+        };
+        Ok(Recorded { summary: self.summary, trace: self.trace, end })
+    }
+}
+
+/// The first line of a trace.
+pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let driver = read("/sys/module/nvidia/version");
+    Meta {
+        format: FORMAT,
+        gpuprobe: env!("CARGO_PKG_VERSION").to_owned(),
+        host: read("/proc/sys/kernel/hostname"),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        driver: (!driver.is_empty()).then_some(driver),
+        clock: "monotonic".to_owned(),
+        start_unix: probes.capture.clock().start_unix(),
+        command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+        segment: None,
+    }
+}
+
+/// What was recorded, to its end.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    summary: Summary,
+    trace: TraceFile,
+    pub(crate) end: End,
+}
+
+impl Recorded {
+    /// Prints the summary, and ends the trace.
+    pub(crate) fn tell(self) -> Result<Finished> {
+        tell(format_args!("{}", gpuprobe_output::summary(&self.summary.report())));
+        for skipped in &self.end.skipped {
+            note!("not watched: {skipped}");
+        }
+        self.trace.finish(&self.end)
+    }
+}
+
+/// Where a trace is.
+pub(crate) fn tell_place(trace: &Finished) {
+    let Finished { path, segments, bytes: size } = trace;
+    match segments {
+        0 | 1 => note!("trace: {}", path.display()),
+        n => note!("trace: {} and {} more segments, {} in all", path.display(), n - 1, bytes(*size)),
+    }
+}

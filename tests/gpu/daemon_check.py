@@ -1,0 +1,113 @@
+"""What the daemon's metrics say of a program, against what the program says. Exits 1, naming what differs.
+
+    daemon_check.py GPUPROBE bandwidth PROGRAM        effective bandwidth of large copies, pinned and pageable
+    daemon_check.py GPUPROBE graph PROGRAM PROFILE    kernels of training steps, eager and by graph replay; PROFILE is what
+                                                      torch.profiler counted of the same steps
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+
+PORT = 19109
+SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Daemon:
+    def __init__(self, probe, *features):
+        arguments = [probe, "daemon", *features, "--display-interval", "0", "--refresh", "0.2"]
+        arguments += ["--metrics-addr", f"127.0.0.1:{PORT}"]
+        self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            if "metrics on" in line:
+                break
+
+    def metrics(self, pid):
+        """All samples of a process, after what it did until now has been read."""
+        time.sleep(1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        samples = []
+        for name, labels, value in filter(None, (m and m.groups() for m in map(SAMPLE.match, lines))):
+            labels = dict(LABEL.findall(labels))
+            if labels.get("pid") == str(pid):
+                samples.append((name, labels, float(value)))
+        lost = sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("gpuprobe_events_lost_total{"))
+        return samples, lost
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def sum_of(samples, name, **wanted):
+    fits = lambda labels: all(labels.get(key) == value for key, value in wanted.items())
+    return sum(value for n, labels, value in samples if n == name and fits(labels))
+
+
+def verdict(good, text):
+    print(("ok    " if good else "WRONG ") + text)
+    return good
+
+
+def bandwidth(daemon, program):
+    good = True
+    for memory in ("pinned", "pageable"):
+        child = subprocess.Popen([program, memory, "30"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        said = json.loads(child.stdout.readline())
+        samples, lost = daemon.metrics(child.pid)
+        child.communicate("\n")
+        for kind, seconds in said["seconds"].items():
+            copied = sum_of(samples, "gpuprobe_copy_bytes_total", kind=kind, mode="sync")
+            took = sum_of(samples, "gpuprobe_copy_seconds_total", kind=kind, mode="sync")
+            of_memory = sum_of(samples, "gpuprobe_copy_host_bytes_total", kind=kind, memory=memory)
+            own, seen = said["bytes"] / seconds / 1e9, copied / max(took, 1e-9) / 1e9
+            good &= verdict(copied == said["bytes"], f"{kind} {memory}: {copied:.0f} bytes")
+            good &= verdict(of_memory == said["bytes"], f"{kind} {memory}: {of_memory:.0f} bytes known to be so")
+            close = abs(seen / own - 1) < 0.1
+            good &= verdict(close, f"{kind} {memory}: {seen:.3f} GB/s, the program's own {own:.3f} GB/s ({seen / own:.3f})")
+        good &= verdict(lost == 0, f"{lost:.0f} lost")
+    return good
+
+
+def graph(daemon, program, profile):
+    expected = json.load(open(profile, encoding="utf-8"))
+    child = subprocess.Popen(["python3", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    good, before = True, None
+    for line in child.stdout:
+        samples, lost = daemon.metrics(child.pid)
+        counts = {
+            "launched": sum_of(samples, "gpuprobe_kernel_launches_total"),
+            "derived": sum_of(samples, "gpuprobe_graph_kernels_derived_total"),
+            "graphs": sum_of(samples, "gpuprobe_graph_launches_total"),
+            "unknown": sum_of(samples, "gpuprobe_graph_launches_unknown_total"),
+        }
+        if before:
+            kind, steps = line.split()[0], int(line.split()[1])
+            delta = {name: counts[name] - before[name] for name in counts}
+            kernels = delta["launched"] + delta["derived"]
+            text = f"{kind}: {kernels:.0f} kernels in {steps} steps, torch.profiler {expected[kind]}; {delta}"
+            good &= verdict(kernels == expected[kind], text)
+            good &= verdict(delta["unknown"] == 0 and lost == 0, f"{kind}: no unknown graph, {lost:.0f} lost")
+        before = counts
+        child.stdin.write("\n")
+        child.stdin.flush()
+    child.wait(60)
+    return good
+
+
+def main():
+    probe, check, *arguments = sys.argv[1:]
+    daemon = Daemon(probe, "--bandwidth-util" if check == "bandwidth" else "--cudatrace")
+    try:
+        good = {"bandwidth": bandwidth, "graph": graph}[check](daemon, *arguments)
+    finally:
+        daemon.end()
+    sys.exit(0 if good else 1)
+
+
+main()
