@@ -1,14 +1,15 @@
 //! Where a recorded trace is read from.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_event::trace::Reader;
+use gpuprobe_event::trace::{End, Reader};
 
 use crate::notes::tell;
 
@@ -19,6 +20,10 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// A trace that is being read.
 pub(crate) struct TraceInput {
     pub(crate) reader: Reader<Box<dyn BufRead>>,
+    /// `None` for stdin.
+    path: Option<PathBuf>,
+    /// Lines skipped in the segments before this one.
+    damaged: u64,
     progress: Option<Progress>,
 }
 
@@ -38,10 +43,8 @@ impl TraceInput {
             if io::stdin().is_terminal() {
                 bail!("the trace is to come from stdin, which is a terminal: give the name of a file");
             }
-            return Ok(Self {
-                reader: reader(io::stdin()).context("cannot read the trace on stdin")?,
-                progress: None,
-            });
+            let reader = reader(io::stdin()).context("cannot read the trace on stdin")?;
+            return Ok(Self { reader, path: None, damaged: 0, progress: None });
         }
         let file = File::open(path).with_context(cannot)?;
         let metadata = file.metadata().with_context(cannot)?;
@@ -55,7 +58,30 @@ impl TraceInput {
             told: Instant::now(),
             lines: 0,
         });
-        Ok(Self { reader: reader(Counted { file, read }).with_context(cannot)?, progress })
+        let reader = reader(Counted { file, read }).with_context(cannot)?;
+        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, progress })
+    }
+
+    /// Goes on with the next segment of a trace that was cut into some; it lies beside this one. `false` where there is
+    /// none.
+    pub(crate) fn go_on(&mut self, end: &End) -> Result<bool> {
+        let (Some(path), Some(next)) = (&self.path, &end.next) else { return Ok(false) };
+        // the name comes out of the file: it leads to no other folder, and not in a circle
+        if Path::new(next).file_name() != Some(OsStr::new(next)) {
+            bail!("the trace goes on in a file of another folder, which is not read");
+        }
+        let following = Self::open(&path.with_file_name(next)).context("the trace goes on")?;
+        let number = |input: &Self| input.reader.meta().segment.unwrap_or(1);
+        if number(&following) <= number(self) {
+            bail!("the trace goes on in {next}, which is not its next segment");
+        }
+        *self = Self { damaged: self.damaged(), ..following };
+        Ok(true)
+    }
+
+    /// Lines skipped because they made no sense.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged + self.reader.damaged()
     }
 
     /// Tells how far it has come, once in a while and on a terminal only.
@@ -103,4 +129,90 @@ fn reader(input: impl Read + 'static) -> Result<Reader<Box<dyn BufRead>>> {
         Box::new(input)
     };
     Ok(Reader::new(plain)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use gpuprobe_event::trace::{FORMAT, Line, Meta, Phases, Writer};
+
+    use super::*;
+
+    fn write(path: &Path, segment: Option<u32>, next: Option<&str>) {
+        let meta = Meta { format: FORMAT, segment, ..Meta::default() };
+        let end = End { next: next.map(str::to_owned), ..End::default() };
+        let bytes = Writer::new(Vec::new(), Phases::Together, &meta).unwrap().finish(&end).unwrap();
+        let damage = b"damage\n";
+        std::fs::write(path, [&bytes[..], damage].concat()).unwrap();
+    }
+
+    fn end(input: &mut TraceInput) -> End {
+        let mut end = None;
+        while let Some(line) = input.reader.read().unwrap() {
+            match line {
+                Line::End(last) => end = Some(last),
+                Line::Event(_) => {}
+            }
+        }
+        end.unwrap()
+    }
+
+    #[test]
+    fn segments_are_read_one_after_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        write(&place("a"), None, Some("b"));
+        write(&place("b"), Some(2), Some("c"));
+        write(&place("c"), Some(3), None);
+        let mut input = TraceInput::open(&place("a")).unwrap();
+        for more in [true, true, false] {
+            let end = end(&mut input);
+            assert_eq!(input.go_on(&end).unwrap(), more);
+        }
+        assert_eq!(input.damaged(), 3);
+    }
+
+    #[test]
+    fn a_segment_leads_nowhere_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        for (next, said) in
+            [("a", "not its next segment"), ("../a", "another folder"), ("x", "goes on"), ("", "folder")]
+        {
+            write(&place("a"), Some(2), Some(next));
+            let mut input = TraceInput::open(&place("a")).unwrap();
+            let end = end(&mut input);
+            let error = format!("{:#}", input.go_on(&end).unwrap_err());
+            assert!(error.contains(said), "{next}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_compressed_trace_is_known_by_its_first_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plain, packed) = (folder.path().join("plain"), folder.path().join("packed"));
+        write(&plain, None, None);
+        let mut encoder = zstd::Encoder::new(File::create(&packed).unwrap(), 1).unwrap();
+        encoder.write_all(&std::fs::read(&plain).unwrap()).unwrap();
+        encoder.finish().unwrap();
+        let mut input = TraceInput::open(&packed).unwrap();
+        assert_eq!(end(&mut input), End::default());
+        // a file that was cut is one that ends sooner
+        let bytes = std::fs::read(&packed).unwrap();
+        std::fs::write(&packed, &bytes[..bytes.len() - 1]).unwrap();
+        let mut input = TraceInput::open(&packed).unwrap();
+        while input.reader.read().unwrap().is_some() {}
+    }
+
+    #[test]
+    fn what_is_no_trace_is_refused_with_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = |path: &Path| format!("{:#}", TraceInput::open(path).err().unwrap());
+        assert!(said(folder.path()).contains("is a folder"));
+        assert!(said(&folder.path().join("none")).contains("none"));
+        let other = folder.path().join("other");
+        std::fs::write(&other, "hello\n").unwrap();
+        assert!(said(&other).contains("not a gpuprobe trace"), "{}", said(&other));
+    }
 }

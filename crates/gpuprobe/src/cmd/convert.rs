@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
-use gpuprobe_event::trace::{End, Line, ReadError};
+use gpuprobe_event::trace::{End, Line};
 use gpuprobe_output::units::count;
 use gpuprobe_output::{Conversion, Converted};
 
@@ -37,14 +37,18 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
         match input.reader.read() {
             Ok(Some(Line::Event(event))) => conversion.feed(event).map_err(cannot)?,
             Ok(Some(Line::End(last))) => end = Some(last),
-            Ok(None) => break None,
-            Err(error) => break Some(error),
+            Ok(None) => match end.as_ref().map_or(Ok(false), |end| input.go_on(end)) {
+                Ok(true) => end = None,
+                Ok(false) => break None,
+                Err(error) => break Some(error),
+            },
+            Err(error) => break Some(error.into()),
         }
         input.tell_progress();
     };
     let converted = conversion.finish(end.as_ref()).map_err(cannot)?;
     input.end_progress();
-    tell(&converted, input.reader.damaged(), end.as_ref(), output.as_deref());
+    tell(&converted, input.damaged(), end.as_ref(), output.as_deref());
     match broken {
         None => Ok(0),
         Some(error) => Err(cut_short(error, &args.trace)),
@@ -52,8 +56,8 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
 }
 
 /// What came out is whole, but the trace has more.
-fn cut_short(error: ReadError, trace: &Path) -> Error {
-    Error::new(error).context(format!("{} is converted only to where it can be read", trace.display()))
+fn cut_short(error: Error, trace: &Path) -> Error {
+    error.context(format!("{} is converted only to where it can be read", trace.display()))
 }
 
 /// What came out, and what is wrong with what went in.
