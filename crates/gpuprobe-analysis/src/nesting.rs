@@ -49,6 +49,7 @@ struct Process {
 
 #[derive(Debug, Default)]
 struct Thread {
+    #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
     held: Vec<Box<Call>>,
     held_bytes: usize,
     /// Of what is held, calls that have only begun.
@@ -184,8 +185,8 @@ impl Thread {
         if self.begun == 0 {
             return 0;
         }
-        let is_it = |call: &Box<Call>| call.id == id && call.outcome == Outcome::Begun;
-        let Some(at) = self.held.iter().rposition(is_it) else { return 0 };
+        let is_it = |call: &Call| call.id == id && call.outcome == Outcome::Begun;
+        let Some(at) = self.held.iter().rposition(|call| is_it(call)) else { return 0 };
         let bytes = weight(&self.held.remove(at));
         self.begun -= 1;
         self.held_bytes -= bytes;
