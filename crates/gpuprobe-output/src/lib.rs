@@ -16,6 +16,7 @@ mod table;
 pub mod timeline;
 pub mod timestamp;
 pub mod units;
+mod work;
 
 pub use classic::{Classic, Sections};
 pub use convert::{Conversion, Converted, Target};

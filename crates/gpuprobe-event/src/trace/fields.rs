@@ -3,33 +3,71 @@
 
 use crate::event::{Call, Effect, EndedMemory, Name, Outcome, ProcessEvent, Value};
 
+/// What a field is called.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'a> {
+    /// A name of this program's own, in which nothing has to be escaped.
+    Ours(&'static str),
+    /// One that came out of a file.
+    Theirs(&'a str),
+}
+
+impl<'a> Key<'a> {
+    /// The name.
+    pub fn as_str(self) -> &'a str {
+        match self {
+            Self::Ours(text) => text,
+            Self::Theirs(text) => text,
+        }
+    }
+}
+
+impl From<&'static str> for Key<'_> {
+    fn from(text: &'static str) -> Self {
+        Self::Ours(text)
+    }
+}
+
+impl<'a> From<&'a Name> for Key<'a> {
+    fn from(name: &'a Name) -> Self {
+        match name {
+            Name::Borrowed(text) => Self::Ours(text),
+            Name::Owned(text) => Self::Theirs(text),
+        }
+    }
+}
+
 /// Takes one field after the other.
 pub trait Fields {
     /// A count.
-    fn uint(&mut self, name: &str, n: u64);
+    fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
     /// A signed number.
-    fn int(&mut self, name: &str, n: i64);
+    fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64);
     /// Yes or no.
-    fn flag(&mut self, name: &str, is: bool);
+    fn flag<'k>(&mut self, key: impl Into<Key<'k>>, is: bool);
     /// An address, a handle or flags.
-    fn hex(&mut self, name: &str, n: u64);
+    fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
     /// Text, of which anything may be part.
-    fn text(&mut self, name: &str, text: &str);
+    fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str);
+    /// A name.
+    fn name<'k>(&mut self, key: impl Into<Key<'k>>, name: &Name) {
+        self.text(key, name);
+    }
     /// Several numbers.
-    fn uints(&mut self, name: &str, numbers: &[u64]);
+    fn uints<'k>(&mut self, key: impl Into<Key<'k>>, numbers: &[u64]);
     /// Several texts.
-    fn texts(&mut self, name: &str, texts: &[String]);
+    fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]);
     /// Something that could not be read.
-    fn unread(&mut self, name: &str);
+    fn unread<'k>(&mut self, key: impl Into<Key<'k>>);
     /// The fields that follow belong to this one, until [`Fields::close`].
-    fn open(&mut self, name: &str);
+    fn open<'k>(&mut self, key: impl Into<Key<'k>>);
     /// See [`Fields::open`].
     fn close(&mut self);
 }
 
 /// What is known of a call.
 pub fn call_fields(call: &Call, to: &mut impl Fields) {
-    to.text("api", call.api.as_str());
+    to.name("api", &Name::Borrowed(call.api.as_str()));
     if let Outcome::Returned { value, .. } = call.outcome {
         match call.status {
             Some(status) => to.int("ret", status),
@@ -37,7 +75,7 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
         }
     }
     if let Some(error) = &call.error {
-        to.text("error", error);
+        to.name("error", error);
     }
     if let Some(args) = &call.args {
         object("args", args, to);
@@ -75,7 +113,7 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
         to.uint("site", site.0.into());
     }
     if let Some(kind) = &effect.kind {
-        to.text("kind", kind);
+        to.name("kind", kind);
     }
     if let Some(stream) = effect.stream {
         to.hex("stream", stream);
@@ -106,14 +144,14 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     }
 }
 
-fn object(name: &str, fields: &[(Name, Value)], to: &mut impl Fields) {
-    to.open(name);
+fn object<'k>(key: impl Into<Key<'k>>, fields: &[(Name, Value)], to: &mut impl Fields) {
+    to.open(key);
     for (name, value) in fields {
         match value {
             Value::Uint(n) => to.uint(name, *n),
             Value::Int(n) => to.int(name, *n),
             Value::Hex(n) => to.hex(name, *n),
-            Value::Name(text) => to.text(name, text),
+            Value::Name(text) => to.name(name, text),
             Value::Text(text) => to.text(name, text),
             Value::Dim3(dim3) => to.uints(name, &dim3.map(u64::from)),
             Value::Struct(fields) => object(name, fields, to),

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::fields::{Fields, call_fields, process_fields};
+use super::fields::{Fields, Key, call_fields, process_fields};
 use super::{End, Meta, type_of};
-use crate::event::{Call, Event, LossEvent, Outcome, ProcessEvent};
+use crate::event::{Call, Event, LossEvent, Name, Outcome, ProcessEvent};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -108,6 +108,13 @@ pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\n");
 }
 
+/// Appends the name of a field, and what is around it, in one piece.
+macro_rules! key {
+    ($out:expr, $name:literal) => {
+        $out.extend_from_slice(concat!(",\"", $name, "\":").as_bytes())
+    };
+}
+
 fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     let (phase, ns) = match (call.outcome, phases) {
         (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
@@ -117,41 +124,50 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     head(out, call.id, ns, type_of(call.class), &call.name, phase);
     who(out, call.tgid.0, call.tid.0, &call.process);
     if call.outcome == Outcome::Unfinished {
-        Json(out).flag("unfinished", true);
+        key!(out, "unfinished");
+        out.extend_from_slice(b"true");
     }
     if let Some(ns) = call.duration_ns() {
-        put(out, format_args!(",\"duration_us\":{}.{:03}", ns / 1000, ns % 1000));
+        key!(out, "duration_us");
+        fixed::<1000>(out, ns);
     }
     call_fields(call, &mut Json(out));
 }
 
 fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
-    head(out, process.id, process.at_ns, "process", process.change.as_str(), "i");
+    head(out, process.id, process.at_ns, "process", &Name::Borrowed(process.change.as_str()), "i");
     who(out, process.tgid.0, process.tid.0, &process.process);
     process_fields(process, &mut Json(out));
 }
 
 fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
-    head(out, 0, loss.at_ns, "loss", loss.cause.as_str(), "i");
+    head(out, 0, loss.at_ns, "loss", &Name::Borrowed(loss.cause.as_str()), "i");
     who(out, 0, 0, "");
-    Json(out).uint("count", loss.count);
+    key!(out, "count");
+    number(out, loss.count);
 }
 
 /// The fields that every line begins with.
-fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, name: &str, phase: &str) {
-    let (seconds, fraction) = (ns / 1_000_000_000, ns % 1_000_000_000);
-    put(out, format_args!("{{\"event_id\":{id},\"ts\":{seconds}.{fraction:09},\"type\":\"{kind}\""));
-    text_field(out, "name", name);
-    put(out, format_args!(",\"phase\":\"{phase}\""));
+fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, what: &Name, phase: &str) {
+    out.extend_from_slice(b"{\"event_id\":");
+    number(out, id);
+    key!(out, "ts");
+    fixed::<1_000_000_000>(out, ns);
+    key!(out, "type");
+    word(out, kind);
+    key!(out, "name");
+    name(out, what);
+    key!(out, "phase");
+    word(out, phase);
 }
 
 fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
-    put(out, format_args!(",\"pid\":{pid},\"tid\":{tid}"));
-    text_field(out, "process", process);
-}
-
-fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
-    Json(out).text(name, text);
+    key!(out, "pid");
+    number(out, pid);
+    key!(out, "tid");
+    number(out, tid);
+    key!(out, "process");
+    string(out, process);
 }
 
 /// Fields of a JSON object that was begun.
@@ -159,75 +175,67 @@ fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
 pub struct Json<'a>(pub &'a mut Vec<u8>);
 
 impl Json<'_> {
-    fn key(&mut self, name: &str) {
+    #[inline]
+    fn key(&mut self, key: Key<'_>) {
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
         }
-        // a name of ours, as nearly all are, takes no look at what has to be escaped
-        if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-            self.0.push(b'"');
-            self.0.extend_from_slice(name.as_bytes());
-            self.0.push(b'"');
-        } else {
-            string(self.0, name);
+        match key {
+            Key::Ours(text) => word(self.0, text),
+            Key::Theirs(text) => string(self.0, text),
         }
         self.0.push(b':');
-    }
-
-    fn list<T>(&mut self, name: &str, items: &[T], mut item: impl FnMut(&mut Vec<u8>, &T)) {
-        self.key(name);
-        self.0.push(b'[');
-        for (i, one) in items.iter().enumerate() {
-            if i > 0 {
-                self.0.push(b',');
-            }
-            item(self.0, one);
-        }
-        self.0.push(b']');
     }
 }
 
 impl Fields for Json<'_> {
-    fn uint(&mut self, name: &str, n: u64) {
-        self.key(name);
-        put(self.0, format_args!("{n}"));
+    fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.key(key.into());
+        number(self.0, n);
     }
 
-    fn int(&mut self, name: &str, n: i64) {
-        self.key(name);
-        put(self.0, format_args!("{n}"));
+    fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {
+        self.key(key.into());
+        number(self.0, n);
     }
 
-    fn flag(&mut self, name: &str, is: bool) {
-        self.key(name);
-        put(self.0, format_args!("{is}"));
+    fn flag<'k>(&mut self, key: impl Into<Key<'k>>, is: bool) {
+        self.key(key.into());
+        self.0.extend_from_slice(if is { b"true" } else { b"false" });
     }
 
-    fn hex(&mut self, name: &str, n: u64) {
-        self.key(name);
-        put(self.0, format_args!("\"{n:#x}\""));
+    fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.key(key.into());
+        hex(self.0, n);
     }
 
-    fn text(&mut self, name: &str, text: &str) {
-        self.key(name);
+    fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str) {
+        self.key(key.into());
         string(self.0, text);
     }
 
-    fn uints(&mut self, name: &str, numbers: &[u64]) {
-        self.list(name, numbers, |out, n| put(out, format_args!("{n}")));
+    fn name<'k>(&mut self, key: impl Into<Key<'k>>, text: &Name) {
+        self.key(key.into());
+        name(self.0, text);
     }
 
-    fn texts(&mut self, name: &str, texts: &[String]) {
-        self.list(name, texts, |out, text| string(out, text));
+    fn uints<'k>(&mut self, key: impl Into<Key<'k>>, numbers: &[u64]) {
+        self.key(key.into());
+        list(self.0, numbers, |out, n| number(out, *n));
     }
 
-    fn unread(&mut self, name: &str) {
-        self.key(name);
+    fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]) {
+        self.key(key.into());
+        list(self.0, texts, |out, text| string(out, text));
+    }
+
+    fn unread<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
         self.0.extend_from_slice(b"null");
     }
 
-    fn open(&mut self, name: &str) {
-        self.key(name);
+    fn open<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
         self.0.push(b'{');
     }
 
@@ -236,13 +244,71 @@ impl Fields for Json<'_> {
     }
 }
 
+fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    out.push(b'[');
+    for (i, item) in items.iter().enumerate() {
+        separate(out, i);
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+fn separate(out: &mut Vec<u8>, position: usize) {
+    if position > 0 {
+        out.push(b',');
+    }
+}
+
+fn number(out: &mut Vec<u8>, n: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+}
+
+/// A number of parts, as a decimal fraction with all its digits.
+fn fixed<const PARTS: u64>(out: &mut Vec<u8>, n: u64) {
+    number(out, n / PARTS);
+    let at = out.len();
+    // the digit in front keeps the zeros behind it
+    number(out, PARTS + n % PARTS);
+    out[at] = b'.';
+}
+
+fn hex(out: &mut Vec<u8>, n: u64) {
+    let mut text = *b"\"0x0000000000000000\"";
+    let digits = (u64::BITS - n.leading_zeros()).div_ceil(4).max(1) as usize;
+    let (start, end) = (3, 3 + digits);
+    for (i, place) in text[start..end].iter_mut().rev().enumerate() {
+        *place = b"0123456789abcdef"[(n >> (4 * i)) as usize & 0xf];
+    }
+    text[end] = b'"';
+    out.extend_from_slice(&text[..=end]);
+}
+
+/// Text in which nothing has to be escaped.
+fn word(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(is_plain(text), "{text:?} needs escapes");
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+/// A name that is borrowed is one of this program's own, which have nothing to escape.
+fn name(out: &mut Vec<u8>, name: &Name) {
+    match name {
+        Name::Borrowed(text) => word(out, text),
+        Name::Owned(text) => string(out, text),
+    }
+}
+
 fn string(out: &mut Vec<u8>, text: &str) {
+    if is_plain(text) {
+        return word(out, text);
+    }
     // writing into a Vec cannot fail, and a str is always a JSON string
     let written = serde_json::to_writer(&mut *out, text);
     debug_assert!(written.is_ok());
 }
 
-fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok(), "writing into a Vec cannot fail");
+fn is_plain(text: &str) -> bool {
+    // not all(), which ends at the first: so many bytes can be looked at at once
+    text.bytes().fold(true, |is, b| is & (b >= b' ') & (b != b'"') & (b != b'\\'))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::trace::Fields;
+use gpuprobe_event::trace::{Fields, Key};
 
 use super::proto::{self, Begun};
 
@@ -94,21 +94,21 @@ impl<'a> Annotations<'a> {
         Self { out, interned, open: Vec::new() }
     }
 
-    fn begin(&mut self, name: &str) -> Begun {
+    fn begin(&mut self, key: Key<'_>) -> Begun {
         let at = if self.open.is_empty() { field::IN_EVENT } else { field::DICT_ENTRIES };
         let begun = proto::begin(self.out, at);
-        proto::uint(self.out, field::NAME_IID, self.interned.number(NameKind::Annotation, name));
+        proto::uint(self.out, field::NAME_IID, self.interned.number(NameKind::Annotation, key.as_str()));
         begun
     }
 
-    fn one(&mut self, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
-        let begun = self.begin(name);
+    fn one(&mut self, key: Key<'_>, value: impl FnOnce(&mut Vec<u8>)) {
+        let begun = self.begin(key);
         value(self.out);
         proto::end(self.out, begun);
     }
 
-    fn list<T>(&mut self, name: &str, items: &[T], value: impl Fn(&mut Vec<u8>, &T)) {
-        self.one(name, |out| {
+    fn list<T>(&mut self, key: Key<'_>, items: &[T], value: impl Fn(&mut Vec<u8>, &T)) {
+        self.one(key, |out| {
             for item in items {
                 let one = proto::begin(out, field::ARRAY_VALUES);
                 value(out, item);
@@ -119,40 +119,40 @@ impl<'a> Annotations<'a> {
 }
 
 impl Fields for Annotations<'_> {
-    fn uint(&mut self, name: &str, n: u64) {
-        self.one(name, |out| proto::uint(out, field::UINT, n));
+    fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.one(key.into(), |out| proto::uint(out, field::UINT, n));
     }
 
-    fn int(&mut self, name: &str, n: i64) {
-        self.one(name, |out| proto::uint(out, field::INT, n.cast_unsigned()));
+    fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {
+        self.one(key.into(), |out| proto::uint(out, field::INT, n.cast_unsigned()));
     }
 
-    fn flag(&mut self, name: &str, is: bool) {
-        self.one(name, |out| proto::uint(out, field::BOOL, is.into()));
+    fn flag<'k>(&mut self, key: impl Into<Key<'k>>, is: bool) {
+        self.one(key.into(), |out| proto::uint(out, field::BOOL, is.into()));
     }
 
-    fn hex(&mut self, name: &str, n: u64) {
-        self.one(name, |out| proto::uint(out, field::POINTER, n));
+    fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.one(key.into(), |out| proto::uint(out, field::POINTER, n));
     }
 
-    fn text(&mut self, name: &str, text: &str) {
-        self.one(name, |out| proto::text(out, field::STRING, text));
+    fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str) {
+        self.one(key.into(), |out| proto::text(out, field::STRING, text));
     }
 
-    fn uints(&mut self, name: &str, numbers: &[u64]) {
-        self.list(name, numbers, |out, n| proto::uint(out, field::UINT, *n));
+    fn uints<'k>(&mut self, key: impl Into<Key<'k>>, numbers: &[u64]) {
+        self.list(key.into(), numbers, |out, n| proto::uint(out, field::UINT, *n));
     }
 
-    fn texts(&mut self, name: &str, texts: &[String]) {
-        self.list(name, texts, |out, text| proto::text(out, field::STRING, text));
+    fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]) {
+        self.list(key.into(), texts, |out, text| proto::text(out, field::STRING, text));
     }
 
-    fn unread(&mut self, name: &str) {
-        self.text(name, "unread");
+    fn unread<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.text(key, "unread");
     }
 
-    fn open(&mut self, name: &str) {
-        let begun = self.begin(name);
+    fn open<'k>(&mut self, key: impl Into<Key<'k>>) {
+        let begun = self.begin(key.into());
         self.open.push(begun);
     }
 

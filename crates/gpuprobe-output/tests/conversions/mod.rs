@@ -1,4 +1,5 @@
 //! Conversions of a whole trace.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod wire;
 
