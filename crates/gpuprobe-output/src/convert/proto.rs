@@ -75,7 +75,7 @@ mod tests {
         text(&mut out, 1, &"x".repeat(200));
         end(&mut out, inner);
         end(&mut out, outer);
-        assert_eq!(out[..7], [0x1a, 0xd4, 1, 0x12, 2, b'a', b'b']);
+        assert_eq!(out[..7], [0x1a, 0xd3, 1, 0x12, 2, b'a', b'b']);
         assert_eq!(out[7..14], [0x82, 1, 0xcb, 1, 0x0a, 0xc8, 1]);
         assert_eq!(out.len(), 14 + 200);
     }
