@@ -1,6 +1,7 @@
 //! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
 
 mod fields;
+mod json;
 mod read;
 mod write;
 

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
 use thiserror::Error;
 
+use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::event::{
@@ -64,15 +64,18 @@ impl<R: BufRead> Reader<R> {
         let names = HashSet::new();
         let mut reader = Self { input, meta, damaged: 0, names, names_bytes: 0, buffer: Vec::new() };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
-        let json: Json = serde_json::from_slice(&reader.buffer).unwrap_or(Json::Null);
-        if json["type"] != "meta" {
+        let Ok(Json::Object(line)) = serde_json::from_slice(&reader.buffer) else {
+            return Err(ReadError::NotATrace);
+        };
+        if line.get("type").and_then(Json::as_str) != Some("meta") {
             return Err(ReadError::NotATrace);
         }
-        let format = json["format"].as_u64().and_then(|f| u32::try_from(f).ok()).unwrap_or(u32::MAX);
+        let format = small(&line, "format").unwrap_or(u32::MAX);
         if format > FORMAT {
             return Err(ReadError::TooNew(format));
         }
-        reader.meta = serde_json::from_value(json).unwrap_or(Meta { format, ..Meta::default() });
+        let meta = serde_json::from_slice(&reader.buffer);
+        reader.meta = meta.unwrap_or(Meta { format, ..Meta::default() });
         Ok(reader)
     }
 
@@ -137,9 +140,16 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn parse(&mut self) -> Option<Line> {
-        let Json::Object(object) = serde_json::from_slice(&self.buffer).ok()? else { return None };
+        let buffer = std::mem::take(&mut self.buffer);
+        let line = self.line(&buffer);
+        self.buffer = buffer;
+        line
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<Line> {
+        let Json::Object(object) = serde_json::from_slice(line).ok()? else { return None };
         Some(match object.get("type")?.as_str()? {
-            "end" => Line::End(serde_json::from_value(Json::Object(object)).ok()?),
+            "end" => Line::End(serde_json::from_slice(line).ok()?),
             "process" => Line::Event(Event::Process(self.process(&object)?)),
             "loss" => Line::Event(Event::Loss(LossEvent {
                 at_ns: nanoseconds(&object)?,
@@ -150,7 +160,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn call(&mut self, object: &Map<String, Json>) -> Option<Call> {
+    fn call(&mut self, object: &Object<'_>) -> Option<Call> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
@@ -192,7 +202,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn process(&mut self, object: &Map<String, Json>) -> Option<ProcessEvent> {
+    fn process(&mut self, object: &Object<'_>) -> Option<ProcessEvent> {
         Some(ProcessEvent {
             id: number(object, "event_id")?,
             at_ns: nanoseconds(object)?,
@@ -212,7 +222,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn effect(&mut self, object: &Map<String, Json>) -> Effect {
+    fn effect(&mut self, object: &Object<'_>) -> Effect {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
@@ -244,15 +254,15 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn number(object: &Map<String, Json>, field: &str) -> Option<u64> {
+fn number(object: &Object<'_>, field: &str) -> Option<u64> {
     object.get(field)?.as_u64()
 }
 
-fn small(object: &Map<String, Json>, field: &str) -> Option<u32> {
+fn small(object: &Object<'_>, field: &str) -> Option<u32> {
     number(object, field).and_then(|n| u32::try_from(n).ok())
 }
 
-fn text(object: &Map<String, Json>, field: &str) -> Option<Name> {
+fn text(object: &Object<'_>, field: &str) -> Option<Name> {
     Some(Cow::Owned(object.get(field)?.as_str()?.to_owned()))
 }
 
@@ -260,7 +270,7 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-fn hex_field(object: &Map<String, Json>, field: &str) -> Option<u64> {
+fn hex_field(object: &Object<'_>, field: &str) -> Option<u64> {
     hex(object.get(field)?.as_str()?)
 }
 
@@ -268,45 +278,44 @@ fn hex_field(object: &Map<String, Json>, field: &str) -> Option<u64> {
 const END_OF_TIME: u64 = 9_000_000_000_000_000_000;
 
 /// A decimal number times a power of ten, as a whole number of nanoseconds; `None` outside what fits.
-fn scaled(json: &Json, factor: f64) -> Option<u64> {
+fn scaled(json: &Json<'_>, factor: f64) -> Option<u64> {
     let value = (json.as_f64()? * factor).round();
     (0.0..END_OF_TIME as f64).contains(&value).then_some(value as u64)
 }
 
-fn nanoseconds(object: &Map<String, Json>) -> Option<u64> {
+fn nanoseconds(object: &Object<'_>) -> Option<u64> {
     scaled(object.get("ts")?, 1e9)
 }
 
-fn dim3(json: &Json) -> Option<[u32; 3]> {
+fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
-    let part = |j: &Json| j.as_u64().and_then(|n| u32::try_from(n).ok());
+    let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
 }
 
 /// By kind, how many allocations and bytes.
-fn ended(kinds: &Map<String, Json>) -> Vec<EndedMemory> {
-    let kind = |(kind, json): (&String, &Json)| {
+fn ended(kinds: &Object<'_>) -> Vec<EndedMemory> {
+    let kind = |(kind, json): (&str, &Json<'_>)| {
         let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
-        let kind = Cow::Owned(kind.clone());
+        let kind = Cow::Owned(kind.to_owned());
         Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
     kinds.iter().filter_map(kind).collect()
 }
 
-fn values(object: &Map<String, Json>, depth: u32) -> Vec<(Name, Value)> {
-    object.iter().map(|(name, json)| (Cow::Owned(name.clone()), value(json, depth))).collect()
+fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
+    object.iter().map(|(name, json)| (Cow::Owned(name.to_owned()), value(json, depth))).collect()
 }
 
-fn value(json: &Json, depth: u32) -> Value {
+fn value(json: &Json<'_>, depth: u32) -> Value {
     // real arguments nest two deep; serde_json itself refuses more than 128
     const DEEPEST: u32 = 8;
     match json {
-        Json::Number(n) => match (n.as_u64(), n.as_i64()) {
-            (Some(n), _) => Value::Uint(n),
-            (_, Some(n)) => Value::Int(n),
-            _ => Value::Unread,
-        },
-        Json::String(s) => hex(s).map_or_else(|| Value::Name(Cow::Owned(s.clone())), Value::Hex),
+        Json::Uint(n) => Value::Uint(*n),
+        Json::Int(n) => Value::Int(*n),
+        Json::String(text) => {
+            hex(text).map_or_else(|| Value::Name(Cow::Owned(text.clone().into_owned())), Value::Hex)
+        }
         Json::Array(_) => dim3(json).map_or(Value::Unread, Value::Dim3),
         Json::Object(fields) if depth < DEEPEST => Value::Struct(values(fields, depth + 1)),
         _ => Value::Unread,
