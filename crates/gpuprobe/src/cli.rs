@@ -1,5 +1,6 @@
 //! The command line.
 
+mod convert;
 mod record;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,6 +11,7 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
+pub(crate) use self::convert::ConvertArgs;
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
 use crate::watch::RESCAN_SECONDS;
 
@@ -25,6 +27,7 @@ use crate::watch::RESCAN_SECONDS;
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
   sudo gpuprobe record -d PID --duration 10  the same of a process that runs already
+  gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
@@ -46,6 +49,8 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
+    /// Turn a trace into a file for Perfetto, chrome://tracing, speedscope or a flame graph
+    Convert(ConvertArgs),
     /// Who holds GPU memory, from which line of which program, and what grows
     Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)

@@ -1,6 +1,7 @@
 //! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
 
 mod fields;
+mod json;
 mod read;
 mod write;
 
@@ -63,7 +64,7 @@ pub struct End {
 }
 
 /// The word in `type` for a class of calls.
-fn type_of(class: crate::Class) -> &'static str {
+pub fn type_of(class: crate::Class) -> &'static str {
     use crate::Class;
     match class {
         Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => "memory",

@@ -242,3 +242,103 @@ fn other_files_are_refused_with_the_reason() {
     assert!(error("hello\n").contains("not a gpuprobe trace"));
     assert!(error("{\"type\":\"meta\",\"format\":99}\n").contains("use a newer gpuprobe"));
 }
+
+/// One byte again and again, then the rest, as a file of that length would give them.
+struct Long {
+    left: usize,
+    block: Vec<u8>,
+    rest: Vec<u8>,
+}
+
+impl std::io::Read for Long {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let from = if self.left > 0 { &self.block[..self.block.len().min(self.left)] } else { &self.rest };
+        let taken = from.len().min(into.len());
+        into[..taken].copy_from_slice(&from[..taken]);
+        if self.left > 0 {
+            self.left -= taken;
+        } else {
+            self.rest.drain(..taken);
+        }
+        Ok(taken)
+    }
+}
+
+#[test]
+fn a_line_of_a_gibibyte_is_skipped_without_being_kept() {
+    let whole = written();
+    let (meta, events) = whole.split_at(whole.find('\n').unwrap() + 1);
+    let rest = format!("\n{events}").into_bytes();
+    let long = Long { left: 1 << 30, block: vec![b'['; 1 << 16], rest };
+    let input = std::io::Read::chain(meta.as_bytes(), long);
+    let mut reader = Reader::new(std::io::BufReader::with_capacity(1 << 16, input)).unwrap();
+    let mut lines = 0;
+    while reader.read().unwrap().is_some() {
+        lines += 1;
+    }
+    assert_eq!((lines, reader.damaged()), (events.lines().count(), 1));
+    assert!(reader.kept_bytes() < 4 << 20, "{} bytes", reader.kept_bytes());
+}
+
+#[test]
+fn names_that_are_always_new_are_not_all_kept() {
+    let whole = written();
+    let mut text: String = whole.lines().take(1).map(|meta| format!("{meta}\n")).collect();
+    let line = |name: &str| {
+        let event = Event::Call(Box::new(Call { process: Arc::from(name), ..malloc() }));
+        let mut out = Vec::new();
+        event_line(&event, Phases::Together, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    (0..80).for_each(|i| text.push_str(&line(&format!("{i}{}", "n".repeat(500_000)))));
+    let mut reader = Reader::new(text.as_bytes()).unwrap();
+    while reader.read().unwrap().is_some() {
+        assert!(reader.kept_bytes() < 20 << 20, "{} bytes", reader.kept_bytes());
+    }
+    assert_eq!(reader.damaged(), 0);
+}
+
+#[test]
+fn times_that_cannot_be_are_damage() {
+    let meta: String = written().lines().take(1).map(|meta| format!("{meta}\n")).collect();
+    let line = |ts: &str, phase: &str, duration: &str| {
+        format!(
+            "{{\"event_id\":1,\"ts\":{ts},\"type\":\"sync\",\"name\":\"x\",\"phase\":\"{phase}\",\"pid\":1,\"tid\":1,\
+             \"process\":\"\",\"duration_us\":{duration},\"api\":\"runtime\"}}\n"
+        )
+    };
+    for (ts, phase, duration, good) in [
+        ("1.5", "X", "2.5", true),
+        ("0", "X", "0", true),
+        ("8e9", "X", "1e14", true),
+        ("-0.000000001", "X", "1", false),
+        ("1", "X", "-1", false),
+        ("1e300", "X", "1", false),
+        ("8e9", "X", "8e15", false),
+        ("1", "E", "1000001", false),
+        ("1", "E", "1000000", true),
+        ("\"1\"", "X", "1", false),
+        ("null", "X", "1", false),
+    ] {
+        let (events, _, damaged) = read(&(meta.clone() + &line(ts, phase, duration)));
+        assert_eq!((events.len(), damaged), (usize::from(good), u64::from(!good)), "{ts} {phase} {duration}");
+    }
+}
+
+#[test]
+fn a_compressed_file_that_was_cut_is_a_file_that_was_cut() {
+    struct Cut;
+    impl std::io::Read for Cut {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+    let whole = written();
+    let cut = &whole.as_bytes()[..whole.len() - 5];
+    let mut reader = Reader::new(std::io::BufReader::new(std::io::Read::chain(cut, Cut))).unwrap();
+    let mut lines = 0;
+    while reader.read().unwrap().is_some() {
+        lines += 1;
+    }
+    assert_eq!((lines, reader.damaged()), (events().len(), 1));
+}

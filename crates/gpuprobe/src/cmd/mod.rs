@@ -1,6 +1,7 @@
 //! One file per subcommand.
 
 pub(crate) mod bench;
+pub(crate) mod convert;
 pub(crate) mod daemon;
 pub(crate) mod demo;
 pub(crate) mod doctor;
