@@ -22,7 +22,8 @@ const RULES: &[Rule] = &[
         package: "gpuprobe-capture",
         uses: &["gpuprobe-event", "gpuprobe-discover"],
         builds_with: &[],
-        tests_with: &[],
+        // its benchmark takes calls all the way
+        tests_with: &["gpuprobe-analysis"],
     },
     Rule { package: "gpuprobe-analysis", uses: &["gpuprobe-event"], builds_with: &[], tests_with: &[] },
     Rule {

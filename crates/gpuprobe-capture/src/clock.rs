@@ -21,6 +21,11 @@ impl Clock {
         self.unix.as_secs_f64()
     }
 
+    /// The beginning, by `bpf_ktime_get_ns`.
+    pub(crate) fn epoch_ns(&self) -> u64 {
+        self.epoch_ns
+    }
+
     /// Nanoseconds from the beginning to now.
     pub fn elapsed_ns(&self) -> u64 {
         monotonic_ns().saturating_sub(self.epoch_ns)
@@ -52,9 +57,14 @@ pub(crate) fn boottime_ns() -> u64 {
     clock_ns(libc::CLOCK_BOOTTIME)
 }
 
+/// The time that this thread has had a CPU.
+pub fn thread_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is a valid place for the result; both clocks exist on every Linux.
+    // SAFETY: `now` is a valid place for the result; these clocks exist on every Linux.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

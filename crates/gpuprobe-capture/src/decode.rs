@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use gpuprobe_event::catalogue::Pointee;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    MAX_OUTS, MAX_POINTEE, Words, argument_number, arguments, effect, error_name, status, struct_arg,
-    text_arg,
+    MAX_OUTS, MAX_POINTEE, Words, argument_number, arguments, effect, error_name, status,
 };
 use gpuprobe_event::{
     Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
@@ -19,6 +19,7 @@ use crate::account::account;
 use crate::clock::Clock;
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
+use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
 use crate::sites::Sites;
 use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, number};
@@ -100,6 +101,15 @@ impl Decoder {
         self.kernels.word()
     }
 
+    /// The records of the ring of calls.
+    pub(crate) fn calls(&mut self, records: &Records) -> Vec<Event> {
+        let mut calls = Vec::with_capacity(records.len());
+        for record in records.iter() {
+            calls.extend(self.call(record));
+        }
+        calls
+    }
+
     /// One record of the ring of calls. Some of them only tell of something that calls will need.
     pub(crate) fn call(&mut self, bytes: &[u8]) -> Option<Event> {
         let raw: gp_call = from_bytes(bytes);
@@ -130,7 +140,7 @@ impl Decoder {
             let frames = self.resolve.frames(call.tgid, &found.addresses);
             call.stack = Some(frames.iter().map(ToString::to_string).collect());
         }
-        Some(Event::Call(Box::new(call)))
+        Some(Event::Call(call))
     }
 
     /// The stack of an allocation that came by a way that is not known.
@@ -154,9 +164,13 @@ impl Decoder {
 
     /// Says where memory was allocated. The first allocation of a site has its stack.
     fn place(&mut self, call: &mut Call, raw: &gp_call) {
-        let site = self.sites.site(raw.site);
         let moves = call.effect.size.is_some() || call.effect.freed.is_some();
-        if site == SiteId::UNKNOWN || !moves {
+        // most calls have none, and are spared the look
+        if raw.site == SiteId::UNKNOWN.0 || !moves {
+            return;
+        }
+        let site = self.sites.site(raw.site);
+        if site == SiteId::UNKNOWN {
             return;
         }
         call.effect.site = Some(site);
@@ -170,7 +184,7 @@ impl Decoder {
         let raw: gp_call = from_bytes(bytes);
         let function = catalogue().get(FunctionId(raw.function))?;
         let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..raw };
-        Some(Event::Call(Box::new(self.build(function, &open))))
+        Some(Event::Call(self.build(function, &open)))
     }
 
     /// A record that tells what a kernel is called.
@@ -229,14 +243,14 @@ impl Decoder {
         self.kernels.name(key, handle).map(Arc::clone)
     }
 
-    fn build(&mut self, function: &'static Function, raw: &gp_call) -> Call {
+    fn build(&mut self, function: &'static Function, raw: &gp_call) -> Box<Call> {
         let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
         let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
         let has = |flag: u16| raw.flags & flag != 0;
         let finished = !has(number::CALL_UNFINISHED | number::CALL_BEGUN);
-        let pointee_bytes = match struct_arg(function) {
-            Some((_, layout)) => usize::from(layout.bytes),
-            None if text_arg(function).is_some() => MAX_POINTEE,
+        let pointee_bytes = match function.pointee {
+            Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
+            Some((_, Pointee::Text)) => MAX_POINTEE,
             None => 0,
         };
         let mut outs = [None; MAX_OUTS];
@@ -251,7 +265,7 @@ impl Decoder {
             is_text_cut: has(number::CALL_CUT_TEXT),
         };
         let status = if finished { status(function, raw.result) } else { None };
-        let mut call = Call {
+        let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
@@ -274,7 +288,7 @@ impl Decoder {
             args: arguments(function, &words),
             effect: effect(function, &words),
             stack: None,
-        };
+        });
         if function.class == Class::Launch
             && let Some(handle) = argument_number(function, function.roles.func, &words)
         {

@@ -167,17 +167,22 @@ impl KernelNames {
     /// What a handle is called, if it is known.
     pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
         let kernels = self.processes.get(&key)?;
-        let driver = kernels.driver.or(self.only_driver);
-        let word = driver.and_then(|driver| self.layouts.get(&driver)).and_then(Layout::word);
         let mut handle = handle;
         for _ in 0..MOST_ALIASES {
-            let candidate = kernels.candidates.get(&handle).filter(|(w, _)| Some(*w) == word).map(|(_, n)| n);
-            if let Some(name) = kernels.known.get(&handle).or(candidate) {
+            let known = kernels.known.get(&handle);
+            if let Some(name) = known.or_else(|| self.candidate(kernels, handle)) {
                 return Some(name);
             }
             handle = *kernels.aliases.get(&handle)?;
         }
         None
+    }
+
+    /// What a handle holds, where the driver has its names there.
+    fn candidate<'a>(&self, kernels: &'a Kernels, handle: u64) -> Option<&'a Arc<str>> {
+        let (word, name) = kernels.candidates.get(&handle)?;
+        let driver = kernels.driver.or(self.only_driver)?;
+        (self.layouts.get(&driver)?.word() == Some(*word)).then_some(name)
     }
 
     /// The word to look at in handles that are seen for the first time.

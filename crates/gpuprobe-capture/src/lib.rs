@@ -6,6 +6,8 @@
 mod account;
 mod attach;
 mod batch;
+#[doc(hidden)]
+pub mod bench;
 mod clock;
 mod counters;
 mod decode;
@@ -22,6 +24,7 @@ mod news;
 mod numbered;
 mod object;
 mod paths;
+mod records;
 mod request;
 mod resolve;
 mod rows;

@@ -25,22 +25,22 @@ use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::numbered::Numbered;
+use crate::records::Records;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key, gp_site_key};
 
-/// Calls that are taken out of the ring in one go.
-const MOST_CALLS_AT_ONCE: usize = 1 << 16;
+/// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
+pub(crate) const MOST_CALLS_AT_ONCE: usize = 1 << 13;
 
 /// Bytes as they came out of the rings. Calls are copied out before the processes are read, so that the record of a
 /// process is always known when its calls are decoded.
 #[derive(Debug, Default)]
 struct Pending {
-    calls: Vec<u8>,
-    lengths: Vec<u32>,
-    control: Vec<Vec<u8>>,
+    calls: Records,
+    control: Records,
 }
 
 /// The programs, loaded, with what is attached.
@@ -96,15 +96,11 @@ impl Capture {
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
-            move |bytes| {
-                let mut pending = pending.borrow_mut();
-                pending.calls.extend_from_slice(bytes);
-                pending.lengths.push(bytes.len() as u32);
-            }
+            move |bytes| pending.borrow_mut().calls.push(bytes)
         })?;
         let control = ring(&object, "control", {
             let pending = Rc::clone(&pending);
-            move |bytes| pending.borrow_mut().control.push(bytes.to_vec())
+            move |bytes| pending.borrow_mut().control.push(bytes)
         })?;
         let clock = Clock::start();
         Ok(Self {
@@ -287,9 +283,9 @@ impl Capture {
             return Err(CaptureError::Bpf { what: "read the ring buffer of calls", source });
         }
         self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
-        let pending = std::mem::take(&mut *self.pending.borrow_mut());
+        let mut pending = self.pending.borrow_mut();
         let mut batch = Batch::default();
-        for bytes in &pending.control {
+        for bytes in pending.control.iter() {
             match self.decoder.control(bytes) {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
@@ -297,12 +293,10 @@ impl Capture {
                 Control::Nothing => {}
             }
         }
-        let mut rest = pending.calls.as_slice();
-        for length in &pending.lengths {
-            let (bytes, after) = rest.split_at(*length as usize);
-            rest = after;
-            batch.calls.extend(self.decoder.call(bytes));
-        }
+        batch.calls = self.decoder.calls(&pending.calls);
+        pending.calls.clear();
+        pending.control.clear();
+        drop(pending);
         self.decoder.sites.recognise_waiting();
         batch.stacks = self.decoder.sites.take_news();
         self.tell_name_word()?;
@@ -351,7 +345,7 @@ impl Capture {
         Ok(losses)
     }
 
-    /// What every process did with every counted function.
+    /// What every process did with every counted function, but for the calls that [`Capture::work`] has.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
         counters::counts(&self.counts_of()?)
     }

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::catalogue::{Arg, ArgKind, Direction, Field, Function, Place, ResultKind, StructLayout};
+use crate::catalogue::{
+    Arg, ArgKind, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
+};
 use crate::event::{Effect, Name, Value, is_failure};
 
 /// What a probe saved of one call. A slice that could not be read is empty.
@@ -55,21 +57,15 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
 
 /// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
 pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
-    let position = f.roles.config.or(f.roles.params).or(f.roles.desc)?;
-    let ty = f.arg(Some(position))?.ty.trim_start_matches("const ").trim_end_matches('*');
-    let layout = crate::catalogue().layout(ty)?;
-    (usize::from(layout.bytes) <= MAX_POINTEE).then_some((position, layout))
+    match f.pointee {
+        Some((position, Pointee::Struct(layout))) => Some((position, layout)),
+        _ => None,
+    }
 }
 
-/// The argument whose text is copied at entry: a name, or else the first that is text.
+/// The argument whose text is copied at entry.
 pub fn text_arg(f: &Function) -> Option<u8> {
-    let is_text = |position: &u8| f.arg(Some(*position)).is_some_and(|arg| arg.ty == "const char*");
-    let count = u8::try_from(f.args.as_ref()?.len()).ok()?;
-    if struct_arg(f).is_some() {
-        return None;
-    }
-    // a host function is declared as text, and is none
-    f.roles.name.filter(is_text).or_else(|| (0..count).filter(|p| Some(*p) != f.roles.named).find(is_text))
+    f.pointee.filter(|(_, pointee)| *pointee == Pointee::Text).map(|(position, _)| position)
 }
 
 /// How many stack words hold arguments.
@@ -106,54 +102,79 @@ fn text(words: &Words<'_>) -> Option<String> {
 
 /// The value of one argument.
 fn argument(arg: &Arg, words: &Words<'_>) -> Value {
-    match raw(arg.place(), arg.kind.bytes(), words) {
-        Some(bytes) => value(arg.kind, &bytes),
-        None => Value::Unread,
+    match (arg.kind, passed(arg, words)) {
+        (ArgKind::Struct { layout: Some(layout), bytes }, Some(passed)) => {
+            let all = in_memory(passed);
+            all.get(..usize::from(bytes)).map_or(Value::Unread, |bytes| structure(layout, bytes))
+        }
+        (kind, Some([first, ..])) => scalar(kind, Number { word: *first, bytes: kind.bytes() }),
+        (_, Some([]) | None) => Value::Unread,
     }
 }
 
-/// The bytes of an argument as passed.
-fn raw(place: Place, bytes: u16, words: &Words<'_>) -> Option<Vec<u8>> {
-    let slice = match place {
+/// The words in which an argument was passed.
+fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
+    match arg.place() {
         Place::Register { first, count } => {
-            words.registers.get(usize::from(first)..usize::from(first + count))?
+            words.registers.get(usize::from(first)..usize::from(first + count))
         }
         Place::Stack { offset, bytes } => {
             let first = usize::from(offset / 8);
-            words.stack.get(first..first + usize::from(bytes).div_ceil(8))?
+            words.stack.get(first..first + usize::from(bytes).div_ceil(8))
         }
-        Place::Indirect { .. } | Place::Vector => return None,
-    };
-    let mut all: Vec<u8> = slice.iter().flat_map(|w| w.to_le_bytes()).collect();
-    all.truncate(usize::from(bytes));
-    Some(all)
+        Place::Indirect { .. } | Place::Vector => None,
+    }
 }
 
-/// An unsigned number from up to eight little-endian bytes.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().take(8).rev().fold(0, |n, b| n << 8 | u64::from(*b))
+/// A struct that was passed by value, as it lies in memory. None is larger than what is copied of the stack.
+fn in_memory(passed: &[u64]) -> [u8; 8 * MAX_STACK_WORDS] {
+    let mut bytes = [0; 8 * MAX_STACK_WORDS];
+    bytes.chunks_exact_mut(8).zip(passed).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    bytes
 }
 
-/// The same, as a signed number of that width.
-fn signed(bytes: &[u8]) -> i64 {
-    let unused = 64 - 8 * bytes.len().clamp(1, 8);
-    (number(bytes) << unused).cast_signed() >> unused
+/// A number of at most eight bytes. What is above these in its word is whatever was there.
+#[derive(Clone, Copy)]
+struct Number {
+    word: u64,
+    bytes: u16,
 }
 
-fn value(kind: ArgKind, bytes: &[u8]) -> Value {
+impl Number {
+    /// From the little-endian bytes of a field.
+    fn in_field(field: &[u8]) -> Self {
+        let word = field.iter().take(8).rev().fold(0, |n, b| n << 8 | u64::from(*b));
+        Self { word, bytes: u16::try_from(field.len()).unwrap_or(8) }
+    }
+
+    fn unused_bits(self) -> u32 {
+        64 - 8 * u32::from(self.bytes.clamp(1, 8))
+    }
+
+    fn unsigned(self) -> u64 {
+        self.word << self.unused_bits() >> self.unused_bits()
+    }
+
+    fn signed(self) -> i64 {
+        (self.word << self.unused_bits()).cast_signed() >> self.unused_bits()
+    }
+}
+
+fn scalar(kind: ArgKind, number: Number) -> Value {
     match kind {
         ArgKind::Pointer | ArgKind::Handle | ArgKind::DevicePointer | ArgKind::Flags(_) => {
-            Value::Hex(number(bytes))
+            Value::Hex(number.unsigned())
         }
-        ArgKind::Size | ArgKind::Uint(_) => Value::Uint(number(bytes)),
-        ArgKind::Int(_) => Value::Int(signed(bytes)),
-        ArgKind::Enum(table) => {
-            let n = signed(bytes);
-            table.name_of(n).map_or(Value::Int(n), |name| Value::Name(Cow::Borrowed(name)))
-        }
-        ArgKind::Struct { layout: Some(layout), .. } => structure(layout, bytes),
-        ArgKind::Struct { layout: None, .. } | ArgKind::Float => Value::Unread,
+        ArgKind::Size | ArgKind::Uint(_) => Value::Uint(number.unsigned()),
+        ArgKind::Int(_) => Value::Int(number.signed()),
+        ArgKind::Enum(table) => enum_value(table, number),
+        ArgKind::Struct { .. } | ArgKind::Float => Value::Unread,
     }
+}
+
+fn enum_value(table: &'static EnumTable, number: Number) -> Value {
+    let n = number.signed();
+    table.name_of(n).map_or(Value::Int(n), |name| Value::Name(Cow::Borrowed(name)))
 }
 
 fn structure(layout: &StructLayout, bytes: &[u8]) -> Value {
@@ -169,12 +190,13 @@ fn field_value(field: &Field, bytes: &[u8]) -> Value {
     if let Some(layout) = crate::catalogue().layout(field.ty) {
         return structure(layout, bytes);
     }
+    let number = Number::in_field(bytes);
     match crate::catalogue().enum_table(field.ty) {
-        Some(table) => value(ArgKind::Enum(table), bytes),
-        None if field.ty.ends_with('*') || field.ty.contains("deviceptr") => Value::Hex(number(bytes)),
+        Some(table) => enum_value(table, number),
+        None if field.ty.ends_with('*') || field.ty.contains("deviceptr") => Value::Hex(number.unsigned()),
         None if field.bytes > 8 => Value::Unread,
-        None if field.ty == "int" => Value::Int(signed(bytes)),
-        None => Value::Uint(number(bytes)),
+        None if field.ty == "int" => Value::Int(number.signed()),
+        None => Value::Uint(number.unsigned()),
     }
 }
 
@@ -183,7 +205,7 @@ fn field_bytes<'a>(field: &Field, bytes: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn dim3(bytes: &[u8]) -> Option<[u32; 3]> {
-    let part = |i: usize| bytes.get(4 * i..4 * i + 4).map(|b| number(b) as u32);
+    let part = |i: usize| bytes.get(4 * i..)?.first_chunk().map(|part| u32::from_le_bytes(*part));
     Some([part(0)?, part(1)?, part(2)?])
 }
 
@@ -208,7 +230,8 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 /// An argument as a plain number.
 pub fn argument_number(f: &Function, position: Option<u8>, words: &Words<'_>) -> Option<u64> {
     let arg = f.arg(position)?;
-    raw(arg.place(), arg.kind.bytes(), words).map(|b| number(&b))
+    let word = *passed(arg, words)?.first()?;
+    Some(Number { word, bytes: arg.kind.bytes() }.unsigned())
 }
 
 /// What a call says of itself: kind, stream, grid and block. Bytes and addresses are the kernel side's to tell,
@@ -234,14 +257,12 @@ pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
 
 /// A dim3 argument, or three integers in a row.
 fn dimensions(f: &Function, at: u8, words: &Words<'_>) -> Option<[u32; 3]> {
-    let part = |i: u8| {
-        let arg = f.arg(Some(at + i))?;
-        raw(arg.place(), arg.kind.bytes(), words)
-    };
-    if matches!(f.arg(Some(at))?.kind, ArgKind::Struct { .. }) {
-        return dim3(&part(0)?);
+    let arg = f.arg(Some(at))?;
+    if matches!(arg.kind, ArgKind::Struct { .. }) {
+        return dim3(&in_memory(passed(arg, words)?));
     }
-    Some([number(&part(0)?) as u32, number(&part(1)?) as u32, number(&part(2)?) as u32])
+    let part = |i: u8| argument_number(f, Some(at + i), words).map(|n| n as u32);
+    Some([part(0)?, part(1)?, part(2)?])
 }
 
 /// Grid, block and stream of the launches that take them in a struct. Both structs begin with the six dimensions.
@@ -252,18 +273,19 @@ fn launch_config(f: &Function, words: &Words<'_>, effect: &mut Effect) {
     effect.stream = layout
         .fields
         .iter()
-        .find(|field| field.name.to_ascii_lowercase().ends_with("stream"))
+        .find(|field| ["stream", "hStream"].contains(&field.name))
         .and_then(|field| field_bytes(field, words.pointee))
-        .map(number);
+        .map(|bytes| Number::in_field(bytes).unsigned());
 }
 
 /// The direction of a copy that is described by a struct: its `kind`, or the memory types of its two sides.
 fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
     const HOST: u64 = 1;
+    const UNIFIED: u64 = 4;
     let (_, layout) = struct_arg(f)?;
     let field = |name: &str| {
         let field = layout.fields.iter().find(|field| field.name == name)?;
-        Some(number(field_bytes(field, words.pointee)?))
+        Some(Number::in_field(field_bytes(field, words.pointee)?).unsigned())
     };
     if let Some(kind) = field("kind") {
         let table = crate::catalogue().enum_table("cudaMemcpyKind")?;
@@ -271,6 +293,10 @@ fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
     }
     let side = |kind: u64| if kind == HOST { 'H' } else { 'D' };
     let (src, dst) = (field("srcMemoryType")?, field("dstMemoryType")?);
+    if src == UNIFIED || dst == UNIFIED {
+        // only the addresses tell
+        return Some(Cow::Borrowed("Default"));
+    }
     Some(Cow::Owned(format!("{}2{}", side(src), side(dst))))
 }
 

@@ -105,6 +105,15 @@ impl Arg {
     }
 }
 
+/// What is copied through a pointer argument when a function is entered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pointee {
+    /// A struct: the configuration of a launch, the description of a copy.
+    Struct(&'static StructLayout),
+    /// Text.
+    Text,
+}
+
 /// One signature of one exported function.
 #[derive(Clone, Debug)]
 pub struct Function {
@@ -128,6 +137,8 @@ pub struct Function {
     pub class: Class,
     /// Which argument plays which part.
     pub roles: Roles,
+    /// The argument whose pointee is copied at entry.
+    pub pointee: Option<(u8, Pointee)>,
     /// Called so often, and saying so little, that it is hooked only when asked for.
     pub hot: bool,
 }

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use super::roles::{Class, Roles};
 use super::types::{Types, lines};
-use super::{Api, Arg, Catalogue, Function, ResultKind, abi};
+use super::{Api, Arg, Catalogue, Function, Pointee, ResultKind, abi};
+use crate::decode::MAX_POINTEE;
 use crate::ids::FunctionId;
 
 /// The CUDA releases whose headers the tables were made from, in order.
@@ -70,6 +71,7 @@ pub(crate) fn parse_function(
     let base = base_name(name);
     let default_class = if api == Api::Nvml { Class::Nvml } else { Class::Other };
     let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
+    let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
     Some(Function {
         id,
         api,
@@ -79,9 +81,28 @@ pub(crate) fn parse_function(
         result: result_kind(result_type, types),
         result_type,
         class,
-        roles: Roles::resolve(words, args.as_deref().unwrap_or_default()),
+        pointee: args.as_deref().and_then(|args| pointee(&roles, args, types)),
+        roles,
         hot: words.split(' ').any(|w| w == "hot"),
         args,
+    })
+}
+
+/// A struct that fits, or else a text: a name, or the first argument that is one.
+fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> {
+    let arg = |position: u8| args.get(usize::from(position));
+    let described = roles.config.or(roles.params).or(roles.desc).and_then(|position| {
+        let ty = arg(position)?.ty.trim_start_matches("const ").trim_end_matches('*');
+        let layout = types.layout(ty).filter(|layout| usize::from(layout.bytes) <= MAX_POINTEE)?;
+        Some((position, Pointee::Struct(layout)))
+    });
+    let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
+    let count = u8::try_from(args.len()).ok()?;
+    described.or_else(|| {
+        // a host function is declared as text, and is none
+        let mut others = (0..count).filter(|position| Some(*position) != roles.named);
+        let text = roles.name.filter(is_text).or_else(|| others.find(is_text))?;
+        Some((text, Pointee::Text))
     })
 }
 

@@ -126,3 +126,19 @@ fn allocations_know_their_parts() {
     let memset = function(Api::Driver, 12, "cuMemsetD32_v2");
     assert_eq!(memset.roles.elem, 4);
 }
+
+#[test]
+fn names_need_no_escapes_in_a_trace() {
+    let is_plain = |name: &str| name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'"' && b != b'\\');
+    let tables = [
+        include_str!("../../catalogue/driver.tbl"),
+        include_str!("../../catalogue/runtime.tbl"),
+        include_str!("../../catalogue/nvml.tbl"),
+        include_str!("../../catalogue/nccl.tbl"),
+        include_str!("../../catalogue/enums.tbl"),
+        include_str!("../../catalogue/structs.tbl"),
+    ];
+    for line in tables.iter().flat_map(|table| table.lines()).filter(|line| !line.starts_with('#')) {
+        assert!(is_plain(line), "{line}");
+    }
+}

@@ -127,6 +127,37 @@ fn the_format_is_the_golden_one() {
 }
 
 #[test]
+fn numbers_of_every_length_are_written_in_full() {
+    let powers = |base: u64| (0..64).map_while(move |exponent| base.checked_pow(exponent));
+    let around = powers(10).chain(powers(16)).flat_map(|n| [n - 1, n, n + 1]).chain([u64::MAX]);
+    for n in around {
+        let outcome = Outcome::Returned { value: n, duration_ns: n };
+        let args = Some(vec![(Cow::Borrowed("a"), Value::Hex(n)), (Cow::Borrowed("b"), Value::Uint(n))]);
+        let call = Call { start_ns: n, outcome, status: None, args, ..malloc() };
+        let mut line = Vec::new();
+        event_line(&Event::Call(Box::new(call)), Phases::Together, &mut line);
+        let line = String::from_utf8(line).unwrap();
+        let (seconds, ns) = (n / 1_000_000_000, n % 1_000_000_000);
+        assert!(line.contains(&format!(r#","ts":{seconds}.{ns:09},"type""#)), "{line}");
+        assert!(line.contains(&format!(r#","duration_us":{}.{:03},"api""#, n / 1000, n % 1000)), "{line}");
+        assert!(line.contains(&format!(r#""ret":{n},"args":{{"a":"{n:#x}","b":{n}}}"#)), "{line}");
+    }
+}
+
+#[test]
+fn any_text_is_written_as_json_has_it() {
+    let texts = (0..=0x100).filter_map(char::from_u32).map(|c| format!("{c} and then {c}{c} to the end{c}"));
+    for text in texts {
+        let call = Call { process: Arc::from(text.as_str()), ..malloc() };
+        let mut line = Vec::new();
+        event_line(&Event::Call(Box::new(call)), Phases::Together, &mut line);
+        let line = String::from_utf8(line).unwrap();
+        let expected = serde_json::to_string(&text).unwrap();
+        assert!(line.contains(&format!(r#""process":{expected},"#)), "{line}");
+    }
+}
+
+#[test]
 fn the_two_ends_of_a_call_may_be_told_apart() {
     let begun = Call { outcome: Outcome::Begun, status: None, effect: Effect::default(), ..malloc() };
     let events = [Event::Call(Box::new(begun)), Event::Call(Box::new(malloc()))];

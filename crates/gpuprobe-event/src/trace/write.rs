@@ -107,6 +107,13 @@ pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\n");
 }
 
+/// Appends the name of a field, and what is around it, in one piece.
+macro_rules! key {
+    ($out:expr, $name:literal) => {
+        $out.extend_from_slice(concat!(",\"", $name, "\":").as_bytes())
+    };
+}
+
 fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     let (phase, ns) = match (call.outcome, phases) {
         (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
@@ -116,133 +123,163 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     head(out, call.id, ns, type_of(call.class), &call.name, phase);
     who(out, call.tgid.0, call.tid.0, &call.process);
     if call.outcome == Outcome::Unfinished {
-        out.extend_from_slice(b",\"unfinished\":true");
+        key!(out, "unfinished");
+        out.extend_from_slice(b"true");
     }
     if let Some(ns) = call.duration_ns() {
-        put(out, format_args!(",\"duration_us\":{}.{:03}", ns / 1000, ns % 1000));
+        key!(out, "duration_us");
+        fixed::<1000>(out, ns);
     }
-    put(out, format_args!(",\"api\":\"{}\"", call.api));
+    key!(out, "api");
+    word(out, call.api.as_str());
     if let Outcome::Returned { value, .. } = call.outcome {
+        key!(out, "ret");
         match call.status {
-            Some(status) => put(out, format_args!(",\"ret\":{status}")),
-            None => put(out, format_args!(",\"ret\":{value}")),
+            Some(status) => number(out, status),
+            None => number(out, value),
         }
     }
     if let Some(error) = &call.error {
-        text_field(out, "error", error);
+        key!(out, "error");
+        name(out, error);
     }
     if let Some(args) = &call.args {
-        out.extend_from_slice(b",\"args\":");
+        key!(out, "args");
         object(out, args);
     }
     if let Some(parent) = call.parent {
-        put(out, format_args!(",\"parent\":{parent}"));
+        key!(out, "parent");
+        number(out, parent);
     }
     effect_fields(out, &call.effect);
     if let Some(stack) = &call.stack {
-        out.extend_from_slice(b",\"stack\":[");
-        for (i, frame) in stack.iter().enumerate() {
-            if i > 0 {
-                out.push(b',');
-            }
-            string(out, frame);
-        }
-        out.push(b']');
+        key!(out, "stack");
+        list(out, stack, |out, frame| string(out, frame));
     }
 }
 
 fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
     if let Some(size) = effect.size {
-        put(out, format_args!(",\"size\":{size}"));
+        key!(out, "size");
+        number(out, size);
     }
     if let Some(freed) = effect.freed {
-        put(out, format_args!(",\"freed\":{freed}"));
+        key!(out, "freed");
+        number(out, freed);
     }
     if !effect.ended.is_empty() {
-        out.extend_from_slice(b",\"ended\":{");
-        for (i, EndedMemory { kind, allocations, bytes }) in effect.ended.iter().enumerate() {
-            out.extend_from_slice(if i > 0 { b"," } else { b"" });
-            string(out, kind);
-            put(out, format_args!(":[{allocations},{bytes}]"));
-        }
-        out.push(b'}');
+        key!(out, "ended");
+        ended(out, &effect.ended);
     }
     if let Some(gpu) = effect.gpu {
-        put(out, format_args!(",\"gpu\":{gpu}"));
+        key!(out, "gpu");
+        number(out, gpu);
     }
     if let Some(ptr) = effect.ptr {
-        put(out, format_args!(",\"ptr\":\"{ptr:#x}\""));
+        key!(out, "ptr");
+        hex(out, ptr);
     }
     if let Some(site) = effect.site {
-        put(out, format_args!(",\"site\":{site}"));
+        key!(out, "site");
+        number(out, site.0);
     }
     if let Some(kind) = &effect.kind {
-        text_field(out, "kind", kind);
+        key!(out, "kind");
+        name(out, kind);
     }
     if let Some(stream) = effect.stream {
-        put(out, format_args!(",\"stream\":\"{stream:#x}\""));
+        key!(out, "stream");
+        hex(out, stream);
     }
     if let Some(kernel) = &effect.kernel {
-        text_field(out, "kernel", kernel);
+        key!(out, "kernel");
+        string(out, kernel);
     }
-    for (name, dim3) in [("grid", effect.grid), ("block", effect.block)] {
-        if let Some([x, y, z]) = dim3 {
-            put(out, format_args!(",\"{name}\":[{x},{y},{z}]"));
-        }
+    if let Some(grid) = effect.grid {
+        key!(out, "grid");
+        list(out, &grid, |out, n| number(out, *n));
+    }
+    if let Some(block) = effect.block {
+        key!(out, "block");
+        list(out, &block, |out, n| number(out, *n));
     }
 }
 
+fn ended(out: &mut Vec<u8>, kinds: &[EndedMemory]) {
+    out.push(b'{');
+    for (i, EndedMemory { kind, allocations, bytes }) in kinds.iter().enumerate() {
+        separate(out, i);
+        name(out, kind);
+        out.push(b':');
+        list(out, &[*allocations, *bytes], |out, n| number(out, *n));
+    }
+    out.push(b'}');
+}
+
 fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
-    head(out, process.id, process.at_ns, "process", process.change.as_str(), "i");
+    head(out, process.id, process.at_ns, "process", &Name::Borrowed(process.change.as_str()), "i");
     who(out, process.tgid.0, process.tid.0, &process.process);
     if let Some(parent) = process.parent {
-        put(out, format_args!(",\"ppid\":{parent}"));
+        key!(out, "ppid");
+        number(out, parent.0);
     }
     if let Some(pid) = process.ns_pid {
-        put(out, format_args!(",\"ns_pid\":{pid}"));
+        key!(out, "ns_pid");
+        number(out, pid.0);
     }
     if let Some(container) = &process.container {
-        text_field(out, "container", container);
+        key!(out, "container");
+        string(out, container);
     }
     if let Some(status) = process.exit_status {
-        put(out, format_args!(",\"exit_status\":{status}"));
+        key!(out, "exit_status");
+        number(out, status);
     }
 }
 
 fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
-    head(out, 0, loss.at_ns, "loss", loss.cause.as_str(), "i");
+    head(out, 0, loss.at_ns, "loss", &Name::Borrowed(loss.cause.as_str()), "i");
     who(out, 0, 0, "");
-    put(out, format_args!(",\"count\":{}", loss.count));
+    key!(out, "count");
+    number(out, loss.count);
 }
 
 /// The fields that every line begins with.
-fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, name: &str, phase: &str) {
-    let (seconds, fraction) = (ns / 1_000_000_000, ns % 1_000_000_000);
-    put(out, format_args!("{{\"event_id\":{id},\"ts\":{seconds}.{fraction:09},\"type\":\"{kind}\""));
-    text_field(out, "name", name);
-    put(out, format_args!(",\"phase\":\"{phase}\""));
+fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, what: &Name, phase: &str) {
+    out.extend_from_slice(b"{\"event_id\":");
+    number(out, id);
+    key!(out, "ts");
+    fixed::<1_000_000_000>(out, ns);
+    key!(out, "type");
+    word(out, kind);
+    key!(out, "name");
+    name(out, what);
+    key!(out, "phase");
+    word(out, phase);
 }
 
 fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
-    put(out, format_args!(",\"pid\":{pid},\"tid\":{tid}"));
-    text_field(out, "process", process);
+    key!(out, "pid");
+    number(out, pid);
+    key!(out, "tid");
+    number(out, tid);
+    key!(out, "process");
+    string(out, process);
 }
 
 fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
     out.push(b'{');
-    for (i, (name, value)) in fields.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        string(out, name);
+    for (i, (field, value)) in fields.iter().enumerate() {
+        separate(out, i);
+        name(out, field);
         out.push(b':');
         match value {
-            Value::Uint(n) => put(out, format_args!("{n}")),
-            Value::Int(n) => put(out, format_args!("{n}")),
-            Value::Hex(n) => put(out, format_args!("\"{n:#x}\"")),
-            Value::Name(name) => string(out, name),
+            Value::Uint(n) => number(out, *n),
+            Value::Int(n) => number(out, *n),
+            Value::Hex(n) => hex(out, *n),
+            Value::Name(value) => name(out, value),
             Value::Text(text) => string(out, text),
-            Value::Dim3([x, y, z]) => put(out, format_args!("[{x},{y},{z}]")),
+            Value::Dim3(dim3) => list(out, dim3, |out, n| number(out, *n)),
             Value::Struct(fields) => object(out, fields),
             Value::Unread => out.extend_from_slice(b"null"),
         }
@@ -250,18 +287,71 @@ fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
     out.push(b'}');
 }
 
-fn text_field(out: &mut Vec<u8>, name: &str, text: &str) {
-    put(out, format_args!(",\"{name}\":"));
-    string(out, text);
+fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    out.push(b'[');
+    for (i, item) in items.iter().enumerate() {
+        separate(out, i);
+        write(out, item);
+    }
+    out.push(b']');
+}
+
+fn separate(out: &mut Vec<u8>, position: usize) {
+    if position > 0 {
+        out.push(b',');
+    }
+}
+
+fn number(out: &mut Vec<u8>, n: impl itoa::Integer) {
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+}
+
+/// A number of parts, as a decimal fraction with all its digits.
+fn fixed<const PARTS: u64>(out: &mut Vec<u8>, n: u64) {
+    number(out, n / PARTS);
+    let at = out.len();
+    // the digit in front keeps the zeros behind it
+    number(out, PARTS + n % PARTS);
+    out[at] = b'.';
+}
+
+fn hex(out: &mut Vec<u8>, n: u64) {
+    let mut text = *b"\"0x0000000000000000\"";
+    let digits = (u64::BITS - n.leading_zeros()).div_ceil(4).max(1) as usize;
+    let (start, end) = (3, 3 + digits);
+    for (i, place) in text[start..end].iter_mut().rev().enumerate() {
+        *place = b"0123456789abcdef"[(n >> (4 * i)) as usize & 0xf];
+    }
+    text[end] = b'"';
+    out.extend_from_slice(&text[..=end]);
+}
+
+/// Text in which nothing has to be escaped.
+fn word(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(is_plain(text), "{text:?} needs escapes");
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+/// A name that is borrowed is one of this program's own, which have nothing to escape.
+fn name(out: &mut Vec<u8>, name: &Name) {
+    match name {
+        Name::Borrowed(text) => word(out, text),
+        Name::Owned(text) => string(out, text),
+    }
 }
 
 fn string(out: &mut Vec<u8>, text: &str) {
+    if is_plain(text) {
+        return word(out, text);
+    }
     // writing into a Vec cannot fail, and a str is always a JSON string
     let written = serde_json::to_writer(&mut *out, text);
     debug_assert!(written.is_ok());
 }
 
-fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok(), "writing into a Vec cannot fail");
+fn is_plain(text: &str) -> bool {
+    // not all(), which ends at the first: so many bytes can be looked at at once
+    text.bytes().fold(true, |is, b| is & (b >= b' ') & (b != b'"') & (b != b'\\'))
 }

@@ -1,0 +1,131 @@
+//! A door for the benchmark alone: records as the kernel side sends them, and what makes events of them.
+
+use gpuprobe_discover::{Stack, StackEnd};
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::decode::MAX_STACK_WORDS;
+use gpuprobe_event::{Api, Function, Space, Tgid};
+
+use crate::attach::Collect;
+use crate::clock::Clock;
+pub use crate::clock::thread_cpu_ns;
+use crate::decode::Decoder;
+use crate::news::Batch;
+use crate::object::MOST_CALLS_AT_ONCE;
+use crate::records::Records;
+use crate::resolve::{OfFiles, RawStack};
+use crate::rows::row;
+use crate::sites::Sites;
+use crate::task::Counted;
+use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, number};
+
+/// Calls that are taken out of the ring in one go.
+pub const CALLS_AT_ONCE: usize = MOST_CALLS_AT_ONCE;
+
+/// The one site of everything that is allocated.
+const SITE: u32 = 1;
+/// The number of the only driver.
+const DRIVER: u16 = 1;
+
+/// What is told of a call that returned 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub function: &'static Function,
+    pub id: u64,
+    /// 0 for none.
+    pub parent: u64,
+    pub start_ns: u64,
+    pub duration_ns: u64,
+    pub registers: [u64; 6],
+    pub stack: [u64; MAX_STACK_WORDS],
+    /// What was allocated, freed or moved, by an outermost call.
+    pub memory: Option<(u64, u64)>,
+}
+
+/// The ring of calls of one process, and its reader.
+#[derive(Debug)]
+pub struct Ring {
+    tid: u32,
+    process: ProcessKey,
+    epoch_ns: u64,
+    ring: Records,
+    pending: Records,
+    decoder: Decoder,
+}
+
+impl Ring {
+    /// Of a process by this name, which is our own.
+    pub fn of(comm: &str) -> Self {
+        let clock = Clock::start();
+        let tgid = std::process::id();
+        let process = ProcessKey { tgid: Tgid(tgid), instance: 1 };
+        let mut decoder = Decoder::new(clock, true, Sites::new(1000), Box::new(OfFiles::new(false)));
+        decoder.add_library(DRIVER, Api::Driver, None);
+        let mut start = gp_process_record {
+            kind: number::RECORD_PROCESS,
+            change: number::PROCESS_START,
+            tgid,
+            instance: process.instance,
+            ..gp_process_record::default()
+        };
+        start.comm.iter_mut().zip(comm.bytes()).for_each(|(to, from)| *to = from.cast_signed());
+        decoder.control(as_bytes(&start));
+        let way = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let stack = Stack { addresses: vec![way.ip], slots: vec![None], end: StackEnd::Complete };
+        decoder.sites.learn(process, &way, &stack);
+        let (ring, pending) = (Records::default(), Records::default());
+        Self { tid: tgid, process, epoch_ns: clock.epoch_ns(), ring, pending, decoder }
+    }
+
+    /// A kernel that the process has registered.
+    pub fn name_kernel(&mut self, handle: u64, name: &str) {
+        let raw = gp_name_record {
+            kind: number::RECORD_NAME,
+            how: number::NAME_TOLD,
+            tgid: self.process.tgid.0,
+            instance: self.process.instance,
+            library: DRIVER,
+            handle,
+            length: name.len() as u32 + 1,
+            ..gp_name_record::default()
+        };
+        let mut record = as_bytes(&raw).to_vec();
+        record.extend_from_slice(name.as_bytes());
+        record.push(0);
+        self.ring.push(&record);
+    }
+
+    /// A call, cut as the kernel side cuts it.
+    pub fn send(&mut self, told: &Told) {
+        let (pointer, bytes) = told.memory.unwrap_or_default();
+        let mut raw = gp_call {
+            kind: number::RECORD_CALL,
+            flags: if told.memory.is_some() { number::CALL_KNOWN_FREE } else { number::CALL_NESTED_ACTION },
+            function: told.function.id.0,
+            id: told.id,
+            parent: told.parent,
+            depth: u8::from(told.parent != 0),
+            start_ns: self.epoch_ns + told.start_ns,
+            duration_ns: told.duration_ns,
+            instance: self.process.instance,
+            tgid: self.process.tgid.0,
+            tid: self.tid,
+            pointer,
+            bytes,
+            space: told.function.roles.space.unwrap_or(Space::Device) as u8,
+            site: SITE,
+            library: DRIVER,
+            stack: told.stack,
+            ..gp_call::default()
+        };
+        raw.registers.iter_mut().zip(told.registers).for_each(|(to, from)| *to = from);
+        let bytes = usize::from(row(told.function, Collect::Stream, Counted::default()).record_bytes);
+        self.ring.push(&as_bytes(&raw)[..bytes]);
+    }
+
+    /// Everything that was sent, taken out and decoded. It is all there again for the next time.
+    pub fn take(&mut self) -> Batch {
+        self.pending.clear();
+        self.ring.iter().for_each(|record| self.pending.push(record));
+        Batch { calls: self.decoder.calls(&self.pending), ..Batch::default() }
+    }
+}
