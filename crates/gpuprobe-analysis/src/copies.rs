@@ -61,6 +61,41 @@ fn add(sum: &mut CopyTotals, more: &CopyTotals) {
     sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum += n);
 }
 
+/// Whether the time of the calls is that of the copies. Calls that copy within a device, or from one to another, do not
+/// wait for it, whatever they are called.
+fn is_timed(copies: &CopyTotals) -> bool {
+    let ends_at_host = matches!(
+        copies.direction,
+        CopyDirection::HostToHost | CopyDirection::HostToDevice | CopyDirection::DeviceToHost
+    );
+    !copies.is_async && ends_at_host
+}
+
+/// What copies that the caller waited for came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effective {
+    /// Bytes for each second inside the calls, with all that they waited for.
+    pub bytes_per_second: f64,
+    /// The seconds.
+    pub seconds: f64,
+}
+
+/// How fast these copies were, as their callers saw it; `None` where the time of any says nothing of it.
+pub fn effective(copies: &[&CopyTotals]) -> Option<Effective> {
+    let bytes = copies.iter().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes));
+    let ns = copies.iter().fold(0, |sum: u64, copy| sum.saturating_add(copy.total_ns));
+    let is_told = ns > 0 && bytes > 0 && copies.iter().all(|copy| is_timed(copy));
+    is_told.then(|| {
+        let seconds = ns as f64 / 1e9;
+        Effective { bytes_per_second: bytes as f64 / seconds, seconds }
+    })
+}
+
+/// Rows of one direction and mode together, in the order of directions.
+pub fn by_direction(copies: &[CopyTotals]) -> impl Iterator<Item = &[CopyTotals]> {
+    copies.chunk_by(|a, b| (a.direction, a.is_async) == (b.direction, b.is_async))
+}
+
 /// Sums up rows of the same kind, in the order of directions.
 pub(crate) fn sum_up(copies: &mut Vec<CopyTotals>) {
     copies.sort_by_key(key);
@@ -75,8 +110,42 @@ pub(crate) fn sum_up(copies: &mut Vec<CopyTotals>) {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_event::counters::LATENCY_BUCKETS;
+
     use super::*;
     use crate::samples::{copy, inside, unfinished};
+
+    fn totals(direction: CopyDirection, is_async: bool, bytes: u64, total_ns: u64) -> CopyTotals {
+        let sizes = [0; LATENCY_BUCKETS];
+        CopyTotals {
+            direction,
+            is_async,
+            host: HostMemory::Pinned,
+            copies: 1,
+            errors: 0,
+            bytes,
+            total_ns,
+            sizes,
+        }
+    }
+
+    #[test]
+    fn only_copies_that_the_caller_waits_for_have_a_bandwidth() {
+        use CopyDirection::{DeviceToDevice, HostToDevice};
+        let two =
+            [totals(HostToDevice, false, 1000, 500_000_000), totals(HostToDevice, false, 500, 250_000_000)];
+        let effective_of_two = Effective { bytes_per_second: 2000.0, seconds: 0.75 };
+        assert_eq!(effective(&two.each_ref()), Some(effective_of_two));
+        for copy in [
+            totals(HostToDevice, true, 1000, 500),
+            totals(DeviceToDevice, false, 1000, 500),
+            totals(HostToDevice, false, 0, 500),
+            totals(HostToDevice, false, 1000, 0),
+        ] {
+            assert_eq!(effective(&[&copy]), None);
+        }
+        assert_eq!(effective(&[]), None);
+    }
 
     #[test]
     fn only_outermost_successful_copies_count() {

@@ -1,6 +1,6 @@
 //! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
 
-use gpuprobe_event::counters::{GraphCounts, LATENCY_BUCKETS, LaunchCounts};
+use gpuprobe_event::counters::{Dimensions, GraphCounts, LATENCY_BUCKETS, LaunchCounts, widest};
 use gpuprobe_event::{Call, Class};
 use serde::Serialize;
 
@@ -30,9 +30,6 @@ impl LaunchSummary {
 pub const UNKNOWN_KERNEL: &str = "unknown";
 /// The name of all kernels that have no row of their own.
 pub const OTHER_KERNELS: &str = "other";
-
-/// The smallest and the largest of some dimensions.
-type Dimensions = Option<([u32; 3], [u32; 3])>;
 
 /// Launches of one kernel by one process, on all its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -89,14 +86,6 @@ impl KernelLaunches {
         self.shared_most = self.shared_most.max(more.shared_most);
         self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
     }
-}
-
-fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
-    let (Some((least, most)), Some((other_least, other_most))) = (one, other) else { return one.or(other) };
-    let volume = |d: &[u32; 3]| d.iter().map(|n| u128::from(*n)).product::<u128>();
-    let least = if volume(&other_least) < volume(&least) { other_least } else { least };
-    let most = if volume(&other_most) > volume(&most) { other_most } else { most };
-    Some((least, most))
 }
 
 /// Sums up the rows of each kernel; most launches first.

@@ -3,6 +3,8 @@
 //! Each analysis is one file with a `feed` for events and a `report` for what it found; [`Summary`] is made of them.
 #![forbid(unsafe_code)]
 
+pub mod advice;
+pub mod buckets;
 pub mod copies;
 pub mod cost;
 pub mod ended;
@@ -22,6 +24,8 @@ pub mod summary;
 pub mod timeline;
 pub mod work;
 
+pub use advice::Advice;
+pub use buckets::Bound;
 pub use copies::CopySummary;
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};

@@ -277,7 +277,7 @@ impl Snapshot {
         let of_ended = |p: &Arc<ProcessSnapshot>| (p.key(), Arc::clone(p));
         let mut processes: BTreeMap<_, _> = inputs.ended.iter().map(of_ended).collect();
         let mut totals = inputs.ended.totals();
-        for counts in inputs.calls {
+        for counts in inputs.calls.iter().chain(&inputs.work.calls) {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
             process.add_calls(counts);
         }
@@ -328,7 +328,7 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
             add(&mut process.work);
         }
     };
-    let WorkRows { launches, graphs, copies, gaps } = inputs.work;
+    let WorkRows { launches, graphs, copies, gaps, calls: _ } = inputs.work;
     launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
     graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
     copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));

@@ -3,6 +3,7 @@
 use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
 use serde::Serialize;
 
+use crate::advice::{Advice, advice};
 use crate::copies::{Copies, CopySummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
@@ -40,6 +41,8 @@ pub struct SummaryReport {
     pub copies: Vec<CopySummary>,
     /// Launches, copies and gaps of all processes together.
     pub work: Work,
+    /// What to do about them.
+    pub advice: Vec<Advice>,
     /// Failures, most frequent first.
     pub errors: Vec<ErrorCount>,
     /// Processes, in the order in which they were first seen.
@@ -96,6 +99,8 @@ impl Summary {
 
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
+        let processes = self.processes.report();
+        let work = Work::default();
         SummaryReport {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
@@ -108,9 +113,10 @@ impl Summary {
             memory: self.memory.report(),
             places: self.places.clone(),
             copies: self.copies.report(),
-            work: Work::default(),
+            advice: advice(&work, self.watched_ns(&processes)),
+            work,
             errors: self.errors.report(),
-            processes: self.processes.report(),
+            processes,
             losses: happened(&self.losses),
         }
     }
@@ -130,6 +136,13 @@ impl Summary {
         self.memory.feed(call, ended);
         self.copies.feed(call);
         self.errors.feed(call);
+    }
+
+    /// The time of all processes that made calls together, at most.
+    fn watched_ns(&self, processes: &[ProcessSummary]) -> u64 {
+        let span_ns = self.last_ns.unwrap_or(0).saturating_sub(self.first_ns.unwrap_or(0));
+        let calling = processes.iter().filter(|process| process.calls > 0).count();
+        span_ns.saturating_mul(calling as u64)
     }
 
     fn seen(&mut self, from_ns: u64, to_ns: u64) {

@@ -39,13 +39,8 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 	__u64 address = 0;
 	__u32 bytes = function->stack_words * 8;
 
-	if (bytes) {
-		if (bytes > sizeof(call->stack))
-			bytes = sizeof(call->stack);
-		if (bpf_probe_read_user(call->stack, bytes,
-					(void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT)))
-			call->flags |= GP_UNREAD_STACK;
-	}
+	if (bytes && !read_stack(call, bytes))
+		call->flags |= GP_UNREAD_STACK;
 	bytes = function->pointee_bytes;
 	if (bytes) {
 		if (bytes > sizeof(call->pointee))
@@ -62,15 +57,16 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 static __always_inline void read_at_return(struct gp_call *call, const struct gp_function *function)
 {
 	for (int i = 0; i < GP_OUTS; i++) {
-		__u64 address = 0, bytes;
+		__u64 address = 0, value = 0, bytes;
 
 		call->out[i] = 0;
 		if (i >= function->outs)
 			continue;
 		bytes = function->out[i].bytes == 4 ? 4 : 8;
 		if (!argument(call, function->out[i].place, &address) ||
-		    bpf_probe_read_user(&call->out[i], bytes, (void *)(address + function->out[i].offset)))
+		    bpf_probe_read_user(&value, bytes, (void *)(address + function->out[i].offset)))
 			call->flags |= GP_UNREAD_OUT << i;
+		call->out[i] = value;
 	}
 }
 
@@ -333,8 +329,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
+	bool failed, is_counted = false;
 	struct gp_call *call;
-	bool failed;
 
 	if (!thread) {
 		if (is_target(bpf_get_current_pid_tgid() >> 32))
@@ -361,6 +357,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 			end_alloc(thread, call, function, failed, current_context(thread));
 		else if (failed)
 			call->bytes = 0;
+		else
+			end_bytes(call, function);
 	}
 	if (function->op == GP_VMM_RELEASE)
 		end_release(call, failed);
@@ -373,10 +371,10 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (gp_config.copies && !failed)
 		end_ranges(call, function);
 	if (function->task.work)
-		end_work(thread, call, function, failed);
+		is_counted = end_work(thread, call, function, failed);
 	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
 		note_meanwhile(thread, call);
-	if (function->flags & GP_COUNT)
+	if (function->flags & GP_COUNT && !is_counted)
 		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
 		tell_name(call, function);

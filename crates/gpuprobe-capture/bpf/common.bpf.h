@@ -179,6 +179,25 @@ static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32
 	return &thread->open[index & (GP_DEPTH - 1)];
 }
 
+/*
+ * Reads arguments on the stack. Kernels that check what they copy to look up the object in the heap that a
+ * call is part of; a program's own stack they know. So what is short is read there. More than was asked for
+ * may be read, and be told to nobody.
+ */
+static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
+{
+	void *at = (void *)(call->stack_pointer + GP_FIRST_STACK_ARGUMENT);
+	__u64 few[3];
+
+	if (bytes <= sizeof(few) && !bpf_probe_read_user(few, sizeof(few), at)) {
+		__builtin_memcpy(call->stack, few, sizeof(few));
+		return true;
+	}
+	if (bytes > sizeof(call->stack))
+		bytes = sizeof(call->stack);
+	return !bpf_probe_read_user(call->stack, bytes, at);
+}
+
 /* The value of an argument that the call has saved; false where it has none. */
 static __always_inline bool argument(const struct gp_call *call, struct gp_place place, __u64 *value)
 {

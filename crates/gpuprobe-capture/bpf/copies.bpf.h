@@ -7,10 +7,8 @@
 #define GP_COPIES_BPF_H
 
 #include "graphs.bpf.h"
+#include "moved.bpf.h"
 #include "ranges.bpf.h"
-
-/* operations of one call that are counted */
-#define GP_MOST_COPIES 65536
 
 /* CUmemorytype; the last stands for what the address tells */
 enum {
@@ -34,38 +32,27 @@ struct copy {
 	__u32 failed;
 };
 
-/* The offsets of the structs that describe copies. Sizes are one behind the other. */
+/* The offsets of the structs that describe copies. */
 struct layout {
 	__u8 source;
 	__u8 target;
 	__u8 type;
 	__u8 host;
 	__u8 device;
-	__u8 extent;
 	__u8 word;
-	__u8 dimensions;
 };
 
 static __always_inline struct layout layout_of(__u32 shape)
 {
 	switch (shape) {
 	case GP_COPY_2D:
-		return (struct layout){0, 56, 16, 24, 32, 112, 8, 2};
+		return (struct layout){0, 56, 16, 24, 32, 8};
 	case GP_COPY_2D_OLD:
-		return (struct layout){0, 44, 8, 16, 24, 84, 4, 2};
+		return (struct layout){0, 44, 8, 16, 24, 4};
 	case GP_COPY_3D_OLD:
-		return (struct layout){0, 64, 16, 24, 32, 128, 4, 3};
+		return (struct layout){0, 64, 16, 24, 32, 4};
 	}
-	return (struct layout){0, 88, 32, 40, 48, 176, 8, 3};
-}
-
-static __always_inline __u64 user_word(__u64 at, __u32 bytes, bool *failed)
-{
-	__u64 word = 0;
-
-	if (bpf_probe_read_user(&word, bytes == 4 ? 4 : 8, (void *)at))
-		*failed = true;
-	return word;
+	return (struct layout){0, 88, 32, 40, 48, 8};
 }
 
 static __always_inline struct end end_of_struct(__u64 at, struct layout layout, bool *failed)
@@ -92,10 +79,6 @@ GP_CHECKED_ONCE int read_struct(__u64 at, __u32 shape, struct copy *copy)
 		layout.device = 20;
 	}
 	copy->target = end_of_struct(target, layout, &failed);
-	copy->bytes = user_word(at + layout.extent, layout.word, &failed);
-	copy->bytes *= user_word(at + layout.extent + layout.word, layout.word, &failed);
-	if (layout.dimensions == 3)
-		copy->bytes *= user_word(at + layout.extent + 2 * layout.word, layout.word, &failed);
 	return !failed;
 }
 
@@ -116,8 +99,6 @@ GP_CHECKED_ONCE int read_operation(__u64 at, struct copy *copy)
 		return 0;
 	copy->source = operand(at, &failed);
 	copy->target = operand(at + 40, &failed);
-	copy->bytes =
-	    user_word(at + 80, 8, &failed) * user_word(at + 88, 8, &failed) * user_word(at + 96, 8, &failed);
 	return !failed;
 }
 
@@ -252,11 +233,15 @@ struct batch {
 /* One copy of a batch: from three lists, or from one of operations. */
 static long copy_of_batch(__u64 index, struct batch *batch)
 {
+	const struct gp_extent *extent = &batch->function->extent;
 	struct copy copy = {.failed = batch->failed};
 	bool unread = false;
 
 	if (batch->function->task.shape == GP_COPY_OPERATIONS) {
-		unread = !read_operation(batch->sources + index * 112, &copy);
+		__u64 at = batch->sources + index * extent->stride;
+
+		unread = !read_operation(at, &copy);
+		copy.bytes = box_bytes(at, extent, &unread);
 	} else {
 		copy.source.address = user_word(batch->sources + index * 8, 8, &unread);
 		copy.target.address = user_word(batch->targets + index * 8, 8, &unread);
@@ -320,10 +305,10 @@ GP_CHECKED_ONCE int end_copy(const struct gp_call *call, const struct gp_functio
 		copy.bytes = call->bytes;
 		break;
 	case GP_COPY_OPERATION:
-		is_read = read_operation(at, &copy);
+		is_read = read_operation(at, &copy) && described_bytes(call, function, &copy.bytes);
 		break;
 	default:
-		is_read = read_struct(at, task->shape, &copy);
+		is_read = read_struct(at, task->shape, &copy) && described_bytes(call, function, &copy.bytes);
 	}
 	/* a failed one may have been given anything */
 	if (!is_read && !failed)

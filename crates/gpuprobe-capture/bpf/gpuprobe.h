@@ -21,7 +21,7 @@
 #define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
 /* kernels and streams that a thread remembers; a power of two */
-#define GP_MET 64
+#define GP_MET 128
 /* calls open at once on one thread; a power of two */
 #define GP_DEPTH 16
 /* functions whose rows a thread remembers; a power of two */
@@ -121,6 +121,20 @@ enum gp_size_rule {
 	GP_SIZE_CHANNELS,
 	/* the same; elements by an extent from a on, in as many levels as b says */
 	GP_SIZE_CHANNELS_EXTENT,
+	/* an extent by value from a on */
+	GP_SIZE_EXTENT,
+	/* the extent in the struct that a points to, or in each of the b structs there */
+	GP_SIZE_BOX,
+	/* the sum of the b words that a points to */
+	GP_SIZE_LIST,
+};
+
+/* Where a struct has its dimensions, one behind the other, and how far the next struct of a list is. */
+struct gp_extent {
+	__u8 offset;
+	__u8 word;
+	__u8 dimensions;
+	__u8 stride;
 };
 
 enum gp_function_flags {
@@ -160,6 +174,7 @@ struct gp_function {
 	__u8 size_scale;
 	struct gp_place size_a;
 	struct gp_place size_b;
+	struct gp_extent extent;
 	struct gp_place pointer;
 	struct gp_place pointee;
 	__u8 pointee_bytes;

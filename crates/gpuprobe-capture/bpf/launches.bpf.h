@@ -17,6 +17,9 @@ struct launch {
 	__u64 grid;
 	__u64 block;
 	__u64 shared;
+	/* as in the key of its row */
+	__u32 counted_as;
+	__u32 reserved;
 };
 
 static __always_inline __u64 dimensions(__u64 x, __u64 y, __u64 z)
@@ -51,6 +54,24 @@ static __always_inline void two_words(const struct gp_call *call, const struct g
 		*packed = dimensions(xy, xy >> 32, z);
 }
 
+/* By the calling convention, without asking where each of them is. */
+static __always_inline __u64 read_usual(const struct gp_call *call, struct launch *launch)
+{
+	const __u64 *registers = call->registers, *stack = call->stack;
+
+	launch->handle = registers[0];
+	launch->grid = dimensions(registers[1], registers[2], registers[3]);
+#if defined(__TARGET_ARCH_x86)
+	launch->block = dimensions(registers[4], registers[5], stack[0]);
+	launch->shared = (__u32)stack[1];
+	return stack[2];
+#else
+	launch->block = dimensions(registers[4], registers[5], registers[6]);
+	launch->shared = (__u32)registers[7];
+	return stack[0];
+#endif
+}
+
 /* What a call launches, from its arguments. */
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
@@ -59,6 +80,10 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 	const __u32 *config = (const __u32 *)call->pointee;
 	__u64 given = 0;
 
+	if (task->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
+		launch->stream = stream_named(call, function, read_usual(call, launch));
+		return;
+	}
 	argument(call, function->kernel, &launch->handle);
 	if (task->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {
@@ -93,7 +118,8 @@ GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launc
 	key = (struct gp_launch_key){.instance = call->instance,
 				     .handle = launch->handle,
 				     .stream = launch->stream,
-				     .tgid = call->tgid};
+				     .tgid = call->tgid,
+				     .counted_as = launch->counted_as};
 	known = bpf_map_lookup_elem(&launches, &key);
 	if (known)
 		return *known;
@@ -156,7 +182,6 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 		__sync_fetch_and_add(&row->errors, 1);
 		return;
 	}
-	__sync_fetch_and_add(&row->launches, 1);
 	__sync_fetch_and_add(&row->threads, volume(launch->grid) * volume(launch->block));
 	if (launch->grid && (row->grid_least != launch->grid || row->grid_most != launch->grid))
 		widen(&row->grid_least, &row->grid_most, launch->grid);
@@ -165,41 +190,45 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 	raise(&row->shared_most, launch->shared);
 }
 
-/* One kernel was launched, or was to be. Tells whether this thread may never have launched it before. */
+/* What count_launch() tells: whether this thread may never have launched the kernel before, and whether the
+ * launch is counted in a row. */
+#define GP_NEW_KERNEL 1
+#define GP_IN_A_ROW 2
+
+/* One kernel was launched, or was to be. */
 GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call *call,
 				 const struct launch *launch, bool failed)
 {
 	struct gp_launches *row;
 	struct gp_stream *stream;
-	bool is_new = false;
 	struct gp_met *met;
 	__u32 number;
+	int told = 0;
 
 	if (!thread || !call || !launch)
 		return 0;
-	met = place_to_meet(thread, launch->handle, launch->stream);
-	if (met->handle != launch->handle || met->stream != launch->stream || !met->launches_row) {
-		number = used_stream_row(thread, call, launch->stream);
-		met->handle = launch->handle;
-		met->stream = launch->stream;
-		met->stream_row = number;
+	met = place_to_meet(thread, launch->handle, launch->stream, launch->counted_as);
+	if (!met->launches_row) {
+		met->stream_row = find_stream(call, launch->stream);
 		met->launches_row = find_launches(call, launch);
-		is_new = true;
+		told = GP_NEW_KERNEL;
 	}
 	stream = stream_row(met->stream_row);
 	if (stream && is_captured(call, stream, 1, failed))
-		return is_new;
+		return told;
 	number = met->launches_row;
 	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
-	if (row)
+	if (row) {
 		count_in_row(row, call, launch, failed);
+		told |= GP_IN_A_ROW;
+	}
 	if (failed)
-		return is_new;
+		return told;
 	/* once more, for kernel 6.1's verifier does not remember that it was there */
 	stream = stream_row(met->stream_row);
 	if (stream)
 		note_launch(thread, call, stream);
-	return is_new;
+	return told;
 }
 
 struct listing {
@@ -217,7 +246,7 @@ static long launch_of_list(__u64 index, struct listing *listing)
 	__u64 words[GP_LIST_ENTRY / 8];
 	const __u32 *halves = (const __u32 *)words;
 	bool of_runtime = listing->function->task.shape == GP_LAUNCH_RUNTIME_LIST;
-	struct launch launch;
+	struct launch launch = {};
 
 	if (bpf_probe_read_user(words, sizeof(words), (void *)(listing->at + index * GP_LIST_ENTRY))) {
 		count_loss(GP_LOSS_UNREAD_WORK);
@@ -232,18 +261,22 @@ static long launch_of_list(__u64 index, struct listing *listing)
 	return 0;
 }
 
-/* A launch has returned. */
+/* A launch has returned. Tells whether its call is counted with it. */
 GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, const struct gp_call *call,
 			       const struct gp_function *function, bool failed)
 {
 	struct launch launch = {};
+	int told;
 
 	if (!thread || !call || !function)
 		return 0;
+	if (function->flags & GP_COUNT)
+		launch.counted_as = call->function + 1;
 	read_launch(call, function, &launch);
-	if (count_launch(thread, call, &launch, failed) && gp_config.names)
+	told = count_launch(thread, call, &launch, failed);
+	if (told & GP_NEW_KERNEL && gp_config.names)
 		meet_kernel(call, function, NULL);
-	return 0;
+	return !!(told & GP_IN_A_ROW);
 }
 
 GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, const struct gp_call *call,

@@ -41,8 +41,11 @@ struct {
 struct gp_met {
 	__u64 handle;
 	__u64 stream;
+	/* as in the key of its launches */
+	__u32 counted_as;
 	__u32 launches_row;
 	__u32 stream_row;
+	__u32 reserved;
 };
 
 /* The row that counts a function of the thread's process. */

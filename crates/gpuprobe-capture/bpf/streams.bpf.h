@@ -38,11 +38,33 @@ static __always_inline __u64 stream_of(const struct gp_call *call, const struct 
 	return stream_named(call, function, given);
 }
 
-static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __u64 handle, __u64 stream)
+static __always_inline bool is_met(const struct gp_met *met, __u64 handle, __u64 stream, __u32 counted_as)
+{
+	return met->handle == handle && met->stream == stream && met->counted_as == counted_as;
+}
+
+/*
+ * Where a thread remembers a kernel and a stream, without numbers of rows where it does not yet. There are
+ * two places for each; what comes takes the first and leaves the second to the one before it.
+ */
+static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __u64 handle, __u64 stream,
+						    __u32 counted_as)
 {
 	__u64 hash = (handle ^ stream << 1) * 0x9e3779b97f4a7c15ULL >> 32;
+	struct gp_met *first = &thread->met[hash & (GP_MET - 2)];
+	struct gp_met *second = &thread->met[(hash & (GP_MET - 2)) + 1];
 
-	return &thread->met[hash & (GP_MET - 1)];
+	if (is_met(first, handle, stream, counted_as))
+		return first;
+	if (is_met(second, handle, stream, counted_as))
+		return second;
+	*second = *first;
+	first->handle = handle;
+	first->stream = stream;
+	first->counted_as = counted_as;
+	first->launches_row = 0;
+	first->stream_row = 0;
+	return first;
 }
 
 /* The number of the row of a stream; 0 where there is no room. */
@@ -82,14 +104,10 @@ static __always_inline struct gp_stream *stream_row(__u32 number)
 static __always_inline __u32 used_stream_row(struct gp_thread *thread, const struct gp_call *call,
 					     __u64 stream)
 {
-	struct gp_met *met = place_to_meet(thread, 0, stream);
+	struct gp_met *met = place_to_meet(thread, 0, stream, 0);
 
-	if (met->handle || met->stream != stream || !met->stream_row) {
-		met->handle = 0;
-		met->stream = stream;
-		met->launches_row = 0;
+	if (!met->stream_row)
 		met->stream_row = find_stream(call, stream);
-	}
 	return met->stream_row;
 }
 
@@ -156,7 +174,6 @@ static __always_inline void end_gap(struct gp_thread *thread, const struct gp_ca
 		return;
 	gap.ns = call->start_ns - gap.since_ns;
 	gaps = &row->gaps[gap.kind & 1];
-	__sync_fetch_and_add(&gaps->gaps, 1);
 	__sync_fetch_and_add(&gaps->total_ns, gap.ns);
 	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns) & (GP_BUCKETS - 1)], 1);
 	if (gap.ns > row->kept_ns) {

@@ -40,18 +40,18 @@ static __always_inline void begin_work(struct gp_thread *thread, struct gp_call 
 		begin_destroy(thread, call, function);
 }
 
-static __always_inline void end_work(struct gp_thread *thread, const struct gp_call *call,
+/* Tells whether the call is counted with what it did. */
+static __always_inline bool end_work(struct gp_thread *thread, const struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
 	__u8 work = function->task.work;
 
 	if (call->flags & GP_NESTED_WORK)
-		return;
+		return false;
 	if (work == GP_WORK_LAUNCH) {
-		if (function->task.shape >= GP_LAUNCH_LIST)
-			end_launches(thread, call, function, failed);
-		else
-			end_launch(thread, call, function, failed);
+		if (function->task.shape < GP_LAUNCH_LIST)
+			return end_launch(thread, call, function, failed);
+		end_launches(thread, call, function, failed);
 	} else if (work == GP_WORK_GRAPH_LAUNCH) {
 		end_graph_launch(thread, call, function, failed);
 	} else if (is_copy(function)) {
@@ -66,6 +66,7 @@ static __always_inline void end_work(struct gp_thread *thread, const struct gp_c
 	} else {
 		after_graph_call(call, function);
 	}
+	return false;
 }
 
 #endif

@@ -41,6 +41,8 @@ enum gp_work {
 enum gp_launch_shape {
 	/* no dimensions, or some of them, each an argument */
 	GP_LAUNCH_WORDS,
+	/* as cuLaunchKernel: the kernel, six dimensions, shared memory and stream are the first arguments */
+	GP_LAUNCH_USUAL,
 	/* two dim3 by value, of two words each */
 	GP_LAUNCH_DIM3,
 	/* a struct that begins with the six dimensions */
@@ -121,11 +123,12 @@ struct gp_launch_key {
 	__u64 handle;
 	__u64 stream;
 	__u32 tgid;
-	__u32 reserved;
+	/* 1 more than the function whose calls these are, which are then counted nowhere else; 0 for none */
+	__u32 counted_as;
 };
 
+/* Each launch is in one bucket, whether it failed or not. */
 struct gp_launches {
-	__u64 launches;
 	__u64 errors;
 	__u64 threads;
 	__u64 total_ns;
@@ -146,8 +149,8 @@ enum gp_gap_kind {
 	GP_GAP_KINDS,
 };
 
+/* Each gap is in one bucket. */
 struct gp_gaps {
-	__u64 gaps;
 	__u64 total_ns;
 	__u64 lengths[GP_BUCKETS];
 };

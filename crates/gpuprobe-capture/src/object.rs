@@ -358,7 +358,7 @@ impl Capture {
         Ok(losses)
     }
 
-    /// What every process did with every counted function.
+    /// What every process did with every counted function, but for the calls that [`Capture::work`] has.
     pub fn counts(&self) -> Result<Vec<gpuprobe_event::counters::CallCounts>, CaptureError> {
         counters::counts(&self.counts_of()?)
     }

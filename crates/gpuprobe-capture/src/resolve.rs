@@ -156,9 +156,10 @@ impl Resolve for OfFiles {
         let mut bytes = vec![0; LONGEST_TEXT];
         // it may end where what is mapped ends
         let read = memory(tgid)?.read_at(&mut bytes, address).ok()?;
-        let end = bytes[..read].iter().position(|b| *b == 0)?;
-        bytes.truncate(end);
-        String::from_utf8(bytes).ok()
+        let end = bytes[..read].iter().position(|b| *b == 0);
+        // one that goes on is cut where the kernel side cuts; one that runs into nothing is none
+        let end = end.or((read == LONGEST_TEXT).then_some(LONGEST_TEXT - 1))?;
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
     fn forget(&mut self, tgid: Tgid) {

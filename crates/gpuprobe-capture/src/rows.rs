@@ -7,8 +7,8 @@ use gpuprobe_event::decode::{MAX_POINTEE, out_reads, stack_words, struct_arg, te
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
-use crate::task::{Counted, task};
-use crate::wire::{gp_call, gp_function, gp_out, gp_place, number};
+use crate::task::{Counted, launch_words, task};
+use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
 
 /// The row of one function.
 pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_function {
@@ -44,6 +44,10 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     names(f, &mut row);
     action(f, &mut row);
     row.task = task(f, counted);
+    // what is only counted needs no other arguments
+    if f.class == Class::Launch && collect == Collect::Count {
+        row.stack_words = launch_words(row.kernel, &row.task);
+    }
     if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
         row.flags |= number::FUNCTION_PER_THREAD;
     }
@@ -115,7 +119,7 @@ fn action(f: &Function, row: &mut gp_function) {
         }
         Class::Memcpy | Class::Memset => {
             row.action = number::ACTION_MOVE;
-            size(f, row);
+            moved(f, row);
         }
         Class::Vmm | Class::Context | Class::Device => operation(f, row),
         _ => {}
@@ -201,6 +205,41 @@ fn size(f: &Function, row: &mut gp_function) {
     }
 }
 
+/// A size that is told by an extent, a struct or a list, or else by plain arguments.
+fn moved(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if roles.extent.is_some() {
+        row.size_rule = number::SIZE_EXTENT;
+        row.size_a = place(f.arg(roles.extent));
+    } else if roles.sizes.is_some() {
+        row.size_rule = number::SIZE_LIST;
+        row.size_a = place(f.arg(roles.sizes));
+        row.size_b = place(f.arg(roles.count));
+    } else if let Some(extent) = f.arg(roles.params).and_then(|arg| described(arg.ty)) {
+        row.size_rule = number::SIZE_BOX;
+        row.size_a = place(f.arg(roles.params));
+        row.size_b = place(f.arg(roles.count));
+        row.extent = extent;
+    } else {
+        size(f, row);
+    }
+}
+
+/// Where the structs that describe copies have their dimensions.
+fn described(ty: &str) -> Option<gp_extent> {
+    let (offset, word, dimensions, stride) = match ty.trim_start_matches("const ").trim_end_matches('*') {
+        "CUDA_MEMCPY2D" => (112, 8, 2, 128),
+        "CUDA_MEMCPY2D_v1" => (84, 4, 2, 96),
+        "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => (176, 8, 3, 200),
+        "CUDA_MEMCPY3D_v1" => (128, 4, 3, 144),
+        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" => (80, 8, 3, 112),
+        "cudaMemcpy3DParms" => (128, 8, 3, 160),
+        "cudaMemcpy3DPeerParms" => (144, 8, 3, 168),
+        _ => return None,
+    };
+    Some(gp_extent { offset, word, dimensions, stride })
+}
+
 /// Height and depth of a `cudaExtent` by value: its second and third word.
 fn extent(arg: Option<&Arg>, row: &mut gp_function) {
     if let gp_place { kind: number::PLACE_STACK, index } = place(arg) {
@@ -283,6 +322,19 @@ mod tests {
         assert_eq!((row.action, row.size_rule), (number::ACTION_MOVE, number::SIZE_PRODUCT));
         assert!(same(row.size_a, register(4)) && same(row.size_b, register(5)));
         assert_eq!(of(Api::Driver, "cuMemsetD32_v2").size_scale, 4);
+    }
+
+    #[test]
+    fn every_copy_and_memset_tells_how_much_it_moves() {
+        let moves = |f: &&Function| matches!(f.class, Class::Memcpy | Class::Memset);
+        for f in catalogue().functions().iter().filter(moves) {
+            let row = row(f, Collect::Stream, Counted::default());
+            assert!(row.size_rule != 0 && row.size_a.kind != 0, "{}", f.name);
+            let has_list = f.roles.count.is_some();
+            let is_of_list = matches!(row.size_rule, number::SIZE_BOX | number::SIZE_LIST);
+            assert!(!has_list || (is_of_list && row.size_b.kind != 0), "{}", f.name);
+            assert_eq!(row.extent.stride != 0, row.size_rule == number::SIZE_BOX, "{}", f.name);
+        }
     }
 
     #[test]

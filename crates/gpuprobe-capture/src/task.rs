@@ -1,10 +1,12 @@
 //! What a function of the catalogue does to streams and graphs, and the work it gives to GPUs, as the kernel side needs
 //! it.
 
+use std::mem::offset_of;
+
 use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::rows::place;
-use crate::wire::{gp_place, gp_task, number};
+use crate::wire::{gp_call, gp_place, gp_task, number};
 
 /// Which work is counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,7 +124,29 @@ fn launch(f: &Function, task: &mut gp_task) {
     } else {
         task.grid = integers(roles.grid, 3);
         task.block = integers(roles.block, 3);
+        if is_usual(place(f.arg(roles.func)), task) {
+            task.shape = number::LAUNCH_USUAL;
+        }
     }
+}
+
+/// Whether what is launched, its six dimensions, shared memory and stream are the first nine arguments.
+fn is_usual(kernel: gp_place, task: &gp_task) -> bool {
+    let registers = (offset_of!(gp_call, out) - offset_of!(gp_call, registers)) / 8;
+    let nth = |n: usize| match n.checked_sub(registers) {
+        None => (number::PLACE_REGISTER, n),
+        Some(word) => (number::PLACE_STACK, word),
+    };
+    let places = [kernel].into_iter().chain(task.grid).chain(task.block).chain([task.shared, task.stream]);
+    places.enumerate().all(|(n, place)| (place.kind, usize::from(place.index)) == nth(n))
+}
+
+/// How many words from the first on the stack it takes to count a launch.
+pub(crate) fn launch_words(kernel: gp_place, task: &gp_task) -> u8 {
+    let gp_task { grid, block, .. } = *task;
+    let others = [kernel, task.shared, task.stream, task.count, task.params];
+    let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::PLACE_STACK);
+    on_stack.map(|place| place.index + 1).max().unwrap_or(0)
 }
 
 /// The two words of a `dim3`, which lie side by side.
@@ -196,6 +220,9 @@ mod tests {
         assert_eq!(shown(&driver.grid), [(register, 1), (register, 2), (register, 3)]);
         assert_eq!(shown(&driver.block), [(register, 4), (register, 5), (stack, 0)]);
         assert_eq!(shown(&[driver.shared, driver.stream]), [(stack, 1), (stack, 2)]);
+        assert_eq!(driver.shape, number::LAUNCH_USUAL);
+        let kernel = gp_place { kind: register, index: 0 };
+        assert_eq!(launch_words(kernel, &driver), 3, "what follows the stream is not needed");
         let runtime = of(Api::Runtime, "cudaLaunchKernel");
         assert_eq!(runtime.shape, number::LAUNCH_DIM3);
         assert_eq!(shown(&runtime.grid), [(register, 1), (register, 2), (0, 0)]);
@@ -203,7 +230,7 @@ mod tests {
         assert_eq!(of(Api::Driver, "cuLaunchCooperativeKernelMultiDevice").shape, number::LAUNCH_LIST);
         let plane = of(Api::Driver, "cuLaunchGridAsync");
         assert_eq!(shown(&plane.grid), [(register, 1), (register, 2), (0, 0)]);
-        assert_eq!(shown(&[plane.stream]), [(register, 3)]);
+        assert_eq!((shown(&[plane.stream]), plane.shape), (vec![(register, 3)], 0));
     }
 
     #[test]

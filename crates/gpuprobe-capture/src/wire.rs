@@ -20,11 +20,11 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key, gp_file,
-    gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key,
-    gp_memory, gp_name_record, gp_out, gp_physical, gp_place, gp_process_key, gp_process_record,
-    gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way,
-    gp_way_key,
+    gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key,
+    gp_extent, gp_file, gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches,
+    gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_physical, gp_place, gp_process_key,
+    gp_process_record, gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task,
+    gp_way, gp_way_key,
 };
 
 /// The compiled programs.
@@ -133,6 +133,9 @@ pub(crate) mod number {
     pub(crate) const SIZE_ARRAY_3D: u8 = 5;
     pub(crate) const SIZE_CHANNELS: u8 = 6;
     pub(crate) const SIZE_CHANNELS_EXTENT: u8 = 7;
+    pub(crate) const SIZE_EXTENT: u8 = 8;
+    pub(crate) const SIZE_BOX: u8 = 9;
+    pub(crate) const SIZE_LIST: u8 = 10;
 
     pub(crate) const OP_VMM_CREATE: u8 = 1;
     pub(crate) const OP_VMM_IMPORT: u8 = 2;
@@ -186,10 +189,11 @@ pub(crate) mod number {
     pub(crate) const WORK_EXEC_UPDATE: u8 = 22;
     pub(crate) const WORK_EXEC_DESTROY: u8 = 23;
 
-    pub(crate) const LAUNCH_DIM3: u8 = 1;
-    pub(crate) const LAUNCH_CONFIG: u8 = 2;
-    pub(crate) const LAUNCH_LIST: u8 = 3;
-    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 4;
+    pub(crate) const LAUNCH_USUAL: u8 = 1;
+    pub(crate) const LAUNCH_DIM3: u8 = 2;
+    pub(crate) const LAUNCH_CONFIG: u8 = 3;
+    pub(crate) const LAUNCH_LIST: u8 = 4;
+    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 5;
 
     pub(crate) const COPY_LINEAR: u8 = 0;
     pub(crate) const COPY_2D: u8 = 1;
@@ -293,6 +297,9 @@ mod tests {
             SIZE_ARRAY_3D,
             SIZE_CHANNELS,
             SIZE_CHANNELS_EXTENT,
+            SIZE_EXTENT,
+            SIZE_BOX,
+            SIZE_LIST,
         ];
         expect("gp_size_rule", &sizes.map(u64::from));
         let operations = [
@@ -358,7 +365,7 @@ mod tests {
         assert_eq!([at(WORK_ADD_GRAPH), at(WORK_ADD_NODE)], ["ADD_GRAPH", "ADD_NODE"]);
         assert_eq!([at(WORK_DESTROY_NODE), at(WORK_EXEC_CREATE)], ["DESTROY_NODE", "EXEC_CREATE"]);
         assert_eq!([at(WORK_EXEC_UPDATE), at(WORK_EXEC_DESTROY)], ["EXEC_UPDATE", "EXEC_DESTROY"]);
-        let launches = [0, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
+        let launches = [0, LAUNCH_USUAL, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
         expect("gp_launch_shape", &launches.map(u64::from));
         let copies = [
             COPY_LINEAR,

@@ -1,11 +1,11 @@
 //! Reads what the kernel side counts of launches, graphs, copies and gaps, and takes the rows of ended processes out.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts,
-    LongGap, ProcessKey, StreamGaps, WorkRows,
+    CallCounts, CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts,
+    HostMemory, LATENCY_BUCKETS, LaunchCounts, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, FunctionId};
 use libbpf_rs::Map;
@@ -33,12 +33,14 @@ impl Capture {
         self.numbered("streams", "stream_rows", "unused_streams")
     }
 
-    fn launches_of(&mut self, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
-        let mut rows = launches(&self.numbered("launches", "launch_rows", "unused_launches")?, of)?;
-        for row in &mut rows {
+    fn launches_of(&mut self, of: Of<'_>) -> Result<Launched, CaptureError> {
+        let mut launched = Launched::default();
+        let table = self.numbered("launches", "launch_rows", "unused_launches")?;
+        of.each(&table, |key: gp_launch_key, row| launched.add(&key, from_bytes(row)))?;
+        for row in launched.rows.values_mut() {
             row.kernel = self.kernel_name(row.process, row.handle);
         }
-        Ok(rows)
+        Ok(launched)
     }
 
     /// What every process launched, copied and waited for; nothing of what is not counted.
@@ -49,7 +51,9 @@ impl Capture {
     fn work_of(&mut self, of: Of<'_>) -> Result<WorkRows, CaptureError> {
         let mut rows = WorkRows::default();
         if self.counted.launches {
-            rows.launches = self.launches_of(of)?;
+            let Launched { rows: launches, calls } = self.launches_of(of)?;
+            rows.launches = launches.into_values().collect();
+            rows.calls = calls.into_values().collect();
         }
         if self.counted.copies {
             rows.copies = copies(&self.map("copies")?, of)?;
@@ -129,21 +133,32 @@ impl OfProcess for gp_range_key {
     }
 }
 
-/// Launches, without names.
-fn launches(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
-    let mut all = Vec::new();
-    of.each(table, |key: gp_launch_key, row| {
-        let row: gp_launches = from_bytes(row);
+/// Launches, and the calls that made them.
+#[derive(Debug, Default)]
+struct Launched {
+    /// By process, kernel and stream.
+    rows: HashMap<(ProcessKey, u64, u64), LaunchCounts>,
+    calls: HashMap<(ProcessKey, FunctionId), CallCounts>,
+}
+
+impl Launched {
+    /// Takes a row of the kernel's, which is of one function.
+    fn add(&mut self, key: &gp_launch_key, row: gp_launches) {
+        let calls: u64 = row.latency.iter().sum();
         // met when it was captured, and never launched
-        if row.launches + row.errors == 0 {
+        if calls == 0 {
             return;
         }
-        all.push(LaunchCounts {
+        if let Some(function) = key.counted_as.checked_sub(1).map(FunctionId) {
+            self.add_calls(key.process(), function, calls, &row);
+        }
+        let more = LaunchCounts {
             process: key.process(),
             handle: key.handle,
             kernel: None,
             stream: key.stream,
-            launches: row.launches,
+            // a row that is counted in meanwhile may have its error before its call
+            launches: calls.saturating_sub(row.errors),
             errors: row.errors,
             threads: row.threads,
             total_ns: row.total_ns,
@@ -151,13 +166,33 @@ fn launches(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<LaunchCounts>, Captu
             block: range(row.block_least, row.block_most),
             shared_most: row.shared_most,
             latency: row.latency,
-        });
-    })?;
-    Ok(all)
+        };
+        self.rows
+            .entry((more.process, more.handle, more.stream))
+            .and_modify(|sum| sum.add(&more))
+            .or_insert(more);
+    }
+
+    fn add_calls(&mut self, process: ProcessKey, function: FunctionId, calls: u64, row: &gp_launches) {
+        let none = || CallCounts {
+            process,
+            function,
+            calls: 0,
+            errors: 0,
+            bytes: 0,
+            total_ns: 0,
+            latency: [0; LATENCY_BUCKETS],
+        };
+        let sum = self.calls.entry((process, function)).or_insert_with(none);
+        sum.calls += calls;
+        sum.errors += row.errors;
+        sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+        sum.latency.iter_mut().zip(row.latency).for_each(|(sum, n)| *sum += n);
+    }
 }
 
 /// Two packed dimensions: x in the low half, then y and z. A row that was never told any has 0.
-fn range(least: u64, most: u64) -> Option<([u32; 3], [u32; 3])> {
+fn range(least: u64, most: u64) -> Dimensions {
     let unpacked = |n: u64| [n as u32, (n >> 32) as u32 & 0xffff, (n >> 48) as u32];
     (most != 0).then(|| (unpacked(least), unpacked(most)))
 }
@@ -167,7 +202,11 @@ fn gaps(table: &Numbered<'_>, of: Of<'_>) -> Result<Vec<StreamGaps>, CaptureErro
     let mut all = Vec::new();
     of.each(table, |key: gp_live_key, row| {
         let row: gp_stream = from_bytes(row);
-        let gaps = row.gaps.map(|g| GapCounts { gaps: g.gaps, total_ns: g.total_ns, lengths: g.lengths });
+        let gaps = row.gaps.map(|g| GapCounts {
+            gaps: g.lengths.iter().sum(),
+            total_ns: g.total_ns,
+            lengths: g.lengths,
+        });
         if key.pointer != ALL_STREAMS && gaps.iter().any(|g| g.gaps > 0) {
             let mut longest: Vec<_> = row.longest.iter().filter(|gap| gap.ns > 0).map(long_gap).collect();
             longest.sort_by_key(|gap| std::cmp::Reverse(gap.ns));
@@ -229,6 +268,39 @@ fn plain<K: OfProcess, V: Wire>(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(K, V)>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn key(stream: u64, counted_as: u32) -> gp_launch_key {
+        gp_launch_key { instance: 1, handle: 0x1000, stream, tgid: 5, counted_as }
+    }
+
+    fn row(launches: u64, errors: u64, grid: u64) -> gp_launches {
+        let mut row =
+            gp_launches { errors, total_ns: 10, grid_least: grid, grid_most: grid, ..Default::default() };
+        row.latency[3] = launches + errors;
+        row
+    }
+
+    #[test]
+    fn rows_of_two_functions_are_one_kernel_on_a_stream_and_calls_of_each() {
+        let mut launched = Launched::default();
+        let one = 1 | 1 << 32 | 1 << 48;
+        launched.add(&key(7, 11), row(2, 1, one));
+        launched.add(&key(7, 12), row(3, 0, one + 3));
+        launched.add(&key(8, 11), row(4, 0, one));
+        // a list of kernels is launched by a call that is counted elsewhere
+        launched.add(&key(8, 0), row(5, 0, one));
+        launched.add(&key(9, 11), row(0, 0, 0));
+        let mut rows: Vec<_> = launched.rows.into_values().collect();
+        rows.sort_by_key(|row| row.stream);
+        let counts: Vec<_> = rows.iter().map(|row| (row.stream, row.launches, row.errors)).collect();
+        assert_eq!(counts, [(7, 5, 1), (8, 9, 0)]);
+        assert_eq!(rows[0].grid, Some(([1, 1, 1], [4, 1, 1])));
+        let mut calls: Vec<_> = launched.calls.into_values().collect();
+        calls.sort_by_key(|row| row.function);
+        let counts: Vec<_> = calls.iter().map(|row| (row.function.0, row.calls, row.errors)).collect();
+        assert_eq!(counts, [(10, 7, 1), (11, 3, 0)]);
+        assert_eq!((calls[0].total_ns, calls[0].latency[3]), (20, 7));
+    }
 
     #[test]
     fn dimensions_are_unpacked_and_none_are_none() {

@@ -1,14 +1,13 @@
 //! Names of C++ and Rust as they were written. A mangled name of 4 KB can stand for more text than there is memory,
-//! for it repeats its parts by number; so what is written is bounded.
+//! for it repeats its parts by number; so what is written is bounded, and what was cut is marked.
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
+use gpuprobe_event::cut::{MARK_BYTES, head, mark};
 
 /// Bytes of a name. The names of deep templates have some hundreds.
 const LIMIT: usize = 4096;
-/// Stands at the end of a name that was cut.
-const CUT: &str = "...";
 
 /// A name as it was written; itself if it is of no language that is known.
 pub fn demangled(name: &str) -> String {
@@ -22,7 +21,7 @@ pub fn demangled(name: &str) -> String {
     };
     match written {
         Ok(()) => text.text,
-        Err(fmt::Error) if text.full => text.text + CUT,
+        Err(fmt::Error) if text.full => text.text + &mark(name),
         Err(fmt::Error) => name.to_owned(),
     }
 }
@@ -36,13 +35,12 @@ struct Bounded {
 
 impl Write for Bounded {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let room = LIMIT - CUT.len() - self.text.len();
+        let room = LIMIT - MARK_BYTES - self.text.len();
         if more.len() <= room {
             self.text.push_str(more);
             return Ok(());
         }
-        let whole = (0..=room).rev().find(|&at| more.is_char_boundary(at)).unwrap_or(0);
-        self.text.push_str(&more[..whole]);
+        self.text.push_str(head(more, room));
         self.full = true;
         Err(fmt::Error)
     }
@@ -79,7 +77,8 @@ mod tests {
         }
         let name = demangled(&mangled);
         assert_eq!(name.len(), LIMIT);
-        assert!(name.starts_with("f(A<int, int>, ") && name.ends_with(CUT), "{name:.200}");
+        assert!(name.starts_with("f(A<int, int>, ") && name.ends_with(&mark(&mangled)), "{name:.200}");
+        assert_ne!(demangled(&format!("{mangled}i")), name, "one that goes on in another way is another");
     }
 
     fn base36(number: usize) -> String {
@@ -93,8 +92,9 @@ mod tests {
 
     #[test]
     fn a_long_name_is_cut_between_letters() {
-        let name = demangled(&"é".repeat(3000));
+        let long = format!("a{}", "é".repeat(3000));
+        let name = demangled(&long);
         assert_eq!(name.len(), LIMIT - 1, "an odd number of bytes is left, and a letter takes two");
-        assert!(name.ends_with("é..."));
+        assert!(name.ends_with(&format!("é{}", mark(&long))));
     }
 }

@@ -3,8 +3,8 @@
 mod work;
 
 pub use work::{
-    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LaunchCounts,
-    LongGap, StreamGaps, WorkRows,
+    CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, HostMemory,
+    LaunchCounts, LongGap, StreamGaps, WorkRows, widest,
 };
 
 use crate::catalogue::Space;

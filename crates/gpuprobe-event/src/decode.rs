@@ -281,6 +281,7 @@ fn launch_config(f: &Function, words: &Words<'_>, effect: &mut Effect) {
 /// The direction of a copy that is described by a struct: its `kind`, or the memory types of its two sides.
 fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
     const HOST: u64 = 1;
+    const UNIFIED: u64 = 4;
     let (_, layout) = struct_arg(f)?;
     let field = |name: &str| {
         let field = layout.fields.iter().find(|field| field.name == name)?;
@@ -292,6 +293,10 @@ fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
     }
     let side = |kind: u64| if kind == HOST { 'H' } else { 'D' };
     let (src, dst) = (field("srcMemoryType")?, field("dstMemoryType")?);
+    if src == UNIFIED || dst == UNIFIED {
+        // only the addresses tell
+        return Some(Cow::Borrowed("Default"));
+    }
     Some(Cow::Owned(format!("{}2{}", side(src), side(dst))))
 }
 

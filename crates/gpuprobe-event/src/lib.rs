@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 pub mod counters;
+pub mod cut;
 pub mod decode;
 pub mod event;
 pub mod frame;

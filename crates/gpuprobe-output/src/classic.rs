@@ -1,14 +1,18 @@
 //! The classic display of the daemon: a block of plain text every few seconds.
 
+mod rates;
+mod work;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, LiveAllocation};
-use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
-use gpuprobe_event::Class;
+use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use rates::Rates;
 
 use crate::timestamp::timestamp;
 use crate::units::{count, duration, printable};
+use crate::work::failed;
 
 const RULE: &str = "========================";
 /// Addresses shown per process. What is more is summed up in one line, and not remembered.
@@ -26,43 +30,49 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Everything, and the functions that belong to no section.
+    /// Everything, and what belongs to no section.
     pub const ALL: Self = Self { memory: true, launches: true, copies: true };
-
-    fn shows(self, class: Class) -> bool {
-        self == Self::ALL
-            || match class {
-                Class::Launch | Class::GraphLaunch => self.launches,
-                Class::Memcpy | Class::Memset => self.copies,
-                _ => false,
-            }
-    }
 }
 
 /// The display. It remembers the addresses it has shown, so that a freed one is seen to have gone to 0 bytes for as
-/// long as its process is shown.
+/// long as its process is shown; and what had been copied at the block before.
 #[derive(Debug)]
 pub struct Classic {
     sections: Sections,
     utc_offset_seconds: i32,
     shown: BTreeMap<(u32, u64), BTreeSet<u64>>,
+    rates: Rates,
 }
 
 impl Classic {
     /// A display of these sections, with times at this offset from UTC.
     pub fn new(sections: Sections, utc_offset_seconds: i32) -> Self {
-        Self { sections, utc_offset_seconds, shown: BTreeMap::new() }
+        Self { sections, utc_offset_seconds, shown: BTreeMap::new(), rates: Rates::default() }
+    }
+
+    /// Tells how it stood when the time of the first block began.
+    pub fn begin(&mut self, snapshot: &Snapshot) {
+        self.rates.take(snapshot);
     }
 
     /// The next block.
     pub fn render(&mut self, snapshot: &Snapshot) -> String {
         let time = timestamp(snapshot.unix_seconds, self.utc_offset_seconds);
         let mut out = format!("{RULE}\n{time}\n\n");
+        self.rates.take(snapshot);
         if self.sections.memory {
             self.memory(&mut out, snapshot);
         }
-        if self.sections.launches || self.sections.copies {
-            self.calls(&mut out, snapshot);
+        if self.sections.launches {
+            work::launches(&mut out, snapshot);
+        }
+        if self.sections.copies {
+            work::copies(&mut out, snapshot, &self.rates);
+        }
+        if self.sections == Sections::ALL {
+            work::gaps(&mut out, snapshot);
+            work::advised(&mut out, snapshot, &self.rates);
+            calls(&mut out, snapshot);
         }
         if self.sections.memory {
             unexplained(&mut out, snapshot);
@@ -111,28 +121,25 @@ impl Classic {
         self.shown = shown;
         out.push('\n');
     }
+}
 
-    fn calls(&self, out: &mut String, snapshot: &Snapshot) {
-        out.push_str("calls per function:\n");
-        for process in &snapshot.processes {
-            let who = format!("process {}{}", process.pid, whereabouts(process));
-            self.functions(out, &who, &process.name, &process.functions);
-        }
-        for past in &snapshot.past {
-            let who = count(past.processes, "process that ended", "processes that ended");
-            self.functions(out, &who, &past.name, &past.functions);
-        }
-        out.push('\n');
+fn calls(out: &mut String, snapshot: &Snapshot) {
+    out.push_str("calls per function:\n");
+    for process in &snapshot.processes {
+        functions(out, &process_line(process), &process.functions);
     }
+    for past in &snapshot.past {
+        functions(out, &processes_line(past), &past.functions);
+    }
+    out.push('\n');
+}
 
-    fn functions(&self, out: &mut String, who: &str, name: &str, functions: &[FunctionCounts]) {
-        let shown: Vec<_> =
-            functions.iter().filter(|f| f.calls > 0 && self.sections.shows(f.class)).collect();
-        if !shown.is_empty() {
-            line(out, format_args!("{who} ({})", printable(name)));
-            shown.into_iter().for_each(|f| function(out, f));
-        }
+fn functions(out: &mut String, who: &str, functions: &[FunctionCounts]) {
+    let mut called = functions.iter().filter(|f| f.calls > 0).peekable();
+    if called.peek().is_some() {
+        line(out, format_args!("{who}"));
     }
+    called.for_each(|f| function(out, f));
 }
 
 /// One process's block; returns the addresses to remember.
@@ -162,9 +169,7 @@ fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>)
 
 fn function(out: &mut String, f: &FunctionCounts) {
     let mut text = format!("\t{}: {}", f.function, count(f.calls, "call", "calls"));
-    if f.errors > 0 {
-        text += &format!(", {} failed", f.errors);
-    }
+    text += &failed(f.errors);
     if f.bytes > 0 {
         text += &format!(", {} Bytes", f.bytes);
     }
@@ -201,6 +206,17 @@ fn skipped(out: &mut String, snapshot: &Snapshot) {
 fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = writeln!(out, "{text}");
     debug_assert!(written.is_ok());
+}
+
+/// A process, with its name.
+fn process_line(process: &ProcessSnapshot) -> String {
+    format!("process {}{} ({})", process.pid, whereabouts(process), printable(&process.name))
+}
+
+/// Processes that ended some time ago, with their name.
+fn processes_line(past: &PastProcesses) -> String {
+    let who = count(past.processes, "process that ended", "processes that ended");
+    format!("{who} ({})", printable(&past.name))
 }
 
 /// The pid inside its namespace and the container, where a process has them; nothing for most.

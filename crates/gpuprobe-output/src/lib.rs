@@ -15,6 +15,7 @@ mod table;
 pub mod timeline;
 pub mod timestamp;
 pub mod units;
+mod work;
 
 pub use classic::{Classic, Sections};
 pub use cost::cost;

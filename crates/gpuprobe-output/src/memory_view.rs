@@ -6,7 +6,7 @@ use gpuprobe_analysis::leaks::Verdict;
 use gpuprobe_analysis::{Judgement, MemoryReport, PlaceMemory, ProcessPlaces};
 
 use crate::curve::{self, Strokes};
-use crate::table::{Align, rows};
+use crate::table::{Align, room, rows};
 use crate::timestamp::timestamp;
 use crate::units::{age, bytes, count, fitted, printable};
 
@@ -144,15 +144,6 @@ fn cells(places: &[PlaceMemory], shown: usize, is_complete: bool, strokes: Strok
 /// A verdict that a loss could have changed says so.
 fn with_doubt(verdict: &str, is_complete: bool) -> String {
     format!("{verdict}{}", if is_complete { "" } else { " (incomplete)" })
-}
-
-/// What a row leaves for the name of its place.
-fn room(table: &[Vec<String>], width: usize) -> usize {
-    let widest =
-        |column: usize| table.iter().filter_map(|row| row.get(column)).map(|t| t.chars().count()).max();
-    let columns = table.first().map_or(0, Vec::len);
-    let used: usize = (0..columns).filter_map(widest).map(|width| width + 2).sum();
-    width.saturating_sub(used + 2)
 }
 
 fn suspects(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: &MemoryOptions) {

@@ -1,11 +1,14 @@
 //! The summary of a recording, for people.
 
+mod work;
+
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
     ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SummaryReport,
-    Total,
+    Total, Work,
 };
+use gpuprobe_event::counters::CopyDirection;
 
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
@@ -15,16 +18,53 @@ const LONGEST_PLACE: usize = 120;
 
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport) -> String {
-    let mut out = header(report);
+    let mut out = classic(report);
+    out.push_str(&header(report));
     functions(&mut out, &report.functions);
-    launches(&mut out, report);
-    copies(&mut out, report);
+    if report.work == Work::default() {
+        launches(&mut out, report);
+        copies(&mut out, report);
+    }
+    work::launches(&mut out, &report.work);
+    work::copies(&mut out, &report.work);
+    work::gaps(&mut out, &report.work.gaps);
+    work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
     places(&mut out, &report.places);
     errors(&mut out, &report.errors);
     processes(&mut out, &report.processes);
     losses(&mut out, report);
     out
+}
+
+/// The block that the classic runner begins with, in its words. Its megabytes are of 2^20 bytes.
+fn classic(report: &SummaryReport) -> String {
+    let (launches, transfers, transferred) = given(report);
+    let allocated = report.memory.allocated;
+    let size = |bytes: u64| format!("{bytes} bytes ({:.2} MB)", bytes as f64 / f64::from(1 << 20));
+    let lines = [
+        ("Total CUDA API calls", report.outermost_calls.to_string()),
+        ("Kernel launches", launches.to_string()),
+        ("Memory allocations", allocated.count.to_string()),
+        ("Total memory allocated", size(allocated.bytes)),
+        ("Memory transfers", transfers.to_string()),
+        ("Total data transferred", size(transferred)),
+    ];
+    let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
+    format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n")
+}
+
+/// Kernel launches, copies and their bytes.
+fn given(report: &SummaryReport) -> (u64, u64, u64) {
+    if report.work == Work::default() {
+        let copies = || report.copies.iter().filter(|copy| copy.kind != CopyDirection::Fill.as_str());
+        let bytes = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes));
+        return (report.launches.kernels, copies().map(|copy| copy.calls).sum(), bytes);
+    }
+    let launches = report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.launches));
+    let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
+    let calls = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.copies));
+    (launches, calls, copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes)))
 }
 
 fn header(report: &SummaryReport) -> String {

@@ -29,6 +29,15 @@ pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<
     }
 }
 
+/// What a table with an indent of two leaves for one more column.
+pub(crate) fn room(table: &[Vec<String>], width: usize) -> usize {
+    let widest =
+        |column: usize| table.iter().filter_map(|row| row.get(column)).map(|t| t.chars().count()).max();
+    let columns = table.first().map_or(0, Vec::len);
+    let used: usize = (0..columns).filter_map(widest).map(|width| width + 2).sum();
+    width.saturating_sub(used + 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 mod samples;
 
-use gpuprobe_analysis::{Snapshot, Summary};
+use gpuprobe_analysis::{Advice, Bound, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};
 use gpuprobe_event::{Event, LossCause};
 use gpuprobe_output::{
     Classic, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory, memory_json,
@@ -59,6 +59,55 @@ fn the_summary_of_nothing() {
     check("summary_empty.txt", &summary(&Summary::default().report()));
 }
 
+/// One of each kind.
+fn advice() -> Vec<Advice> {
+    let watched_ns = 4_000_000_000;
+    vec![
+        Advice::PageableCopies { copies: 120, bytes: 3 << 30, ns: 800_000_000, watched_ns },
+        Advice::TinyCopies { tiny: 9000, copies: 10_000, median: Bound::Below(8), watched_ns },
+        Advice::LaunchBound { launches: 400_000, calls_ns: 2_000_000_000, gaps_ns: 500_000_000, watched_ns },
+        Advice::SyncInLoop { waits: 990, launches: 1000, idle_ns: 500_000_000, watched_ns },
+    ]
+}
+
+/// The first process of the snapshot, which did all kinds of work.
+fn work() -> Work {
+    let worked = |p: &&std::sync::Arc<ProcessSnapshot>| !p.work.kernels.is_empty();
+    snapshot().processes.iter().find(worked).map(|process| process.work.clone()).unwrap_or_default()
+}
+
+#[test]
+fn the_summary_of_launches_copies_and_gaps() {
+    let text = summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() });
+    check("summary_work.txt", &text);
+    for advice in advice() {
+        let json = serde_json::to_value(advice).unwrap();
+        assert_eq!(json["rule"], serde_json::json!(advice.rule()), "one name everywhere");
+    }
+}
+
+#[test]
+fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
+    let mut work = work();
+    for kernel in &mut work.kernels {
+        (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
+        kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
+    }
+    let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() });
+    assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
+    // with numbers that can be, all of it fits
+    for kernel in &mut work.kernels {
+        (kernel.launches, kernel.errors, kernel.threads) = (999_999_999, 7, 999_999_999 << 20);
+        kernel.grid = Some(([1, 1, 1], [65_535, 1024, 1]));
+    }
+    for copy in &mut work.copies {
+        (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
+    }
+    let text = summary(&SummaryReport { work, advice: advice(), ..SummaryReport::default() });
+    let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
+    assert!(long.is_empty(), "{long:#?}");
+}
+
 #[test]
 fn the_cost_of_every_mode() {
     check("cost.txt", &cost(&cost_report()));
@@ -84,13 +133,33 @@ fn the_classic_display_of_memory_over_time() {
 
 #[test]
 fn the_classic_display_of_everything() {
-    check("classic_all.txt", &Classic::new(Sections::ALL, 3600).render(&snapshot()));
+    let mut classic = Classic::new(Sections::ALL, 3600);
+    // so that it has been watched for as long as advice takes
+    classic.begin(&Snapshot { unix_seconds: snapshot().unix_seconds - 5.0, ..snapshot() });
+    check("classic_all.txt", &classic.render(&snapshot()));
 }
+
+const LAUNCHES: Sections = Sections { memory: false, launches: true, copies: false };
+const COPIES: Sections = Sections { memory: false, launches: false, copies: true };
 
 #[test]
 fn the_classic_display_of_launches_alone() {
-    let launches = Sections { memory: false, launches: true, copies: false };
-    check("classic_launches.txt", &Classic::new(launches, 0).render(&snapshot()));
+    check("classic_launches.txt", &Classic::new(LAUNCHES, 0).render(&snapshot()));
+}
+
+#[test]
+fn the_classic_display_of_copies_alone() {
+    let mut later = snapshot();
+    let mut classic = Classic::new(COPIES, 0);
+    let mut text = classic.render(&later);
+    // a block later one way has moved more
+    later.unix_seconds += 5.0;
+    for process in &mut later.processes {
+        let copies = &mut std::sync::Arc::make_mut(process).work.copies;
+        copies.iter_mut().filter(|c| c.is_async && c.bytes > 1 << 20).for_each(|c| c.bytes += 10_000_001);
+    }
+    text += &classic.render(&later);
+    check("classic_copies.txt", &text);
 }
 
 fn lines(options: LiveOptions, events: &[Event]) -> String {

@@ -30,7 +30,9 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    /// Without `holdings`, memory is not what is looked at.
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
+        let processes = if holdings.is_some() { processes } else { processes.without_memory() };
         Self { probes, processes, holdings, nameless: Vec::new(), gpus: None }
     }
 
@@ -124,13 +126,18 @@ impl Observer {
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
         let capture = &self.probes.capture;
-        let contexts = capture.contexts()?;
+        let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {
             gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
         }
+        // it may be followed all the same, for the addresses of copies
+        if self.holdings.is_none() {
+            memory.clear();
+            contexts.clear();
+        }
         Ok(Snapshot::build(&Inputs {
             calls: &capture.counts()?,
-            memory: &capture.memory()?,
+            memory: &memory,
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),
             allocations,

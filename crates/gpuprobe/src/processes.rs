@@ -27,6 +27,8 @@ pub(crate) struct Processes {
     /// Ended, with allocations in the kernel's table of live memory.
     holding: HashSet<ProcessKey>,
     ended: Ended,
+    /// Whether what they did to memory is nobody's concern: it is followed for the addresses of copies alone.
+    without_memory: bool,
     taken: Option<Instant>,
     released: Option<Instant>,
 }
@@ -40,6 +42,11 @@ impl Processes {
     /// Nobody yet; of those that end, at most so many will be shown one by one.
     pub(crate) fn new(most_ended: u32) -> Self {
         Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
+    }
+
+    /// Leaves out what those that end did to memory.
+    pub(crate) fn without_memory(self) -> Self {
+        Self { without_memory: true, ..self }
     }
 
     /// What is known of those that have rows in the kernel.
@@ -162,7 +169,7 @@ impl Processes {
             }
         }
         self.holding.extend(rows.holding);
-        for row in rows.memory {
+        for row in rows.memory.into_iter().filter(|_| !self.without_memory) {
             if let Some(process) = ended.get_mut(&row.process) {
                 process.memory = Some(row);
             }
@@ -181,6 +188,9 @@ impl Processes {
 
 /// Gives the rows about work to the processes that they are of.
 fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
+    for row in rows.calls {
+        ended.entry(row.process).and_modify(|process| process.calls.push(row));
+    }
     for row in rows.launches {
         ended.entry(row.process).and_modify(|process| process.work.launches.push(row));
     }
@@ -299,5 +309,22 @@ mod tests {
         let kept: Vec<_> = processes.ended().iter().map(|p| (p.pid, p.functions[0].calls)).collect();
         assert_eq!(kept, [(first.tgid, 7)], "who did nothing is not kept");
         assert_eq!(processes.infos().keys().collect::<Vec<_>>(), [&second]);
+    }
+
+    #[test]
+    fn memory_that_is_followed_for_its_addresses_alone_is_nobodys_concern() {
+        let (key, start) = event(ProcessChange::Start, 5, 1, 10);
+        let exit = event(ProcessChange::Exit, 5, 1, 20);
+        for (processes, allocations) in
+            [(Processes::default(), 1), (Processes::default().without_memory(), 0)]
+        {
+            let mut processes = processes;
+            let batch = Batch { processes: vec![(key, start.clone()), exit.clone()], ..Batch::default() };
+            processes.take(&batch, 100);
+            processes.keep(rows(&[key], 3));
+            assert_eq!(processes.ended().totals().allocations, allocations);
+            assert_eq!(processes.ended().iter().count(), 1);
+            assert_eq!(processes.holding, HashSet::from([key]), "its addresses are taken out all the same");
+        }
     }
 }

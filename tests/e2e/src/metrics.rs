@@ -62,7 +62,12 @@ impl Daemon {
 
     /// The metrics as they are now.
     pub fn scrape(&self) -> Metrics {
-        let answer = get(self.address, "/metrics");
+        self.scrape_as("*/*")
+    }
+
+    /// The same, in the format that one is asked for who asks so.
+    pub fn scrape_as(&self, accept: &str) -> Metrics {
+        let answer = get(self.address, "/metrics", accept);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
         Metrics { text: body.to_owned() }
@@ -118,11 +123,12 @@ impl Differences {
     }
 }
 
-fn get(address: SocketAddr, path: &str) -> String {
+fn get(address: SocketAddr, path: &str, accept: &str) -> String {
     let mut stream =
         TcpStream::connect_timeout(&address, PATIENCE).unwrap_or_else(|e| panic!("{address}: {e}"));
     stream.set_read_timeout(Some(PATIENCE)).unwrap_or_else(|e| panic!("{e}"));
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: {accept}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap_or_else(|e| panic!("{e}"));
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap_or_else(|e| panic!("{e}"));

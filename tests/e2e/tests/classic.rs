@@ -1,12 +1,14 @@
-//! The classic example, step by step: three allocations of 8,000,000 bytes, two frees, and the end.
+//! The classic examples in the classic display: three allocations of 8,000,000 bytes, two frees and the end, step by
+//! step; a thousand turns of two kernels; and copies with their bandwidth.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{gpuprobe, shown};
-use gpuprobe_e2e::recording::{number, pid_of};
+use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
@@ -38,20 +40,41 @@ impl Shown {
         Self { _folder: folder, daemon, example, lines: Vec::new() }
     }
 
+    /// A display of one feature alone, and then a workload, with a delay of its calls.
+    fn feature(feature: &str, workload: &str, delay: &str) -> Self {
+        let folder = places::folder();
+        let name = workload.split(' ').next().unwrap();
+        places::copies(
+            &places::standins(Cuda::Cuda12),
+            folder.path(),
+            &["libcuda.so.1", "libcudart.so.12", name],
+        );
+        let library = shown(folder.path().join("libcuda.so.1"));
+        let daemon = Daemon::with(&[feature, "-p", &library]);
+        // set by a shell, because what we start has a clean environment
+        let script = format!("STANDIN_DELAY={delay} exec {}/{workload} --wait", shown(folder.path()));
+        let example = Talk::start(Command::new("/bin/sh").args(["-c", &script]));
+        Self { _folder: folder, daemon, example, lines: Vec::new() }
+    }
+
     /// Waits for a whole block of these lines, between the rules and behind the time.
     fn assert_block(&mut self, expected: &[String]) {
+        self.until_block(&expected.join("\n"), |block| (block == expected).then_some(()));
+    }
+
+    /// Waits for a whole block from which this can be taken.
+    fn until_block<T>(&mut self, expected: &str, take: impl Fn(&[String]) -> Option<T>) -> T {
         let start = Instant::now();
         let mut last = Vec::new();
         loop {
             self.lines.extend(self.daemon.talk.printed());
             while let Some(block) = self.take_block() {
-                if block == expected {
-                    return;
+                if let Some(taken) = take(&block) {
+                    return taken;
                 }
                 last = block;
             }
-            let seconds = start.elapsed();
-            assert!(seconds < FRESH, "expected\n{}\nshown\n{}", expected.join("\n"), last.join("\n"));
+            assert!(start.elapsed() < FRESH, "expected\n{expected}\nshown\n{}", last.join("\n"));
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -143,4 +166,81 @@ fn failures_are_counted_and_what_a_reset_takes_has_ended() {
     while Instant::now() < until {
         shown.assert_block(&ended);
     }
+}
+
+/// What stands below the line of a process, up to the next one.
+fn lines_of(block: &[String], pid: u32) -> Vec<&str> {
+    let is_head = |line: &&String| {
+        line.strip_prefix("process ").is_some_and(|l| l.split(' ').next() == Some(&pid.to_string()))
+    };
+    let below = block.iter().skip_while(|line| !is_head(line)).skip(1);
+    below.map(String::as_str).take_while(|line| !line.is_empty() && !line.starts_with("process ")).collect()
+}
+
+/// A feature shows its own section and no other.
+fn assert_only(block: &[String], heading: &str) {
+    let headings: Vec<_> = block.iter().filter(|line| line.ends_with(':')).collect();
+    assert_eq!(headings, [heading], "{block:#?}");
+    assert!(!block.iter().any(|line| line.contains("mallocs") || line.contains("leaked")), "{block:#?}");
+}
+
+#[test]
+fn a_thousand_turns_of_two_kernels_are_two_thousand_launches() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut shown = Shown::feature("--cudatrace", "launches classic", "none:0");
+    let pid = pid_of(&shown.example.json());
+    let expected = [
+        "2000 cudaLaunchKernel calls for 2 kernels",
+        "\tadd(float*, float*, int): 1000 launches",
+        "\tscale(float*, int): 1000 launches",
+    ];
+    let block =
+        shown.until_block(&expected.join("\n"), |b| (lines_of(b, pid) == expected).then(|| b.to_vec()));
+    assert_only(&block, "per-process kernel launches:");
+    shown.example.go_on();
+    assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
+}
+
+#[test]
+fn copies_are_told_with_their_bandwidth_where_that_means_something() {
+    if !needs::bpf() {
+        return;
+    }
+    let delay = "cuMemcpyHtoD_v2:30000,cuMemcpyDtoH_v2:30000";
+    let mut shown = Shown::feature("--bandwidth-util", "copies", delay);
+    let books = shown.example.json();
+    let (pid, bytes, copies) = (pid_of(&books), counts_of(&books["bytes"]), counts_of(&books["copies"]));
+    let is_fill = |kind: &str| kind.starts_with("memset/");
+    let traced: u64 = copies.iter().filter(|(kind, _)| !is_fill(kind)).map(|(_, n)| n).sum();
+    let first = format!("Traced {traced} cudaMemcpy calls");
+    let block = shown.until_block(&first, |b| lines_of(b, pid).contains(&first.as_str()).then(|| b.to_vec()));
+    assert_only(&block, "per-process copies:");
+    let lines = lines_of(&block, pid);
+    assert_eq!(lines[0], first);
+    // where the time says nothing of the copy there is only how much it was
+    for (kind, name) in [("H2D/async", "H2D async"), ("D2D/sync", "D2D"), ("P2P/async", "P2P async")] {
+        let moved = format!("\t{name} {} calls, {} Bytes", copies[kind], bytes[kind]);
+        assert!(
+            lines.iter().any(|l| l.split(", ").take(2).collect::<Vec<_>>().join(", ") == moved),
+            "{moved}: {lines:#?}"
+        );
+    }
+    let sum = |counts: &BTreeMap<String, u64>| {
+        counts.iter().filter(|(k, _)| is_fill(k)).map(|(_, n)| n).sum::<u64>()
+    };
+    let fills = format!("\tmemset {} calls, {} Bytes", sum(&copies), sum(&bytes));
+    assert_eq!(lines.last(), Some(&fills.as_str()));
+    for kind in ["H2D", "D2H"] {
+        let line = lines.iter().find_map(|l| l.strip_prefix(&format!("\t{kind} "))).unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let [rate, "bytes/sec", "for", seconds, "secs"] = words[..] else { panic!("{line}") };
+        let (rate, seconds): (f64, f64) = (rate.parse().unwrap(), seconds.parse().unwrap());
+        assert!((0.03..10.0).contains(&seconds), "{line}");
+        let moved = bytes[&format!("{kind}/sync")] as f64;
+        assert!((rate * seconds / moved - 1.0).abs() < 0.01, "{line}: {moved} bytes");
+    }
+    shown.example.go_on();
+    assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
 }

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::shown;
-use gpuprobe_e2e::recording::{counts_of, pid_of};
+use gpuprobe_e2e::process::{Run, finish, shown};
+use gpuprobe_e2e::recording::{Counts, Recording, counts_of, pid_of};
+use gpuprobe_e2e::tracing::Private;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
-use gpuprobe_event::{Api, Class, catalogue};
+use gpuprobe_event::{Api, Call, Class, Function, catalogue};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
@@ -19,31 +20,88 @@ const FRESH: Duration = Duration::from_secs(20);
 const BYTES: &str = "gpuprobe_copy_bytes_total";
 const COPIES: &str = "gpuprobe_copies_total";
 const HOST: &str = "gpuprobe_copy_host_bytes_total";
+const ENDED: &str = "gpuprobe_ended_copy_bytes_total";
 
-/// The values of a metric by two of its labels, without those that are 0.
-fn by(metrics: &Metrics, name: &str, pid: u32, labels: [&str; 2]) -> BTreeMap<String, u64> {
-    let of_pid = metrics.samples(name).filter(|(l, n)| l["pid"] == pid.to_string() && *n > 0);
-    of_pid.map(|(l, n)| (format!("{}/{}", l[labels[0]], l[labels[1]]), n)).collect()
+type Labels = BTreeMap<String, String>;
+
+/// Sums by two of their labels, without those that are 0.
+fn by(samples: impl Iterator<Item = (Labels, u64)>, labels: [&str; 2]) -> Counts {
+    let mut sums = Counts::new();
+    for (l, n) in samples.filter(|(_, n)| *n > 0) {
+        *sums.entry(format!("{}/{}", l[labels[0]], l[labels[1]])).or_default() += n;
+    }
+    sums
 }
 
-fn without_zero(counts: &Value) -> BTreeMap<String, u64> {
+fn without_zero(counts: &Value) -> Counts {
     counts_of(counts).into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
-/// Every function of the driver that copies or fills.
-fn all_functions() -> BTreeSet<String> {
-    let moves =
-        catalogue().exports(Api::Driver, "13.4").filter(|f| matches!(f.class, Class::Memcpy | Class::Memset));
-    moves.map(|f| f.name.to_owned()).collect()
+/// A program that calls every function of one library which copies or fills, and what it needs beside it.
+struct Workload {
+    cuda: Cuda,
+    api: Api,
+}
+
+impl Workload {
+    const DRIVER: Self = Self { cuda: Cuda::Cuda12, api: Api::Driver };
+
+    fn runtime(cuda: Cuda) -> Self {
+        Self { cuda, api: Api::Runtime }
+    }
+
+    fn name(&self) -> &'static str {
+        if self.api == Api::Driver { "copies" } else { "copies_runtime" }
+    }
+
+    /// All functions that it must call.
+    fn functions(&self) -> BTreeSet<String> {
+        let version = if self.api == Api::Driver { "13.4" } else { self.cuda.version() };
+        let moves = |f: &&Function| matches!(f.class, Class::Memcpy | Class::Memset);
+        catalogue().exports(self.api, version).filter(moves).map(|f| f.name.to_owned()).collect()
+    }
+
+    /// What a daemon counts while it runs and after its end, which attaches to the driver alone.
+    fn is_counted(&self, tier: &str) {
+        println!("{} of {}, {tier}", self.name(), self.cuda.version());
+        let private = Private::new(self.name(), self.cuda);
+        let library = shown(private.folder.path().join("libcuda.so.1"));
+        let options = ["--attach", tier, "--bandwidth-util", "-p", &library, "--max-ended", "1"];
+        let daemon = Daemon::displaying(0, &options);
+        let mut talk = Talk::start(Command::new(&private.program).arg("--wait"));
+        let books = talk.json();
+        let called: BTreeSet<_> = counts_of(&books["calls"]).into_keys().collect();
+        assert_eq!(called, self.functions(), "the program calls all of them");
+        let pid = pid_of(&books);
+        let all: u64 = counts_of(&books["copies"]).values().sum();
+        let seen = |m: &Metrics| m.by(COPIES, pid, "kind").values().sum::<u64>() >= all;
+        let metrics = daemon.until(FRESH, "all copies", seen);
+        assert_books(&metrics, &books);
+        talk.go_on();
+        assert_eq!(talk.end(), 0, "{}", talk.stderr());
+        // when another ends, this one is summed up by name
+        assert_eq!(finish(&mut Command::new(&private.program)).status, 0);
+        daemon.until_equal(FRESH, |metrics, found| {
+            let of_name = |name| metrics.samples(name).filter(|(l, _)| l["process"] == self.name());
+            found.compare("is summed up", &(of_name(ENDED).count() > 0), &true);
+            let twice = without_zero(&books["bytes"]).into_iter().map(|(kind, n)| (kind, 2 * n)).collect();
+            found.compare(
+                "bytes of both",
+                &by(of_name(ENDED).chain(of_name(BYTES)), ["kind", "mode"]),
+                &twice,
+            );
+        });
+    }
 }
 
 fn assert_books(metrics: &Metrics, books: &Value) {
     let pid = pid_of(books);
-    assert_eq!(by(metrics, BYTES, pid, ["kind", "mode"]), without_zero(&books["bytes"]), "bytes");
-    assert_eq!(by(metrics, COPIES, pid, ["kind", "mode"]), without_zero(&books["copies"]), "copies");
+    let of_pid = |name| metrics.samples(name).filter(|(labels, _)| labels["pid"] == pid.to_string());
+    assert_eq!(by(of_pid(BYTES), ["kind", "mode"]), without_zero(&books["bytes"]), "bytes");
+    assert_eq!(by(of_pid(COPIES), ["kind", "mode"]), without_zero(&books["copies"]), "copies");
     let mut host = without_zero(&books["host"]);
     host.retain(|kind, _| !kind.ends_with("/none"));
-    assert_eq!(by(metrics, HOST, pid, ["kind", "memory"]), host, "by host memory");
+    assert_eq!(by(of_pid(HOST), ["kind", "memory"]), host, "by host memory");
     for cause in ["work_full", "unread_work"] {
         assert_eq!(metrics.lost(cause), 0, "{cause}");
     }
@@ -55,30 +113,77 @@ fn assert_books(metrics: &Metrics, books: &Value) {
 }
 
 #[test]
-fn every_copy_function_is_counted_by_direction_mode_and_host_memory_on_every_tier() {
+fn every_copy_function_of_the_driver_is_counted_by_direction_mode_and_host_memory_on_every_tier() {
     if !needs::bpf() {
         return;
     }
     let _alone = alone();
     for tier in tiers::here() {
-        println!("{tier}");
-        let folder = places::folder();
-        let files = ["libcuda.so.1", "copies"];
-        places::copies(&places::standins(Cuda::Cuda12), folder.path(), &files);
-        let library = shown(folder.path().join("libcuda.so.1"));
-        let daemon = Daemon::displaying(0, &["--attach", tier, "--bandwidth-util", "-p", &library]);
-        let mut talk = Talk::start(Command::new(folder.path().join("copies")).arg("--wait"));
-        let books = talk.json();
-        let called: BTreeSet<_> = counts_of(&books["calls"]).into_keys().collect();
-        assert_eq!(called, all_functions(), "the program calls all of them");
-        let pid = pid_of(&books);
-        let all: u64 = counts_of(&books["copies"]).values().sum();
-        let seen = |m: &Metrics| m.by(COPIES, pid, "kind").values().sum::<u64>() >= all;
-        let metrics = daemon.until(FRESH, "all copies", seen);
-        assert_books(&metrics, &books);
-        talk.go_on();
-        assert_eq!(talk.end(), 0, "{}", talk.stderr());
-        let gone = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();
-        assert_books(&daemon.until(FRESH, "the end", gone), &books);
+        Workload::DRIVER.is_counted(tier);
+    }
+}
+
+#[test]
+fn every_copy_function_of_the_runtime_is_counted_once_by_what_it_calls_on_every_tier() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for (tier, cuda) in tiers::here().iter().zip([Cuda::Cuda13, Cuda::Cuda12].into_iter().cycle()) {
+        Workload::runtime(cuda).is_counted(tier);
+    }
+}
+
+/// Bytes by function and direction, of calls whose direction the trace tells, and by function alone.
+fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
+    let (mut told, mut all) = (Counts::new(), Counts::new());
+    let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset);
+    for call in trace.of(pid).filter(moves) {
+        if call.parent.is_some() {
+            assert_eq!(call.effect.size, None, "the outermost call carries the bytes: {call:?}");
+            continue;
+        }
+        let bytes = call.effect.size.unwrap_or_else(|| panic!("no bytes: {call:?}"));
+        *all.entry(call.name.to_string()).or_default() += bytes;
+        let kind = if call.class == Class::Memset { Some("memset") } else { call.effect.kind.as_deref() };
+        // a batch has several
+        if let Some(kind) = kind.filter(|kind| *kind != "Default") {
+            *told.entry(format!("{}/{kind}", call.name)).or_default() += bytes;
+        }
+    }
+    (told, all)
+}
+
+/// What the books say of each function: a name, then a direction.
+fn by_function(moved: &Counts) -> Counts {
+    let mut sums = Counts::new();
+    for (name, bytes) in moved {
+        *sums.entry(name.split('/').next().unwrap().to_owned()).or_default() += bytes;
+    }
+    sums
+}
+
+#[test]
+fn a_recording_has_the_bytes_of_every_copy_function_once() {
+    if !needs::bpf() {
+        return;
+    }
+    for workload in [Workload::DRIVER, Workload::runtime(Cuda::Cuda12), Workload::runtime(Cuda::Cuda13)] {
+        println!("{} of {}", workload.name(), workload.cuda.version());
+        let program = places::standins(workload.cuda).workload(workload.name());
+        let outcome = Run::new(program).options(&["-e", "*"]).outcome();
+        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+        outcome.trace.assert_whole();
+        let books = outcome.printed();
+        let printed = counts_of(&books["moved"]);
+        let (told, all) = moved(&outcome.trace, pid_of(&books));
+        assert_eq!(all, by_function(&printed), "by function");
+        for (name, bytes) in &told {
+            let told_all = by_function(&told)[name.split('/').next().unwrap()];
+            let whole = told_all == all[name.split('/').next().unwrap()];
+            let known = printed.get(name).copied().unwrap_or(0);
+            // where the arguments do not tell every direction, the rest is not told at all
+            assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, the books {known}");
+        }
     }
 }

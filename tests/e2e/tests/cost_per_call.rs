@@ -51,6 +51,10 @@ fn every_mode_is_measured_on_every_tier_and_sees_every_call() {
             ("none_pair", Value::Null, false),
             ("floor_pair", Value::Null, false),
             ("memory", "floor_pair".into(), true),
+            ("floor_launch", Value::Null, false),
+            ("launches", "floor_launch".into(), true),
+            ("floor_copy", Value::Null, false),
+            ("copies", "floor_copy".into(), true),
         ] {
             let mode = mode(&report, name);
             let made = Value::from((WARM_UP + ROUNDS) * CALLS_PER_ROUND);

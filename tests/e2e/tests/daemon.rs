@@ -310,3 +310,65 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
         assert!(names.iter().all(|n| n == "forker" || n == "exe"), "process {pid}: {names:?}");
     }
 }
+
+/// The metrics that have series, without those that tell of the host and of gpuprobe itself.
+fn families(metrics: &Metrics) -> BTreeSet<String> {
+    const OF_ALL: [&str; 8] = [
+        "calls_total",
+        "call_duration_seconds",
+        "errors_total",
+        "events_lost_total",
+        "probes",
+        "libraries_skipped_total",
+        "build_info",
+        "gpu_info",
+    ];
+    let named = |line: &str| line.strip_prefix("# TYPE gpuprobe_")?.split(' ').next().map(str::to_owned);
+    metrics.text.lines().filter_map(named).filter(|name| !OF_ALL.contains(&name.as_str())).collect()
+}
+
+#[test]
+fn a_feature_alone_has_its_own_metrics_and_no_others() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let copies = ["copies_total", "copy_bytes_total", "copy_host_bytes_total", "copy_seconds_total"];
+    let launches = ["kernel_launches_total", "stream_gap_longest_seconds", "stream_gap_seconds"];
+    let memory =
+        ["allocated_bytes_total", "ended_allocations_total", "ended_bytes_total", "freed_bytes_total"]
+            .iter()
+            .chain(&["leak_suspects", "live_allocations", "live_bytes", "peak_bytes", "replaced_total"])
+            .chain(&[
+                "site_live_allocations",
+                "site_live_bytes",
+                "sites_not_followed",
+                "unknown_frees_total",
+            ]);
+    let memory: Vec<String> = memory.map(|name| format!("memory_{name}")).collect();
+    let memory: Vec<&str> = memory.iter().map(String::as_str).collect();
+    let features = [
+        ("--bandwidth-util", &copies[..], "copies_total"),
+        ("--cudatrace", &launches, "kernel_launches_total"),
+        ("--memleak", &memory, "memory_site_live_bytes"),
+    ];
+    for (option, expected, first) in features {
+        let (_folder, daemon, mut command) = watched_with(&[option], "ledger");
+        let mut ledger =
+            Talk::start(command.args(["--wait", "--pauses", "1", "--threads", "1", "--calls", "3000"]));
+        let pid = pid_of(&ledger.json());
+        ledger.go_on();
+        let classes = match option {
+            "--bandwidth-util" => &[Class::Memcpy, Class::Memset][..],
+            "--cudatrace" => &[Class::Launch],
+            _ => &MEMORY,
+        };
+        let printed = ledger.json();
+        daemon.until(PATIENCE, first, |m| m.text.contains(&format!("gpuprobe_{first}{{")));
+        let all = |m: &Metrics| m.by(CALLS, pid, "function") == counted(&printed, classes);
+        let metrics = daemon.until(PATIENCE, "its calls and no others", all);
+        let expected: BTreeSet<String> = expected.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(families(&metrics), expected, "{option}");
+        assert_eq!(ledger.finish().0, 0, "{}", ledger.stderr());
+    }
+}

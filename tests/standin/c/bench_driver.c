@@ -1,8 +1,9 @@
 /*
- * The library that `gpuprobe bench` measures on: four functions of the driver that do next to nothing, so
+ * The library that `gpuprobe bench` measures on: a few functions of the driver that do next to nothing, so
  * that what a call takes is what its probes cost.
  */
 #include <stddef.h>
+#include <stdlib.h>
 
 #define FIRST_ADDRESS 0x7f0000000000ULL
 #define DISTANCE (2ULL << 20)
@@ -38,4 +39,25 @@ int impl_cuMemFree_v2(unsigned long long pointer)
 		return 1;
 	freed[freed_count++] = pointer;
 	return 0;
+}
+
+int impl_cuMemAllocHost_v2(void **pointer, size_t bytes)
+{
+	*pointer = malloc(bytes);
+	return !*pointer;
+}
+
+int impl_cuMemcpyHtoD_v2(unsigned long long target, const void *source, size_t bytes)
+{
+	(void)bytes;
+	return !target || !source;
+}
+
+int impl_cuLaunchKernel(void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+			unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared,
+			void *stream, void **params, void **extra)
+{
+	(void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
+	(void)shared, (void)stream, (void)params, (void)extra;
+	return !function;
 }

@@ -47,6 +47,18 @@ struct cudaMemcpy3DParms {
 	int kind;
 };
 
+struct cudaMemcpy3DPeerParms {
+	void *srcArray;
+	struct cudaPos srcPos;
+	struct cudaPitchedPtr srcPtr;
+	int srcDevice;
+	void *dstArray;
+	struct cudaPos dstPos;
+	struct cudaPitchedPtr dstPtr;
+	int dstDevice;
+	struct cudaExtent extent;
+};
+
 struct cudaLaunchConfig {
 	struct dim3 gridDim, blockDim;
 	size_t dynamicSmemBytes;
@@ -120,6 +132,7 @@ enum { COPY_H2H, COPY_H2D, COPY_D2H, COPY_D2D, COPY_DEFAULT, COPY_KINDS };
 static_assert(sizeof(struct CUDA_MEMCPY2D) == 128, "CUDA_MEMCPY2D");
 static_assert(sizeof(struct CUDA_MEMCPY3D) == 200, "CUDA_MEMCPY3D");
 static_assert(sizeof(struct cudaMemcpy3DParms) == 160, "cudaMemcpy3DParms");
+static_assert(sizeof(struct cudaMemcpy3DPeerParms) == 168, "cudaMemcpy3DPeerParms");
 static_assert(sizeof(struct cudaLaunchConfig) == 56, "cudaLaunchConfig_t");
 
 #endif

@@ -1,22 +1,5 @@
 /* Copies and memsets of the stand-in runtime: arguments are passed on, no bytes move. */
-#include "runtime.h"
-
-/* CUmemorytype of the two ends of a copy kind. */
-enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_UNIFIED = 4 };
-
-static unsigned int source_type(int kind)
-{
-	return kind == COPY_DEFAULT		      ? MEMORY_UNIFIED
-	       : kind == COPY_D2H || kind == COPY_D2D ? MEMORY_DEVICE
-						      : MEMORY_HOST;
-}
-
-static unsigned int target_type(int kind)
-{
-	return kind == COPY_DEFAULT		      ? MEMORY_UNIFIED
-	       : kind == COPY_H2D || kind == COPY_D2D ? MEMORY_DEVICE
-						      : MEMORY_HOST;
-}
+#include "runtime_copy.h"
 
 int impl_cudaMemcpy(void *to, const void *from, size_t count, int kind)
 {
@@ -54,23 +37,6 @@ int impl_cudaMemcpyAsync(void *to, const void *from, size_t count, int kind, voi
 	return runtime_done(cudaErrorInvalidMemcpyDirection);
 }
 
-static struct CUDA_MEMCPY2D rectangle(void *to, size_t to_pitch, const void *from, size_t from_pitch,
-				      size_t width, size_t height, int kind)
-{
-	return (struct CUDA_MEMCPY2D){
-	    .srcMemoryType = source_type(kind),
-	    .srcHost = from,
-	    .srcDevice = (uint64_t)from,
-	    .srcPitch = from_pitch,
-	    .dstMemoryType = target_type(kind),
-	    .dstHost = to,
-	    .dstDevice = (uint64_t)to,
-	    .dstPitch = to_pitch,
-	    .WidthInBytes = width,
-	    .Height = height,
-	};
-}
-
 int impl_cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
 		      size_t height, int kind)
 {
@@ -95,7 +61,7 @@ static struct CUDA_MEMCPY3D box(const struct cudaMemcpy3DParms *p)
 	    .srcXInBytes = p->srcPos.x,
 	    .srcY = p->srcPos.y,
 	    .srcZ = p->srcPos.z,
-	    .srcMemoryType = source_type(p->kind),
+	    .srcMemoryType = p->srcArray ? MEMORY_ARRAY : source_type(p->kind),
 	    .srcHost = p->srcPtr.ptr,
 	    .srcDevice = (uint64_t)p->srcPtr.ptr,
 	    .srcArray = p->srcArray,
@@ -104,7 +70,7 @@ static struct CUDA_MEMCPY3D box(const struct cudaMemcpy3DParms *p)
 	    .dstXInBytes = p->dstPos.x,
 	    .dstY = p->dstPos.y,
 	    .dstZ = p->dstPos.z,
-	    .dstMemoryType = target_type(p->kind),
+	    .dstMemoryType = p->dstArray ? MEMORY_ARRAY : target_type(p->kind),
 	    .dstHost = p->dstPtr.ptr,
 	    .dstDevice = (uint64_t)p->dstPtr.ptr,
 	    .dstArray = p->dstArray,
@@ -151,18 +117,70 @@ int impl_cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from
 	return runtime_done(inner.cudaMemcpyPeerAsync(to, NULL, from, NULL, count, stream));
 }
 
-int impl_cudaMemcpyToSymbol(const void *symbol, const void *from, size_t count, size_t offset, int kind)
+static struct CUDA_MEMCPY3D box_of_peers(const struct cudaMemcpy3DPeerParms *p)
 {
-	(void)kind;
-	ENTER(cudaMemcpyToSymbol);
-	return runtime_done(inner.cudaMemcpyToSymbol((char *)symbol + offset, from, count));
+	struct cudaMemcpy3DParms plain = {
+	    p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr, p->extent, COPY_D2D,
+	};
+
+	return box(&plain);
 }
 
-int impl_cudaMemcpyFromSymbol(void *to, const void *symbol, size_t count, size_t offset, int kind)
+int impl_cudaMemcpy3DPeer(const struct cudaMemcpy3DPeerParms *p)
 {
-	(void)kind;
-	ENTER(cudaMemcpyFromSymbol);
-	return runtime_done(inner.cudaMemcpyFromSymbol(to, (const char *)symbol + offset, count));
+	struct CUDA_MEMCPY3D copy;
+
+	ENTER(cudaMemcpy3DPeer);
+	copy = box_of_peers(p);
+	return runtime_done(inner.cudaMemcpy3DPeer(&copy));
+}
+
+int impl_cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *p, void *stream)
+{
+	struct CUDA_MEMCPY3D copy;
+
+	ENTER(cudaMemcpy3DPeerAsync);
+	copy = box_of_peers(p);
+	return runtime_done(inner.cudaMemcpy3DPeerAsync(&copy, stream));
+}
+
+/* Before CUDA 13 the batches have a place for the index of the one that fails. */
+#if CUDA_MAJOR < 13
+#define FAILED_INDEX size_t *failed,
+#define NO_FAILED_INDEX (void)failed
+#else
+#define FAILED_INDEX
+#define NO_FAILED_INDEX
+#endif
+
+int impl_cudaMemcpyBatchAsync(void *targets, void *sources, size_t *sizes, size_t count, void *attributes,
+			      size_t *indices, size_t attribute_count, FAILED_INDEX void *stream)
+{
+	NO_FAILED_INDEX;
+	ENTER(cudaMemcpyBatchAsync);
+	return runtime_done(inner.cudaMemcpyBatchAsync(targets, sources, sizes, count, attributes, indices,
+						       attribute_count, stream));
+}
+
+int impl_cudaMemcpy3DBatchAsync(size_t count, void *operations, FAILED_INDEX unsigned long long flags,
+				void *stream)
+{
+	NO_FAILED_INDEX;
+	ENTER(cudaMemcpy3DBatchAsync);
+	return runtime_done(inner.cudaMemcpy3DBatchAsync(count, operations, flags, stream));
+}
+
+int impl_cudaMemcpyWithAttributesAsync(void *to, const void *from, size_t count, void *attributes,
+				       void *stream)
+{
+	ENTER(cudaMemcpyWithAttributesAsync);
+	return runtime_done(inner.cudaMemcpyWithAttributesAsync(to, from, count, attributes, stream));
+}
+
+int impl_cudaMemcpy3DWithAttributesAsync(void *operation, unsigned long long flags, void *stream)
+{
+	ENTER(cudaMemcpy3DWithAttributesAsync);
+	return runtime_done(inner.cudaMemcpy3DWithAttributesAsync(operation, flags, stream));
 }
 
 int impl_cudaMemset(void *address, int value, size_t count)

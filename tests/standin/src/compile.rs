@@ -170,6 +170,8 @@ impl Builder {
         let launches = ["launches", "launches_counted", "launches_graphs"];
         self.workload("launches", &launches, Link::Both)?;
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
+        self.workload("copies_runtime", &["copies", "copies_runtime"], Link::Both)?;
+        self.workload("names", &["names"], Link::Both)?;
         self.workload("gaps", &["gaps"], Link::Driver)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;
@@ -298,7 +300,10 @@ impl Builder {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
-            Link::Both => drop(cc.arg(self.runtime_path()).arg(self.driver_path())),
+            // a program that finds functions by their names needs both as well
+            Link::Both => {
+                cc.arg("-Wl,--no-as-needed").arg(self.runtime_path()).arg(self.driver_path());
+            }
         }
         cc.args(["-ldl", "-o"]).arg(self.dir.join(name));
         run(cc, name)

@@ -24,6 +24,7 @@
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
 //! | `classic` | `reset` | three allocations, two frees, the end, step by step |
 //! | `constructor` | | a call before `main` |
+//! | `copies`, `copies_runtime` | `--wait` | every function of the driver, or of the runtime, that copies or fills, with books |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
 //! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
@@ -37,6 +38,7 @@
 //! | `leaks_many` | the same | ten thousand ways |
 //! | `longjmp` | `N` | calls that never return |
 //! | `lookups` | | kernels looked up at the driver, before and after a line is sent, and launched |
+//! | `names` | `--runtime --wait` | kernels with names as bad as names can be, launched, with the counts |
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of what memory is held, with books after each step |

@@ -10,18 +10,19 @@ macro_rules! sources {
 sources! {
     "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
     "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c", "faults.h",
-    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h", "runtime_copy.c", "runtime_core.c",
+    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h", "runtime_copy.c", "runtime_copy.h",
+    "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_work.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
     "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
-    "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
+    "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
     "workloads/gaps.c", "workloads/gpus.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
     "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_work.c", "workloads/longjmp.c",
-    "workloads/lookups.c", "workloads/paced.c", "workloads/plugin.c", "workloads/recursion.c",
+    "workloads/lookups.c", "workloads/names.c", "workloads/paced.c", "workloads/plugin.c", "workloads/recursion.c",
     "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
     "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
     "workloads/torture_context.c", "workloads/torture_memory.c", "workloads/torture_print.c",
@@ -32,8 +33,14 @@ sources! {
 pub(crate) const INNER_CALLS: &str = include_str!("../c/inner_calls.def");
 
 /// C files of the runtime, shared and static.
-pub(crate) const RUNTIME: &[&str] =
-    &["faults.c", "runtime_core.c", "runtime_copy.c", "runtime_memory.c", "runtime_work.c"];
+pub(crate) const RUNTIME: &[&str] = &[
+    "faults.c",
+    "runtime_core.c",
+    "runtime_copy.c",
+    "runtime_copy_named.c",
+    "runtime_memory.c",
+    "runtime_work.c",
+];
 
 /// C files of the driver.
 pub(crate) const DRIVER: &[&str] = &[

@@ -4,8 +4,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{LATENCY_BUCKETS, ProcessKey};
+use super::{CallCounts, LATENCY_BUCKETS, ProcessKey};
 use crate::ids::FunctionId;
+
+/// The smallest and the largest of some dimensions, by their product.
+pub type Dimensions = Option<([u32; 3], [u32; 3])>;
+
+/// The dimensions that take in both.
+pub fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
+    let (Some((least, most)), Some((other_least, other_most))) = (one, other) else { return one.or(other) };
+    let volume = |d: &[u32; 3]| d.iter().map(|n| u128::from(*n)).product::<u128>();
+    let least = if volume(&other_least) < volume(&least) { other_least } else { least };
+    let most = if volume(&other_most) > volume(&most) { other_most } else { most };
+    Some((least, most))
+}
 
 /// Launches of one kernel on one stream by one process. A launch call's time is not the kernel's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,14 +38,29 @@ pub struct LaunchCounts {
     pub threads: u64,
     /// Time inside the calls, in nanoseconds.
     pub total_ns: u64,
-    /// The smallest and the largest grid, by the number of blocks.
-    pub grid: Option<([u32; 3], [u32; 3])>,
-    /// The smallest and the largest block, by the number of threads.
-    pub block: Option<([u32; 3], [u32; 3])>,
+    /// The smallest and the largest grid.
+    pub grid: Dimensions,
+    /// The smallest and the largest block.
+    pub block: Dimensions,
     /// The most bytes of dynamic shared memory.
     pub shared_most: u64,
     /// Distribution of the time inside the calls, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
+}
+
+impl LaunchCounts {
+    /// Adds launches of the same kernel on the same stream, by another function. What a process says of threads may
+    /// be anything.
+    pub fn add(&mut self, more: &Self) {
+        self.launches += more.launches;
+        self.errors += more.errors;
+        self.threads = self.threads.saturating_add(more.threads);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.grid = widest(self.grid, more.grid);
+        self.block = widest(self.block, more.block);
+        self.shared_most = self.shared_most.max(more.shared_most);
+        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
+    }
 }
 
 /// What one process did with graphs.
@@ -196,6 +223,9 @@ pub struct StreamGaps {
 pub struct WorkRows {
     /// Launches, a row per process, kernel and stream.
     pub launches: Vec<LaunchCounts>,
+    /// The calls that made them, a row per process and function: without those that launched nothing, because they
+    /// were captured or are made inside others. Those have a row among the other counts.
+    pub calls: Vec<CallCounts>,
     /// Graphs, a row per process.
     pub graphs: Vec<GraphCounts>,
     /// Copies, a row per process and kind of copy.

@@ -82,6 +82,14 @@ fn the_driver_has_the_direction_in_the_name_or_in_the_struct() {
     copy[72] = 2; // dstMemoryType: device
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
     assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("H2D")));
+    copy[72] = 4; // the address tells
+    let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
+    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("Default")));
+    let f = function(Api::Runtime, 12, "cudaMemcpy3DAsync_ptsz");
+    let mut copy = vec![0u8; 160];
+    copy[152] = 2; // kind
+    let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
+    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("D2H")));
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use gpuprobe_analysis::places::number_alike;
-use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld};
-use gpuprobe_analysis::{PastProcesses, PlaceMemory, ProcessSnapshot, Snapshot, Total};
+use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld, MemoryCounts};
+use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::Gpu;
 
 use super::write::clean;
@@ -148,9 +148,10 @@ pub(super) fn unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
     each_memory(snapshot, samples, |process| process.memory.unknown_frees);
 }
 
-fn each_past(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&PastProcesses) -> u64) {
-    for past in &snapshot.past {
-        samples.number(&[&past.name], value(past));
+/// Those that did anything to memory.
+fn each_past_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {
+    for past in snapshot.past.iter().filter(|past| past.memory != MemoryCounts::default()) {
+        samples.number(&[&past.name], value(&past.memory));
     }
 }
 
@@ -161,7 +162,9 @@ fn each_past_function(snapshot: &Snapshot, mut then: impl FnMut(&str, &FunctionC
 }
 
 pub(super) fn ended_processes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past(snapshot, samples, |past| past.processes);
+    for past in &snapshot.past {
+        samples.number(&[&past.name], past.processes);
+    }
 }
 
 pub(super) fn ended_calls(snapshot: &Snapshot, samples: &mut Samples) {
@@ -181,19 +184,19 @@ pub(super) fn ended_errors(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn ended_allocated(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past(snapshot, samples, |past| past.memory.allocated_bytes);
+    each_past_memory(snapshot, samples, |memory| memory.allocated_bytes);
 }
 
 pub(super) fn ended_freed(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past(snapshot, samples, |past| past.memory.freed_bytes);
+    each_past_memory(snapshot, samples, |memory| memory.freed_bytes);
 }
 
 pub(super) fn ended_replaced(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past(snapshot, samples, |past| past.memory.replaced);
+    each_past_memory(snapshot, samples, |memory| memory.replaced);
 }
 
 pub(super) fn ended_unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past(snapshot, samples, |past| past.memory.unknown_frees);
+    each_past_memory(snapshot, samples, |memory| memory.unknown_frees);
 }
 
 pub(super) fn gpus(snapshot: &Snapshot, samples: &mut Samples) {

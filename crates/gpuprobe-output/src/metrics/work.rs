@@ -1,10 +1,12 @@
 //! Metrics of launches, graphs, copies and gaps.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use gpuprobe_analysis::launches::top;
 use gpuprobe_analysis::{Gaps, Snapshot, Work};
 use gpuprobe_event::counters::{CopyTotals, GapKind, HostMemory};
+use gpuprobe_event::cut::cut;
 
 use super::collect::who;
 use super::{Distribution, Kind, Metric, NAME, PROCESS, Samples, metric, with_unit};
@@ -125,15 +127,8 @@ pub(super) const METRICS: &[Metric] = &[
 ];
 
 /// A name as it is shown, cut where it is too long.
-fn shown(kernel: &str) -> String {
-    if kernel.len() <= MOST_NAME {
-        return kernel.to_owned();
-    }
-    let mut end = MOST_NAME;
-    while !kernel.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}…", &kernel[..end])
+fn shown(kernel: &str) -> Cow<'_, str> {
+    cut(kernel, MOST_NAME)
 }
 
 fn kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {
@@ -228,17 +223,5 @@ fn ended_copy_bytes(snapshot: &Snapshot, samples: &mut Samples) {
         for copy in &past.work.copies {
             samples.number(&[&past.name, copy.direction.as_str(), copy.mode()], copy.bytes);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_cut_between_characters() {
-        assert_eq!(shown("add(float*)"), "add(float*)");
-        let long = format!("{}ö{}", "a".repeat(MOST_NAME - 1), "b".repeat(10_000));
-        assert_eq!(shown(&long), format!("{}…", "a".repeat(MOST_NAME - 1)));
     }
 }

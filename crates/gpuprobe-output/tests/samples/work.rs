@@ -28,28 +28,26 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
     let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);
     let mut launches: Vec<_> = few.collect();
-    launches.push(kernel(process, Some(&hard), 1, 1000));
-    launches.push(kernel(process, None, 2, 50));
+    launches.push(LaunchCounts { errors: 3, shared_most: 49_152, ..kernel(process, Some(&hard), 1, 1000) });
+    launches.push(LaunchCounts { grid: None, block: None, threads: 0, ..kernel(process, None, 2, 50) });
     launches.push(kernel(process, None, 3, 5));
-    let copy = |direction, is_async, host, bytes| CopyCounts {
-        process,
-        totals: CopyTotals {
-            direction,
-            is_async,
-            host,
-            copies: 4,
-            errors: 1,
-            bytes,
-            total_ns: 1_500_000_000,
-            sizes: [0; LATENCY_BUCKETS],
-        },
+    let copy = |direction, is_async, host, bytes: u64| {
+        let mut sizes = [0; LATENCY_BUCKETS];
+        (sizes[2], sizes[(bytes / 3).ilog2() as usize]) = (1, 3);
+        let total_ns = 1_500_000_000;
+        let totals = CopyTotals { direction, is_async, host, copies: 4, errors: 1, bytes, total_ns, sizes };
+        CopyCounts { process, totals }
     };
     let mut lengths = [0; LATENCY_BUCKETS];
     lengths[20] = 3;
     let gaps = GapCounts { gaps: 3, total_ns: 4_500_000, lengths };
     let meanwhile = catalogue().lookup(Api::Driver, None, "cuMemcpyDtoH_v2").map(|f| f.id);
     let gap = |ns, meanwhile| LongGap { ns, since_ns: 7, kind: GapKind::AfterSync, meanwhile };
+    let mut short = [0; LATENCY_BUCKETS];
+    (short[12], short[LATENCY_BUCKETS - 1]) = (60, 40);
+    let between = GapCounts { gaps: 100, total_ns: 90_000_000_000, lengths: short };
     WorkRows {
+        calls: Vec::new(),
         launches,
         graphs: vec![GraphCounts {
             process,
@@ -61,14 +59,16 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
         }],
         copies: vec![
             copy(CopyDirection::HostToDevice, false, HostMemory::Pinned, 64 << 20),
-            copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 1 << 20),
+            copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 96 << 20),
+            copy(CopyDirection::HostToDevice, true, HostMemory::Pinned, 3 << 20),
+            copy(CopyDirection::DeviceToDevice, false, HostMemory::Nothing, 8192),
             copy(CopyDirection::DeviceToDevice, true, HostMemory::Nothing, 512),
             copy(CopyDirection::Fill, true, HostMemory::Nothing, 4096),
         ],
         gaps: vec![StreamGaps {
             process,
             stream: 0,
-            gaps: [gaps, GapCounts::default()],
+            gaps: [gaps, between],
             longest: vec![gap(2_000_000, meanwhile), gap(1_500_000, None), gap(1_000_000, meanwhile)],
         }],
     }

@@ -4,6 +4,7 @@
 
 mod bed;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -37,6 +38,8 @@ enum Work {
     Count,
     Stream,
     Memory,
+    Launches,
+    Copies,
 }
 
 impl Work {
@@ -46,6 +49,19 @@ impl Work {
             Self::Count => "count",
             Self::Stream => "stream",
             Self::Memory => "memory",
+            Self::Launches => "launches",
+            Self::Copies => "copies",
+        }
+    }
+
+    /// What is probed for it.
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Count => &["cuCtxSynchronize"],
+            Self::Stream => &[bed::STREAMED],
+            Self::Memory => &["cuMemAlloc_v2", "cuMemFree_v2"],
+            Self::Launches => &["cuLaunchKernel"],
+            Self::Copies => &["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemAllocHost_v2"],
         }
     }
 }
@@ -58,7 +74,7 @@ struct Mode {
     probed: Probed,
 }
 
-const MODES: [Mode; 8] = [
+const MODES: [Mode; 12] = [
     Mode { name: "none", what: "a call without probes", floor: None, work: Work::Count, probed: Probed::Not },
     Mode {
         name: "floor",
@@ -109,7 +125,45 @@ const MODES: [Mode; 8] = [
         work: Work::Memory,
         probed: Probed::WithSites,
     },
+    Mode {
+        name: "floor_launch",
+        what: "a launch with empty probes (the floor)",
+        floor: None,
+        work: Work::Launches,
+        probed: Probed::Bare,
+    },
+    Mode {
+        name: "launches",
+        what: "counted by kernel and stream, with gaps",
+        floor: Some("floor_launch"),
+        work: Work::Launches,
+        probed: Probed::WithLaunches,
+    },
+    Mode {
+        name: "floor_copy",
+        what: "a copy with empty probes (the floor)",
+        floor: None,
+        work: Work::Copies,
+        probed: Probed::Bare,
+    },
+    Mode {
+        name: "copies",
+        what: "counted by direction and memory",
+        floor: Some("floor_copy"),
+        work: Work::Copies,
+        probed: Probed::WithCopies,
+    },
 ];
+
+/// The functions that have probes of one kind, each once.
+fn functions_with(probed: Probed) -> BTreeSet<&'static str> {
+    MODES
+        .iter()
+        .filter(|mode| mode.probed == probed)
+        .flat_map(|mode| mode.work.functions())
+        .copied()
+        .collect()
+}
 
 /// A signal came before everything was measured.
 #[derive(Debug)]
@@ -145,14 +199,14 @@ fn report(args: &BenchArgs, signals: &mut Signals) -> Result<CostReport> {
     let folder = builtin::folder("bench")?;
     let mut beds = Vec::new();
     for probed in Probed::ALL {
-        beds.push(Bed::make(folder.path(), probed, args.attach)?);
+        beds.push(Bed::make(folder.path(), probed, &functions_with(probed), args.attach)?);
         go_on(signals)?;
     }
     let program = folder.path().join("bench");
     builtin::write(&program, PROGRAM)?;
     note!("gpuprobe: measuring for about {} s", 1 + args.rounds / 60);
     let said = measure(&program, &mut beds, args.rounds, signals)?;
-    let modes = read(&said, &beds)?;
+    let modes = read(&said, &mut beds)?;
     for bed in &mut beds {
         bed.end()?;
     }
@@ -196,8 +250,8 @@ fn measure(program: &Path, beds: &mut [Bed], rounds: u32, signals: &mut Signals)
     Ok(lines)
 }
 
-fn bed_of(beds: &[Bed], probed: Probed) -> Result<&Bed> {
-    beds.iter().find(|bed| bed.probed() == probed).context("a mode has no library")
+fn bed_of(beds: &mut [Bed], probed: Probed) -> Result<&mut Bed> {
+    beds.iter_mut().find(|bed| bed.probed() == probed).context("a mode has no library")
 }
 
 fn take_until(beds: &mut [Bed], signals: &mut Signals, is_over: impl Fn() -> bool) -> Result<()> {
@@ -205,7 +259,9 @@ fn take_until(beds: &mut [Bed], signals: &mut Signals, is_over: impl Fn() -> boo
         // asked first: what was sent before the end is then taken
         let over = is_over();
         for bed in &mut *beds {
-            bed.take(LOOK_EVERY)?;
+            // one wait is enough for all: the others have next to nothing to take
+            let wait = if bed.probed() == Probed::Plain { LOOK_EVERY } else { Duration::ZERO };
+            bed.take(wait)?;
         }
         if over {
             return Ok(());
@@ -219,7 +275,7 @@ fn lines(stdout: ChildStdout) -> Result<Vec<Value>> {
 }
 
 /// What the program said, with what the probes saw of it.
-fn read(said: &[Value], beds: &[Bed]) -> Result<Vec<Measured>> {
+fn read(said: &[Value], beds: &mut [Bed]) -> Result<Vec<Measured>> {
     let made = said.last().map(|last| &last["made"]).context("the measured program said nothing")?;
     let number = |list: &Value, mode: usize| list.get(mode).and_then(Value::as_u64);
     let mut modes = Vec::new();

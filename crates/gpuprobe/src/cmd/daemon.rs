@@ -77,6 +77,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
     }
     daemon.publish()?;
+    daemon.classic.begin(&daemon.latest.get());
     let server = serve(listener, daemon.latest.clone())?;
     note!("gpuprobe: metrics on http://{address}/metrics");
     daemon.until_told(args.display_interval)?;

@@ -1,8 +1,9 @@
 /*
  * bench ROUNDS CALLS MODE...: calls functions of the driver in rounds, CALLS times in each mode in turn. A
- * MODE is `count:PATH`, `stream:PATH` or `memory:PATH`: which function of which library; `memory` is an
- * allocation and the free of an older one. Prints {"ns"} per round, the CPU time that each mode took, and
- * {"made"}, the calls or allocations of each mode.
+ * MODE is KIND:PATH, where PATH is a library, and KIND tells which of its functions: `count` and `stream` one
+ * each, `memory` an allocation and the free of an older one, `launches` some kernels on two streams, and
+ * `copies` from pinned memory. Prints {"ns"} per round, the CPU time that each mode took, and {"made"}, the
+ * calls or allocations of each mode.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,20 +15,46 @@
 /* allocations that are held while others come and go */
 #define HELD 64
 #define BYTES 4096
+/* pinned memory that copies come from */
+#define PINNED 65536
+/* as many as a small model launches in a step */
+#define KERNELS 16
+#define STREAMS 2
 
 typedef int (*count_call)(void);
 typedef int (*stream_call)(void *);
 typedef int (*alloc_call)(unsigned long long *, size_t);
 typedef int (*free_call)(unsigned long long);
+typedef int (*alloc_host_call)(void **, size_t);
+typedef int (*copy_call)(unsigned long long, const void *, size_t);
+typedef int (*launch_call)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+			   unsigned int, unsigned int, void *, void **, void **);
 
 struct mode {
+	int (*work)(struct mode *mode, unsigned long calls);
 	count_call count;
 	stream_call stream;
 	alloc_call alloc;
 	free_call free;
+	alloc_host_call alloc_host;
+	copy_call copy;
+	launch_call launch;
 	unsigned long long held[HELD];
+	char *pinned;
 	unsigned long made;
 };
+
+/* What a handle stands for: the driver has the name in its second word. */
+static const struct kernel {
+	const void *object;
+	const char *name;
+} kernels[KERNELS] = {
+    {kernels, "add"},	  {kernels, "scale"},  {kernels, "norm"},   {kernels, "relu"},
+    {kernels, "gemm"},	  {kernels, "reduce"}, {kernels, "gather"}, {kernels, "scatter"},
+    {kernels, "adam"},	  {kernels, "fill"},   {kernels, "copy"},   {kernels, "softmax"},
+    {kernels, "dropout"}, {kernels, "embed"},  {kernels, "split"},  {kernels, "concat"},
+};
+static char streams[STREAMS];
 
 /* Of this thread: what others did meanwhile is not in it. */
 static unsigned long long now_ns(void)
@@ -38,29 +65,73 @@ static unsigned long long now_ns(void)
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
-/* How many of the calls failed. */
-static int work(struct mode *mode, unsigned long calls)
+/* Each of these tells how many of its calls failed. */
+static int count(struct mode *mode, unsigned long calls)
 {
 	int failed = 0;
 
-	if (mode->count) {
-		for (unsigned long i = 0; i < calls; i++)
-			failed += mode->count() != 0;
-	} else if (mode->stream) {
-		for (unsigned long i = 0; i < calls; i++)
-			failed += mode->stream(NULL) != 0;
-	} else {
-		for (unsigned long i = 0; i < calls; i++) {
-			unsigned long long *oldest = &mode->held[(mode->made + i) % HELD];
-
-			if (*oldest)
-				failed += mode->free(*oldest) != 0;
-			failed += mode->alloc(oldest, BYTES) != 0;
-		}
-	}
-	mode->made += calls;
+	for (unsigned long i = 0; i < calls; i++)
+		failed += mode->count() != 0;
 	return failed;
 }
+
+static int stream(struct mode *mode, unsigned long calls)
+{
+	int failed = 0;
+
+	for (unsigned long i = 0; i < calls; i++)
+		failed += mode->stream(NULL) != 0;
+	return failed;
+}
+
+static int memory(struct mode *mode, unsigned long calls)
+{
+	int failed = 0;
+
+	for (unsigned long i = 0; i < calls; i++) {
+		unsigned long long *oldest = &mode->held[(mode->made + i) % HELD];
+
+		if (*oldest)
+			failed += mode->free(*oldest) != 0;
+		failed += mode->alloc(oldest, BYTES) != 0;
+	}
+	return failed;
+}
+
+static int launches(struct mode *mode, unsigned long calls)
+{
+	int failed = 0;
+
+	for (unsigned long i = 0; i < calls; i++) {
+		void *kernel = (void *)&kernels[i % KERNELS];
+		unsigned int blocks = 1 + i % 4;
+
+		failed += mode->launch(kernel, blocks, 2, 1, 256, 1, 1, 1024, &streams[i / KERNELS % STREAMS],
+				       NULL, NULL) != 0;
+	}
+	return failed;
+}
+
+/* To memory that is held, from memory that the driver has allocated as well. */
+static int copies(struct mode *mode, unsigned long calls)
+{
+	int failed = 0;
+
+	for (unsigned long i = 0; !mode->pinned && i < HELD; i++)
+		failed += mode->alloc(&mode->held[i], BYTES) != 0;
+	if (!mode->pinned)
+		failed += mode->alloc_host((void **)&mode->pinned, PINNED) != 0;
+	for (unsigned long i = 0; i < calls; i++)
+		failed += mode->copy(mode->held[i % HELD], mode->pinned + i * BYTES % PINNED, BYTES) != 0;
+	return failed;
+}
+
+static const struct {
+	const char *name;
+	int (*work)(struct mode *mode, unsigned long calls);
+} kinds[] = {
+    {"count", count}, {"stream", stream}, {"memory", memory}, {"launches", launches}, {"copies", copies},
+};
 
 static int open_mode(struct mode *mode, char *word)
 {
@@ -71,13 +142,20 @@ static int open_mode(struct mode *mode, char *word)
 		fprintf(stderr, "bench: %s: %s\n", word, path ? dlerror() : "there is no colon in it");
 		return 0;
 	}
-	if (!strncmp(word, "count:", 6))
-		return !!(mode->count = (count_call)dlsym(library, "cuCtxSynchronize"));
-	if (!strncmp(word, "stream:", 7))
-		return !!(mode->stream = (stream_call)dlsym(library, "cuStreamSynchronize"));
+	*path = 0;
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		if (!strcmp(word, kinds[i].name))
+			mode->work = kinds[i].work;
+	}
+	mode->count = (count_call)dlsym(library, "cuCtxSynchronize");
+	mode->stream = (stream_call)dlsym(library, "cuStreamSynchronize");
 	mode->alloc = (alloc_call)dlsym(library, "cuMemAlloc_v2");
 	mode->free = (free_call)dlsym(library, "cuMemFree_v2");
-	return !strncmp(word, "memory:", 7) && mode->alloc && mode->free;
+	mode->alloc_host = (alloc_host_call)dlsym(library, "cuMemAllocHost_v2");
+	mode->copy = (copy_call)dlsym(library, "cuMemcpyHtoD_v2");
+	mode->launch = (launch_call)dlsym(library, "cuLaunchKernel");
+	return mode->work && mode->count && mode->stream && mode->alloc && mode->free && mode->alloc_host &&
+	       mode->copy && mode->launch;
 }
 
 static void print_list(const char *name, const unsigned long long *numbers, int count)
@@ -109,14 +187,15 @@ int main(int count, char **words)
 			int turn = (i + round) % used;
 			unsigned long long begin = now_ns();
 
-			failed += work(&modes[turn], calls);
+			failed += modes[turn].work(&modes[turn], calls);
 			numbers[turn] = now_ns() - begin;
+			modes[turn].made += calls;
 		}
 		print_list("ns", numbers, used);
 	}
 	for (int i = 0; i < used; i++) {
 		numbers[i] = modes[i].made;
-		for (int held = 0; held < HELD && modes[i].free; held++) {
+		for (int held = 0; held < HELD; held++) {
 			if (modes[i].held[held])
 				failed += modes[i].free(modes[i].held[held]) != 0;
 		}

@@ -1,7 +1,7 @@
 /*
- * Copies between memory of every kind by every function of the driver, with books of what was copied. Prints
- * {"pid","calls":{function: n},"copies":{"H2D/sync": n},"bytes":{...},"host":{"H2D/pinned": bytes}}, and with
- * --wait goes on when a line comes in.
+ * Copies between memory of every kind by every function of the driver, or of the runtime, with books of what
+ * was copied. Prints {"pid","calls":{function: n},"moved":{"cudaMemcpy/H2D": bytes},"copies":{"H2D/sync": n},
+ * "bytes":{...},"host":{"H2D/pinned": bytes}}, and with --wait goes on when a line comes in.
  */
 #include "copies.h"
 
@@ -14,7 +14,6 @@
 #include "cuda_api.h"
 
 #define MAX_CALLED 256
-#define ARENA (64u << 20)
 
 static const char *const kinds[KINDS] = {"H2H", "H2D", "D2H", "D2D", "P2P", "memset"};
 static const char *const hosts[HOSTS] = {"none", "pinned", "pageable", "managed"};
@@ -22,7 +21,8 @@ static const char *const hosts[HOSTS] = {"none", "pinned", "pageable", "managed"
 static struct {
 	unsigned int count;
 	char names[MAX_CALLED][64];
-	unsigned long calls[MAX_CALLED];
+	unsigned long calls[MAX_CALLED], moved[MAX_CALLED][KINDS];
+	unsigned int last;
 } called;
 static unsigned long counts[KINDS][2], bytes_of[KINDS][2], host_bytes[KINDS][HOSTS];
 static int failures;
@@ -32,6 +32,7 @@ void copied(enum kind kind, enum host host, int is_async, size_t bytes)
 	counts[kind][is_async]++;
 	bytes_of[kind][is_async] += bytes;
 	host_bytes[kind][host] += bytes;
+	called.moved[called.last][kind] += bytes;
 }
 
 size_t next_size(void)
@@ -41,34 +42,39 @@ size_t next_size(void)
 	return 1 + (++step * 7919) % 3001;
 }
 
-int call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g,
-	 uint64_t h, uint64_t i)
+void *function_of(const char *name)
 {
-	int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-			uint64_t);
+	void *function = dlsym(RTLD_DEFAULT, name);
 	unsigned int row = 0;
-	int result;
 
-	*(void **)&function = dlsym(RTLD_DEFAULT, name);
 	if (!function) {
 		fprintf(stderr, "no %s\n", name);
-		failures++;
-		return -1;
+		exit(1);
 	}
 	while (row < called.count && strcmp(called.names[row], name))
 		row++;
 	if (row == called.count && called.count < MAX_CALLED)
 		strcpy(called.names[called.count++], name);
 	called.calls[row]++;
-	result = function(a, b, c, d, e, f, g, h, i);
-	if (result) {
-		fprintf(stderr, "%s: %d\n", name, result);
-		failures++;
-	}
-	return result;
+	called.last = row;
+	return function;
 }
 
-static void check(int result)
+void call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,
+	  uint64_t g, uint64_t h, uint64_t i)
+{
+	int (*function)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+			uint64_t);
+	int result;
+
+	*(void **)&function = function_of(name);
+	result = function(a, b, c, d, e, f, g, h, i);
+	if (result)
+		fprintf(stderr, "%s: %d\n", name, result);
+	check(result);
+}
+
+void check(int result)
 {
 	failures += result != 0;
 }
@@ -102,61 +108,6 @@ static struct memory allocate(void)
 	return m;
 }
 
-static void infer(uint64_t target, uint64_t source, enum kind kind, enum host host)
-{
-	size_t size = next_size();
-
-	call("cuMemcpy", target, source, size, 0, 0, 0, 0, 0, 0);
-	copied(kind, host, 0, size);
-	call("cuMemcpyAsync", target, source, size, 0, 0, 0, 0, 0, 0);
-	copied(kind, host, 1, size);
-}
-
-/* Directions that only the addresses tell: at the beginning, inside and at the end of what is allocated. */
-static void by_address(const struct memory *m)
-{
-	uint64_t pinned = (uint64_t)m->pinned, pageable = (uint64_t)m->pageable;
-	uint64_t registered = (uint64_t)m->registered;
-
-	infer(m->device, pinned + 999999, H2D, PINNED);
-	infer(m->device + ARENA + 12344, pageable, H2D, PAGEABLE);
-	infer(m->pool + 99999, registered + 12287, H2D, PINNED);
-	infer(m->mapped + (3 << 20), registered + 12288, H2D, PAGEABLE);
-	infer(pageable + 77, m->mapped, D2H, PAGEABLE);
-	infer(pinned, m->managed + 4999, D2H, PINNED);
-	infer(m->pool, m->mapped, D2D, NO_HOST);
-	infer(m->managed, m->device + 1, D2D, NO_HOST);
-	infer(pinned, registered, H2H, PINNED);
-	infer(pageable, pinned, H2H, PAGEABLE);
-	infer(m->other_device + 5, m->device + (9 << 20), P2P, NO_HOST);
-}
-
-/* What is freed is the program's own again, or nobody's; an address that is given out again is what it is
- * then. */
-static void after_frees(struct memory *m)
-{
-	void *context = NULL;
-
-	check(cuMemHostUnregister(m->registered));
-	infer(m->device, (uint64_t)m->registered + 100, H2D, PAGEABLE);
-	check(cuMemHostRegister_v2(m->registered + 4096, 4096, 0));
-	infer(m->device, (uint64_t)m->registered + 4095, H2D, PAGEABLE);
-	infer(m->device, (uint64_t)m->registered + 4096, H2D, PINNED);
-	infer(m->device, (uint64_t)m->registered + 8192, H2D, PAGEABLE);
-	/* a free that fails frees nothing */
-	if (!cuMemFreeHost((void *)m->device))
-		failures++;
-	infer((uint64_t)m->pageable, m->device + 99, D2H, PAGEABLE);
-	check(cuMemUnmap(m->mapped, 4 << 20));
-	infer((uint64_t)m->pageable, m->mapped + 4096, H2H, PAGEABLE);
-	/* all of a context ends with it */
-	check(cuCtxCreate_v2(&context, 0, 0));
-	check(cuMemAlloc_v2(&m->pool, 3000000));
-	infer((uint64_t)m->pageable, m->pool + 2999999, D2H, PAGEABLE);
-	check(cuCtxDestroy_v2(context));
-	infer((uint64_t)m->pageable, m->pool + 2999999, H2H, PAGEABLE);
-}
-
 static void print_books(void)
 {
 	const char *modes[2] = {"sync", "async"};
@@ -165,6 +116,15 @@ static void print_books(void)
 	printf("{\"pid\":%d,\"calls\":{", (int)getpid());
 	for (unsigned int i = 0; i < called.count; i++)
 		printf("%s\"%s\":%lu", i ? "," : "", called.names[i], called.calls[i]);
+	printf("},\"moved\":{");
+	for (unsigned int i = 0; i < called.count * KINDS; i++) {
+		if (!called.moved[i / KINDS][i % KINDS])
+			continue;
+		printf("%s\"%s/%s\":%lu", comma, called.names[i / KINDS], kinds[i % KINDS],
+		       called.moved[i / KINDS][i % KINDS]);
+		comma = ",";
+	}
+	comma = "";
 	printf("},\"copies\":{");
 	for (int i = 0; i < 2 * KINDS; i++)
 		printf("%s\"%s/%s\":%lu", i ? "," : "", kinds[i / 2], modes[i % 2], counts[i / 2][i % 2]);
@@ -188,8 +148,6 @@ int main(int argc, char **argv)
 	struct memory m = allocate();
 
 	call_every_function(&m);
-	by_address(&m);
-	after_frees(&m);
 	print_books();
 	if (!strcmp(argv[argc - 1], "--wait"))
 		getchar();

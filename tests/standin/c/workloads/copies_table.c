@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "../cuda_types.h"
+#include "cuda_api.h"
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
 
@@ -32,29 +32,8 @@ struct old_3d {
 	unsigned int dstPitch, dstHeight, width, height, depth;
 };
 
-struct operand {
-	int type;
-	uint64_t address, rowLength, layerHeight;
-	struct cudaMemLocation hint;
-};
-
-struct operation {
-	struct operand source, target;
-	struct cudaExtent extent;
-	int order;
-	unsigned int flags;
-};
-
 _Static_assert(sizeof(struct old_2d) == 96, "CUDA_MEMCPY2D_v1");
 _Static_assert(sizeof(struct old_3d) == 144, "CUDA_MEMCPY3D_v1");
-_Static_assert(sizeof(struct operation) == 112, "CUDA_MEMCPY3D_BATCH_OP");
-
-#define STREAM 0x560100000000
-
-static uint64_t address(const void *p)
-{
-	return (uint64_t)p;
-}
 
 /* target, source, size, and the stream of those that have one */
 static void linear(const char *name, const struct memory *m, enum kind kind, int is_async)
@@ -294,7 +273,61 @@ static void fills(const struct memory *m)
 	}
 }
 
-void call_every_function(const struct memory *m)
+static void infer(uint64_t target, uint64_t source, enum kind kind, enum host host)
+{
+	size_t size = next_size();
+
+	call("cuMemcpy", target, source, size, 0, 0, 0, 0, 0, 0);
+	copied(kind, host, 0, size);
+	call("cuMemcpyAsync", target, source, size, 0, 0, 0, 0, 0, 0);
+	copied(kind, host, 1, size);
+}
+
+/* Directions that only the addresses tell: at the beginning, inside and at the end of what is allocated. */
+static void by_address(const struct memory *m)
+{
+	uint64_t pinned = (uint64_t)m->pinned, pageable = (uint64_t)m->pageable;
+	uint64_t registered = (uint64_t)m->registered;
+
+	infer(m->device, pinned + 999999, H2D, PINNED);
+	infer(m->device + ARENA + 12344, pageable, H2D, PAGEABLE);
+	infer(m->pool + 99999, registered + 12287, H2D, PINNED);
+	infer(m->mapped + (3 << 20), registered + 12288, H2D, PAGEABLE);
+	infer(pageable + 77, m->mapped, D2H, PAGEABLE);
+	infer(pinned, m->managed + 4999, D2H, PINNED);
+	infer(m->pool, m->mapped, D2D, NO_HOST);
+	infer(m->managed, m->device + 1, D2D, NO_HOST);
+	infer(pinned, registered, H2H, PINNED);
+	infer(pageable, pinned, H2H, PAGEABLE);
+	infer(m->other_device + 5, m->device + (9 << 20), P2P, NO_HOST);
+}
+
+/* What is freed is the program's own again, or nobody's; an address that is given out again is what it is
+ * then. */
+static void after_frees(struct memory *m)
+{
+	void *context = NULL;
+
+	check(cuMemHostUnregister(m->registered));
+	infer(m->device, (uint64_t)m->registered + 100, H2D, PAGEABLE);
+	check(cuMemHostRegister_v2(m->registered + 4096, 4096, 0));
+	infer(m->device, (uint64_t)m->registered + 4095, H2D, PAGEABLE);
+	infer(m->device, (uint64_t)m->registered + 4096, H2D, PINNED);
+	infer(m->device, (uint64_t)m->registered + 8192, H2D, PAGEABLE);
+	/* a free that fails frees nothing */
+	check(!cuMemFreeHost((void *)m->device));
+	infer((uint64_t)m->pageable, m->device + 99, D2H, PAGEABLE);
+	check(cuMemUnmap(m->mapped, 4 << 20));
+	infer((uint64_t)m->pageable, m->mapped + 4096, H2H, PAGEABLE);
+	/* all of a context ends with it */
+	check(cuCtxCreate_v2(&context, 0, 0));
+	check(cuMemAlloc_v2(&m->pool, 3000000));
+	infer((uint64_t)m->pageable, m->pool + 2999999, D2H, PAGEABLE);
+	check(cuCtxDestroy_v2(context));
+	infer((uint64_t)m->pageable, m->pool + 2999999, H2H, PAGEABLE);
+}
+
+void call_every_function(struct memory *m)
 {
 	linear_functions(m);
 	array_functions(m);
@@ -304,4 +337,6 @@ void call_every_function(const struct memory *m)
 	batches(m);
 	operations(m);
 	fills(m);
+	by_address(m);
+	after_frees(m);
 }

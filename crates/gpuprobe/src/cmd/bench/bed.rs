@@ -1,11 +1,13 @@
 //! A copy of the library that is measured on, with the probes of one kind in it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect, Tier};
 use gpuprobe_discover::{Inspector, Library, plan};
+use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{FunctionId, LossCause, catalogue};
 
 use super::Work;
@@ -13,7 +15,7 @@ use crate::{builtin, guard};
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo/libbench.so"));
 /// The one whose calls are streamed.
-const STREAMED: &str = "cuStreamSynchronize";
+pub(super) const STREAMED: &str = "cuStreamSynchronize";
 
 /// Which probes are in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +27,14 @@ pub(super) enum Probed {
     Plain,
     /// And where allocations come from.
     WithSites,
+    /// As the daemon counts launches, and copies.
+    WithLaunches,
+    WithCopies,
 }
 
 impl Probed {
-    pub(super) const ALL: [Self; 4] = [Self::Not, Self::Bare, Self::Plain, Self::WithSites];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Not, Self::Bare, Self::Plain, Self::WithSites, Self::WithLaunches, Self::WithCopies];
 
     /// Nothing where there are no probes.
     fn config(self, tier: Option<Tier>) -> Option<CaptureConfig> {
@@ -38,6 +44,8 @@ impl Probed {
             Self::Bare => Some(CaptureConfig { bare: true, ..config }),
             Self::Plain => Some(config),
             Self::WithSites => Some(CaptureConfig { sites: true, ..config }),
+            Self::WithLaunches => Some(CaptureConfig { launches: true, names: true, ..config }),
+            Self::WithCopies => Some(CaptureConfig { copies: true, ..config }),
         }
     }
 }
@@ -53,22 +61,28 @@ pub(super) struct Bed {
 impl Bed {
     /// Each copy is a file of its own, so that no probe is in two of them. None has the name of a CUDA library: another
     /// gpuprobe that watches the host would put probes into it as well.
-    pub(super) fn make(folder: &Path, probed: Probed, tier: Option<Tier>) -> Result<Self> {
+    pub(super) fn make(
+        folder: &Path,
+        probed: Probed,
+        functions: &BTreeSet<&str>,
+        tier: Option<Tier>,
+    ) -> Result<Self> {
         let library = folder.join(format!("measured.{}", probed as u8));
         builtin::write(&library, LIBRARY)?;
         let mut bed = Self { probed, library, capture: None, streamed: 0 };
         if let Some(config) = probed.config(tier) {
             let mut capture = Capture::open(&config, guard::command(false))?;
-            bed.attach(&mut capture)?;
+            bed.attach(&mut capture, functions)?;
             bed.capture = Some(capture);
         }
         Ok(bed)
     }
 
-    fn attach(&self, capture: &mut Capture) -> Result<()> {
+    fn attach(&self, capture: &mut Capture, functions: &BTreeSet<&str>) -> Result<()> {
         let scan = Inspector::new().inspect(Path::new("libcuda.so.1"), &self.library)?;
         let id = |library: &Library, name: &str| {
-            catalogue().lookup(library.kind, library.cuda_major, name).map(|f| f.id)
+            let function = catalogue().lookup(library.kind, library.cuda_major, name);
+            function.filter(|f| functions.contains(f.name)).map(|f| f.id)
         };
         let (plan, _) = plan(&scan.libraries, &id);
         let collect = |id: FunctionId| {
@@ -77,7 +91,8 @@ impl Bed {
         };
         let target = plan.targets.first().context("the built-in library has nothing to probe")?;
         let attached = capture.attach(target, &collect)?;
-        ensure!(attached.skipped.is_empty(), "not every function of the built-in library can be probed here");
+        let is_whole = attached.skipped.is_empty() && target.functions.len() == functions.len();
+        ensure!(is_whole, "not every function of the built-in library can be probed here");
         Ok(())
     }
 
@@ -103,24 +118,35 @@ impl Bed {
     }
 
     /// Everything that tells how many calls, or allocations and frees, the probes saw; nothing where they do not look.
-    pub(super) fn seen(&self, work: Work) -> Result<Vec<u64>> {
-        let Some(capture) = self.capture.as_ref().filter(|_| self.probed != Probed::Bare) else {
+    pub(super) fn seen(&mut self, work: Work) -> Result<Vec<u64>> {
+        let Some(capture) = self.capture.as_mut().filter(|_| self.probed != Probed::Bare) else {
             return Ok(Vec::new());
         };
-        let calls = |name: &str| -> Result<u64> {
+        let (counts, done) = (capture.counts()?, capture.work()?);
+        let calls = |name: &str| -> u64 {
             let is_it = |id| catalogue().get(id).is_some_and(|f| f.name == name);
-            Ok(capture.counts()?.iter().filter(|row| is_it(row.function)).map(|row| row.calls).sum())
+            counts.iter().chain(&done.calls).filter(|row| is_it(row.function)).map(|row| row.calls).sum()
         };
         Ok(match work {
-            Work::Count => vec![calls("cuCtxSynchronize")?],
+            Work::Count => vec![calls("cuCtxSynchronize")],
             // what found the ring full was seen all the same
             Work::Stream => vec![self.streamed + capture.losses()?.get(LossCause::RingFull)],
             Work::Memory => {
-                let mut seen = vec![calls("cuMemAlloc_v2")?, calls("cuMemFree_v2")?];
+                let mut seen = vec![calls("cuMemAlloc_v2"), calls("cuMemFree_v2")];
                 let rows = capture.memory()?;
                 seen.push(rows.iter().map(|row| row.allocations).sum());
                 seen.push(rows.iter().map(|row| row.frees).sum());
                 seen
+            }
+            Work::Launches => {
+                let launched = done.launches.iter().map(|row| row.launches).sum();
+                vec![calls("cuLaunchKernel"), launched]
+            }
+            Work::Copies => {
+                let from_pinned = done.copies.iter().map(|row| &row.totals).filter(|totals| {
+                    totals.direction == CopyDirection::HostToDevice && totals.host == HostMemory::Pinned
+                });
+                vec![calls("cuMemcpyHtoD_v2"), from_pinned.map(|totals| totals.copies).sum()]
             }
         })
     }

@@ -1,0 +1,148 @@
+//! The sections about launches, copies and gaps.
+
+use gpuprobe_analysis::buckets::percentile;
+use gpuprobe_analysis::copies::{by_direction, effective};
+use gpuprobe_analysis::{GapTotals, ProcessSnapshot, Snapshot, Work, advice};
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory};
+
+use super::rates::Rates;
+use super::{line, process_line, processes_line};
+use crate::units::duration;
+use crate::work::{began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels};
+
+/// Kernels shown per process; all others are summed up in one line.
+const MOST_KERNELS: usize = 20;
+/// A name that is longer would not be read to its end.
+const LONGEST_NAME: usize = 160;
+
+/// Everybody's work, those first that run or ended a short time ago.
+fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapshot>, &Work)) {
+    for process in &snapshot.processes {
+        then(process_line(process), Some(process), &process.work);
+    }
+    for past in &snapshot.past {
+        then(processes_line(past), None, &past.work);
+    }
+}
+
+pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
+    out.push_str("per-process kernel launches:\n");
+    each(snapshot, |who, _, work| {
+        let graphs = graphs(&work.graphs);
+        if work.kernels.is_empty() && graphs.is_empty() {
+            return;
+        }
+        line(out, format_args!("{who}"));
+        let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+        let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
+        let kernels = match (named, named < work.kernels.len()) {
+            (0, true) => "kernels of unknown name".to_owned(),
+            (_, true) => format!("{named} kernels and others"),
+            (_, false) => format!("{named} kernels"),
+        };
+        line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
+        let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+        for row in shown {
+            let name = kernel(&row.kernel, LONGEST_NAME);
+            line(out, format_args!("\t{name}: {} launches{}", row.launches, failed(row.errors)));
+        }
+        more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
+    });
+    out.push('\n');
+}
+
+pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
+    out.push_str("per-process copies:\n");
+    each(snapshot, |who, process, work| {
+        if work.copies.is_empty() {
+            return;
+        }
+        line(out, format_args!("{who}"));
+        let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
+        let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+        line(out, format_args!("Traced {} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))));
+        for rows in by_direction(&work.copies).filter(|rows| !is_fill(&&rows[0])) {
+            let rate = process.and_then(|process| rates.copied(process, rows[0].direction));
+            let rate = rate.filter(|_| rows[0].is_async).map(|rate| {
+                format!(", {:.5} bytes/sec over the last {:.5} secs", rate.bytes_per_second, rate.seconds)
+            });
+            let mode = if rows[0].is_async { " async" } else { "" };
+            let moved = moved(&rows.iter().collect::<Vec<_>>());
+            let rate = rate.unwrap_or_default();
+            line(out, format_args!("\t{}{mode} {moved}{rate}", rows[0].direction.as_str()));
+            for row in rows.iter().filter(|row| row.host != HostMemory::Nothing) {
+                line(out, format_args!("\t\t{} {}", row.host.as_str(), self::moved(&[row])));
+            }
+        }
+        if !fills.is_empty() {
+            let (calls, bytes) = (calls(&fills), bytes(&fills));
+            line(out, format_args!("\tmemset {calls} calls, {bytes} Bytes{}", failed(errors(&fills))));
+        }
+    });
+    out.push('\n');
+}
+
+/// The bandwidth where it means something, or else how much it was.
+fn moved(rows: &[&CopyTotals]) -> String {
+    match effective(rows) {
+        Some(e) => format!("{:.5} bytes/sec for {:.5} secs", e.bytes_per_second, e.seconds),
+        None => format!("{} calls, {} Bytes", calls(rows), bytes(rows)),
+    }
+}
+
+fn calls(rows: &[&CopyTotals]) -> u64 {
+    rows.iter().fold(0, |sum, row| sum.saturating_add(row.copies))
+}
+
+fn errors(rows: &[&CopyTotals]) -> u64 {
+    rows.iter().fold(0, |sum, row| sum.saturating_add(row.errors))
+}
+
+fn bytes(rows: &[&CopyTotals]) -> u64 {
+    rows.iter().fold(0, |sum, row| sum.saturating_add(row.bytes))
+}
+
+pub(super) fn gaps(out: &mut String, snapshot: &Snapshot) {
+    out.push_str("idle gaps of streams:\n");
+    for process in &snapshot.processes {
+        let gaps = &process.work.gaps;
+        if gaps.after_sync.gaps == 0 && gaps.after_launch.gaps == 0 {
+            continue;
+        }
+        line(out, format_args!("{}", process_line(process)));
+        let kinds = [(GapKind::AfterSync, &gaps.after_sync), (GapKind::AfterLaunch, &gaps.after_launch)];
+        for (kind, totals) in kinds.into_iter().filter(|(_, totals)| totals.gaps > 0) {
+            line(out, format_args!("\t{} {}: {}", totals.gaps, began_with(kind), lengths(totals)));
+        }
+        if let Some(longest) = gaps.longest.first() {
+            let (length, kind) = (duration(longest.ns), began_with(longest.kind));
+            line(
+                out,
+                format_args!("\tthe longest {length} {kind}, longest call meanwhile: {}", meanwhile(longest)),
+            );
+        }
+    }
+    out.push('\n');
+}
+
+fn lengths(totals: &GapTotals) -> String {
+    let of = |per_cent| bound(percentile(&totals.lengths, per_cent), duration);
+    format!("{} in all, p50 {}, p99 {}", duration(totals.total_ns), of(50), of(99))
+}
+
+/// Nothing at all where there is none: it is no section of its own in a display of long standing.
+pub(super) fn advised(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
+    let mut text = String::new();
+    for process in &snapshot.processes {
+        let advice = advice::advice(&process.work, rates.watched_ns(process));
+        if !advice.is_empty() {
+            line(&mut text, format_args!("{}", process_line(process)));
+        }
+        for advice in &advice {
+            line(&mut text, format_args!("\t{}: {}: {}", advice.rule(), advice.what(), evidence(advice)));
+        }
+    }
+    if !text.is_empty() {
+        line(out, format_args!("advice:\n{text}"));
+    }
+}

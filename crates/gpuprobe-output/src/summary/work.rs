@@ -1,0 +1,237 @@
+//! The sections about launches, copies, gaps and what to do about them, for a terminal of 100 columns.
+
+use gpuprobe_analysis::buckets::percentile;
+use gpuprobe_analysis::copies::effective;
+use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
+
+use super::{heading, line};
+use crate::table::{Align, room, rows};
+use crate::units::{bytes, count, duration, fitted};
+use crate::work::{
+    began_with, bound, evidence, graphs, kernel as kernel_name, meanwhile, more_kernels, stream,
+};
+
+const WIDTH: usize = 100;
+/// What a kernel's name has, however wide the numbers are.
+const LEAST_NAME: usize = 16;
+/// What it has to have for bars to stand before it.
+const NAME_BESIDE_BARS: usize = 24;
+const BAR: usize = 8;
+/// Kernels with a row of their own.
+const MOST_KERNELS: usize = 25;
+
+pub(super) fn launches(out: &mut String, work: &Work) {
+    let graphs = graphs(&work.graphs);
+    if work.kernels.is_empty() && graphs.is_empty() {
+        return;
+    }
+    heading(out, "launches");
+    let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+    if !shown.is_empty() {
+        kernels(out, shown);
+    }
+    more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("{text}")));
+    if !shown.is_empty() {
+        line(out, format_args!("(the time of a launch call is not the kernel's)"));
+    }
+}
+
+fn kernels(out: &mut String, kernels: &[KernelLaunches]) {
+    use Align::{Left, Right};
+    let titles = ["launches", "failed", "threads", "grid", "block", "shared", "streams", "launch call"];
+    let mut table = vec![titles.map(str::to_owned).to_vec()];
+    table.extend(kernels.iter().map(cells));
+    let mut align = vec![Right; titles.len()];
+    // most programs have none that fail
+    if kernels.iter().all(|kernel| kernel.errors == 0) {
+        align.remove(1);
+        table.iter_mut().for_each(|row| drop(row.remove(1)));
+    }
+    let mut room = room(&table, WIDTH).max(LEAST_NAME);
+    if room >= NAME_BESIDE_BARS + BAR + 2 {
+        room -= BAR + 2;
+        align.push(Left);
+        push_bars(&mut table, &kernels.iter().map(|kernel| kernel.launches).collect::<Vec<_>>());
+    }
+    let names = kernels.iter().map(|kernel| kernel_name(&kernel.kernel, room));
+    for (row, name) in table.iter_mut().zip(std::iter::once("kernel".to_owned()).chain(names)) {
+        row.push(name);
+    }
+    align.push(Left);
+    rows(out, "  ", &align, &table);
+}
+
+/// Adds a bar to each row but the first, as long as its value is large.
+fn push_bars(table: &mut [Vec<String>], values: &[u64]) {
+    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |value: &u64| {
+        let length = (u128::from(*value) * BAR as u128).div_ceil(u128::from(most));
+        "#".repeat(usize::try_from(length).unwrap_or(BAR))
+    };
+    let bars = std::iter::once(String::new()).chain(values.iter().map(bar));
+    table.iter_mut().zip(bars).for_each(|(row, bar)| row.push(bar));
+}
+
+fn cells(kernel: &KernelLaunches) -> Vec<String> {
+    // a call may launch on several devices at once
+    let calls = kernel.latency.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+    let calls = if calls == 0 { kernel.launches.saturating_add(kernel.errors) } else { calls };
+    let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let threads = kernel.threads.checked_div(kernel.launches).filter(|threads| *threads > 0);
+    vec![
+        kernel.launches.to_string(),
+        kernel.errors.to_string(),
+        or_nothing(threads.map(|threads| threads.to_string())),
+        or_nothing(kernel.grid.map(range)),
+        or_nothing(kernel.block.map(range)),
+        or_nothing((kernel.shared_most > 0).then(|| bytes(kernel.shared_most))),
+        kernel.streams.to_string(),
+        or_nothing(kernel.total_ns.checked_div(calls).map(duration)),
+    ]
+}
+
+/// `64`, `3x2`, `1..64x64`.
+fn range((least, most): ([u32; 3], [u32; 3])) -> String {
+    let text = |[x, y, z]: [u32; 3]| match (y, z) {
+        (1, 1) => x.to_string(),
+        (_, 1) => format!("{x}x{y}"),
+        _ => format!("{x}x{y}x{z}"),
+    };
+    if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
+}
+
+pub(super) fn copies(out: &mut String, work: &Work) {
+    use Align::{Left, Right};
+    let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
+    let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+    if !copies.is_empty() {
+        heading(out, "copies");
+        let titles = ["kind", "mode", "host memory", "calls", "bandwidth", "bytes"];
+        let mut table = vec![titles.map(str::to_owned).to_vec()];
+        table.extend(copies.iter().map(|copy| copy_cells(copy)));
+        push_bars(&mut table, &copies.iter().map(|copy| copy.bytes).collect::<Vec<_>>());
+        let room = room(&table, WIDTH).max(LEAST_NAME);
+        let sizes = copies.iter().map(|copy| fitted(&sizes(&copy.sizes), room).into_owned());
+        for (row, sizes) in table.iter_mut().zip(std::iter::once("sizes".to_owned()).chain(sizes)) {
+            row.push(sizes);
+        }
+        rows(out, "  ", &[Left, Left, Left, Right, Right, Right, Left, Left], &table);
+        let failed = copies.iter().fold(0, |sum: u64, copy| sum.saturating_add(copy.errors));
+        if failed > 0 {
+            line(out, format_args!("copies that failed: {failed}"));
+        }
+        if copies.iter().any(|copy| effective(&[copy]).is_some()) {
+            line(out, format_args!("(bandwidth as the caller saw it, with all that the call waited for)"));
+        }
+    }
+    if !fills.is_empty() {
+        heading(out, "memsets");
+        let row = |fill: &&CopyTotals| {
+            vec![fill.mode().to_owned(), count(fill.copies, "call", "calls"), bytes(fill.bytes)]
+        };
+        let table: Vec<_> = fills.iter().map(row).collect();
+        rows(out, "  ", &[Left, Right, Right], &table);
+    }
+}
+
+fn copy_cells(copy: &CopyTotals) -> Vec<String> {
+    let host = if copy.host == HostMemory::Nothing { "-" } else { copy.host.as_str() };
+    // a conversion to an integer saturates
+    let bandwidth = effective(&[copy]).map(|e| format!("{}/s", bytes(e.bytes_per_second as u64)));
+    vec![
+        copy.direction.as_str().to_owned(),
+        copy.mode().to_owned(),
+        host.to_owned(),
+        copy.copies.to_string(),
+        bandwidth.unwrap_or_else(|| "-".to_owned()),
+        bytes(copy.bytes),
+    ]
+}
+
+/// How many copies were of which size: `55 <4K, 3 <1M`.
+fn sizes(sizes: &[u64; LATENCY_BUCKETS]) -> String {
+    /// The first bucket beyond a class, and how it is called.
+    const CLASSES: [(usize, &str); 5] =
+        [(12, "<4K"), (16, "<64K"), (20, "<1M"), (24, "<16M"), (LATENCY_BUCKETS, ">=16M")];
+    let mut from = 0;
+    let mut told = Vec::new();
+    for (to, name) in CLASSES {
+        let n = sizes[from..to].iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        if n > 0 {
+            told.push(format!("{n} {name}"));
+        }
+        from = to;
+    }
+    told.join(", ")
+}
+
+pub(super) fn gaps(out: &mut String, gaps: &Gaps) {
+    use Align::{Left, Right};
+    let kinds = [(GapKind::AfterSync, &gaps.after_sync), (GapKind::AfterLaunch, &gaps.after_launch)];
+    let kinds: Vec<_> = kinds.into_iter().filter(|(_, totals)| totals.gaps > 0).collect();
+    if kinds.is_empty() {
+        return;
+    }
+    let streams = count(gaps.streams, "stream", "streams");
+    heading(out, &format!("idle gaps of {streams}, as the host saw them: nothing was given to a stream"));
+    let titles = ["", "gaps", "total", "p50", "p99"];
+    let mut table = vec![titles.map(str::to_owned).to_vec()];
+    table.extend(kinds.into_iter().map(|(kind, totals)| gap_cells(kind, totals)));
+    rows(out, "  ", &[Left, Right, Right, Right, Right], &table);
+    if gaps.longest.is_empty() {
+        return;
+    }
+    line(out, format_args!("the longest, and the longest CUDA call that the host made meanwhile"));
+    let row = |gap: &gpuprobe_analysis::Gap| {
+        let (began, stream) = (began_with(gap.kind).to_owned(), stream(gap.stream).into_owned());
+        vec![duration(gap.ns), began, stream, meanwhile(gap).to_owned()]
+    };
+    let longest: Vec<_> = gaps.longest.iter().map(row).collect();
+    rows(out, "    ", &[Right, Left, Left, Left], &longest);
+}
+
+fn gap_cells(kind: GapKind, totals: &GapTotals) -> Vec<String> {
+    let of = |per_cent| bound(percentile(&totals.lengths, per_cent), duration);
+    let (gaps, total) = (totals.gaps.to_string(), duration(totals.total_ns));
+    vec![began_with(kind).to_owned(), gaps, total, of(50), of(99)]
+}
+
+pub(super) fn advised(out: &mut String, advice: &[Advice]) {
+    if advice.is_empty() {
+        return;
+    }
+    heading(out, "advice");
+    for advice in advice {
+        line(out, format_args!("{}: {}", advice.rule(), advice.what()));
+        line(out, format_args!("  {}", evidence(advice)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dimensions_are_as_short_as_they_can_be() {
+        assert_eq!(range(([64, 1, 1], [64, 1, 1])), "64");
+        assert_eq!(range(([3, 2, 1], [3, 2, 1])), "3x2");
+        assert_eq!(range(([1, 1, 1], [8, 1, 4])), "1..8x1x4");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_share_and_never_nothing_for_something() {
+        let mut table = vec![Vec::new(); 5];
+        push_bars(&mut table, &[u64::MAX, u64::MAX / 2, 1, 0]);
+        assert_eq!(table.concat(), ["", "########", "####", "#", ""]);
+    }
+
+    #[test]
+    fn sizes_are_told_by_classes_that_have_any() {
+        let mut buckets = [0; LATENCY_BUCKETS];
+        assert_eq!(sizes(&buckets), "");
+        (buckets[0], buckets[11], buckets[12], buckets[31]) = (1, 2, 4, 8);
+        assert_eq!(sizes(&buckets), "3 <4K, 4 <64K, 8 >=16M");
+        assert_eq!(sizes(&[u64::MAX; LATENCY_BUCKETS]).matches(", ").count(), 4);
+    }
+}

@@ -1,0 +1,134 @@
+//! Words for launches, copies and gaps that the displays have in common.
+
+use std::borrow::Cow;
+
+use gpuprobe_analysis::launches::{OTHER_KERNELS, UNKNOWN_KERNEL};
+use gpuprobe_analysis::{Advice, Bound, Gap, GraphLaunches, KernelLaunches};
+use gpuprobe_event::counters::GapKind;
+
+use crate::units::{bytes, count, duration, fitted, printable};
+
+/// A kernel's name in at most so many columns.
+pub(crate) fn kernel(name: &str, width: usize) -> String {
+    fitted(&printable(name), width).into_owned()
+}
+
+/// Whether a row is of one kernel, and not of all that have no name or no row of their own.
+pub(crate) fn is_named(kernel: &KernelLaunches) -> bool {
+    !matches!(kernel.kernel.as_str(), UNKNOWN_KERNEL | OTHER_KERNELS)
+}
+
+/// What kernels that are not shown come to; `None` where all are.
+pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
+    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+    let more = count(kernels.len() as u64, "more kernel", "more kernels");
+    (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
+}
+
+/// What was done with graphs, a line for each thing.
+pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
+    let mut lines = Vec::new();
+    if graphs.launches > 0 || graphs.errors > 0 {
+        let launches = count(graphs.launches, "graph launch", "graph launches");
+        let derived = count(graphs.derived, "kernel", "kernels");
+        let failed = failed(graphs.errors);
+        lines.push(format!("{launches}{failed}: {derived}, derived from how the graphs were made"));
+    }
+    if graphs.unknown > 0 {
+        let launches = count(graphs.unknown, "launch", "launches");
+        lines.push(format!("{launches} of graphs whose making was not seen: their kernels are not known"));
+    }
+    if graphs.captured > 0 {
+        let kernels = count(graphs.captured, "kernel", "kernels");
+        lines.push(format!("{kernels} captured into graphs, and not launched by that"));
+    }
+    lines
+}
+
+/// `, 3 failed`; nothing where none did.
+pub(crate) fn failed(errors: u64) -> String {
+    if errors == 0 { String::new() } else { format!(", {errors} failed") }
+}
+
+/// What a value is known to be.
+pub(crate) fn bound(bound: Option<Bound>, unit: fn(u64) -> String) -> String {
+    match bound {
+        None => "-".to_owned(),
+        Some(Bound::Below(n)) => format!("< {}", unit(n)),
+        Some(Bound::AtLeast(n)) => format!(">= {}", unit(n)),
+    }
+}
+
+/// What a gap began with.
+pub(crate) fn began_with(kind: GapKind) -> &'static str {
+    match kind {
+        GapKind::AfterSync => "after a synchronisation",
+        GapKind::AfterLaunch => "after a launch",
+    }
+}
+
+/// The call that the launching thread was in for longest in a gap; it may have been elsewhere most of the time.
+pub(crate) fn meanwhile(gap: &Gap) -> &'static str {
+    gap.meanwhile.unwrap_or("no CUDA call")
+}
+
+/// A stream, as people can tell it from others.
+pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
+    const OF_THREAD: u64 = 1 << 63;
+    match stream {
+        0 => "default stream".into(),
+        stream if stream & OF_THREAD != 0 => format!("default of thread {}", stream & !OF_THREAD).into(),
+        stream => format!("stream {stream:#x}").into(),
+    }
+}
+
+/// The numbers that an advice is made of.
+pub(crate) fn evidence(advice: &Advice) -> String {
+    match *advice {
+        Advice::PageableCopies { copies, bytes: moved, ns, watched_ns } => format!(
+            "{} of {} in all with pageable memory took {} of {}",
+            count(copies, "copy", "copies"),
+            bytes(moved),
+            duration(ns),
+            duration(watched_ns)
+        ),
+        Advice::TinyCopies { tiny, copies, median, watched_ns } => format!(
+            "{tiny} of {} moved less than 4.0 KiB each in {}, the median {}",
+            count(copies, "copy", "copies"),
+            duration(watched_ns),
+            bound(Some(median), bytes)
+        ),
+        Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns } => format!(
+            "{} took at least {} of {}, and the way from one to the next {}",
+            count(launches, "launch", "launches"),
+            duration(calls_ns),
+            duration(watched_ns),
+            duration(gaps_ns)
+        ),
+        Advice::SyncInLoop { waits, launches, idle_ns, watched_ns } => format!(
+            "{waits} of {} came right after a synchronisation: idle for at least {} of {}",
+            count(launches, "launch", "launches"),
+            duration(idle_ns),
+            duration(watched_ns)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_told_as_people_know_them() {
+        assert_eq!(stream(0), "default stream");
+        assert_eq!(stream(1 << 63 | 4242), "default of thread 4242");
+        assert_eq!(stream(0x5601_0000_0080), "stream 0x560100000080");
+    }
+
+    #[test]
+    fn the_last_bucket_has_no_end() {
+        assert_eq!(bound(None, duration), "-");
+        assert_eq!(bound(Some(Bound::Below(2_000)), duration), "< 2.0 us");
+        assert_eq!(bound(Some(Bound::AtLeast(4096)), bytes), ">= 4.0 KiB");
+    }
+}
