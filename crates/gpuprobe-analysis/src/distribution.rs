@@ -50,7 +50,8 @@ impl Distribution {
 
     /// The buckets with something in them.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
-        let bucket = |(at, count): (usize, &u64)| Bucket { from: bucket_start(at), to: bucket_end(at), count: *count };
+        let bucket =
+            |(at, count): (usize, &u64)| Bucket { from: bucket_start(at), to: bucket_end(at), count: *count };
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(bucket)
     }
 }

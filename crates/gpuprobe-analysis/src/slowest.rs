@@ -43,7 +43,8 @@ pub(crate) struct Slowest {
 impl Slowest {
     pub(crate) fn feed(&mut self, call: &Call) {
         let Some(duration_ns) = call.duration_ns().filter(|_| call.parent.is_none()) else { return };
-        if self.calls.len() >= MOST && self.calls.last().is_some_and(|least| duration_ns <= least.duration_ns) {
+        if self.calls.len() >= MOST && self.calls.last().is_some_and(|least| duration_ns <= least.duration_ns)
+        {
             return;
         }
         let at = self.calls.partition_point(|other| other.duration_ns >= duration_ns);

@@ -12,6 +12,7 @@ use crate::launches::LaunchSummary;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
+use crate::slowest::{SlowCall, Slowest};
 use crate::work::Work;
 use crate::workload::Workload;
 
@@ -44,6 +45,8 @@ pub struct SummaryReport {
     pub work: Work,
     /// What to do about them.
     pub advice: Vec<Advice>,
+    /// The calls that took longest.
+    pub slowest: Vec<SlowCall>,
     /// Failures, most frequent first.
     pub errors: Vec<ErrorCount>,
     /// Processes, in the order in which they were first seen.
@@ -67,6 +70,7 @@ pub struct Summary {
     places: Vec<ProcessPlaces>,
     copies: Copies,
     work: Workload,
+    slowest: Slowest,
     errors: Errors,
     processes: Processes,
     losses: Losses,
@@ -118,6 +122,7 @@ impl Summary {
             copies: self.copies.report(),
             advice: advice(&work, self.watched_ns(&processes)),
             work,
+            slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
             losses: happened(&self.losses),
@@ -139,6 +144,7 @@ impl Summary {
         self.memory.feed(call, ended);
         self.copies.feed(call);
         self.work.feed(call);
+        self.slowest.feed(call);
         self.errors.feed(call);
     }
 

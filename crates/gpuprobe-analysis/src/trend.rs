@@ -30,7 +30,8 @@ impl Trend {
     pub fn set(&mut self, at_ns: u64, value: u64) {
         while at_ns / self.bin_ns >= BINS as u64 {
             self.bin_ns = self.bin_ns.saturating_mul(2);
-            self.bins = self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(widest).flatten()).collect();
+            self.bins =
+                self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(widest).flatten()).collect();
         }
         let at = usize::try_from(at_ns / self.bin_ns).unwrap_or(BINS - 1);
         if self.bins.len() <= at {

@@ -46,6 +46,13 @@ pub struct Hold {
 }
 
 impl Batch {
+    /// Takes out what happened to processes after the last call: their calls before it are still in the ring, and who
+    /// is told of an end takes it for one.
+    pub(crate) fn hold_back(&mut self) -> Vec<(ProcessKey, ProcessEvent)> {
+        let last_ns = self.calls.last().map_or(0, happened_at);
+        self.processes.extract_if(.., |(_, process)| process.at_ns > last_ns).collect()
+    }
+
     /// Everything that happened, in the order in which it was over.
     pub fn into_events(self) -> Vec<Event> {
         let mut events = self.calls;
@@ -62,5 +69,72 @@ fn happened_at(event: &Event) -> u64 {
         Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
         Event::Process(process) => process.at_ns,
         Event::Loss(loss) => loss.at_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use gpuprobe_event::{Api, Call, Class, Effect, Outcome, ProcessChange, Tid};
+
+    use super::*;
+
+    fn call(start_ns: u64, duration_ns: u64) -> Event {
+        Event::Call(Box::new(Call {
+            id: start_ns,
+            parent: None,
+            depth: 0,
+            start_ns,
+            outcome: Outcome::Returned { value: 0, duration_ns },
+            tgid: Tgid(1),
+            tid: Tid(1),
+            process: "a".into(),
+            api: Api::Runtime,
+            name: Cow::Borrowed("cudaFree"),
+            class: Class::Free,
+            status: Some(0),
+            error: None,
+            args: None,
+            effect: Effect::default(),
+            stack: None,
+        }))
+    }
+
+    fn exit(at_ns: u64) -> (ProcessKey, ProcessEvent) {
+        let process = ProcessEvent {
+            id: at_ns,
+            at_ns,
+            change: ProcessChange::Exit,
+            tgid: Tgid(1),
+            tid: Tid(1),
+            process: "a".into(),
+            parent: None,
+            ns_pid: None,
+            container: None,
+            exit_status: Some(0),
+        };
+        (ProcessKey { tgid: Tgid(1), instance: 1 }, process)
+    }
+
+    fn times(batch: Batch) -> Vec<u64> {
+        batch.into_events().iter().map(happened_at).collect()
+    }
+
+    #[test]
+    fn events_are_in_the_order_in_which_they_were_over() {
+        let calls = vec![call(10, 5), call(1, 13), call(20, 1), call(2, 100)];
+        let batch = Batch { calls, processes: vec![exit(18), exit(200)], ..Batch::default() };
+        assert_eq!(times(batch), [14, 15, 18, 21, 102, 200]);
+    }
+
+    #[test]
+    fn an_end_waits_for_the_calls_before_it() {
+        let mut batch =
+            Batch { calls: vec![call(10, 5)], processes: vec![exit(15), exit(16)], ..Batch::default() };
+        assert_eq!(batch.hold_back(), [exit(16)]);
+        assert_eq!(times(batch), [15, 15]);
+        let mut none = Batch { processes: vec![exit(1)], ..Batch::default() };
+        assert_eq!(none.hold_back(), [exit(1)]);
     }
 }

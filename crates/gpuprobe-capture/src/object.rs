@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attach, Attached, Collect};
@@ -55,7 +55,9 @@ pub struct Capture {
     pending: Rc<RefCell<Pending>>,
     object: Object,
     pub(crate) decoder: Decoder,
-    /// Processes that ended in the last batch. Their last calls may come with the next one.
+    /// What happened to processes after the calls that were taken last, when more were left in the ring.
+    waiting: Vec<(ProcessKey, ProcessEvent)>,
+    /// Processes that ended. Their last calls may still be in the ring.
     ended: Vec<ProcessKey>,
     clock: Clock,
     tier: Tier,
@@ -125,6 +127,7 @@ impl Capture {
             refused_ways: 0,
             counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
+            waiting: Vec::new(),
             ended: Vec::new(),
             clock,
             tier,
@@ -283,8 +286,9 @@ impl Capture {
             return Err(CaptureError::Bpf { what: "read the ring buffer of calls", source });
         }
         self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
+        let is_empty = usize::try_from(taken).is_ok_and(|taken| taken < MOST_CALLS_AT_ONCE);
         let mut pending = self.pending.borrow_mut();
-        let mut batch = Batch::default();
+        let mut batch = Batch { processes: std::mem::take(&mut self.waiting), ..Batch::default() };
         for bytes in pending.control.iter() {
             match self.decoder.control(bytes) {
                 Control::Process(key, process) => batch.processes.push((key, process)),
@@ -301,9 +305,19 @@ impl Capture {
         batch.stacks = self.decoder.sites.take_news();
         self.tell_name_word()?;
         self.tell_ways()?;
-        let ended =
-            batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
-        let ended = std::mem::replace(&mut self.ended, ended.collect());
+        if is_empty {
+            self.forget_ended()?;
+        } else {
+            self.waiting = batch.hold_back();
+        }
+        let ended = batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit);
+        self.ended.extend(ended.map(|(key, _)| *key));
+        Ok(batch)
+    }
+
+    /// Forgets processes that had ended before the ring was emptied.
+    fn forget_ended(&mut self) -> Result<(), CaptureError> {
+        let ended = std::mem::take(&mut self.ended);
         self.forget_streams(&ended)?;
         for key in ended {
             // where launches are counted, their rows need the names until they are taken out
@@ -311,7 +325,7 @@ impl Capture {
                 self.decoder.forget(key);
             }
         }
-        Ok(batch)
+        Ok(())
     }
 
     /// Tells the kernel side which word of handles to look at, when that has changed.

@@ -11,6 +11,7 @@ pub mod live;
 mod memory_json;
 mod memory_view;
 pub mod metrics;
+pub mod report;
 pub mod summary;
 mod table;
 pub mod timeline;

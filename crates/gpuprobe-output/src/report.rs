@@ -13,7 +13,8 @@ use crate::timestamp::timestamp;
 const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
 /// The page may load nothing at all, whatever a trace holds.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
 
 /// Where a report comes from.
 #[derive(Debug)]
@@ -65,7 +66,8 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
 
 fn origin(out: &mut String, source: &Source<'_>) {
     let meta = source.meta;
-    let driver = meta.driver.as_ref().map(|driver| format!(", driver {}", escape(driver))).unwrap_or_default();
+    let driver =
+        meta.driver.as_ref().map(|driver| format!(", driver {}", escape(driver))).unwrap_or_default();
     put!(
         out,
         "<p>{} on {}, kernel {}{driver}; recorded by gpuprobe {} from {}</p>\n",

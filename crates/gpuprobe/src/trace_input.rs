@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use gpuprobe_event::trace::{End, Reader};
+use anyhow::{Context, Error, Result, bail};
+use gpuprobe_event::Event;
+use gpuprobe_event::trace::{End, Line, Reader};
+use gpuprobe_output::units::count;
 
-use crate::notes::tell;
+use crate::notes::{note, tell};
 
 const BUFFER: usize = 1 << 18;
 /// What a file that zstd has compressed begins with.
@@ -25,6 +27,27 @@ pub(crate) struct TraceInput {
     /// Lines skipped in the segments before this one.
     damaged: u64,
     progress: Option<Progress>,
+}
+
+/// How a trace ended.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    /// Its last line; `None` where it has none.
+    pub(crate) end: Option<End>,
+    /// Why it could be read no further, where it goes on.
+    pub(crate) broken: Option<Error>,
+}
+
+impl Ending {
+    /// What is wrong with a trace, for people.
+    pub(crate) fn tell(&self, damaged: u64) {
+        if damaged > 0 {
+            note!("skipped {}", count(damaged, "damaged line", "damaged lines"));
+        }
+        if self.end.is_none() {
+            note!("the trace has no end: its recording was interrupted, or goes on");
+        }
+    }
 }
 
 /// How far it has come, for people who wait.
@@ -64,7 +87,7 @@ impl TraceInput {
 
     /// Goes on with the next segment of a trace that was cut into some; it lies beside this one. `false` where there is
     /// none.
-    pub(crate) fn go_on(&mut self, end: &End) -> Result<bool> {
+    fn go_on(&mut self, end: &End) -> Result<bool> {
         let (Some(path), Some(next)) = (&self.path, &end.next) else { return Ok(false) };
         // the name comes out of the file: it leads to no other folder, and not in a circle
         if Path::new(next).file_name() != Some(OsStr::new(next)) {
@@ -77,6 +100,26 @@ impl TraceInput {
         }
         *self = Self { damaged: self.damaged(), ..following };
         Ok(true)
+    }
+
+    /// Hands over every event, also of the segments that follow. An error is what came of one of them; where the trace
+    /// can be read no further, that is told in what is returned.
+    pub(crate) fn each(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
+        let mut end = None;
+        let broken = loop {
+            match self.reader.read() {
+                Ok(Some(Line::Event(event))) => then(event)?,
+                Ok(Some(Line::End(last))) => end = Some(last),
+                Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.go_on(end)) {
+                    Ok(true) => end = None,
+                    Ok(false) => break None,
+                    Err(error) => break Some(error),
+                },
+                Err(error) => break Some(error.into()),
+            }
+            self.tell_progress();
+        };
+        Ok(Ending { end, broken })
     }
 
     /// Lines skipped because they made no sense.
@@ -135,7 +178,7 @@ fn reader(input: impl Read + 'static) -> Result<Reader<Box<dyn BufRead>>> {
 mod tests {
     use std::io::Write;
 
-    use gpuprobe_event::trace::{FORMAT, Line, Meta, Phases, Writer};
+    use gpuprobe_event::trace::{FORMAT, Meta, Phases, Writer};
 
     use super::*;
 

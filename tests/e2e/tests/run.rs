@@ -24,6 +24,11 @@ fn assert_exact(outcome: &Outcome, calls: u64) {
     let end = outcome.trace.assert_whole();
     assert_eq!(end.exit_status, Some(0));
     assert_eq!(end.calls, 2 * calls, "each runtime call makes one driver call");
+    let is_named = |call: &gpuprobe_event::Call| &*call.process != "?";
+    assert!(
+        outcome.trace.calls.iter().all(is_named),
+        "also those that were read after the process had ended"
+    );
     assert_equal(&outcome.trace, &printed);
     assert_resolved(&outcome.trace, pid_of(&printed));
 }

@@ -49,7 +49,11 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
     let hidden = report.rows.len().saturating_sub(MOST_ROWS);
     if hidden > 0 || report.left_out > 0 {
         let rows = count(hidden as u64, "row", "rows");
-        put!(out, "<p>{rows} and {} of further threads are not drawn</p>\n", count(report.left_out, "call", "calls"));
+        put!(
+            out,
+            "<p>{rows} and {} of further threads are not drawn</p>\n",
+            count(report.left_out, "call", "calls")
+        );
     }
 }
 

@@ -15,7 +15,8 @@ const MOST_ROWS: usize = 200;
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
     let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
-    let launches: u64 = summary.work.kernels.iter().map(|kernel| kernel.launches).fold(0, u64::saturating_add);
+    let launches: u64 =
+        summary.work.kernels.iter().map(|kernel| kernel.launches).fold(0, u64::saturating_add);
     let kernels = launches.saturating_add(summary.work.graphs.derived);
     let copied = summary.work.copies.iter().map(|copy| copy.bytes).fold(0, u64::saturating_add);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
@@ -43,7 +44,12 @@ pub(super) fn advice(out: &mut String, summary: &SummaryReport) {
     }
     out.push_str("<h2>Advice</h2>\n<ul id=\"advice\">\n");
     for advice in &summary.advice {
-        put!(out, "<li>{}<br><span class=\"faint\">{}</span></li>\n", escape(advice.what()), escape(&evidence(advice)));
+        put!(
+            out,
+            "<li>{}<br><span class=\"faint\">{}</span></li>\n",
+            escape(advice.what()),
+            escape(&evidence(advice))
+        );
     }
     out.push_str("</ul>\n");
 }
@@ -135,7 +141,8 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         return;
     }
     out.push_str("<h2>Functions</h2>\n");
-    let titles = ["calls", "errors", "total", "", "mean", "p50", "p99", "max", "how long calls took", "function"];
+    let titles =
+        ["calls", "errors", "total", "", "mean", "p50", "p99", "max", "how long calls took", "function"];
     table(out, "functions", &titles);
     let most = summary.functions.iter().map(|f| f.total_ns).max().unwrap_or(0);
     for f in summary.functions.iter().take(MOST_ROWS) {
@@ -168,11 +175,8 @@ pub(super) fn slowest(out: &mut String, summary: &SummaryReport) {
     table(out, "slowest", &["took", "at", "process", "thread", "function"]);
     for slow in &summary.slowest {
         let mut name = escape(&slow.name);
-        let more = [
-            slow.size.map(bytes),
-            slow.kernel.as_deref().map(escape),
-            slow.error.as_deref().map(escape),
-        ];
+        let more =
+            [slow.size.map(bytes), slow.kernel.as_deref().map(escape), slow.error.as_deref().map(escape)];
         more.into_iter().flatten().for_each(|text| name += &format!(", {text}"));
         put!(
             out,
@@ -213,7 +217,13 @@ pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
 pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<'_>) {
     out.push_str("<h2>What is missing</h2>\n<ul id=\"losses\">\n");
     for loss in &summary.losses {
-        put!(out, "<li class=\"bad\">{} {}: {}</li>\n", loss.count, loss.cause.as_str(), escape(loss.cause.meaning()));
+        put!(
+            out,
+            "<li class=\"bad\">{} {}: {}</li>\n",
+            loss.count,
+            loss.cause.as_str(),
+            escape(loss.cause.meaning())
+        );
     }
     if summary.losses.is_empty() {
         out.push_str("<li>nothing was lost</li>\n");

@@ -1,7 +1,5 @@
 //! Pieces of the page: text that is safe in it, and pictures drawn as SVG.
 
-use std::fmt::Write;
-
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::flame::FlameNode;
 use gpuprobe_analysis::trend::Trend;
@@ -11,6 +9,7 @@ use crate::units::{bytes, duration, printable};
 /// Appends formatted text. Writing into a `String` cannot fail.
 macro_rules! put {
     ($out:expr, $($word:tt)*) => {{
+        use std::fmt::Write as _;
         let written = write!($out, $($word)*);
         debug_assert!(written.is_ok());
     }};
@@ -100,7 +99,11 @@ pub(super) fn flame(out: &mut String, root: &FlameNode, unit: fn(u64) -> String)
     const ROW: usize = 18;
     let mut nodes = String::new();
     let deepest = flame_nodes(&mut nodes, root, &Place { x: 0.0, depth: 0, total: root.total.max(1) }, unit);
-    put!(out, "<div class=\"flame\"><svg height=\"{}\" role=\"img\">{nodes}</svg></div>", ROW * (deepest + 1));
+    put!(
+        out,
+        "<div class=\"flame\"><svg height=\"{}\" role=\"img\">{nodes}</svg></div>",
+        ROW * (deepest + 1)
+    );
 }
 
 struct Place {
@@ -123,7 +126,8 @@ fn flame_nodes(out: &mut String, node: &FlameNode, place: &Place, unit: fn(u64) 
         }
         let name = escape(name);
         // a colour by name, so that the same one has the same
-        let hue = name.bytes().fold(17_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % 60;
+        let hue =
+            name.bytes().fold(17_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % 60;
         put!(
             out,
             "<svg x=\"{:.4}%\" y=\"{}\" width=\"{:.4}%\" height=\"17\" data-x=\"{x:.6}\" data-w=\"{width:.6}\" data-name=\"{name}\">\
@@ -178,7 +182,8 @@ mod tests {
         let mut trend = Trend::default();
         trend.set(u64::MAX, u64::MAX);
         curve(&mut out, &trend, u64::MAX);
-        let buckets = [Bucket { from: 0, to: 1, count: u64::MAX }, Bucket { from: 5, to: u64::MAX, count: 1 }];
+        let buckets =
+            [Bucket { from: 0, to: 1, count: u64::MAX }, Bucket { from: 5, to: u64::MAX, count: 1 }];
         out += &distribution(&buckets, "launch");
         out += &distribution(&[], "launch");
         assert!(!out.contains("NaN") && !out.contains("inf"), "{out}");

@@ -6,7 +6,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Error, Result, bail};
-use gpuprobe_event::trace::{End, Line};
 use gpuprobe_output::units::count;
 use gpuprobe_output::{Conversion, Converted};
 
@@ -32,24 +31,12 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
         None => Error::new(error).context("cannot write the output"),
     };
     let mut conversion = Conversion::new(args.to, input.reader.meta(), out).map_err(cannot)?;
-    let mut end = None;
-    let broken = loop {
-        match input.reader.read() {
-            Ok(Some(Line::Event(event))) => conversion.feed(event).map_err(cannot)?,
-            Ok(Some(Line::End(last))) => end = Some(last),
-            Ok(None) => match end.as_ref().map_or(Ok(false), |end| input.go_on(end)) {
-                Ok(true) => end = None,
-                Ok(false) => break None,
-                Err(error) => break Some(error),
-            },
-            Err(error) => break Some(error.into()),
-        }
-        input.tell_progress();
-    };
-    let converted = conversion.finish(end.as_ref()).map_err(cannot)?;
+    let ending = input.each(|event| conversion.feed(event).map_err(cannot))?;
+    let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
     input.end_progress();
-    tell(&converted, input.damaged(), end.as_ref(), output.as_deref());
-    match broken {
+    ending.tell(input.damaged());
+    tell(&converted, output.as_deref());
+    match ending.broken {
         None => Ok(0),
         Some(error) => Err(cut_short(error, &args.trace)),
     }
@@ -60,17 +47,11 @@ fn cut_short(error: Error, trace: &Path) -> Error {
     error.context(format!("{} is converted only to where it can be read", trace.display()))
 }
 
-/// What came out, and what is wrong with what went in.
-fn tell(converted: &Converted, damaged: u64, end: Option<&End>, output: Option<&Path>) {
-    if damaged > 0 {
-        note!("skipped {}", count(damaged, "damaged line", "damaged lines"));
-    }
+/// What came out.
+fn tell(converted: &Converted, output: Option<&Path>) {
     if converted.moved > 0 {
         let calls = count(converted.moved, "call", "calls");
         note!("the times of {calls} overlapped those of others on their thread, and were cut to fit");
-    }
-    if end.is_none() {
-        note!("the trace has no end: its recording was interrupted, or goes on");
     }
     let mut what = count(converted.calls, "call", "calls");
     if converted.unfinished > 0 {

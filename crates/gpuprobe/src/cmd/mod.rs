@@ -10,5 +10,7 @@ pub(crate) mod guard;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod record;
+pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod timeline;
 pub(crate) mod trace;
