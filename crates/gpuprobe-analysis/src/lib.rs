@@ -34,14 +34,13 @@ pub(crate) mod workload;
 
 pub use advice::Advice;
 pub use buckets::Bound;
-pub use copies::CopySummary;
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
-pub use launches::{GraphLaunches, KernelLaunches, LaunchSummary};
+pub use launches::{GraphLaunches, KernelLaunches};
 pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use levels::{Level, Levels, Sample};
 pub use losses::LossCount;

@@ -4,11 +4,9 @@ use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
-use crate::copies::{Copies, CopySummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
 use crate::holdings::ProcessPlaces;
-use crate::launches::LaunchSummary;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
@@ -33,14 +31,10 @@ pub struct SummaryReport {
     pub outermost_ns: u64,
     /// By function, those that took most time first.
     pub functions: Vec<FunctionSummary>,
-    /// Launches.
-    pub launches: LaunchSummary,
     /// Memory.
     pub memory: MemorySummary,
     /// What processes held at their end, or at the end of the recording, by place.
     pub places: Vec<ProcessPlaces>,
-    /// Copies and fills by kind, most bytes first.
-    pub copies: Vec<CopySummary>,
     /// Launches, copies and gaps of all processes together.
     pub work: Work,
     /// What to do about them.
@@ -65,10 +59,8 @@ pub struct Summary {
     outermost_errors: u64,
     outermost_ns: u64,
     functions: Functions,
-    launches: LaunchSummary,
     memory: Ledger,
     places: Vec<ProcessPlaces>,
-    copies: Copies,
     work: Workload,
     slowest: Slowest,
     errors: Errors,
@@ -116,10 +108,8 @@ impl Summary {
             outermost_errors: self.outermost_errors,
             outermost_ns: self.outermost_ns,
             functions: self.functions.report(),
-            launches: self.launches,
             memory: self.memory.report(),
             places: self.places.clone(),
-            copies: self.copies.report(),
             advice: advice(&work, self.watched_ns(&processes)),
             work,
             slowest: self.slowest.report(),
@@ -140,9 +130,7 @@ impl Summary {
         }
         let ended = self.processes.feed_call(call);
         self.functions.feed(call);
-        self.launches.feed(call);
         self.memory.feed(call, ended);
-        self.copies.feed(call);
         self.work.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);

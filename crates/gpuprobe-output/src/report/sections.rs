@@ -1,8 +1,9 @@
 //! The parts of the page that are tables and curves.
 
+use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::timeline::Doing;
 use gpuprobe_analysis::{ReplayReport, SummaryReport};
-use gpuprobe_event::counters::{CopyTotals, HostMemory};
+use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
 use super::svg::{bar, curve, distribution, escape, flame, put};
@@ -120,20 +121,12 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
             copy.copies,
             bytes(copy.bytes),
             bar(copy.bytes, most, "transfer"),
-            bandwidth(copy)
+            effective(&[copy])
+                .map_or_else(|| "-".to_owned(), |e| format!("{}/s", bytes(e.bytes_per_second as u64)))
         );
     }
     end_table(out, copies.len());
     out.push_str("<p>bandwidth as the caller saw it, with all that the call waited for; only of copies that wait</p>\n");
-}
-
-/// Bytes a second, where the time of the call is that of the copy.
-fn bandwidth(copy: &CopyTotals) -> String {
-    if copy.is_async || copy.total_ns == 0 || copy.host == HostMemory::Nothing {
-        return "-".to_owned();
-    }
-    let per_second = u128::from(copy.bytes) * 1_000_000_000 / u128::from(copy.total_ns);
-    format!("{}/s", bytes(u64::try_from(per_second).unwrap_or(u64::MAX)))
 }
 
 pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
