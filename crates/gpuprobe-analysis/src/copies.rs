@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory};
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Call, Class};
 use serde::Serialize;
@@ -49,16 +49,23 @@ impl Copies {
     }
 }
 
-fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
+/// No copies of a kind.
+pub(crate) fn none(direction: CopyDirection, is_async: bool, host: HostMemory) -> CopyTotals {
+    let sizes = [0; LATENCY_BUCKETS];
+    CopyTotals { direction, is_async, host, copies: 0, errors: 0, bytes: 0, total_ns: 0, sizes }
+}
+
+pub(crate) fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
     (copies.direction, copies.is_async, copies.host)
 }
 
-fn add(sum: &mut CopyTotals, more: &CopyTotals) {
-    sum.copies += more.copies;
+/// Adds copies of the same kind. A trace can claim any number of them.
+pub(crate) fn add(sum: &mut CopyTotals, more: &CopyTotals) {
+    sum.copies = sum.copies.saturating_add(more.copies);
     sum.errors += more.errors;
     sum.bytes = sum.bytes.saturating_add(more.bytes);
     sum.total_ns = sum.total_ns.saturating_add(more.total_ns);
-    sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum += n);
+    sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
 }
 
 /// Whether the time of the calls is that of the copies. Calls that copy within a device, or from one to another, do not

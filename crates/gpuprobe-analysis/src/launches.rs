@@ -75,7 +75,7 @@ impl From<&LaunchCounts> for KernelLaunches {
 
 impl KernelLaunches {
     /// Adds other launches, of the same kernel or of others that share a row with it.
-    fn add(&mut self, more: &Self) {
+    pub(crate) fn add(&mut self, more: &Self) {
         self.launches += more.launches;
         self.errors += more.errors;
         self.streams += more.streams;
@@ -131,6 +131,20 @@ pub struct GraphLaunches {
 }
 
 impl GraphLaunches {
+    /// A graph was launched, of so many kernels, where that is known.
+    pub(crate) fn launch(&mut self, kernels: Option<u64>) {
+        self.launches += 1;
+        match kernels {
+            Some(kernels) => self.derived = self.derived.saturating_add(kernels),
+            None => self.unknown += 1,
+        }
+    }
+
+    /// Kernels were captured.
+    pub(crate) fn capture(&mut self, kernels: u64) {
+        self.captured = self.captured.saturating_add(kernels);
+    }
+
     pub(crate) fn add_row(&mut self, row: &GraphCounts) {
         let &GraphCounts { launches, errors, derived, unknown, captured, .. } = row;
         self.add(&Self { launches, errors, derived, unknown, captured });

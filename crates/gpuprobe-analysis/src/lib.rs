@@ -25,6 +25,7 @@ pub mod snapshot;
 pub mod summary;
 pub mod timeline;
 pub mod work;
+pub(crate) mod workload;
 
 pub use advice::Advice;
 pub use buckets::Bound;

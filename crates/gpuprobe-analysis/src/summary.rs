@@ -13,6 +13,7 @@ use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
 use crate::work::Work;
+use crate::workload::Workload;
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -65,6 +66,7 @@ pub struct Summary {
     memory: Ledger,
     places: Vec<ProcessPlaces>,
     copies: Copies,
+    work: Workload,
     errors: Errors,
     processes: Processes,
     losses: Losses,
@@ -82,6 +84,7 @@ impl Summary {
                 self.processes.feed_change(change);
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
+                    self.work.clear(change.tgid);
                 }
             }
             Event::Loss(loss) => {
@@ -100,7 +103,7 @@ impl Summary {
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
         let processes = self.processes.report();
-        let work = Work::default();
+        let work = self.work.report();
         SummaryReport {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
@@ -135,6 +138,7 @@ impl Summary {
         self.launches.feed(call);
         self.memory.feed(call, ended);
         self.copies.feed(call);
+        self.work.feed(call);
         self.errors.feed(call);
     }
 

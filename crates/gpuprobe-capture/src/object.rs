@@ -123,7 +123,7 @@ impl Capture {
             entry_only: config.entry_only,
             has_sites: config.sites,
             refused_ways: 0,
-            counted: Counted { launches: config.launches, copies: config.copies },
+            counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
             ended: Vec::new(),
             clock,
@@ -303,9 +303,11 @@ impl Capture {
         self.tell_ways()?;
         let ended =
             batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit).map(|(key, _)| *key);
-        for key in std::mem::replace(&mut self.ended, ended.collect()) {
+        let ended = std::mem::replace(&mut self.ended, ended.collect());
+        self.forget_streams(&ended)?;
+        for key in ended {
             // where launches are counted, their rows need the names until they are taken out
-            if !self.counted.launches {
+            if !self.counted.in_rows() {
                 self.decoder.forget(key);
             }
         }
@@ -382,7 +384,7 @@ impl Capture {
         }
         let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
         let work = self.take_work(ended)?;
-        if self.counted.launches {
+        if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
         }
         Ok(Rows { sites, work, ..rows })

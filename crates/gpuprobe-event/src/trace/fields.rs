@@ -1,7 +1,7 @@
 //! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
-use crate::event::{Call, Effect, EndedMemory, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, CopyPart, Effect, EndedMemory, Name, Outcome, ProcessEvent, Value};
 
 /// What a field is called.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +63,12 @@ pub trait Fields {
     fn open<'k>(&mut self, key: impl Into<Key<'k>>);
     /// See [`Fields::open`].
     fn close(&mut self);
+    /// The items that follow belong to this list, until [`Fields::close_list`].
+    fn open_list<'k>(&mut self, key: impl Into<Key<'k>>);
+    /// The fields that follow belong to an item of a list, until [`Fields::close`].
+    fn open_item(&mut self);
+    /// See [`Fields::open_list`].
+    fn close_list(&mut self);
 }
 
 /// What is known of a call.
@@ -115,6 +121,13 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
     if let Some(kind) = &effect.kind {
         to.name("kind", kind);
     }
+    copy_fields(effect, to);
+    if effect.captured {
+        to.flag("captured", true);
+    }
+    if let Some(kernels) = effect.kernels {
+        to.uint("kernels", kernels);
+    }
     if let Some(stream) = effect.stream {
         to.hex("stream", stream);
     }
@@ -126,6 +139,35 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
             to.uints(name, &dim3.map(u64::from));
         }
     }
+    if let Some(shared) = effect.shared {
+        to.uint("shared", shared);
+    }
+}
+
+fn copy_fields(effect: &Effect, to: &mut impl Fields) {
+    if let Some(host) = &effect.host {
+        to.name("host", host);
+    }
+    if let Some(is_async) = effect.is_async {
+        to.flag("async", is_async);
+    }
+    if effect.parts.is_empty() {
+        return;
+    }
+    to.open_list("parts");
+    for CopyPart { kind, host, copies, bytes } in &effect.parts {
+        to.open_item();
+        to.uint("copies", *copies);
+        to.uint("size", *bytes);
+        if let Some(kind) = kind {
+            to.name("kind", kind);
+        }
+        if let Some(host) = host {
+            to.name("host", host);
+        }
+        to.close();
+    }
+    to.close_list();
 }
 
 /// What is known of a change in the life of a process.

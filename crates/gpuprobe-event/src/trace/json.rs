@@ -38,6 +38,13 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Json<'a> {
+    pub(super) fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(is) => Some(*is),
+            _ => None,
+        }
+    }
+
     pub(super) fn as_u64(&self) -> Option<u64> {
         match self {
             Self::Uint(n) => Some(*n),

@@ -11,7 +11,7 @@ use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::event::{
-    Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
@@ -231,10 +231,16 @@ impl<R: BufRead> Reader<R> {
             ptr: hex_field(object, "ptr"),
             site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
             kind: text(object, "kind"),
+            host: text(object, "host"),
+            is_async: object.get("async").and_then(Json::as_bool),
+            parts: object.get("parts").and_then(Json::as_array).map(|p| parts(p)).unwrap_or_default(),
+            captured: object.get("captured").and_then(Json::as_bool).unwrap_or(false),
+            kernels: number(object, "kernels"),
             stream: hex_field(object, "stream"),
             kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name)),
             grid: object.get("grid").and_then(dim3),
             block: object.get("block").and_then(dim3),
+            shared: number(object, "shared"),
         }
     }
 
@@ -301,6 +307,17 @@ fn ended(kinds: &Object<'_>) -> Vec<EndedMemory> {
         Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
     kinds.iter().filter_map(kind).collect()
+}
+
+/// The copies of a batch; more kinds than there are is nonsense.
+fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
+    const MOST: usize = 64;
+    let part = |json: &Json<'_>| {
+        let object = json.as_object()?;
+        let (kind, host) = (text(object, "kind"), text(object, "host"));
+        Some(CopyPart { kind, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
+    };
+    list.iter().take(MOST).filter_map(part).collect()
 }
 
 fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {

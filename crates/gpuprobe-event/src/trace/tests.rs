@@ -53,6 +53,8 @@ fn launch() -> Call {
             kernel: Some(Arc::from("void k<int>(int*)")),
             grid: Some([1, 2, 3]),
             block: Some([32, 1, 1]),
+            shared: Some(48 << 10),
+            captured: true,
             ..Effect::default()
         },
         stack: Some(vec!["main (a.c:3)".to_owned(), "?".to_owned()]),
@@ -60,7 +62,31 @@ fn launch() -> Call {
     }
 }
 
+fn copy(effect: Effect) -> Call {
+    let is_async = Some(true);
+    let (name, class) = (Cow::Borrowed("cuMemcpyBatchAsync"), Class::Memcpy);
+    Call { id: 10, api: Api::Driver, name, class, effect: Effect { is_async, ..effect }, ..malloc() }
+}
+
+fn graph_launch() -> Call {
+    let effect = Effect { stream: Some(0x30), kernels: Some(1000), ..Effect::default() };
+    let (name, class) = (Cow::Borrowed("cudaGraphLaunch"), Class::GraphLaunch);
+    Call { id: 12, name, class, effect, ..malloc() }
+}
+
+fn part(kind: Option<&'static str>, host: Option<&'static str>, copies: u64) -> CopyPart {
+    let name = |text: Option<&'static str>| text.map(Cow::Borrowed);
+    CopyPart { kind: name(kind), host: name(host), copies, bytes: 512 }
+}
+
 fn events() -> Vec<Event> {
+    let whole = Effect {
+        size: Some(64),
+        kind: Some(Cow::Borrowed("H2D")),
+        host: Some(Cow::Borrowed("pinned")),
+        ..Effect::default()
+    };
+    let parts = vec![part(Some("H2D"), Some("pageable"), 3), part(Some("D2D"), None, 1), part(None, None, 2)];
     vec![
         Event::Process(ProcessEvent {
             id: 1,
@@ -77,6 +103,9 @@ fn events() -> Vec<Event> {
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
         Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
+        Event::Call(Box::new(copy(whole))),
+        Event::Call(Box::new(Call { id: 11, ..copy(Effect { parts, ..Effect::default() }) })),
+        Event::Call(Box::new(graph_launch())),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
     ]
 }
@@ -176,7 +205,7 @@ fn what_is_written_is_read_back() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (5, 3, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (8, 6, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

@@ -176,10 +176,15 @@ pub struct Json<'a>(pub &'a mut Vec<u8>);
 
 impl Json<'_> {
     #[inline]
-    fn key(&mut self, key: Key<'_>) {
-        if self.0.last() != Some(&b'{') {
+    fn separate(&mut self) {
+        if !matches!(self.0.last(), Some(b'{' | b'[')) {
             self.0.push(b',');
         }
+    }
+
+    #[inline]
+    fn key(&mut self, key: Key<'_>) {
+        self.separate();
         match key {
             Key::Ours(text) => word(self.0, text),
             Key::Theirs(text) => string(self.0, text),
@@ -241,6 +246,20 @@ impl Fields for Json<'_> {
 
     fn close(&mut self) {
         self.0.push(b'}');
+    }
+
+    fn open_list<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
+        self.0.push(b'[');
+    }
+
+    fn open_item(&mut self) {
+        self.separate();
+        self.0.push(b'{');
+    }
+
+    fn close_list(&mut self) {
+        self.0.push(b']');
     }
 }
 

@@ -161,4 +161,17 @@ impl Fields for Annotations<'_> {
             proto::end(self.out, begun);
         }
     }
+
+    fn open_list<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.open(key);
+    }
+
+    fn open_item(&mut self) {
+        let begun = proto::begin(self.out, field::ARRAY_VALUES);
+        self.open.push(begun);
+    }
+
+    fn close_list(&mut self) {
+        self.close();
+    }
 }

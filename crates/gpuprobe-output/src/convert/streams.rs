@@ -20,7 +20,7 @@ pub(super) struct Given<'a> {
     pub(super) name: &'a str,
 }
 
-/// What these calls gave to streams.
+/// What these calls gave to streams; what was captured was not given, but made part of a graph.
 pub(super) fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -50,7 +50,7 @@ fn one<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
 
 fn gives(call: &Call) -> bool {
     let is_work = matches!(call.class, Class::Launch | Class::GraphLaunch | Class::Memcpy | Class::Memset);
-    is_work && !call.failed() && matches!(call.outcome, Outcome::Returned { .. })
+    is_work && !call.failed() && !call.effect.captured && matches!(call.outcome, Outcome::Returned { .. })
 }
 
 /// What a stream is called.
