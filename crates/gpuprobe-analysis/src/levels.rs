@@ -100,7 +100,8 @@ impl Levels {
 
     fn call(&mut self, call: &Call, out: &mut Vec<Sample>) {
         let (Some(duration_ns), false) = (call.duration_ns(), call.failed()) else { return };
-        let (size, freed) = (call.effect.size.unwrap_or(0), call.effect.freed.unwrap_or(0));
+        let parts = call.effect.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+        let (size, freed) = (call.effect.size.unwrap_or(parts), call.effect.freed.unwrap_or(0));
         if size == 0 && freed == 0 {
             return;
         }
@@ -160,6 +161,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_event::CopyPart;
+
     use super::*;
     use crate::samples::{alloc, call, copy, free, process, unfinished};
 
@@ -210,6 +213,15 @@ mod tests {
         let rates: Vec<_> = fed(events).into_iter().filter(|(level, ..)| *level == Level::CopyRate).collect();
         let rate = |window: u64, value| (Level::CopyRate, window * WINDOW_NS, value);
         assert_eq!(rates, [rate(1, 3000), rate(2, 500), rate(3, 0), rate(9, 100), rate(10, 0)]);
+    }
+
+    #[test]
+    fn a_batch_of_copies_is_the_sum_of_its_parts() {
+        let part = |bytes| CopyPart { kind: None, host: None, copies: 1, bytes };
+        let mut batch = copy(None, 0, 0);
+        batch.effect.size = None;
+        batch.effect.parts = vec![part(10), part(5)];
+        assert_eq!(fed([call_event(batch)])[0], (Level::Copied, 1100, 15));
     }
 
     #[test]

@@ -256,7 +256,8 @@ fn end_of(call: &Call) -> u64 {
 fn weight(call: &Call) -> usize {
     let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
-    size_of::<Call>() + stack.sum::<usize>() + args.sum::<usize>() + call.name.len()
+    let lists = size_of_val(&*call.effect.parts) + size_of_val(&*call.effect.ended);
+    size_of::<Call>() + stack.sum::<usize>() + args.sum::<usize>() + lists + call.name.len()
 }
 
 fn value_weight(value: &Value) -> usize {

@@ -26,10 +26,13 @@ pub(super) fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
     std::iter::from_fn(move || {
         while let Some(slice) = slices.get(at) {
             at += 1;
-            if gives(&slice.call) {
-                let inside = slices[at..].iter().take_while(|inner| inner.depth > slice.depth);
-                let inner: &[Slice] = &slices[at..at + inside.count()];
-                at += inner.len();
+            if !is_work(&slice.call) {
+                continue;
+            }
+            let inside = slices[at..].iter().take_while(|inner| inner.depth > slice.depth);
+            let inner: &[Slice] = &slices[at..at + inside.count()];
+            at += inner.len();
+            if succeeded(&slice.call) {
                 return Some(one(slice, inner));
             }
         }
@@ -48,9 +51,13 @@ fn one<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
     Given { call, at_ns: outer.start_ns, stream, name }
 }
 
-fn gives(call: &Call) -> bool {
-    let is_work = matches!(call.class, Class::Launch | Class::GraphLaunch | Class::Memcpy | Class::Memset);
-    is_work && !call.failed() && matches!(call.outcome, Outcome::Returned { .. })
+fn is_work(call: &Call) -> bool {
+    matches!(call.class, Class::Launch | Class::GraphLaunch | Class::Memcpy | Class::Memset)
+}
+
+/// What was captured is not run, but made part of a graph.
+fn succeeded(call: &Call) -> bool {
+    !call.failed() && !call.effect.captured && matches!(call.outcome, Outcome::Returned { .. })
 }
 
 /// What a stream is called.
@@ -59,5 +66,58 @@ pub(super) fn name(stream: u64) -> String {
         0 => "default stream".to_owned(),
         PER_THREAD => "default streams of threads".to_owned(),
         stream => format!("stream {stream:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_analysis::Nesting;
+    use gpuprobe_event::Event;
+    use gpuprobe_event::trace::{Line, Reader};
+
+    use super::*;
+
+    /// Streams and names of what is given by these calls, each of which is `name stream more`.
+    fn given_by(calls: &[(u64, u64, &str, &str)]) -> Vec<(u64, String)> {
+        let mut trace = String::from("{\"type\":\"meta\",\"format\":1}\n");
+        for (id, parent, name, more) in calls {
+            let api = if name.starts_with("cuda") { "runtime" } else { "driver" };
+            let parent = if *parent == 0 { String::new() } else { format!(",\"parent\":{parent}") };
+            trace += &format!(
+                "{{\"event_id\":{id},\"ts\":0.{id:09},\"type\":\"launch\",\"name\":\"{name}\",\"phase\":\"X\",\"pid\":1,\
+                 \"tid\":1,\"process\":\"\",\"duration_us\":0.0,\"api\":\"{api}\"{parent}{more}}}\n"
+            );
+        }
+        let (mut nesting, mut slices) = (Nesting::default(), Vec::new());
+        let mut reader = Reader::new(trace.as_bytes()).unwrap();
+        while let Some(line) = reader.read().unwrap() {
+            let Line::Event(Event::Call(call)) = line else { panic!("only calls") };
+            nesting.feed(call, &mut slices);
+        }
+        nesting.finish(9, &mut slices);
+        assert_eq!(slices.len(), calls.len());
+        given(&slices).map(|given| (given.stream, given.name.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_launch_is_one_whatever_it_passes_through() {
+        let calls = [
+            (2, 1, "cuLaunchKernel", ",\"ret\":0,\"stream\":\"0x7\",\"kernel\":\"k\""),
+            (1, 0, "cudaLaunchKernel", ",\"ret\":0"),
+            (4, 3, "cuMemcpyHtoD_v2", ",\"ret\":0"),
+            (3, 0, "cudaMemcpy", ",\"ret\":0,\"kind\":\"H2D\",\"stream\":\"0x1\""),
+        ];
+        assert_eq!(given_by(&calls), [(7, "k".to_owned()), (0, "H2D".to_owned())]);
+    }
+
+    #[test]
+    fn what_failed_or_was_captured_is_not_given() {
+        let calls = [
+            (2, 1, "cuLaunchKernel", ",\"ret\":0,\"kernel\":\"k\""),
+            (1, 0, "cudaLaunchKernel", ",\"ret\":0,\"captured\":true"),
+            (3, 0, "cudaLaunchKernel", ",\"ret\":700"),
+            (4, 0, "cudaDeviceSynchronize", ",\"ret\":0"),
+        ];
+        assert_eq!(given_by(&calls), []);
     }
 }
