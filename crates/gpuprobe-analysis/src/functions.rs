@@ -77,8 +77,9 @@ impl Functions {
     /// The rows, those that took most time first.
     pub(crate) fn report(&self) -> Vec<FunctionSummary> {
         let row = |(row, latency): &(FunctionSummary, Distribution)| FunctionSummary {
-            p50_ns: latency.quantile(500),
-            p99_ns: latency.quantile(990),
+            // buckets are coarser than what is known of the shortest and the longest
+            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             latency: latency.buckets().collect(),
             ..row.clone()
         };
