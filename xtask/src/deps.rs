@@ -48,7 +48,8 @@ const RULES: &[Rule] = &[
     Rule { package: "gpuprobe-standin", uses: &["gpuprobe-event"], builds_with: &[], tests_with: &[] },
     Rule {
         package: "gpuprobe-e2e",
-        uses: &["gpuprobe-event", "gpuprobe-standin"],
+        // a recording's summary is made again of its lines
+        uses: &["gpuprobe-event", "gpuprobe-analysis", "gpuprobe-standin"],
         builds_with: &[],
         tests_with: &["gpuprobe-event", "gpuprobe-standin"],
     },

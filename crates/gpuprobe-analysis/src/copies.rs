@@ -1,64 +1,24 @@
-//! Bytes moved, by kind of copy. A copy inside another call is the same copy, so only outermost ones count.
+//! Bytes moved, by kind of copy.
 
-use std::collections::BTreeMap;
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 
-use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory};
-use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class};
-use serde::Serialize;
-
-/// What was moved by one kind of copy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CopySummary {
-    /// `H2D`, `D2H`...; `memset` for fills; `unknown` where the direction could not be told.
-    pub kind: Name,
-    /// Calls that succeeded.
-    pub calls: u64,
-    /// Bytes moved by them.
-    pub bytes: u64,
+/// No copies of a kind.
+pub(crate) fn none(direction: CopyDirection, is_async: bool, host: HostMemory) -> CopyTotals {
+    let sizes = [0; LATENCY_BUCKETS];
+    CopyTotals { direction, is_async, host, copies: 0, errors: 0, bytes: 0, total_ns: 0, sizes }
 }
 
-/// Copies by kind.
-#[derive(Debug, Default)]
-pub(crate) struct Copies {
-    by_kind: BTreeMap<Name, (u64, u64)>,
-}
-
-impl Copies {
-    pub(crate) fn feed(&mut self, call: &Call) {
-        if call.parent.is_some() || call.duration_ns().is_none() || call.failed() {
-            return;
-        }
-        let kind = match call.class {
-            Class::Memset => Name::Borrowed("memset"),
-            Class::Memcpy => call.effect.kind.clone().unwrap_or(Name::Borrowed("unknown")),
-            _ => return,
-        };
-        let (calls, bytes) = self.by_kind.entry(kind).or_default();
-        *calls += 1;
-        *bytes = bytes.saturating_add(call.effect.size.unwrap_or(0));
-    }
-
-    /// Most bytes first.
-    pub(crate) fn report(&self) -> Vec<CopySummary> {
-        let row =
-            |(kind, &(calls, bytes)): (&Name, &(u64, u64))| CopySummary { kind: kind.clone(), calls, bytes };
-        let mut rows: Vec<_> = self.by_kind.iter().map(row).collect();
-        rows.sort_by_key(|c| std::cmp::Reverse(c.bytes));
-        rows
-    }
-}
-
-fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
+pub(crate) fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
     (copies.direction, copies.is_async, copies.host)
 }
 
-fn add(sum: &mut CopyTotals, more: &CopyTotals) {
-    sum.copies += more.copies;
+/// Adds copies of the same kind. A trace can claim any number of them.
+pub(crate) fn add(sum: &mut CopyTotals, more: &CopyTotals) {
+    sum.copies = sum.copies.saturating_add(more.copies);
     sum.errors += more.errors;
     sum.bytes = sum.bytes.saturating_add(more.bytes);
     sum.total_ns = sum.total_ns.saturating_add(more.total_ns);
-    sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum += n);
+    sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
 }
 
 /// Whether the time of the calls is that of the copies. Calls that copy within a device, or from one to another, do not
@@ -113,7 +73,6 @@ mod tests {
     use gpuprobe_event::counters::LATENCY_BUCKETS;
 
     use super::*;
-    use crate::samples::{copy, inside, unfinished};
 
     fn totals(direction: CopyDirection, is_async: bool, bytes: u64, total_ns: u64) -> CopyTotals {
         let sizes = [0; LATENCY_BUCKETS];
@@ -145,20 +104,5 @@ mod tests {
             assert_eq!(effective(&[&copy]), None);
         }
         assert_eq!(effective(&[]), None);
-    }
-
-    #[test]
-    fn only_outermost_successful_copies_count() {
-        let mut copies = Copies::default();
-        copies.feed(&copy(Some("H2D"), 100, 0));
-        copies.feed(&copy(Some("H2D"), 50, 0));
-        copies.feed(&inside(copy(Some("H2D"), 100, 0), 1));
-        copies.feed(&copy(Some("H2D"), 100, 1));
-        copies.feed(&unfinished(copy(Some("H2D"), 100, 0)));
-        copies.feed(&copy(None, 500, 0));
-        let expected = [("unknown", 1, 500), ("H2D", 2, 150)];
-        let report = copies.report();
-        let got: Vec<_> = report.iter().map(|c| (c.kind.as_ref(), c.calls, c.bytes)).collect();
-        assert_eq!(got, expected);
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call};
+use gpuprobe_event::{Api, Call, Class};
 use serde::Serialize;
+
+use crate::distribution::{Bucket, Distribution};
 
 /// What was seen of one function. Calls made inside another call are counted here too, on their own row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +29,14 @@ pub struct FunctionSummary {
     pub max_ns: u64,
     /// Bytes newly held or moved.
     pub bytes: u64,
+    /// What half of the calls that returned did not exceed.
+    pub p50_ns: Option<u64>,
+    /// What all but one in a hundred did not exceed.
+    pub p99_ns: Option<u64>,
+    /// How long calls took.
+    pub latency: Vec<Bucket>,
+    /// What it is for.
+    pub class: Class,
 }
 
 impl FunctionSummary {
@@ -39,28 +49,22 @@ impl FunctionSummary {
 /// Calls by function.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
-    by_name: HashMap<(Api, Name), FunctionSummary>,
+    by_name: HashMap<(Api, Name), (FunctionSummary, Distribution)>,
 }
 
 impl Functions {
     pub(crate) fn feed(&mut self, call: &Call) {
-        let row = self.by_name.entry((call.api, call.name.clone())).or_insert_with(|| FunctionSummary {
-            api: call.api,
-            name: call.name.clone(),
-            calls: 0,
-            errors: 0,
-            unfinished: 0,
-            total_ns: 0,
-            min_ns: 0,
-            max_ns: 0,
-            bytes: 0,
-        });
+        let (row, latency) = self
+            .by_name
+            .entry((call.api, call.name.clone()))
+            .or_insert_with(|| (nothing_of(call), Distribution::default()));
         match call.duration_ns() {
             Some(ns) => {
                 let first = row.calls == row.unfinished;
                 row.min_ns = if first { ns } else { row.min_ns.min(ns) };
                 row.max_ns = row.max_ns.max(ns);
                 row.total_ns = row.total_ns.saturating_add(ns);
+                latency.add(ns);
             }
             None => row.unfinished += 1,
         }
@@ -72,13 +76,37 @@ impl Functions {
 
     /// The rows, those that took most time first.
     pub(crate) fn report(&self) -> Vec<FunctionSummary> {
-        let mut rows: Vec<_> = self.by_name.values().cloned().collect();
+        let row = |(row, latency): &(FunctionSummary, Distribution)| FunctionSummary {
+            p50_ns: latency.quantile(500),
+            p99_ns: latency.quantile(990),
+            latency: latency.buckets().collect(),
+            ..row.clone()
+        };
+        let mut rows: Vec<_> = self.by_name.values().map(row).collect();
         rows.sort_unstable_by(|a, b| {
             let key =
                 |f: &FunctionSummary| (std::cmp::Reverse(f.total_ns), std::cmp::Reverse(f.calls), f.api);
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         rows
+    }
+}
+
+fn nothing_of(call: &Call) -> FunctionSummary {
+    FunctionSummary {
+        api: call.api,
+        name: call.name.clone(),
+        class: call.class,
+        calls: 0,
+        errors: 0,
+        unfinished: 0,
+        total_ns: 0,
+        min_ns: 0,
+        max_ns: 0,
+        bytes: 0,
+        p50_ns: None,
+        p99_ns: None,
+        latency: Vec::new(),
     }
 }
 

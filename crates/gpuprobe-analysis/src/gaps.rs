@@ -4,6 +4,8 @@ use gpuprobe_event::catalogue;
 use gpuprobe_event::counters::{GapKind, LATENCY_BUCKETS, StreamGaps};
 use serde::Serialize;
 
+use crate::work::bucket;
+
 /// Gaps that are told one by one.
 pub const LONGEST: usize = 10;
 
@@ -31,7 +33,7 @@ impl GapTotals {
 pub struct Gap {
     /// How long.
     pub ns: u64,
-    /// When it began, on the kernel's monotonic clock.
+    /// When it began: on the kernel's monotonic clock, or in nanoseconds since a recording began.
     pub since_ns: u64,
     /// On which stream.
     pub stream: u64,
@@ -81,6 +83,18 @@ impl Gaps {
         }
         self.longest.extend(more.longest.iter().cloned());
         self.keep_longest();
+    }
+
+    /// Adds one gap of a stream that is counted already.
+    pub(crate) fn add_gap(&mut self, gap: Gap) {
+        let mut lengths = [0; LATENCY_BUCKETS];
+        lengths[bucket(gap.ns)] = 1;
+        self.of(gap.kind).add(1, gap.ns, &lengths);
+        let shortest = self.longest.last().map_or(0, |shortest| shortest.ns);
+        if self.longest.len() < LONGEST || gap.ns > shortest {
+            self.longest.push(gap);
+            self.keep_longest();
+        }
     }
 
     fn of(&mut self, kind: GapKind) -> &mut GapTotals {

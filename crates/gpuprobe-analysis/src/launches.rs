@@ -1,30 +1,7 @@
 //! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
 
 use gpuprobe_event::counters::{Dimensions, GraphCounts, LATENCY_BUCKETS, LaunchCounts, widest};
-use gpuprobe_event::{Call, Class};
 use serde::Serialize;
-
-/// Launches that succeeded, each counted once at its outermost call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LaunchSummary {
-    /// Calls that launch a kernel.
-    pub kernels: u64,
-    /// Calls that launch a graph, whatever it holds.
-    pub graphs: u64,
-}
-
-impl LaunchSummary {
-    pub(crate) fn feed(&mut self, call: &Call) {
-        if call.parent.is_some() || call.duration_ns().is_none() || call.failed() {
-            return;
-        }
-        match call.class {
-            Class::Launch => self.kernels += 1,
-            Class::GraphLaunch => self.graphs += 1,
-            _ => {}
-        }
-    }
-}
 
 /// The name of kernels whose own is not known, all of them together.
 pub const UNKNOWN_KERNEL: &str = "unknown";
@@ -75,7 +52,7 @@ impl From<&LaunchCounts> for KernelLaunches {
 
 impl KernelLaunches {
     /// Adds other launches, of the same kernel or of others that share a row with it.
-    fn add(&mut self, more: &Self) {
+    pub(crate) fn add(&mut self, more: &Self) {
         self.launches += more.launches;
         self.errors += more.errors;
         self.streams += more.streams;
@@ -131,6 +108,20 @@ pub struct GraphLaunches {
 }
 
 impl GraphLaunches {
+    /// A graph was launched, of so many kernels, where that is known.
+    pub(crate) fn launch(&mut self, kernels: Option<u64>) {
+        self.launches += 1;
+        match kernels {
+            Some(kernels) => self.derived = self.derived.saturating_add(kernels),
+            None => self.unknown += 1,
+        }
+    }
+
+    /// Kernels were captured.
+    pub(crate) fn capture(&mut self, kernels: u64) {
+        self.captured = self.captured.saturating_add(kernels);
+    }
+
     pub(crate) fn add_row(&mut self, row: &GraphCounts) {
         let &GraphCounts { launches, errors, derived, unknown, captured, .. } = row;
         self.add(&Self { launches, errors, derived, unknown, captured });
@@ -147,21 +138,7 @@ impl GraphLaunches {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::Api;
-
     use super::*;
-    use crate::samples::{call, inside};
-
-    #[test]
-    fn a_launch_is_counted_once_at_its_outermost_call() {
-        let launch = |api, status| Call { class: Class::Launch, ..call(api, "launch", status) };
-        let mut launches = LaunchSummary::default();
-        launches.feed(&inside(launch(Api::Driver, 0), 1));
-        launches.feed(&launch(Api::Runtime, 0));
-        launches.feed(&launch(Api::Runtime, 700));
-        launches.feed(&Call { class: Class::GraphLaunch, ..launch(Api::Runtime, 0) });
-        assert_eq!(launches, LaunchSummary { kernels: 1, graphs: 1 });
-    }
 
     fn kernel(name: &str, launches: u64, grid: u32) -> KernelLaunches {
         let grid = Some(([grid, 1, 1], [grid, 1, 1]));

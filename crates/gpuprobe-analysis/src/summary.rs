@@ -4,15 +4,15 @@ use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
-use crate::copies::{Copies, CopySummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
 use crate::holdings::ProcessPlaces;
-use crate::launches::LaunchSummary;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
+use crate::slowest::{SlowCall, Slowest};
 use crate::work::Work;
+use crate::workload::Workload;
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -31,18 +31,16 @@ pub struct SummaryReport {
     pub outermost_ns: u64,
     /// By function, those that took most time first.
     pub functions: Vec<FunctionSummary>,
-    /// Launches.
-    pub launches: LaunchSummary,
     /// Memory.
     pub memory: MemorySummary,
     /// What processes held at their end, or at the end of the recording, by place.
     pub places: Vec<ProcessPlaces>,
-    /// Copies and fills by kind, most bytes first.
-    pub copies: Vec<CopySummary>,
     /// Launches, copies and gaps of all processes together.
     pub work: Work,
     /// What to do about them.
     pub advice: Vec<Advice>,
+    /// The calls that took longest.
+    pub slowest: Vec<SlowCall>,
     /// Failures, most frequent first.
     pub errors: Vec<ErrorCount>,
     /// Processes, in the order in which they were first seen.
@@ -61,10 +59,10 @@ pub struct Summary {
     outermost_errors: u64,
     outermost_ns: u64,
     functions: Functions,
-    launches: LaunchSummary,
     memory: Ledger,
     places: Vec<ProcessPlaces>,
-    copies: Copies,
+    work: Workload,
+    slowest: Slowest,
     errors: Errors,
     processes: Processes,
     losses: Losses,
@@ -82,6 +80,7 @@ impl Summary {
                 self.processes.feed_change(change);
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
+                    self.work.clear(change.tgid);
                 }
             }
             Event::Loss(loss) => {
@@ -100,7 +99,7 @@ impl Summary {
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
         let processes = self.processes.report();
-        let work = Work::default();
+        let work = self.work.report();
         SummaryReport {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
@@ -109,12 +108,11 @@ impl Summary {
             outermost_errors: self.outermost_errors,
             outermost_ns: self.outermost_ns,
             functions: self.functions.report(),
-            launches: self.launches,
             memory: self.memory.report(),
             places: self.places.clone(),
-            copies: self.copies.report(),
             advice: advice(&work, self.watched_ns(&processes)),
             work,
+            slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
             losses: happened(&self.losses),
@@ -132,9 +130,9 @@ impl Summary {
         }
         let ended = self.processes.feed_call(call);
         self.functions.feed(call);
-        self.launches.feed(call);
         self.memory.feed(call, ended);
-        self.copies.feed(call);
+        self.work.feed(call);
+        self.slowest.feed(call);
         self.errors.feed(call);
     }
 

@@ -1,6 +1,6 @@
 //! All work that one process gave to GPUs.
 
-use gpuprobe_event::counters::{CopyTotals, WorkRows};
+use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS, WorkRows};
 use serde::Serialize;
 
 use crate::copies;
@@ -21,6 +21,12 @@ pub struct Work {
     pub copies: Vec<CopyTotals>,
     /// Gaps.
     pub gaps: Gaps,
+}
+
+/// The bucket of a time or a size, by powers of two.
+pub(crate) fn bucket(value: u64) -> usize {
+    let power = value.checked_ilog2().and_then(|power| usize::try_from(power).ok());
+    power.unwrap_or(0).min(LATENCY_BUCKETS - 1)
 }
 
 impl Work {

@@ -202,6 +202,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->since_ns = 0;
 	call->context = 0;
 	call->site = 0;
+	call->copy_kind = 0;
+	call->host = 0;
 	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))
 		call->return_address = return_address(ctx, outer);
 	call->pointer = 0;
@@ -226,7 +228,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 	if (function->task.work)
 		begin_work(thread, call, function);
 	/* a launch that is counted is met when it has no row yet */
-	if (gp_config.names && function->flags & GP_LAUNCH && (!gp_config.launches || outer))
+	if (gp_config.names && function->flags & GP_LAUNCH &&
+	    (!gp_config.launches || gp_config.told || outer))
 		meet_kernel(call, function, outer);
 	if (gp_config.entry_only) {
 		call->start_ns = bpf_ktime_get_ns();
@@ -372,7 +375,10 @@ static __always_inline int leave(struct pt_regs *ctx)
 		end_ranges(call, function);
 	if (function->task.work)
 		is_counted = end_work(thread, call, function, failed);
-	if (gp_config.launches && !thread->depth && !is_launch(function) && !is_sync(function))
+	if (gp_config.told && call->flags & GP_NESTED_ACTION && function->action == GP_MOVE && thread->depth)
+		tell_outer(thread, call, is_batch(function), failed);
+	if (gp_config.launches && !gp_config.told && !thread->depth && !is_launch(function) &&
+	    !is_sync(function))
 		note_meanwhile(thread, call);
 	if (function->flags & GP_COUNT && !is_counted)
 		count_call(thread, call, function, failed);

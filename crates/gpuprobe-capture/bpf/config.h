@@ -53,6 +53,9 @@ struct gp_config {
 	/* launches, graphs and gaps are counted; copies are */
 	__u8 launches;
 	__u8 copies;
+	/* instead of that, the record of a call tells what became of its work */
+	__u8 told;
+	__u8 reserved[3];
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
 	/* data waiting in the ring that is worth waking the reader for */

@@ -9,6 +9,7 @@
 #include "graphs.bpf.h"
 #include "moved.bpf.h"
 #include "ranges.bpf.h"
+#include "told.bpf.h"
 
 /* CUmemorytype; the last stands for what the address tells */
 enum {
@@ -207,22 +208,26 @@ static __always_inline bool is_async(const struct gp_function *function)
 	return function->flags & GP_ASYNC;
 }
 
-GP_CHECKED_ONCE int count_copy(const struct gp_call *call, const struct gp_function *function,
+GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *function,
 			       const struct copy *copy)
 {
 	struct found source, target;
+	__u32 kind_and_host;
 
 	if (!call || !function || !copy)
 		return 0;
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
-	add_copy(call, kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8,
-		 is_async(function), copy->bytes, copy->failed);
+	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
+	if (gp_config.told)
+		tell_copy(call, kind_and_host, is_batch(function), copy->bytes, copy->failed);
+	else
+		add_copy(call, kind_and_host, is_async(function), copy->bytes, copy->failed);
 	return 0;
 }
 
 struct batch {
-	const struct gp_call *call;
+	struct gp_call *call;
 	const struct gp_function *function;
 	__u64 targets;
 	__u64 sources;
@@ -256,7 +261,7 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	return 0;
 }
 
-GP_CHECKED_ONCE int end_batch(const struct gp_call *call, const struct gp_function *function, bool failed)
+GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct batch batch = {.failed = failed};
 	const struct gp_task *task;
@@ -265,6 +270,8 @@ GP_CHECKED_ONCE int end_batch(const struct gp_call *call, const struct gp_functi
 	if (!call || !function)
 		return 0;
 	task = &function->task;
+	if (gp_config.told)
+		__builtin_memset(call->pointee, 0, sizeof(call->pointee));
 	batch.call = call;
 	batch.function = function;
 	argument(call, task->count, &count);
@@ -280,7 +287,7 @@ GP_CHECKED_ONCE int end_batch(const struct gp_call *call, const struct gp_functi
 }
 
 /* A copy of one piece has returned. */
-GP_CHECKED_ONCE int end_copy(const struct gp_call *call, const struct gp_function *function, bool failed)
+GP_CHECKED_ONCE int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct copy copy = {.failed = failed};
 	const struct gp_task *task;
@@ -319,22 +326,26 @@ GP_CHECKED_ONCE int end_copy(const struct gp_call *call, const struct gp_functio
 }
 
 /* A copy or a memset has returned. */
-static __always_inline void end_move(struct gp_thread *thread, const struct gp_call *call,
+static __always_inline void end_move(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
 	struct gp_stream *stream = NULL;
 
 	/* what waits is never captured */
-	if (is_async(function))
+	if (is_async(function) && (gp_has_captured || !gp_config.told))
 		stream = used_stream(thread, call, stream_of(call, function));
-	if (stream && is_captured(call, stream, 0, failed))
+	if (stream && is_captured(call, stream, 0, failed)) {
+		call->flags |= GP_CAPTURED;
 		return;
-	if (function->task.work == GP_WORK_MEMSET)
-		add_copy(call, GP_FILL, is_async(function), call->bytes, failed);
-	else if (function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS)
+	}
+	if (function->task.work == GP_WORK_MEMSET) {
+		if (!gp_config.told)
+			add_copy(call, GP_FILL, is_async(function), call->bytes, failed);
+	} else if (is_batch(function)) {
 		end_batch(call, function, failed);
-	else
+	} else {
 		end_copy(call, function, failed);
+	}
 }
 
 #endif

@@ -221,6 +221,12 @@ enum gp_call_flags {
 	GP_CUT_TEXT = 2048,
 	/* an enclosing call is counted as the same work */
 	GP_NESTED_WORK = 4096,
+	/* the work became part of a graph and was not run */
+	GP_CAPTURED = 8192,
+	/* since_ns is how many kernels the launched graph has */
+	GP_KNOWN_KERNELS = 16384,
+	/* the bytes are those of the calls inside, which alone tell them */
+	GP_BYTES_OF_INNER = 32768,
 };
 
 /*
@@ -258,11 +264,15 @@ struct gp_call {
 	__u64 return_address;
 	/* of what is allocated or freed */
 	__u32 site;
-	__u32 reserved;
+	/* of a copy, where they were looked for: 1 more than its gp_copy_kind; gp_host_memory */
+	__u8 copy_kind;
+	__u8 host;
+	__u16 reserved;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
 	__u64 stack[GP_STACK_WORDS];
+	/* of a batch of copies: gp_part, as many as fit */
 	__u8 pointee[GP_POINTEE];
 	/* the number of the context that what a free took was counted in, or that a call is to end; of a
 	 * release, that of the physical memory */

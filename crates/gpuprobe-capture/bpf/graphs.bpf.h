@@ -70,7 +70,7 @@ GP_CHECKED_ONCE int add_captured(const struct gp_call *call, struct gp_stream *s
 	if (failed)
 		return 1;
 	__sync_fetch_and_add(&capture->kernels, kernels);
-	counts = graph_counts_of(call);
+	counts = gp_config.told ? NULL : graph_counts_of(call);
 	if (counts)
 		__sync_fetch_and_add(&counts->captured, kernels);
 	return 1;
@@ -159,6 +159,7 @@ static __always_inline void begin_capture(struct gp_stream *stream, const struct
 	struct gp_context_key key = context_key(who(call), number);
 	struct gp_capture capture = {.graph = graph, .replaces = replaces};
 
+	gp_has_captured = 1;
 	if (bpf_map_update_elem(&captures, &key, &capture, BPF_NOEXIST))
 		count_loss(GP_LOSS_WORK_FULL);
 	else

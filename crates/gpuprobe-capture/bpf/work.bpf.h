@@ -26,6 +26,13 @@ static __always_inline bool is_sync(const struct gp_function *function)
 	return function->task.work == GP_WORK_SYNC_STREAM || function->task.work == GP_WORK_SYNC_ALL;
 }
 
+/* Whether a call matters only where something is captured, and nothing ever was. */
+static __always_inline bool is_idle(__u8 work)
+{
+	return gp_config.told && !gp_has_captured && work >= GP_WORK_STREAM_DESTROY &&
+	       work <= GP_WORK_EVENT_WAIT;
+}
+
 static __always_inline void begin_work(struct gp_thread *thread, struct gp_call *call,
 				       const struct gp_function *function)
 {
@@ -36,16 +43,49 @@ static __always_inline void begin_work(struct gp_thread *thread, struct gp_call 
 	if (call->actions & does)
 		call->flags |= GP_NESTED_WORK;
 	call->actions |= does;
-	if (work == GP_WORK_GRAPH_DESTROY || work == GP_WORK_EXEC_DESTROY || work == GP_WORK_STREAM_DESTROY)
+	if ((work == GP_WORK_GRAPH_DESTROY || work == GP_WORK_EXEC_DESTROY ||
+	     work == GP_WORK_STREAM_DESTROY) &&
+	    !is_idle(work))
 		begin_destroy(thread, call, function);
 }
 
+/* A launch has returned. One inside another is of the same kernel, which is captured once. */
+GP_CHECKED_ONCE int tell_launch(struct gp_thread *thread, struct gp_call *call,
+				const struct gp_function *function, bool failed)
+{
+	struct launch launch = {};
+	struct gp_stream *stream;
+
+	if (!thread || !call || !function)
+		return 0;
+	read_launch(call, function, &launch);
+	stream = used_stream(thread, call, launch.stream);
+	if (stream && is_captured(call, stream, call->flags & GP_NESTED_WORK ? 0 : 1, failed))
+		call->flags |= GP_CAPTURED;
+	return 0;
+}
+
+/* The same where no rows are kept: true where there is nothing left to do. */
+static __always_inline bool is_told(struct gp_thread *thread, struct gp_call *call,
+				    const struct gp_function *function, bool failed)
+{
+	__u8 work = function->task.work;
+
+	if (work == GP_WORK_GRAPH_LAUNCH)
+		tell_graph_launch(thread, call, function, failed);
+	else if (work == GP_WORK_LAUNCH && gp_has_captured && function->task.shape < GP_LAUNCH_LIST)
+		tell_launch(thread, call, function, failed);
+	return is_launch(function) || is_idle(work);
+}
+
 /* Tells whether the call is counted with what it did. */
-static __always_inline bool end_work(struct gp_thread *thread, const struct gp_call *call,
+static __always_inline bool end_work(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
 	__u8 work = function->task.work;
 
+	if (gp_config.told && is_told(thread, call, function, failed))
+		return false;
 	if (call->flags & GP_NESTED_WORK)
 		return false;
 	if (work == GP_WORK_LAUNCH) {

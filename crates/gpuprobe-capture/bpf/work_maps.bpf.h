@@ -8,6 +8,8 @@
 /* Rows of the two tables of rows below that were ever used. */
 __u32 gp_launch_rows_used;
 __u32 gp_stream_rows_used;
+/* Whether anything was ever captured: where nothing was, nobody has to ask. */
+__u32 gp_has_captured;
 
 /* Launches, an array as `memory_rows` is; but for the first, which stays empty. */
 struct {

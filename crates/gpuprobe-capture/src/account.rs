@@ -1,14 +1,18 @@
-//! What a call did to memory, as the kernel side counted it, put into its event. Pure.
+//! What a call did to memory, and what became of its work, as the kernel side found it, put into its event. Pure.
 
 use std::borrow::Cow;
 
-use gpuprobe_event::{Call, Class, EndedMemory, Space};
+use gpuprobe_event::counters::{CopyDirection, HostMemory};
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Call, Class, CopyPart, EndedMemory, Space};
 
-use crate::wire::{gp_call, number};
+use crate::wire::{from_bytes, gp_call, gp_part, number};
 
 /// Bytes and address as the kernel side counted them. An inner call of the same kind carries none.
 pub(crate) fn account(call: &mut Call, raw: &gp_call) {
-    if raw.flags & number::CALL_NESTED_ACTION != 0 || call.failed() {
+    // what was captured has moved nothing
+    let moved_nothing = number::CALL_NESTED_ACTION | number::CALL_CAPTURED;
+    if raw.flags & moved_nothing != 0 || call.failed() {
         return;
     }
     let space = Space::ALL.get(usize::from(raw.space)).map(|s| Cow::Borrowed(s.as_str()));
@@ -35,6 +39,48 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
         Class::Memcpy | Class::Memset if raw.bytes != 0 => call.effect.size = Some(raw.bytes),
         _ => {}
     }
+}
+
+/// What became of a launch or a copy: what the kernel side found out goes before what the arguments say.
+pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
+    call.effect.captured = raw.flags & number::CALL_CAPTURED != 0;
+    if raw.flags & number::CALL_KNOWN_KERNELS != 0 {
+        call.effect.kernels = Some(raw.since_ns);
+    } else if raw.flags & number::CALL_NESTED_WORK != 0 {
+        call.effect.kernels = None;
+    }
+    if call.class == Class::Memcpy && raw.copy_kind != 0 {
+        call.effect.kind = direction(raw.copy_kind).or(call.effect.kind.take());
+        call.effect.host = host(raw.host);
+    }
+}
+
+/// The copies of a batch, by kind.
+pub(crate) fn tell_parts(call: &mut Call, raw: &gp_call) {
+    let parts = raw.pointee.chunks_exact(size_of::<gp_part>()).map(from_bytes::<gp_part>);
+    let part = |part: gp_part| CopyPart {
+        kind: direction(part.copy_kind),
+        host: host(part.host),
+        copies: part.copies.into(),
+        bytes: part.bytes,
+    };
+    call.effect.parts = parts.filter(|part| part.copies > 0).map(part).collect();
+    if let [all] = call.effect.parts.as_slice() {
+        (call.effect.kind, call.effect.host) = (all.kind.clone(), all.host.clone());
+    }
+}
+
+/// A direction that was found out.
+fn direction(number: u8) -> Option<Name> {
+    let found = *CopyDirection::ALL.get(usize::from(number.checked_sub(1)?))?;
+    (found != CopyDirection::Unknown).then_some(Cow::Borrowed(found.as_str()))
+}
+
+/// Host memory that is known.
+fn host(number: u8) -> Option<Name> {
+    let found = *HostMemory::ALL.get(usize::from(number))?;
+    let is_known = !matches!(found, HostMemory::Nothing | HostMemory::Unknown);
+    is_known.then_some(Cow::Borrowed(found.as_str()))
 }
 
 /// Physical memory is held from its creation, or from its first mapping where it was imported.

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use gpuprobe_event::catalogue::Pointee;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    MAX_OUTS, MAX_POINTEE, Words, argument_number, arguments, effect, error_name, status,
+    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
 };
 use gpuprobe_event::{
     Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
     Tid, catalogue,
 };
 
-use crate::account::account;
+use crate::account::{account, tell_parts, tell_work};
 use crate::clock::Clock;
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
 use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
+use crate::rows::makes_several_copies;
 use crate::sites::Sites;
 use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, number};
 
@@ -251,6 +252,7 @@ impl Decoder {
         let pointee_bytes = match function.pointee {
             Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
             Some((_, Pointee::Text)) => MAX_POINTEE,
+            None if launch_list(function).is_some() => LIST_ENTRY,
             None => 0,
         };
         let mut outs = [None; MAX_OUTS];
@@ -290,11 +292,15 @@ impl Decoder {
             stack: None,
         });
         if function.class == Class::Launch
-            && let Some(handle) = argument_number(function, function.roles.func, &words)
+            && let Some(handle) = launched(function, &words)
         {
             call.effect.kernel = self.kernel(key, function.api, handle);
         }
         if finished {
+            tell_work(&mut call, raw);
+            if makes_several_copies(function) {
+                tell_parts(&mut call, raw);
+            }
             account(&mut call, raw);
             self.place(&mut call, raw);
         }

@@ -48,7 +48,7 @@ pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};
 pub use news::{Answer, Batch, Hold};
 pub use object::Capture;
-pub use rows::{tells_contexts, tells_gpus, tells_names};
+pub use rows::{tells_addresses, tells_contexts, tells_gpus, tells_names};
 pub use support::{Feature, Support, Tier, support};
 pub use targets::TargetList;
 pub use task::{tells_captures, tells_graphs};

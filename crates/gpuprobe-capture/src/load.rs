@@ -40,6 +40,8 @@ pub struct CaptureConfig {
     pub launches: bool,
     /// Count copies in the kernel.
     pub copies: bool,
+    /// Instead of counting these, let the record of each call tell what became of its work.
+    pub told: bool,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -82,6 +84,7 @@ impl Default for CaptureConfig {
             names: false,
             launches: false,
             copies: false,
+            told: false,
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
@@ -134,17 +137,18 @@ const PARTS_PER_ALLOCATION: u32 = 8;
 
 /// How large a table of work is; those that are not used are as small as it gets.
 fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
+    let (launches, copies) = (config.launches && !config.told, config.copies && !config.told);
     let (wanted, entries) = match name {
-        "launches" | "unused_launches" => (config.launches, config.launch_entries),
+        "launches" | "unused_launches" => (launches, config.launch_entries),
         "streams" | "unused_streams" => (config.launches || config.copies, config.process_entries),
         // the first row is none
-        "launch_rows" => (config.launches, config.launch_entries.saturating_add(1)),
+        "launch_rows" => (launches, config.launch_entries.saturating_add(1)),
         "stream_rows" => (config.launches || config.copies, config.process_entries.saturating_add(1)),
         "captures" | "recorded" => (config.launches || config.copies, GRAPHS),
         "graphs" | "execs" => (config.launches, GRAPHS),
         "nodes" => (config.launches, NODES),
-        "graph_counts" => (config.launches || config.copies, config.process_entries),
-        "copies" => (config.copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
+        "graph_counts" => (launches || copies, config.process_entries),
+        "copies" => (copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
         "ranges" => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
         _ => return None,
     };
@@ -210,6 +214,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     names: config.names.into(),
                     launches: config.launches.into(),
                     copies: config.copies.into(),
+                    told: config.told.into(),
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),

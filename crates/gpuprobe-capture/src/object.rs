@@ -125,7 +125,7 @@ impl Capture {
             entry_only: config.entry_only,
             has_sites: config.sites,
             refused_ways: 0,
-            counted: Counted { launches: config.launches, copies: config.copies },
+            counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
             waiting: Vec::new(),
             ended: Vec::new(),
@@ -306,7 +306,7 @@ impl Capture {
         self.tell_name_word()?;
         self.tell_ways()?;
         if is_empty {
-            self.forget_ended();
+            self.forget_ended()?;
         } else {
             self.waiting = batch.hold_back();
         }
@@ -316,13 +316,16 @@ impl Capture {
     }
 
     /// Forgets processes that had ended before the ring was emptied.
-    fn forget_ended(&mut self) {
-        for key in std::mem::take(&mut self.ended) {
+    fn forget_ended(&mut self) -> Result<(), CaptureError> {
+        let ended = std::mem::take(&mut self.ended);
+        self.forget_streams(&ended)?;
+        for key in ended {
             // where launches are counted, their rows need the names until they are taken out
-            if !self.counted.launches {
+            if !self.counted.in_rows() {
                 self.decoder.forget(key);
             }
         }
+        Ok(())
     }
 
     /// Tells the kernel side which word of handles to look at, when that has changed.
@@ -395,7 +398,7 @@ impl Capture {
         }
         let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
         let work = self.take_work(ended)?;
-        if self.counted.launches {
+        if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
         }
         Ok(Rows { sites, work, ..rows })

@@ -3,7 +3,9 @@
 use std::mem::offset_of;
 
 use gpuprobe_event::catalogue::{Arg, Place};
-use gpuprobe_event::decode::{MAX_POINTEE, out_reads, stack_words, struct_arg, text_arg};
+use gpuprobe_event::decode::{
+    LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
+};
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
@@ -54,7 +56,12 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     if f.roles.asynchronous {
         row.flags |= number::FUNCTION_ASYNC;
     }
-    row.record_bytes = record_bytes(&row);
+    // the first entry of a list of launches
+    if let Some(position) = launch_list(f) {
+        row.pointee = place(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(LIST_ENTRY).unwrap_or(u8::MAX);
+    }
+    row.record_bytes = record_bytes(&row, counted.told && makes_several_copies(f));
     row
 }
 
@@ -167,6 +174,17 @@ pub fn tells_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
 }
 
+/// Whether the calls of a function tell what is at an address that may be copied from or to.
+pub fn tells_addresses(f: &Function) -> bool {
+    match f.class {
+        // an array has a handle, and no address
+        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
+        Class::HostRegister | Class::HostUnregister => true,
+        Class::Vmm => operation_of(f) != 0,
+        _ => false,
+    }
+}
+
 /// Whether the calls of a function tell which GPU one of the process's is.
 pub fn tells_gpus(f: &Function) -> bool {
     operation_of(f) == number::OP_DEVICE_TOLD
@@ -262,13 +280,20 @@ pub(crate) fn place(arg: Option<&Arg>) -> gp_place {
     }
 }
 
+/// Whether a call makes several copies, which its record has by kind where a struct would be.
+pub(crate) fn makes_several_copies(f: &Function) -> bool {
+    f.class == Class::Memcpy && f.roles.count.is_some()
+}
+
 /// How much of a record has something in it.
-fn record_bytes(row: &gp_function) -> u16 {
+fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
     let ends_contexts =
         matches!(row.op, number::OP_CONTEXT_DESTROY | number::OP_PRIMARY_RELEASE | number::OP_PRIMARY_RESET);
     let bytes = if ends_contexts {
         // what ended, by kind, takes the place of arguments on the stack
         offset_of!(gp_call, pointee)
+    } else if has_parts {
+        offset_of!(gp_call, pointee) + MAX_POINTEE
     } else if row.pointee_bytes > 0 {
         offset_of!(gp_call, pointee) + usize::from(row.pointee_bytes)
     } else if row.stack_words > 0 {
@@ -348,7 +373,7 @@ mod tests {
     #[test]
     fn every_record_fits() {
         for f in catalogue().functions() {
-            let row = row(f, Collect::Count, Counted { launches: true, copies: true });
+            let row = row(f, Collect::Count, Counted { launches: true, copies: true, told: true });
             assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
         }
     }

@@ -13,6 +13,15 @@ use crate::wire::{gp_call, gp_place, gp_task, number};
 pub(crate) struct Counted {
     pub(crate) launches: bool,
     pub(crate) copies: bool,
+    /// Not in rows: the records of calls tell what became of their work.
+    pub(crate) told: bool,
+}
+
+impl Counted {
+    /// Whether there are rows of launches.
+    pub(crate) fn in_rows(self) -> bool {
+        self.launches && !self.told
+    }
 }
 
 /// The part of a function's row that is about work; empty where none of it is counted.
@@ -20,6 +29,8 @@ pub(crate) fn task(f: &Function, counted: Counted) -> gp_task {
     let work = work_of(f);
     let wanted = match work {
         0 => false,
+        // records tell by themselves when there was a wait
+        number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL => counted.in_rows(),
         number::WORK_COPY | number::WORK_MEMSET => counted.copies,
         work if is_of_captures(work) => counted.launches || counted.copies,
         _ => counted.launches,
@@ -62,12 +73,12 @@ fn is_of_captures(work: u8) -> bool {
 }
 
 /// The number of what a function does; 0 for nothing. Copies, captures and graphs are followed at the driver, which
-/// every library passes; launches wherever they are seen first.
+/// every library passes; launches, also those of graphs, wherever they are seen first.
 fn work_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
     match (f.class, f.api, op) {
         (Class::Launch, Api::Driver | Api::Runtime, _) => number::WORK_LAUNCH,
-        (Class::GraphLaunch, Api::Driver, _) => number::WORK_GRAPH_LAUNCH,
+        (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::WORK_GRAPH_LAUNCH,
         (Class::Memcpy, Api::Driver, _) => number::WORK_COPY,
         (Class::Memset, Api::Driver, _) => number::WORK_MEMSET,
         (Class::Sync, Api::Driver, _) if f.roles.stream.is_some() => number::WORK_SYNC_STREAM,
@@ -203,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Counted = Counted { launches: true, copies: true };
+    const ALL: Counted = Counted { launches: true, copies: true, told: false };
 
     fn of(api: Api, name: &str) -> gp_task {
         task(catalogue().lookup(api, Some(12), name).unwrap(), ALL)
@@ -259,7 +270,14 @@ mod tests {
         let capture = catalogue().lookup(Api::Driver, None, "cuStreamBeginCapture_v2").unwrap();
         let works = |counted| [launch, copy, capture].map(|f| u8::from(task(f, counted).work != 0));
         assert_eq!(works(Counted::default()), [0, 0, 0]);
-        assert_eq!(works(Counted { launches: true, copies: false }), [1, 0, 1]);
-        assert_eq!(works(Counted { launches: false, copies: true }), [0, 1, 1]);
+        assert_eq!(works(Counted { copies: false, ..ALL }), [1, 0, 1]);
+        assert_eq!(works(Counted { launches: false, ..ALL }), [0, 1, 1]);
+    }
+
+    #[test]
+    fn a_wait_is_of_no_concern_where_there_are_no_rows() {
+        let wait = catalogue().lookup(Api::Driver, None, "cuStreamSynchronize").unwrap();
+        assert_eq!(task(wait, ALL).work, number::WORK_SYNC_STREAM);
+        assert_eq!(task(wait, Counted { told: true, ..ALL }).work, 0);
     }
 }

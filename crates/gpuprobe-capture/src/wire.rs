@@ -22,7 +22,7 @@ mod generated {
 pub(crate) use generated::types::{
     gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key,
     gp_extent, gp_file, gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches,
-    gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_physical, gp_place, gp_process_key,
+    gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_part, gp_physical, gp_place, gp_process_key,
     gp_process_record, gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task,
     gp_way, gp_way_key,
 };
@@ -65,6 +65,7 @@ wire!(
     gp_live_key,
     gp_memory,
     gp_name_record,
+    gp_part,
     gp_physical,
     gp_process_key,
     gp_process_record,
@@ -228,6 +229,9 @@ pub(crate) mod number {
     pub(crate) const CALL_REPLACED: u16 = 512;
     pub(crate) const CALL_BEGUN: u16 = 1024;
     pub(crate) const CALL_CUT_TEXT: u16 = 2048;
+    pub(crate) const CALL_NESTED_WORK: u16 = 4096;
+    pub(crate) const CALL_CAPTURED: u16 = 8192;
+    pub(crate) const CALL_KNOWN_KERNELS: u16 = 16384;
 
     pub(crate) const HELD_STOPPED: u16 = 1;
     pub(crate) const HELD_POLITELY: u16 = 2;
@@ -409,7 +413,10 @@ mod tests {
                 CALL_REPLACED,
                 CALL_BEGUN,
                 CALL_CUT_TEXT,
-                4096,
+                CALL_NESTED_WORK,
+                CALL_CAPTURED,
+                CALL_KNOWN_KERNELS,
+                32768,
             ]
             .map(u64::from),
         );

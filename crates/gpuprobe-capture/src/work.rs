@@ -50,6 +50,9 @@ impl Capture {
 
     fn work_of(&mut self, of: Of<'_>) -> Result<WorkRows, CaptureError> {
         let mut rows = WorkRows::default();
+        if self.counted.told {
+            return Ok(rows);
+        }
         if self.counted.launches {
             let Launched { rows: launches, calls } = self.launches_of(of)?;
             rows.launches = launches.into_values().collect();
@@ -68,13 +71,29 @@ impl Capture {
     /// Takes out the rows of processes that ended.
     pub(crate) fn take_work(&mut self, ended: &HashSet<ProcessKey>) -> Result<WorkRows, CaptureError> {
         let rows = self.work_of(Of::Ended(ended))?;
+        self.forget_graphs(ended)?;
+        Ok(rows)
+    }
+
+    /// Takes out what is known of the streams and graphs of processes that ended, where no rows are read of them.
+    pub(crate) fn forget_streams(&self, ended: &[ProcessKey]) -> Result<(), CaptureError> {
+        if !self.counted.told || ended.is_empty() {
+            return Ok(());
+        }
+        let ended = ended.iter().copied().collect();
+        self.streams()?.take(&ended, |_: gp_live_key, _| {})?;
+        self.forget_graphs(&ended)?;
+        self.release_ranges(&ended)
+    }
+
+    fn forget_graphs(&self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
         if self.counted.launches || self.counted.copies {
             for name in ["recorded", "graphs", "execs", "nodes"] {
                 remove_of::<gp_live_key>(&self.map(name)?, ended)?;
             }
             remove_of::<gp_context_key>(&self.map("captures")?, ended)?;
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// Takes out the addresses of what processes held that ended.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::catalogue::{
-    Arg, ArgKind, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
+    Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
 };
 use crate::event::{Effect, Name, Value, is_failure};
 
@@ -60,6 +60,22 @@ pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
     match f.pointee {
         Some((position, Pointee::Struct(layout))) => Some((position, layout)),
         _ => None,
+    }
+}
+
+/// Bytes of an entry of a list of launches, in the driver's form and in the runtime's.
+pub const LIST_ENTRY: usize = 56;
+
+/// The argument that is a list of launches, one for each GPU. Its first entry is copied at entry.
+pub fn launch_list(f: &Function) -> Option<u8> {
+    f.roles.params.filter(|_| f.class == Class::Launch)
+}
+
+/// The handle of what is launched.
+pub fn launched(f: &Function, words: &Words<'_>) -> Option<u64> {
+    match launch_list(f) {
+        Some(_) => words.pointee.get(..8).map(little_endian),
+        None => argument_number(f, f.roles.func, words),
     }
 }
 
@@ -160,6 +176,11 @@ impl Number {
     }
 }
 
+/// An unsigned number from up to eight bytes.
+fn little_endian(bytes: &[u8]) -> u64 {
+    Number::in_field(bytes).unsigned()
+}
+
 fn scalar(kind: ArgKind, number: Number) -> Value {
     match kind {
         ArgKind::Pointer | ArgKind::Handle | ArgKind::DevicePointer | ArgKind::Flags(_) => {
@@ -249,10 +270,28 @@ pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
     };
     effect.grid = f.roles.grid.and_then(|at| dimensions(f, at, words));
     effect.block = f.roles.block.and_then(|at| dimensions(f, at, words));
+    effect.shared = argument_number(f, f.roles.shared, words);
     if f.roles.config.is_some() {
         launch_config(f, words, &mut effect);
+    } else if launch_list(f).is_some() {
+        first_of_list(f, words, &mut effect);
     }
+    effect.shared = effect.shared.filter(|bytes| *bytes != 0);
+    effect.is_async = matches!(f.class, Class::Memcpy | Class::Memset).then_some(f.roles.asynchronous);
     effect
+}
+
+/// The first launch of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime has
+/// behind the arguments.
+fn first_of_list(f: &Function, words: &Words<'_>, effect: &mut Effect) {
+    let word = |at: usize, bytes: usize| words.pointee.get(at..at + bytes).map(little_endian);
+    effect.grid = words.pointee.get(8..20).and_then(dim3);
+    effect.block = words.pointee.get(20..32).and_then(dim3);
+    (effect.shared, effect.stream) = match f.api {
+        Api::Runtime => (word(40, 8), word(48, 8)),
+        _ => (word(32, 4), word(40, 8)),
+    };
+    effect.kernels = argument_number(f, f.roles.count, words);
 }
 
 /// A dim3 argument, or three integers in a row.
@@ -270,6 +309,7 @@ fn launch_config(f: &Function, words: &Words<'_>, effect: &mut Effect) {
     let Some((_, layout)) = struct_arg(f) else { return };
     effect.grid = words.pointee.get(..12).and_then(dim3);
     effect.block = words.pointee.get(12..24).and_then(dim3);
+    effect.shared = words.pointee.get(24..28).map(little_endian);
     effect.stream = layout
         .fields
         .iter()

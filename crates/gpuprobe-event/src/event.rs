@@ -111,6 +111,17 @@ pub struct Effect {
     pub gpu: Option<u8>,
     /// Kind of memory (`device`, `pinned`...) or of copy (`H2D`...).
     pub kind: Option<Name>,
+    /// The host memory of a copy: `pinned`, `pageable` or `managed`.
+    pub host: Option<Name>,
+    /// Whether a copy may go on when its call has returned.
+    pub is_async: Option<bool>,
+    /// The copies of a batch, by kind.
+    pub parts: Vec<CopyPart>,
+    /// It was given to a stream that is captured: it became part of a graph and was not run.
+    pub captured: bool,
+    /// How many kernels it runs, where that is not one: those of a graph, which are derived from how it was made, or one
+    /// on each of several GPUs. Only on the outermost call.
+    pub kernels: Option<u64>,
     /// The stream.
     pub stream: Option<u64>,
     /// The kernel's name, demangled.
@@ -119,6 +130,21 @@ pub struct Effect {
     pub grid: Option<[u32; 3]>,
     /// Block of a launch.
     pub block: Option<[u32; 3]>,
+    /// Bytes of dynamic shared memory, where a launch asks for any.
+    pub shared: Option<u64>,
+}
+
+/// Copies of one kind in a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyPart {
+    /// `H2D`...; missing where it is not known.
+    pub kind: Option<Name>,
+    /// See [`Effect::host`].
+    pub host: Option<Name>,
+    /// How many.
+    pub copies: u64,
+    /// Their bytes together.
+    pub bytes: u64,
 }
 
 /// Memory of one kind that ended with the context it was allocated in.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classic;
+pub mod convert;
 pub mod cost;
 mod curve;
 pub mod http;
@@ -10,6 +11,7 @@ pub mod live;
 mod memory_json;
 mod memory_view;
 pub mod metrics;
+pub mod report;
 pub mod summary;
 mod table;
 pub mod timeline;
@@ -18,6 +20,7 @@ pub mod units;
 mod work;
 
 pub use classic::{Classic, Sections};
+pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;
 pub use curve::Strokes;
 pub use http::{HttpError, Latest, ServerHandle, serve};

@@ -5,32 +5,31 @@ mod work;
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
-    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SummaryReport,
-    Total, Work,
+    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SlowCall,
+    SummaryReport, Total,
 };
 use gpuprobe_event::counters::CopyDirection;
 
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
+use crate::work::kernel;
 
 /// A name that is longer would not be read to its end.
 const LONGEST_PLACE: usize = 120;
+const LONGEST_KERNEL: usize = 40;
 
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport) -> String {
     let mut out = classic(report);
     out.push_str(&header(report));
     functions(&mut out, &report.functions);
-    if report.work == Work::default() {
-        launches(&mut out, report);
-        copies(&mut out, report);
-    }
     work::launches(&mut out, &report.work);
     work::copies(&mut out, &report.work);
     work::gaps(&mut out, &report.work.gaps);
     work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
     places(&mut out, &report.places);
+    slowest(&mut out, &report.slowest);
     errors(&mut out, &report.errors);
     processes(&mut out, &report.processes);
     losses(&mut out, report);
@@ -56,11 +55,6 @@ fn classic(report: &SummaryReport) -> String {
 
 /// Kernel launches, copies and their bytes.
 fn given(report: &SummaryReport) -> (u64, u64, u64) {
-    if report.work == Work::default() {
-        let copies = || report.copies.iter().filter(|copy| copy.kind != CopyDirection::Fill.as_str());
-        let bytes = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes));
-        return (report.launches.kernels, copies().map(|copy| copy.calls).sum(), bytes);
-    }
     let launches = report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.launches));
     let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
     let calls = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.copies));
@@ -101,7 +95,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary]) {
     if functions.is_empty() {
         return;
     }
-    let titles = ["function", "calls", "errors", "total", "mean", "max", "bytes"];
+    let titles = ["function", "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     for f in functions {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
@@ -112,42 +106,42 @@ fn functions(out: &mut String, functions: &[FunctionSummary]) {
             f.errors.to_string(),
             time(returned.then_some(f.total_ns)),
             time(f.mean_ns()),
+            time(f.p50_ns),
+            time(f.p99_ns),
             time(returned.then_some(f.max_ns)),
             if f.bytes == 0 { "-".to_owned() } else { bytes(f.bytes) },
         ]);
     }
     out.push('\n');
-    rows(out, "", &[Left, Right, Right, Right, Right, Right, Right], &table);
+    rows(out, "", &[Left, Right, Right, Right, Right, Right, Right, Right, Right], &table);
     let unfinished: u64 = functions.iter().map(|f| f.unfinished).sum();
     if unfinished > 0 {
         line(out, format_args!("{} not seen to return", count(unfinished, "call", "calls")));
     }
 }
 
-fn launches(out: &mut String, report: &SummaryReport) {
-    let launches = report.launches;
-    if launches.kernels + launches.graphs == 0 {
+/// The calls that took longest.
+fn slowest(out: &mut String, calls: &[SlowCall]) {
+    if calls.is_empty() {
         return;
     }
-    heading(out, "launches");
-    if launches.kernels > 0 {
-        line(out, format_args!("{}", count(launches.kernels, "kernel launch", "kernel launches")));
-    }
-    if launches.graphs > 0 {
-        line(out, format_args!("{}", count(launches.graphs, "graph launch", "graph launches")));
-    }
-}
-
-fn copies(out: &mut String, report: &SummaryReport) {
-    if report.copies.is_empty() {
-        return;
-    }
-    heading(out, "copies");
-    let row = |c: &gpuprobe_analysis::CopySummary| {
-        vec![printable(&c.kind).into_owned(), count(c.calls, "call", "calls"), bytes(c.bytes)]
+    heading(out, "slowest calls");
+    let row = |call: &SlowCall| {
+        let more = [
+            call.size.map(bytes),
+            call.kernel.as_deref().map(|name| kernel(name, LONGEST_KERNEL)),
+            call.error.as_deref().map(|error| printable(error).into_owned()),
+        ];
+        vec![
+            duration(call.duration_ns),
+            format!("at {:.6} s", call.start_ns as f64 / 1e9),
+            call.tid.to_string(),
+            printable(&call.name).into_owned(),
+            more.into_iter().flatten().collect::<Vec<_>>().join(", "),
+        ]
     };
-    let table: Vec<_> = report.copies.iter().map(row).collect();
-    rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
+    let table: Vec<_> = calls.iter().map(row).collect();
+    rows(out, "  ", &[Align::Right, Align::Right, Align::Right, Align::Left, Align::Left], &table);
 }
 
 fn memory(out: &mut String, memory: &MemorySummary) {

@@ -1,5 +1,6 @@
 //! Whole outputs against files. Set `GPUPROBE_BLESS` to write the files anew, then read the difference.
 
+mod conversions;
 mod samples;
 
 use gpuprobe_analysis::{Advice, Bound, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod convert;
+mod look;
 mod record;
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,6 +12,8 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use gpuprobe_capture::Tier;
 
+pub(crate) use self::convert::ConvertArgs;
+pub(crate) use self::look::{ReportArgs, TimelineArgs};
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
 use crate::watch::RESCAN_SECONDS;
 
@@ -25,7 +29,10 @@ use crate::watch::RESCAN_SECONDS;
   gpuprobe demo                              see it work, without a GPU
   sudo gpuprobe run -- python train.py       record a command's CUDA calls, then sum them up
   sudo gpuprobe record -d PID --duration 10  the same of a process that runs already
+  gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
   sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
+  gpuprobe report traces/trace_latest.jsonl --html report.html
+                                             the recording as a page; timeline and convert show it otherwise
   sudo gpuprobe memory -- ./app              which lines hold its GPU memory, and which of them leak
   sudo gpuprobe --memleak                    who holds GPU memory, and metrics on :9000
   sudo gpuprobe doctor                       what this machine can do, and what it lacks
@@ -46,6 +53,12 @@ pub(crate) enum Command {
     Record(RecordArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
     Trace(TraceArgs),
+    /// Turn a trace into a file for Perfetto, chrome://tracing, speedscope or a flame graph
+    Convert(ConvertArgs),
+    /// Sum up a recorded trace again, or show it as a page
+    Report(ReportArgs),
+    /// Show a recorded trace as rows of characters: what threads did, and when streams were given work
+    Timeline(TimelineArgs),
     /// Who holds GPU memory, from which line of which program, and what grows
     Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as giving its flags alone)
@@ -228,6 +241,18 @@ pub(crate) struct DaemonArgs {
 
 /// A time with its unit.
 fn span(text: &str) -> Result<Duration, String> {
+    let (number, factor) = with_unit(text)?;
+    positive(number, factor)
+}
+
+/// The same, where none at all is a time as well.
+fn moment(text: &str) -> Result<Duration, String> {
+    let (number, factor) = with_unit(text)?;
+    let moment = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
+    moment.ok_or_else(|| "give a number that is not below 0".to_owned())
+}
+
+fn with_unit(text: &str) -> Result<(&str, f64), String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = match unit {
@@ -237,7 +262,7 @@ fn span(text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         _ => return Err("give a number and a unit, such as 50us, 1ms or 2s".to_owned()),
     };
-    positive(number, factor)
+    Ok((number, factor))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -23,6 +23,7 @@ mod stdout;
 mod stops;
 mod supervise;
 mod trace_file;
+mod trace_input;
 mod watch;
 
 use std::process::ExitCode;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
         Some(Command::Run(args)) => cmd::run::run(&args),
         Some(Command::Record(args)) => cmd::record::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
+        Some(Command::Convert(args)) => cmd::convert::run(&args),
+        Some(Command::Report(args)) => cmd::report::run(&args),
+        Some(Command::Timeline(args)) => cmd::timeline::run(&args),
         Some(Command::Memory(args)) => cmd::memory::run(&args),
         Some(Command::Daemon(args)) => cmd::daemon::run(&args),
         Some(Command::List(args)) => cmd::list::run(&args),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases};
-use gpuprobe_event::{Event, LossCause, LossEvent, Losses, Outcome};
+use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::units::bytes;
 
 use crate::cli::RecordingArgs;
@@ -14,14 +14,24 @@ use crate::notes::{note, tell};
 use crate::probes::{Probes, config};
 use crate::processes::Processes;
 use crate::progress::Progress;
+use crate::select::Selection;
 use crate::trace_file::{Finished, Limits, TraceFile};
 
 /// Sites that get their names for the summary.
 const MOST_NAMED: usize = 256;
 
 /// The capture that every recording asks for.
-pub(crate) fn recording_config(args: &RecordingArgs) -> CaptureConfig {
-    CaptureConfig { names: true, sites: true, phases: args.phases, ..config(&args.attach) }
+pub(crate) fn recording_config(args: &RecordingArgs, selection: &Selection) -> CaptureConfig {
+    CaptureConfig {
+        names: true,
+        // what is allocated by calls that nobody asked for is no place to show
+        sites: selection.has(Class::Alloc),
+        launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
+        copies: selection.has_copies(),
+        told: true,
+        phases: args.phases,
+        ..config(&args.attach)
+    }
 }
 
 #[derive(Debug)]

@@ -2,17 +2,19 @@
 
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
-use gpuprobe_capture::{Tier, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names};
+use gpuprobe_capture::{
+    Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
+};
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 
 /// A choice of functions.
 #[derive(Debug)]
 pub(crate) enum Selection {
-    /// By the user's globs.
-    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, has_launches: bool, has_allocations: bool },
+    /// By the user's globs. Of what they need beside themselves, `few` takes only what tells most.
+    Globs { wanted: Vec<Pattern>, unwanted: Vec<Pattern>, classes: Vec<Class>, tells_work: bool, few: bool },
     /// The few that tell most, without those that the user does not want.
-    Few { unwanted: Vec<Pattern> },
+    Few { unwanted: Vec<Pattern>, tells_work: bool },
     /// What a daemon counts: the driver's functions of these classes. Of those that were not asked for by name, `few`
     /// takes only what tells most and what live memory is made of.
     Driver { classes: Vec<Class>, named: bool, few: bool },
@@ -34,25 +36,51 @@ impl Selection {
             }
             patterns.push(pattern);
         }
-        let mut selection = Self::Globs { wanted, unwanted, has_launches: false, has_allocations: false };
-        let taken: Vec<_> = catalogue().functions().iter().filter(|f| selection.takes(f)).collect();
-        if taken.is_empty() {
+        let mut selection =
+            Self::Globs { wanted, unwanted, classes: Vec::new(), tells_work: false, few: false };
+        let taken = catalogue().functions().iter().filter(|f| selection.takes(f));
+        let mut all: Vec<_> = taken.map(|f| f.class).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() {
             bail!("no function fits {}: all of them are left out again", globs.join(" "));
         }
-        let any = |class| taken.iter().any(|f| f.class == class);
-        if let Self::Globs { has_launches, has_allocations, .. } = &mut selection {
-            *has_launches = any(Class::Launch);
-            *has_allocations = any(Class::Alloc);
+        if let Self::Globs { classes, .. } = &mut selection {
+            *classes = all;
         }
         Ok(selection)
+    }
+
+    /// The same, with what it takes to know what becomes of launches and copies.
+    pub(crate) fn telling_work(mut self) -> Self {
+        if let Self::Globs { tells_work, .. } | Self::Few { tells_work, .. } = &mut self {
+            *tells_work = true;
+        }
+        self
+    }
+
+    /// Whether functions of a class are wanted.
+    pub(crate) fn has(&self, class: Class) -> bool {
+        match self {
+            Self::Globs { classes, .. } | Self::Driver { classes, .. } => classes.contains(&class),
+            Self::Few { .. } => true,
+        }
+    }
+
+    /// Whether anything that copies or fills is wanted.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has(Class::Memcpy) || self.has(Class::Memset)
     }
 
     /// What is taken on a kernel that attaches in this way. Where each function has to be taken out by itself, at a
     /// tenth of a second, nobody who named none wants a thousand of them.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {
-            Self::Globs { wanted, unwanted, .. } if tier == Tier::Perf && wanted.is_empty() => {
-                Self::Few { unwanted }
+            Self::Globs { wanted, unwanted, tells_work, .. } if tier == Tier::Perf && wanted.is_empty() => {
+                Self::Few { unwanted, tells_work }
+            }
+            Self::Globs { wanted, unwanted, classes, tells_work, .. } => {
+                Self::Globs { wanted, unwanted, classes, tells_work, few: tier == Tier::Perf }
             }
             Self::Driver { classes, named, .. } => {
                 Self::Driver { classes, named, few: tier == Tier::Perf && !named }
@@ -74,7 +102,7 @@ impl Selection {
                 let wanted = if wanted.is_empty() { informative(f) } else { fits(wanted) };
                 wanted && !fits(unwanted)
             }
-            Self::Few { unwanted } => {
+            Self::Few { unwanted, .. } => {
                 TELLING.contains(&f.base) && !unwanted.iter().any(|p| p.matches(f.name))
             }
             Self::Driver { classes, few, .. } => {
@@ -111,7 +139,7 @@ impl Selection {
     /// and what is called all the time costs too much for that.
     fn takes_for_names(&self, f: &Function) -> bool {
         match self {
-            Self::Globs { has_launches, .. } => *has_launches && tells_names(f) && !f.hot,
+            Self::Globs { .. } => self.has(Class::Launch) && tells_names(f) && !f.hot,
             // each costs a tenth of a second there: those by which every kernel passes
             Self::Few { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
             Self::Driver { classes, few, .. } => {
@@ -124,31 +152,43 @@ impl Selection {
     /// Whether a function is probed only because its calls tell what becomes of launches and copies: on a stream that
     /// is captured they are part of a graph.
     fn takes_for_work(&self, f: &Function) -> bool {
-        let Self::Driver { classes, few, .. } = self else { return false };
-        let (launches, copies) = (classes.contains(&Class::Launch), classes.contains(&Class::Memcpy));
-        let is_needed = ((launches || copies) && tells_captures(f)) || (launches && !few && tells_graphs(f));
+        let (launches, copies) = (self.has(Class::Launch), self.has_copies());
+        let captures = (launches || copies) && tells_captures(f);
+        let is_needed = match self {
+            Self::Driver { few, .. } => captures || (launches && !few && tells_graphs(f)),
+            Self::Few { tells_work, .. } => *tells_work && captures,
+            // a record tells by itself when there was a wait; the driver tells of the runtime's copies
+            Self::Globs { tells_work, few, .. } => {
+                let graphs = self.has(Class::GraphLaunch) && tells_graphs(f) && f.class != Class::Sync;
+                let moves = copies && matches!(f.class, Class::Memcpy | Class::Memset);
+                *tells_work && (captures || (!few && (graphs || moves)))
+            }
+        };
         is_needed && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because its calls tell which addresses are those of a GPU, or pinned: where
     /// copies are wanted.
     fn takes_for_addresses(&self, f: &Function) -> bool {
-        const HOLDING: [Class; 5] =
-            [Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
-        let Self::Driver { classes, few, .. } = self else { return false };
-        let is_needed = classes.contains(&Class::Memcpy) && HOLDING.contains(&f.class);
-        is_needed && f.api == Api::Driver && !f.hot && (!few || matches!(f.class, Class::Alloc | Class::Free))
+        let registers = matches!(f.class, Class::HostRegister | Class::HostUnregister);
+        let is_needed = match self {
+            Self::Driver { few, .. } => !few || matches!(f.class, Class::Alloc | Class::Free),
+            // their copies have the direction in their names
+            Self::Few { tells_work, .. } => *tells_work && registers,
+            Self::Globs { tells_work, .. } => *tells_work,
+        };
+        is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because its calls tell which context is current, where allocations are
     /// wanted; for a daemon, which counts by the host's GPUs, also because they tell which one a GPU is.
     fn takes_for_contexts(&self, f: &Function) -> bool {
         let allocates = match self {
-            Self::Globs { has_allocations, .. } => *has_allocations,
-            Self::Few { .. } => true,
-            Self::Driver { classes, .. } => {
-                classes.contains(&Class::Alloc) || classes.contains(&Class::Memcpy)
+            Self::Globs { tells_work, .. } => {
+                self.has(Class::Alloc) || (*tells_work && self.has(Class::Memcpy))
             }
+            Self::Few { .. } => true,
+            Self::Driver { .. } => self.has(Class::Alloc) || self.has(Class::Memcpy),
         };
         allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }
@@ -276,6 +316,30 @@ mod tests {
         let takes = |name: &str| few.takes(catalogue().lookup(Api::Driver, None, name).unwrap());
         assert!(["cuMemAllocFromPoolAsync", "cuMemFree_v2", "cuLaunchKernel"].iter().all(|name| takes(name)));
         assert!(!takes("cuMemcpyAtoA_v2") && !takes("cuStreamSynchronize"), "telling, but of no such class");
+    }
+
+    #[test]
+    fn what_becomes_of_work_is_followed_where_it_is_wanted_and_not_told() {
+        let of =
+            |glob: &str, tier| Selection::from_globs(&[glob.to_owned()]).unwrap().telling_work().on(tier);
+        let driver = |name: &str| catalogue().lookup(Api::Driver, None, name).unwrap();
+        let follows = |selection: &Selection, name: &str| {
+            let f = driver(name);
+            !selection.takes(f) && (selection.takes_for_work(f) || selection.takes_for_addresses(f))
+        };
+        let launches = of("cudaLaunchKernel", Tier::Session);
+        assert!(follows(&launches, "cuStreamBeginCapture_v2") && !follows(&launches, "cuMemAlloc_v2"));
+        assert!(!follows(&launches, "cuGraphInstantiateWithFlags"), "no graph is launched");
+        assert!(follows(&of("cudaGraphLaunch", Tier::Session), "cuGraphInstantiateWithFlags"));
+        let copies = of("cudaMemcpy*", Tier::Session);
+        assert!(["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemMap"].iter().all(|name| follows(&copies, name)));
+        assert!(!follows(&copies, "cuMemSetAccess") && !follows(&copies, "cuStreamSynchronize"));
+        assert!(!follows(&of("cudaMemcpy*", Tier::Perf), "cuMemcpyHtoD_v2"));
+        assert!(!follows(&of("cudaMalloc", Tier::Session), "cuStreamBeginCapture_v2"));
+        let few = Selection::from_globs(&[]).unwrap().telling_work().on(Tier::Perf);
+        assert!(follows(&few, "cuStreamBeginCapture_v2") && follows(&few, "cuMemHostRegister_v2"));
+        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()]).unwrap();
+        assert!(!follows(&traced, "cuStreamBeginCapture_v2"), "a trace does not need it");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::recording::{Counts, Recording, counts_of, number, pid_of};
 /// Returns what it is told, not how it went.
 const TELLS_ERRORS: &str = "cudaGetLastError";
 
+/// A copy whose direction the addresses tell.
+const DEFAULT: &str = "Default";
+
 /// Grid and block of each kernel of the ledger.
 const KERNELS: [(&str, [u32; 3], [u32; 3]); 3] = [
     ("ledger_scale", [64, 1, 1], [256, 1, 1]),
@@ -86,6 +89,23 @@ fn inner_of(outer: &Call) -> Option<&'static str> {
     kind.map_or_else(|| inner_call(&outer.name), |kind| inner_copy_call(&outer.name, kind))
 }
 
+/// The direction that a copy was asked for.
+fn asked_kind(call: &Call) -> &str {
+    match argument(call, "kind") {
+        Some(Argument::Name(kind)) => kind,
+        _ => "unknown",
+    }
+}
+
+/// That copies whose direction was left to the library have the one that the ledger's addresses tell.
+pub fn assert_resolved(trace: &Recording, pid: u32) {
+    let left_open = |c: &&Call| c.class == Class::Memcpy && asked_kind(c) == DEFAULT && !c.failed();
+    for call in outermost(trace, pid).filter(left_open) {
+        let (kind, host) = (call.effect.kind.as_deref(), call.effect.host.as_deref());
+        assert_eq!((kind, host), (Some("H2D"), Some("pageable")), "{call:?}");
+    }
+}
+
 /// An argument by its name.
 pub fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Argument> {
     call.args.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value)
@@ -143,8 +163,10 @@ fn assert_copies(trace: &Recording, ledger: &Value) {
         match call.class {
             Class::Memset => memset[is_async] += bytes,
             Class::Memcpy => {
+                let asked = asked_kind(call);
                 let kind = call.effect.kind.as_deref().unwrap_or("unknown");
-                let row = kinds.entry(kind.to_owned()).or_default();
+                assert!(kind == asked || asked == DEFAULT, "{call:?}");
+                let row = kinds.entry(asked.to_owned()).or_default();
                 row[is_async] += 1;
                 row[2 + is_async] += bytes;
             }

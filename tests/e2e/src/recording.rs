@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use gpuprobe_analysis::{Summary, Work};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
 use gpuprobe_event::{Api, Call, Event, LossEvent, ProcessChange, ProcessEvent};
 use serde_json::Value;
@@ -80,6 +81,13 @@ impl Recording {
     /// The calls of one process.
     pub fn of(&self, pid: u32) -> impl Iterator<Item = &Call> {
         self.calls.iter().filter(move |c| c.tgid.0 == pid)
+    }
+
+    /// What its summary says of launches, copies and gaps.
+    pub fn work(&self) -> Work {
+        let mut summary = Summary::default();
+        self.calls.iter().for_each(|call| summary.feed(&Event::Call(Box::new(call.clone()))));
+        summary.report().work
     }
 
     /// How often each function of a library family was called by a process.

@@ -1,4 +1,4 @@
-//! Copies, as a daemon counts them, against the books of a program that calls every function which copies.
+//! Copies, as a daemon counts them and as a recording tells them, against the books of a program that calls every function which copies.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -185,5 +185,74 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
             // where the arguments do not tell every direction, the rest is not told at all
             assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, the books {known}");
         }
+    }
+}
+
+/// Copies and their bytes by direction and mode, and bytes by direction and host memory.
+#[derive(Debug, Default, PartialEq)]
+struct Sums {
+    copies: Counts,
+    bytes: Counts,
+    host: Counts,
+}
+
+impl Sums {
+    fn of_books(books: &Value) -> Self {
+        let sums = ["copies", "bytes", "host"].map(|what| without_zero(&books[what]));
+        let [copies, bytes, host] = sums;
+        Self { copies, bytes, host }
+    }
+
+    fn add(&mut self, kind: &str, mode: &str, host: &str, (copies, bytes): (u64, u64)) {
+        *self.copies.entry(format!("{kind}/{mode}")).or_default() += copies;
+        *self.bytes.entry(format!("{kind}/{mode}")).or_default() += bytes;
+        *self.host.entry(format!("{kind}/{host}")).or_default() += bytes;
+    }
+
+    /// By the lines of a recording.
+    fn of_lines(trace: &Recording, pid: u32) -> Self {
+        let mut sums = Self::default();
+        let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset) && c.parent.is_none();
+        for call in trace.of(pid).filter(moves).filter(|c| !c.failed()) {
+            let effect = &call.effect;
+            let mode = if effect.is_async == Some(true) { "async" } else { "sync" };
+            for part in &effect.parts {
+                let (kind, host) = (part.kind.as_deref().unwrap_or("unknown"), part.host.as_deref());
+                sums.add(kind, mode, host.unwrap_or("none"), (part.copies, part.bytes));
+            }
+            if effect.parts.is_empty() {
+                let fill = if call.class == Class::Memset { "memset" } else { "unknown" };
+                let (kind, host) = (effect.kind.as_deref().unwrap_or(fill), effect.host.as_deref());
+                sums.add(kind, mode, host.unwrap_or("none"), (1, effect.size.unwrap_or(0)));
+            }
+        }
+        sums
+    }
+
+    /// By its summary.
+    fn of_summary(trace: &Recording) -> Self {
+        let mut sums = Self::default();
+        for row in trace.work().copies.iter().filter(|row| row.copies > 0) {
+            sums.add(row.direction.as_str(), row.mode(), row.host.as_str(), (row.copies, row.bytes));
+        }
+        sums
+    }
+}
+
+#[test]
+fn a_recording_tells_every_copy_by_direction_mode_and_host_memory() {
+    if !needs::bpf() {
+        return;
+    }
+    let built = places::standins(Cuda::Cuda12);
+    for tier in tiers::here().iter().filter(|tier| **tier != "perf") {
+        println!("{tier}");
+        let outcome = Run::new(built.workload("copies")).options(&["--attach", tier]).outcome();
+        let books = outcome.printed();
+        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+        outcome.trace.assert_whole();
+        let expected = Sums::of_books(&books);
+        assert_eq!(Sums::of_lines(&outcome.trace, pid_of(&books)), expected, "by its lines");
+        assert_eq!(Sums::of_summary(&outcome.trace), expected, "in its summary");
     }
 }

@@ -1,4 +1,5 @@
-//! Launches and graphs, as a daemon counts them, against the books of the programs that made them.
+//! Launches and graphs, as a daemon counts them and as a recording tells them, against the books of the programs that
+//! made them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::BTreeMap;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
-use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_e2e::{Outcome, Run, Talk, alone, needs, places, tiers};
+use gpuprobe_event::{Call, Class};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
@@ -165,4 +167,104 @@ fn launches_that_find_no_room_are_counted_as_lost() {
     assert!(sum(&metrics) > 0 && metrics.lost("work_full") > 10, "{}", metrics.lost("work_full"));
     talk.go_on();
     assert_eq!(talk.end(), 0);
+}
+
+/// The launches of a recording that are not part of others, by kernel, and how many were captured.
+fn told(outcome: &Outcome, books: &Value) -> (BTreeMap<String, u64>, u64) {
+    let (mut kernels, mut captured) = (BTreeMap::new(), 0);
+    let outermost = |c: &&Call| c.class == Class::Launch && c.parent.is_none() && !c.failed();
+    for call in outcome.trace.of(pid_of(books)).filter(outermost) {
+        let launches = call.effect.kernels.unwrap_or(1);
+        if call.effect.captured {
+            captured += launches;
+        } else {
+            let name = call.effect.kernel.as_deref().unwrap_or("unknown");
+            *kernels.entry(name.to_owned()).or_default() += launches;
+        }
+    }
+    (kernels, captured)
+}
+
+/// Launches of graphs that ran, and the kernels of these; and the kernels of those that were captured.
+fn graphs_told(outcome: &Outcome, books: &Value) -> (u64, u64, u64) {
+    let (mut launches, mut derived, mut captured) = (0, 0, 0);
+    let outermost = |c: &&Call| c.class == Class::GraphLaunch && c.parent.is_none();
+    for call in outcome.trace.of(pid_of(books)).filter(outermost) {
+        let kernels = call.effect.kernels.unwrap_or_else(|| panic!("not known: {call:?}"));
+        if call.effect.captured {
+            captured += kernels;
+        } else {
+            (launches, derived) = (launches + 1, derived + kernels);
+        }
+    }
+    (launches, derived, captured)
+}
+
+fn recorded(options: &[&str], mode: &str) -> (Outcome, Value) {
+    let built = places::standins(Cuda::Cuda12);
+    let outcome = Run::new(built.workload("launches")).options(options).args(&[mode]).outcome();
+    let books = outcome.printed();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    outcome.trace.assert_whole();
+    (outcome, books)
+}
+
+#[test]
+fn a_recording_tells_what_ran_what_was_captured_and_what_graphs_are_made_of() {
+    if !needs::bpf() {
+        return;
+    }
+    let tiers = tiers::here().iter().filter(|tier| **tier != "perf");
+    for (tier, mode) in tiers.flat_map(|tier| ["doors", "graphs"].map(|mode| (tier, mode))) {
+        println!("{tier} {mode}");
+        let (outcome, books) = recorded(&["--attach", tier], mode);
+        let expected = counts_of(&books["launches"]);
+        let [graphs, derived, captured] =
+            ["graph_launches", "derived", "captured"].map(|f| number(&books[f]));
+        let (kernels, captured_alone) = told(&outcome, &books);
+        let (graphs_told, derived_told, captured_in_graphs) = graphs_told(&outcome, &books);
+        assert_eq!(kernels, expected, "by its lines");
+        assert_eq!((graphs_told, derived_told), (graphs, derived), "by its lines");
+        assert_eq!(captured_alone + captured_in_graphs, captured, "by its lines");
+
+        let work = outcome.trace.work();
+        let kernels = work.kernels.iter().filter(|k| k.launches > 0);
+        let kernels: BTreeMap<_, _> = kernels.map(|k| (k.kernel.clone(), k.launches)).collect();
+        assert_eq!(kernels, expected, "in its summary");
+        let summed = work.graphs;
+        assert_eq!((summed.launches, summed.derived, summed.captured), (graphs, derived, captured));
+        assert_eq!((summed.errors, summed.unknown), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_captured_is_told_where_few_functions_are_probed() {
+    if !needs::bpf() {
+        return;
+    }
+    let (outcome, books) = recorded(&["--attach", "perf", "-e", "cuLaunchKernel*"], "graphs");
+    let (kernels, captured) = told(&outcome, &books);
+    assert_eq!(kernels, counts_of(&books["launches"]));
+    // but for the 17 of a graph whose launch was captured
+    assert_eq!(captured, number(&books["captured"]) - 17);
+    assert!(outcome.trace.calls.iter().all(|c| c.name.starts_with("cuLaunchKernel")), "others are not told");
+}
+
+#[test]
+fn a_recording_tells_its_gaps_and_what_the_host_did_meanwhile() {
+    if !needs::bpf() {
+        return;
+    }
+    let built = places::standins(Cuda::Cuda12);
+    let run = Run::new(built.workload("gaps")).env("STANDIN_DELAY", "cuMemcpyHtoD_v2:40000");
+    let outcome = run.outcome();
+    let books = outcome.printed();
+    let gaps = outcome.trace.work().gaps;
+    let counts = [gaps.after_sync.gaps, gaps.after_launch.gaps];
+    assert_eq!(counts, ["after_sync", "after_launch"].map(|kind| number(&books[kind])));
+    let longest: Vec<_> = gaps.longest.iter().map(|g| (g.kind.as_str(), g.meanwhile)).collect();
+    let of = |gap| longest.iter().filter(|found| **found == gap).count();
+    assert_eq!(of(("launch", Some("cuMemcpyHtoD_v2"))), 2, "{longest:?}");
+    assert_eq!(of(("sync", None)), 3, "{longest:?}");
+    assert!(gaps.longest.iter().all(|g| g.ns >= 30_000_000), "{gaps:?}");
 }

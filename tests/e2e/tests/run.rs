@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use gpuprobe_e2e::ledger::assert_equal;
+use gpuprobe_e2e::ledger::{assert_equal, assert_resolved};
 use gpuprobe_e2e::process::finish;
 use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, alone, needs, places, tiers};
@@ -30,6 +30,7 @@ fn assert_exact(outcome: &Outcome, calls: u64) {
         "also those that were read after the process had ended"
     );
     assert_equal(&outcome.trace, &printed);
+    assert_resolved(&outcome.trace, pid_of(&printed));
 }
 
 /// The calls column of the summary's table.

@@ -1,8 +1,9 @@
 use gpuprobe_discover::{Stack, StackEnd};
-use gpuprobe_event::{Api, Value};
+use gpuprobe_event::counters::{CopyDirection, HostMemory};
+use gpuprobe_event::{Api, CopyPart, Value};
 
 use super::*;
-use crate::wire::as_bytes;
+use crate::wire::{as_bytes, gp_part};
 
 /// Nothing has a name.
 #[derive(Debug)]
@@ -71,6 +72,68 @@ fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
     let failed = decode(&gp_call { result: 2, ..raw });
     assert_eq!(failed.effect.size, None);
     assert_eq!(failed.error.as_deref(), Some("cudaErrorMemoryAllocation"));
+}
+
+fn driver_call(name: &str) -> gp_call {
+    let function = catalogue().lookup(Api::Driver, None, name).unwrap();
+    gp_call { function: function.id.0, ..call_of("cudaMemcpy") }
+}
+
+#[test]
+fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_moves_nothing() {
+    let mut raw = gp_call { bytes: 64, ..call_of("cudaMemcpyAsync") };
+    raw.registers[3] = 4;
+    let told = |raw: &gp_call| {
+        let effect = decode(raw).effect;
+        (effect.kind.unwrap_or_default(), effect.host.unwrap_or_default(), effect.size, effect.captured)
+    };
+    assert_eq!(told(&raw), ("Default".into(), "".into(), Some(64), false));
+    let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
+    let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
+    let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
+    raw.copy_kind = kind(CopyDirection::HostToDevice);
+    raw.host = host(HostMemory::Pinned);
+    assert_eq!(told(&raw), ("H2D".into(), "pinned".into(), Some(64), false));
+    raw.flags = number::CALL_CAPTURED;
+    assert_eq!(told(&raw), ("H2D".into(), "pinned".into(), None, true));
+    raw.copy_kind = kind(CopyDirection::Unknown);
+    raw.host = host(HostMemory::Unknown);
+    assert_eq!(told(&raw), ("Default".into(), "".into(), None, true));
+    assert_eq!(decode(&raw).effect.is_async, Some(true));
+    raw.copy_kind = 255;
+    raw.host = 255;
+    assert_eq!(told(&raw), ("Default".into(), "".into(), None, true), "nonsense");
+}
+
+#[test]
+fn the_copies_of_a_batch_are_told_by_kind() {
+    let mut raw = gp_call { bytes: 300, ..driver_call("cuMemcpyBatchAsync") };
+    let part = |copies, copy_kind, host, bytes| gp_part { copies, copy_kind, host, reserved: 0, bytes };
+    raw.pointee[..16].copy_from_slice(as_bytes(&part(2, 2, 2, 100)));
+    assert_eq!(decode(&raw).effect.kind.as_deref(), Some("H2D"), "one kind is that of all");
+    raw.pointee[16..32].copy_from_slice(as_bytes(&part(1, 4, 0, 200)));
+    let effect = decode(&raw).effect;
+    assert_eq!((effect.kind, effect.host, effect.size), (None, None, Some(300)));
+    let shown = |p: &CopyPart| (p.kind.clone(), p.host.clone(), p.copies, p.bytes);
+    let parts: Vec<_> = effect.parts.iter().map(shown).collect();
+    let expected =
+        [(Some("H2D".into()), Some("pageable".into()), 2, 100), (Some("D2D".into()), None, 1, 200)];
+    assert_eq!(parts, expected);
+}
+
+#[test]
+fn the_kernels_of_a_graph_are_told_where_they_are_known_by_the_outermost_call() {
+    let raw = gp_call { since_ns: 1000, ..call_of("cudaGraphLaunch") };
+    assert_eq!(decode(&raw).effect.kernels, None);
+    let known = gp_call { flags: number::CALL_KNOWN_KERNELS, ..raw };
+    assert_eq!(decode(&known).effect.kernels, Some(1000));
+    let mut list = driver_call("cuLaunchCooperativeKernelMultiDevice");
+    list.registers[1] = 2;
+    list.pointee[8] = 7;
+    let effect = decode(&list).effect;
+    assert_eq!((effect.kernels, effect.grid), (Some(2), Some([7, 0, 0])));
+    let nested = gp_call { flags: number::CALL_NESTED_WORK, ..list };
+    assert_eq!(decode(&nested).effect.kernels, None);
 }
 
 #[test]

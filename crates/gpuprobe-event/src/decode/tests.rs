@@ -41,7 +41,7 @@ fn a_launch_reads_dim3_from_registers_and_the_stream_from_the_stack() {
     assert_eq!(args[5].1, Value::Hex(0x77));
     let effect = effect(f, &words);
     assert_eq!((effect.grid, effect.block), (Some([2, 3, 4]), Some([32, 2, 1])));
-    assert_eq!(effect.stream, Some(0x77));
+    assert_eq!((effect.stream, effect.shared), (Some(0x77), Some(4096)));
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
 
+mod fields;
+mod json;
 mod read;
 mod write;
 
 use serde::{Deserialize, Serialize};
 
+pub use fields::{Fields, Key, call_fields, process_fields};
 pub use read::{Line, ReadError, Reader};
-pub use write::{Phases, Writer, end_line, event_line, meta_line};
+pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 
 /// The format that this program writes and the newest it reads.
 pub const FORMAT: u32 = 1;
@@ -61,7 +64,7 @@ pub struct End {
 }
 
 /// The word in `type` for a class of calls.
-fn type_of(class: crate::Class) -> &'static str {
+pub fn type_of(class: crate::Class) -> &'static str {
     use crate::Class;
     match class {
         Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => "memory",

@@ -1,17 +1,17 @@
 //! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
 use thiserror::Error;
 
+use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::event::{
-    Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
@@ -43,13 +43,17 @@ pub enum Line {
 /// A line longer than this is damage, not an event; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
 
-/// Reads a trace line by line.
+/// Names that are remembered, in bytes. A trace has few, unless somebody made it to have many.
+const MOST_NAMES: usize = 16 << 20;
+
+/// Reads a trace line by line. What it keeps does not grow with the trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     meta: Meta,
     damaged: u64,
-    names: HashMap<String, Arc<str>>,
+    names: HashSet<Arc<str>>,
+    names_bytes: usize,
     buffer: Vec<u8>,
 }
 
@@ -57,17 +61,21 @@ impl<R: BufRead> Reader<R> {
     /// Reads the meta line.
     pub fn new(input: R) -> Result<Self, ReadError> {
         let meta = Meta::default();
-        let mut reader = Self { input, meta, damaged: 0, names: HashMap::new(), buffer: Vec::new() };
+        let names = HashSet::new();
+        let mut reader = Self { input, meta, damaged: 0, names, names_bytes: 0, buffer: Vec::new() };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
-        let json: Json = serde_json::from_slice(&reader.buffer).unwrap_or(Json::Null);
-        if json["type"] != "meta" {
+        let Ok(Json::Object(line)) = serde_json::from_slice(&reader.buffer) else {
+            return Err(ReadError::NotATrace);
+        };
+        if line.get("type").and_then(Json::as_str) != Some("meta") {
             return Err(ReadError::NotATrace);
         }
-        let format = json["format"].as_u64().and_then(|f| u32::try_from(f).ok()).unwrap_or(u32::MAX);
+        let format = small(&line, "format").unwrap_or(u32::MAX);
         if format > FORMAT {
             return Err(ReadError::TooNew(format));
         }
-        reader.meta = serde_json::from_value(json).unwrap_or(Meta { format, ..Meta::default() });
+        let meta = serde_json::from_slice(&reader.buffer);
+        reader.meta = meta.unwrap_or(Meta { format, ..Meta::default() });
         Ok(reader)
     }
 
@@ -79,6 +87,12 @@ impl<R: BufRead> Reader<R> {
     /// Lines skipped because they made no sense.
     pub fn damaged(&self) -> u64 {
         self.damaged
+    }
+
+    /// What it keeps from line to line, in bytes.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.buffer.capacity() + self.names_bytes
     }
 
     /// The next line that makes sense; `None` at the end of the file.
@@ -100,13 +114,18 @@ impl<R: BufRead> Reader<R> {
         self.buffer.clear();
         let mut kept = true;
         loop {
-            let available = self.input.fill_buf()?;
+            let available = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // a compressed file that was cut ends like this
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => &[],
+                available => available?,
+            };
             if available.is_empty() {
                 let cut = !self.buffer.is_empty() || !kept;
                 // a last line without its line feed was being written when the recording stopped
                 return Ok(if cut { Some(false) } else { None });
             }
-            let end = available.iter().position(|b| *b == b'\n');
+            let end = memchr::memchr(b'\n', available);
             let piece = &available[..end.unwrap_or(available.len())];
             kept = kept && self.buffer.len() + piece.len() <= MAX_LINE;
             if kept {
@@ -121,9 +140,16 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn parse(&mut self) -> Option<Line> {
-        let Json::Object(object) = serde_json::from_slice(&self.buffer).ok()? else { return None };
+        let buffer = std::mem::take(&mut self.buffer);
+        let line = self.line(&buffer);
+        self.buffer = buffer;
+        line
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<Line> {
+        let Json::Object(object) = serde_json::from_slice(line).ok()? else { return None };
         Some(match object.get("type")?.as_str()? {
-            "end" => Line::End(serde_json::from_value(Json::Object(object)).ok()?),
+            "end" => Line::End(serde_json::from_slice(line).ok()?),
             "process" => Line::Event(Event::Process(self.process(&object)?)),
             "loss" => Line::Event(Event::Loss(LossEvent {
                 at_ns: nanoseconds(&object)?,
@@ -134,7 +160,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn call(&mut self, object: &Map<String, Json>) -> Option<Call> {
+    fn call(&mut self, object: &Object<'_>) -> Option<Call> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
@@ -144,8 +170,9 @@ impl<R: BufRead> Reader<R> {
             phase @ ("X" | "E") => {
                 let duration_ns = scaled(object.get("duration_us")?, 1e3)?;
                 if phase == "E" {
-                    start_ns = start_ns.saturating_sub(duration_ns);
+                    start_ns = start_ns.checked_sub(duration_ns)?;
                 }
+                start_ns.checked_add(duration_ns).filter(|end| *end < END_OF_TIME)?;
                 Outcome::Returned { value: ret.unwrap_or(0).cast_unsigned(), duration_ns }
             }
             _ if object.contains_key("unfinished") => Outcome::Unfinished,
@@ -175,7 +202,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn process(&mut self, object: &Map<String, Json>) -> Option<ProcessEvent> {
+    fn process(&mut self, object: &Object<'_>) -> Option<ProcessEvent> {
         Some(ProcessEvent {
             id: number(object, "event_id")?,
             at_ns: nanoseconds(object)?,
@@ -195,7 +222,7 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn effect(&mut self, object: &Map<String, Json>) -> Effect {
+    fn effect(&mut self, object: &Object<'_>) -> Effect {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
@@ -204,10 +231,16 @@ impl<R: BufRead> Reader<R> {
             ptr: hex_field(object, "ptr"),
             site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
             kind: text(object, "kind"),
+            host: text(object, "host"),
+            is_async: object.get("async").and_then(Json::as_bool),
+            parts: object.get("parts").and_then(Json::as_array).map(|p| parts(p)).unwrap_or_default(),
+            captured: object.get("captured").and_then(Json::as_bool).unwrap_or(false),
+            kernels: number(object, "kernels"),
             stream: hex_field(object, "stream"),
             kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name)),
             grid: object.get("grid").and_then(dim3),
             block: object.get("block").and_then(dim3),
+            shared: number(object, "shared"),
         }
     }
 
@@ -216,21 +249,26 @@ impl<R: BufRead> Reader<R> {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
         }
+        if self.names_bytes > MOST_NAMES {
+            self.names.clear();
+            self.names_bytes = 0;
+        }
         let shared: Arc<str> = Arc::from(name);
-        self.names.insert(name.to_owned(), Arc::clone(&shared));
+        self.names_bytes += name.len() + size_of::<Arc<str>>();
+        self.names.insert(Arc::clone(&shared));
         shared
     }
 }
 
-fn number(object: &Map<String, Json>, field: &str) -> Option<u64> {
+fn number(object: &Object<'_>, field: &str) -> Option<u64> {
     object.get(field)?.as_u64()
 }
 
-fn small(object: &Map<String, Json>, field: &str) -> Option<u32> {
+fn small(object: &Object<'_>, field: &str) -> Option<u32> {
     number(object, field).and_then(|n| u32::try_from(n).ok())
 }
 
-fn text(object: &Map<String, Json>, field: &str) -> Option<Name> {
+fn text(object: &Object<'_>, field: &str) -> Option<Name> {
     Some(Cow::Owned(object.get(field)?.as_str()?.to_owned()))
 }
 
@@ -238,50 +276,63 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-fn hex_field(object: &Map<String, Json>, field: &str) -> Option<u64> {
+fn hex_field(object: &Object<'_>, field: &str) -> Option<u64> {
     hex(object.get(field)?.as_str()?)
 }
 
+/// Times from here on, in nanoseconds, are damage: other programs have no room for them.
+const END_OF_TIME: u64 = 9_000_000_000_000_000_000;
+
 /// A decimal number times a power of ten, as a whole number of nanoseconds; `None` outside what fits.
-fn scaled(json: &Json, factor: f64) -> Option<u64> {
+fn scaled(json: &Json<'_>, factor: f64) -> Option<u64> {
     let value = (json.as_f64()? * factor).round();
-    (0.0..9.0e18).contains(&value).then_some(value as u64)
+    (0.0..END_OF_TIME as f64).contains(&value).then_some(value as u64)
 }
 
-fn nanoseconds(object: &Map<String, Json>) -> Option<u64> {
+fn nanoseconds(object: &Object<'_>) -> Option<u64> {
     scaled(object.get("ts")?, 1e9)
 }
 
-fn dim3(json: &Json) -> Option<[u32; 3]> {
+fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
-    let part = |j: &Json| j.as_u64().and_then(|n| u32::try_from(n).ok());
+    let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
 }
 
 /// By kind, how many allocations and bytes.
-fn ended(kinds: &Map<String, Json>) -> Vec<EndedMemory> {
-    let kind = |(kind, json): (&String, &Json)| {
+fn ended(kinds: &Object<'_>) -> Vec<EndedMemory> {
+    let kind = |(kind, json): (&str, &Json<'_>)| {
         let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
-        let kind = Cow::Owned(kind.clone());
+        let kind = Cow::Owned(kind.to_owned());
         Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
     kinds.iter().filter_map(kind).collect()
 }
 
-fn values(object: &Map<String, Json>, depth: u32) -> Vec<(Name, Value)> {
-    object.iter().map(|(name, json)| (Cow::Owned(name.clone()), value(json, depth))).collect()
+/// The copies of a batch; more kinds than there are is nonsense.
+fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
+    const MOST: usize = 64;
+    let part = |json: &Json<'_>| {
+        let object = json.as_object()?;
+        let (kind, host) = (text(object, "kind"), text(object, "host"));
+        Some(CopyPart { kind, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
+    };
+    list.iter().take(MOST).filter_map(part).collect()
 }
 
-fn value(json: &Json, depth: u32) -> Value {
+fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
+    object.iter().map(|(name, json)| (Cow::Owned(name.to_owned()), value(json, depth))).collect()
+}
+
+fn value(json: &Json<'_>, depth: u32) -> Value {
     // real arguments nest two deep; serde_json itself refuses more than 128
     const DEEPEST: u32 = 8;
     match json {
-        Json::Number(n) => match (n.as_u64(), n.as_i64()) {
-            (Some(n), _) => Value::Uint(n),
-            (_, Some(n)) => Value::Int(n),
-            _ => Value::Unread,
-        },
-        Json::String(s) => hex(s).map_or_else(|| Value::Name(Cow::Owned(s.clone())), Value::Hex),
+        Json::Uint(n) => Value::Uint(*n),
+        Json::Int(n) => Value::Int(*n),
+        Json::String(text) => {
+            hex(text).map_or_else(|| Value::Name(Cow::Owned(text.clone().into_owned())), Value::Hex)
+        }
         Json::Array(_) => dim3(json).map_or(Value::Unread, Value::Dim3),
         Json::Object(fields) if depth < DEEPEST => Value::Struct(values(fields, depth + 1)),
         _ => Value::Unread,

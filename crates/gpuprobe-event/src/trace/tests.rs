@@ -53,6 +53,8 @@ fn launch() -> Call {
             kernel: Some(Arc::from("void k<int>(int*)")),
             grid: Some([1, 2, 3]),
             block: Some([32, 1, 1]),
+            shared: Some(48 << 10),
+            captured: true,
             ..Effect::default()
         },
         stack: Some(vec!["main (a.c:3)".to_owned(), "?".to_owned()]),
@@ -60,7 +62,31 @@ fn launch() -> Call {
     }
 }
 
+fn copy(effect: Effect) -> Call {
+    let is_async = Some(true);
+    let (name, class) = (Cow::Borrowed("cuMemcpyBatchAsync"), Class::Memcpy);
+    Call { id: 10, api: Api::Driver, name, class, effect: Effect { is_async, ..effect }, ..malloc() }
+}
+
+fn graph_launch() -> Call {
+    let effect = Effect { stream: Some(0x30), kernels: Some(1000), ..Effect::default() };
+    let (name, class) = (Cow::Borrowed("cudaGraphLaunch"), Class::GraphLaunch);
+    Call { id: 12, name, class, effect, ..malloc() }
+}
+
+fn part(kind: Option<&'static str>, host: Option<&'static str>, copies: u64) -> CopyPart {
+    let name = |text: Option<&'static str>| text.map(Cow::Borrowed);
+    CopyPart { kind: name(kind), host: name(host), copies, bytes: 512 }
+}
+
 fn events() -> Vec<Event> {
+    let whole = Effect {
+        size: Some(64),
+        kind: Some(Cow::Borrowed("H2D")),
+        host: Some(Cow::Borrowed("pinned")),
+        ..Effect::default()
+    };
+    let parts = vec![part(Some("H2D"), Some("pageable"), 3), part(Some("D2D"), None, 1), part(None, None, 2)];
     vec![
         Event::Process(ProcessEvent {
             id: 1,
@@ -77,6 +103,9 @@ fn events() -> Vec<Event> {
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
         Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
+        Event::Call(Box::new(copy(whole))),
+        Event::Call(Box::new(Call { id: 11, ..copy(Effect { parts, ..Effect::default() }) })),
+        Event::Call(Box::new(graph_launch())),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
     ]
 }
@@ -176,7 +205,7 @@ fn what_is_written_is_read_back() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (5, 3, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (8, 6, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 
@@ -212,4 +241,104 @@ fn other_files_are_refused_with_the_reason() {
     assert!(error("").contains("not a gpuprobe trace"));
     assert!(error("hello\n").contains("not a gpuprobe trace"));
     assert!(error("{\"type\":\"meta\",\"format\":99}\n").contains("use a newer gpuprobe"));
+}
+
+/// One byte again and again, then the rest, as a file of that length would give them.
+struct Long {
+    left: usize,
+    block: Vec<u8>,
+    rest: Vec<u8>,
+}
+
+impl std::io::Read for Long {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let from = if self.left > 0 { &self.block[..self.block.len().min(self.left)] } else { &self.rest };
+        let taken = from.len().min(into.len());
+        into[..taken].copy_from_slice(&from[..taken]);
+        if self.left > 0 {
+            self.left -= taken;
+        } else {
+            self.rest.drain(..taken);
+        }
+        Ok(taken)
+    }
+}
+
+#[test]
+fn a_line_of_a_gibibyte_is_skipped_without_being_kept() {
+    let whole = written();
+    let (meta, events) = whole.split_at(whole.find('\n').unwrap() + 1);
+    let rest = format!("\n{events}").into_bytes();
+    let long = Long { left: 1 << 30, block: vec![b'['; 1 << 16], rest };
+    let input = std::io::Read::chain(meta.as_bytes(), long);
+    let mut reader = Reader::new(std::io::BufReader::with_capacity(1 << 16, input)).unwrap();
+    let mut lines = 0;
+    while reader.read().unwrap().is_some() {
+        lines += 1;
+    }
+    assert_eq!((lines, reader.damaged()), (events.lines().count(), 1));
+    assert!(reader.kept_bytes() < 4 << 20, "{} bytes", reader.kept_bytes());
+}
+
+#[test]
+fn names_that_are_always_new_are_not_all_kept() {
+    let whole = written();
+    let mut text: String = whole.lines().take(1).map(|meta| format!("{meta}\n")).collect();
+    let line = |name: &str| {
+        let event = Event::Call(Box::new(Call { process: Arc::from(name), ..malloc() }));
+        let mut out = Vec::new();
+        event_line(&event, Phases::Together, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    (0..80).for_each(|i| text.push_str(&line(&format!("{i}{}", "n".repeat(500_000)))));
+    let mut reader = Reader::new(text.as_bytes()).unwrap();
+    while reader.read().unwrap().is_some() {
+        assert!(reader.kept_bytes() < 20 << 20, "{} bytes", reader.kept_bytes());
+    }
+    assert_eq!(reader.damaged(), 0);
+}
+
+#[test]
+fn times_that_cannot_be_are_damage() {
+    let meta: String = written().lines().take(1).map(|meta| format!("{meta}\n")).collect();
+    let line = |ts: &str, phase: &str, duration: &str| {
+        format!(
+            "{{\"event_id\":1,\"ts\":{ts},\"type\":\"sync\",\"name\":\"x\",\"phase\":\"{phase}\",\"pid\":1,\"tid\":1,\
+             \"process\":\"\",\"duration_us\":{duration},\"api\":\"runtime\"}}\n"
+        )
+    };
+    for (ts, phase, duration, good) in [
+        ("1.5", "X", "2.5", true),
+        ("0", "X", "0", true),
+        ("8e9", "X", "1e14", true),
+        ("-0.000000001", "X", "1", false),
+        ("1", "X", "-1", false),
+        ("1e300", "X", "1", false),
+        ("8e9", "X", "8e15", false),
+        ("1", "E", "1000001", false),
+        ("1", "E", "1000000", true),
+        ("\"1\"", "X", "1", false),
+        ("null", "X", "1", false),
+    ] {
+        let (events, _, damaged) = read(&(meta.clone() + &line(ts, phase, duration)));
+        assert_eq!((events.len(), damaged), (usize::from(good), u64::from(!good)), "{ts} {phase} {duration}");
+    }
+}
+
+#[test]
+fn a_compressed_file_that_was_cut_is_a_file_that_was_cut() {
+    struct Cut;
+    impl std::io::Read for Cut {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+    let whole = written();
+    let cut = &whole.as_bytes()[..whole.len() - 5];
+    let mut reader = Reader::new(std::io::BufReader::new(std::io::Read::chain(cut, Cut))).unwrap();
+    let mut lines = 0;
+    while reader.read().unwrap().is_some() {
+        lines += 1;
+    }
+    assert_eq!((lines, reader.damaged()), (events().len(), 1));
 }

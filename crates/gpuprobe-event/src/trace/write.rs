@@ -4,8 +4,9 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::fields::{Fields, Key, call_fields, process_fields};
 use super::{End, Meta, type_of};
-use crate::event::{Call, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, Event, LossEvent, Name, Outcome, ProcessEvent};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -130,111 +131,13 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
         key!(out, "duration_us");
         fixed::<1000>(out, ns);
     }
-    key!(out, "api");
-    word(out, call.api.as_str());
-    if let Outcome::Returned { value, .. } = call.outcome {
-        key!(out, "ret");
-        match call.status {
-            Some(status) => number(out, status),
-            None => number(out, value),
-        }
-    }
-    if let Some(error) = &call.error {
-        key!(out, "error");
-        name(out, error);
-    }
-    if let Some(args) = &call.args {
-        key!(out, "args");
-        object(out, args);
-    }
-    if let Some(parent) = call.parent {
-        key!(out, "parent");
-        number(out, parent);
-    }
-    effect_fields(out, &call.effect);
-    if let Some(stack) = &call.stack {
-        key!(out, "stack");
-        list(out, stack, |out, frame| string(out, frame));
-    }
-}
-
-fn effect_fields(out: &mut Vec<u8>, effect: &Effect) {
-    if let Some(size) = effect.size {
-        key!(out, "size");
-        number(out, size);
-    }
-    if let Some(freed) = effect.freed {
-        key!(out, "freed");
-        number(out, freed);
-    }
-    if !effect.ended.is_empty() {
-        key!(out, "ended");
-        ended(out, &effect.ended);
-    }
-    if let Some(gpu) = effect.gpu {
-        key!(out, "gpu");
-        number(out, gpu);
-    }
-    if let Some(ptr) = effect.ptr {
-        key!(out, "ptr");
-        hex(out, ptr);
-    }
-    if let Some(site) = effect.site {
-        key!(out, "site");
-        number(out, site.0);
-    }
-    if let Some(kind) = &effect.kind {
-        key!(out, "kind");
-        name(out, kind);
-    }
-    if let Some(stream) = effect.stream {
-        key!(out, "stream");
-        hex(out, stream);
-    }
-    if let Some(kernel) = &effect.kernel {
-        key!(out, "kernel");
-        string(out, kernel);
-    }
-    if let Some(grid) = effect.grid {
-        key!(out, "grid");
-        list(out, &grid, |out, n| number(out, *n));
-    }
-    if let Some(block) = effect.block {
-        key!(out, "block");
-        list(out, &block, |out, n| number(out, *n));
-    }
-}
-
-fn ended(out: &mut Vec<u8>, kinds: &[EndedMemory]) {
-    out.push(b'{');
-    for (i, EndedMemory { kind, allocations, bytes }) in kinds.iter().enumerate() {
-        separate(out, i);
-        name(out, kind);
-        out.push(b':');
-        list(out, &[*allocations, *bytes], |out, n| number(out, *n));
-    }
-    out.push(b'}');
+    call_fields(call, &mut Json(out));
 }
 
 fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
     head(out, process.id, process.at_ns, "process", &Name::Borrowed(process.change.as_str()), "i");
     who(out, process.tgid.0, process.tid.0, &process.process);
-    if let Some(parent) = process.parent {
-        key!(out, "ppid");
-        number(out, parent.0);
-    }
-    if let Some(pid) = process.ns_pid {
-        key!(out, "ns_pid");
-        number(out, pid.0);
-    }
-    if let Some(container) = &process.container {
-        key!(out, "container");
-        string(out, container);
-    }
-    if let Some(status) = process.exit_status {
-        key!(out, "exit_status");
-        number(out, status);
-    }
+    process_fields(process, &mut Json(out));
 }
 
 fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
@@ -267,24 +170,97 @@ fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
     string(out, process);
 }
 
-fn object(out: &mut Vec<u8>, fields: &[(Name, Value)]) {
-    out.push(b'{');
-    for (i, (field, value)) in fields.iter().enumerate() {
-        separate(out, i);
-        name(out, field);
-        out.push(b':');
-        match value {
-            Value::Uint(n) => number(out, *n),
-            Value::Int(n) => number(out, *n),
-            Value::Hex(n) => hex(out, *n),
-            Value::Name(value) => name(out, value),
-            Value::Text(text) => string(out, text),
-            Value::Dim3(dim3) => list(out, dim3, |out, n| number(out, *n)),
-            Value::Struct(fields) => object(out, fields),
-            Value::Unread => out.extend_from_slice(b"null"),
+/// Fields of a JSON object that was begun.
+#[derive(Debug)]
+pub struct Json<'a>(pub &'a mut Vec<u8>);
+
+impl Json<'_> {
+    #[inline]
+    fn separate(&mut self) {
+        if !matches!(self.0.last(), Some(b'{' | b'[')) {
+            self.0.push(b',');
         }
     }
-    out.push(b'}');
+
+    #[inline]
+    fn key(&mut self, key: Key<'_>) {
+        self.separate();
+        match key {
+            Key::Ours(text) => word(self.0, text),
+            Key::Theirs(text) => string(self.0, text),
+        }
+        self.0.push(b':');
+    }
+}
+
+impl Fields for Json<'_> {
+    fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.key(key.into());
+        number(self.0, n);
+    }
+
+    fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {
+        self.key(key.into());
+        number(self.0, n);
+    }
+
+    fn flag<'k>(&mut self, key: impl Into<Key<'k>>, is: bool) {
+        self.key(key.into());
+        self.0.extend_from_slice(if is { b"true" } else { b"false" });
+    }
+
+    fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
+        self.key(key.into());
+        hex(self.0, n);
+    }
+
+    fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str) {
+        self.key(key.into());
+        string(self.0, text);
+    }
+
+    fn name<'k>(&mut self, key: impl Into<Key<'k>>, text: &Name) {
+        self.key(key.into());
+        name(self.0, text);
+    }
+
+    fn uints<'k>(&mut self, key: impl Into<Key<'k>>, numbers: &[u64]) {
+        self.key(key.into());
+        list(self.0, numbers, |out, n| number(out, *n));
+    }
+
+    fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]) {
+        self.key(key.into());
+        list(self.0, texts, |out, text| string(out, text));
+    }
+
+    fn unread<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
+        self.0.extend_from_slice(b"null");
+    }
+
+    fn open<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
+        self.0.push(b'{');
+    }
+
+    fn close(&mut self) {
+        self.0.push(b'}');
+    }
+
+    fn open_list<'k>(&mut self, key: impl Into<Key<'k>>) {
+        self.key(key.into());
+        self.0.push(b'[');
+    }
+
+    fn open_item(&mut self) {
+        self.separate();
+        self.0.push(b'{');
+    }
+
+    fn close_list(&mut self) {
+        self.0.push(b']');
+    }
 }
 
 fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {

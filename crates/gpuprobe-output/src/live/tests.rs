@@ -102,17 +102,15 @@ impl Numbers {
             error: self.flip().then(|| self.owned()),
             args: self.flip().then(|| self.values(0)),
             effect: Effect {
-                ended: Vec::new(),
-                gpu: None,
                 size: self.flip().then(|| self.next()),
                 freed: self.flip().then(|| self.next()),
                 ptr: self.flip().then(|| self.next()),
-                site: None,
                 kind: self.flip().then(|| self.owned()),
                 stream: self.flip().then(|| self.next()),
                 kernel: self.flip().then(|| Arc::from(self.name())),
                 grid: self.flip().then(|| self.dim3()),
                 block: self.flip().then(|| self.dim3()),
+                ..Effect::default()
             },
             stack: self.flip().then(|| (0..self.below(3)).map(|_| self.name()).collect()),
         }

@@ -12,11 +12,11 @@ use crate::recording::{Recording, recording_config, tell_place};
 use crate::select::Selection;
 
 pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
-    let selection = Selection::from_globs(&args.recording.events)?;
+    let selection = Selection::from_globs(&args.recording.events)?.telling_work();
     let config = CaptureConfig {
         only_targets: !args.all,
         follow_forks: args.children,
-        ..recording_config(&args.recording)
+        ..recording_config(&args.recording, &selection)
     };
     let wanted = Wanted { pids: &args.pids, paths: &[] };
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;

@@ -43,8 +43,8 @@ impl RecordedCommand {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
-    let selection = Selection::from_globs(&args.events)?;
-    let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args) };
+    let selection = Selection::from_globs(&args.events)?.telling_work();
+    let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
     let mut probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));

@@ -1,0 +1,240 @@
+//! What a process holds and copies over time, as values that change at moments.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::{Call, Class, Event, ProcessChange, Tgid};
+
+/// How finely a rate is told.
+const WINDOW_NS: u64 = 10_000_000;
+/// Processes that are remembered at once.
+const MOST_PROCESSES: usize = 1 << 18;
+
+/// What is told over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Bytes that the process holds, of every kind.
+    Live,
+    /// Bytes that its copies and fills have moved since the trace began.
+    Copied,
+    /// Bytes a second that they move, told for each hundredth of a second by the end of the calls. Of asynchronous ones
+    /// that is when they were asked for, not when the GPU does them.
+    CopyRate,
+}
+
+impl Level {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Live, Self::Copied, Self::CopyRate];
+
+    /// What it is called.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live memory",
+            Self::Copied => "copied",
+            Self::CopyRate => "copy rate",
+        }
+    }
+}
+
+/// A value from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// From when.
+    pub at_ns: u64,
+    /// Of which process.
+    pub tgid: Tgid,
+    /// What.
+    pub level: Level,
+    /// How many bytes, or bytes a second.
+    pub value: u64,
+}
+
+/// Follows the levels of all processes. The samples of one level of one process are in order of time.
+#[derive(Debug, Default)]
+pub struct Levels {
+    processes: HashMap<Tgid, Process>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    live: u64,
+    copied: u64,
+    /// The window that copies are summed up in, and what they come to.
+    window: u64,
+    in_window: u64,
+    /// Of the last sample. Calls of several threads are told in about the order of their ends; a value that stands behind
+    /// another in the trace holds after it, so its time is not before the other's.
+    at_ns: u64,
+    ended_ns: Option<u64>,
+}
+
+impl Levels {
+    /// Takes in an event; what it changes is put behind what is in `out`.
+    pub fn feed(&mut self, event: &Event, out: &mut Vec<Sample>) {
+        match event {
+            Event::Call(call) => self.call(call, out),
+            Event::Process(change) if change.change == ProcessChange::Start => {
+                if let Some(process) = self.processes.get_mut(&change.tgid) {
+                    process.ended_ns = None;
+                }
+            }
+            Event::Process(change) => {
+                let Some(process) = self.processes.get_mut(&change.tgid) else { return };
+                let at_ns = process.later(change.at_ns);
+                process.ended_ns = Some(at_ns);
+                if std::mem::take(&mut process.live) > 0 {
+                    out.push(Sample { at_ns, tgid: change.tgid, level: Level::Live, value: 0 });
+                }
+            }
+            Event::Loss(_) => {}
+        }
+    }
+
+    /// The trace is over: the last rates.
+    pub fn finish(&mut self, out: &mut Vec<Sample>) {
+        let mut all: Vec<_> = self.processes.drain().collect();
+        all.sort_unstable_by_key(|(tgid, _)| *tgid);
+        for (tgid, mut process) in all {
+            process.rate(tgid, u64::MAX, out);
+        }
+    }
+
+    fn call(&mut self, call: &Call, out: &mut Vec<Sample>) {
+        let (Some(duration_ns), false) = (call.duration_ns(), call.failed()) else { return };
+        let parts = call.effect.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
+        let (size, freed) = (call.effect.size.unwrap_or(parts), call.effect.freed.unwrap_or(0));
+        if size == 0 && freed == 0 {
+            return;
+        }
+        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&call.tgid) {
+            // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew
+            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
+            if self.processes.len() >= MOST_PROCESSES {
+                return;
+            }
+        }
+        let process = self.processes.entry(call.tgid).or_default();
+        if process.ended_ns.is_some_and(|at| call.start_ns < at) {
+            // what was told late is over already
+            return;
+        }
+        let at_ns = process.later(call.start_ns.saturating_add(duration_ns));
+        let sample = |level, value| Sample { at_ns, tgid: call.tgid, level, value };
+        if matches!(call.class, Class::Memcpy | Class::Memset) {
+            process.rate(call.tgid, at_ns / WINDOW_NS, out);
+            process.in_window = process.in_window.saturating_add(size);
+            process.copied = process.copied.saturating_add(size);
+            out.push(sample(Level::Copied, process.copied));
+        } else {
+            // a trace that begins in the middle may free more than it allocated; that is not negative memory
+            process.live = process.live.saturating_add(size).saturating_sub(freed);
+            out.push(sample(Level::Live, process.live));
+        }
+    }
+}
+
+impl Process {
+    fn later(&mut self, at_ns: u64) -> u64 {
+        self.at_ns = self.at_ns.max(at_ns);
+        self.at_ns
+    }
+
+    /// Tells the rate of the window that is over when another begins.
+    fn rate(&mut self, tgid: Tgid, window: u64, out: &mut Vec<Sample>) {
+        if window <= self.window {
+            return;
+        }
+        let over = std::mem::replace(&mut self.window, window);
+        let bytes = std::mem::take(&mut self.in_window);
+        if bytes == 0 {
+            return;
+        }
+        let mut tell = |window: u64, value| {
+            let at_ns = window.saturating_mul(WINDOW_NS);
+            out.push(Sample { at_ns, tgid, level: Level::CopyRate, value });
+        };
+        tell(over, bytes.saturating_mul(1_000_000_000 / WINDOW_NS));
+        if window > over + 1 {
+            tell(over + 1, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::CopyPart;
+
+    use super::*;
+    use crate::samples::{alloc, call, copy, free, process, unfinished};
+
+    fn fed(events: impl IntoIterator<Item = Event>) -> Vec<(Level, u64, u64)> {
+        let (mut levels, mut out) = (Levels::default(), Vec::new());
+        events.into_iter().for_each(|event| levels.feed(&event, &mut out));
+        levels.finish(&mut out);
+        out.into_iter().map(|sample| (sample.level, sample.at_ns, sample.value)).collect()
+    }
+
+    fn call_event(call: Call) -> Event {
+        Event::Call(Box::new(call))
+    }
+
+    fn ends_at(call: Call, end_ns: u64) -> Event {
+        call_event(Call { start_ns: end_ns - 1000, ..call })
+    }
+
+    #[test]
+    fn memory_is_live_until_it_is_freed_or_its_process_ends() {
+        let events = [
+            call_event(alloc(0x10, 100, 10)),
+            call_event(alloc(0x20, 50, 20)),
+            call_event(free(0x10, Some(100), 30)),
+            Event::Process(process(ProcessChange::Exit, 5000, Some(0))),
+            call_event(alloc(0x30, 7, 40)),
+        ];
+        let live = |at, value| (Level::Live, at, value);
+        assert_eq!(fed(events), [live(10, 100), live(20, 150), live(1030, 50), live(5000, 0)]);
+    }
+
+    #[test]
+    fn what_is_told_later_is_not_shown_before() {
+        let events = [call_event(alloc(0x10, 100, 5000)), call_event(free(0x10, Some(100), 30))];
+        assert_eq!(fed(events), [(Level::Live, 5000, 100), (Level::Live, 5000, 0)]);
+    }
+
+    #[test]
+    fn copies_are_summed_up_and_told_by_windows() {
+        let window = WINDOW_NS;
+        let copied = |bytes, end_ns| ends_at(copy(Some("H2D"), bytes, 0), end_ns);
+        let events = [
+            copied(10, window + 1000),
+            copied(20, window + 2000),
+            copied(5, 2 * window + 1000),
+            copied(1, 9 * window),
+        ];
+        let rates: Vec<_> = fed(events).into_iter().filter(|(level, ..)| *level == Level::CopyRate).collect();
+        let rate = |window: u64, value| (Level::CopyRate, window * WINDOW_NS, value);
+        assert_eq!(rates, [rate(1, 3000), rate(2, 500), rate(3, 0), rate(9, 100), rate(10, 0)]);
+    }
+
+    #[test]
+    fn a_batch_of_copies_is_the_sum_of_its_parts() {
+        let part = |bytes| CopyPart { kind: None, host: None, copies: 1, bytes };
+        let mut batch = copy(None, 0, 0);
+        batch.effect.size = None;
+        batch.effect.parts = vec![part(10), part(5)];
+        assert_eq!(fed([call_event(batch)])[0], (Level::Copied, 1100, 15));
+    }
+
+    #[test]
+    fn failures_and_calls_without_bytes_change_nothing() {
+        let sync = call(gpuprobe_event::Api::Runtime, "cudaDeviceSynchronize", 0);
+        let events = [copy(Some("H2D"), 9, 1), unfinished(alloc(0x10, 1, 10)), sync];
+        assert_eq!(fed(events.map(call_event)), []);
+    }
+
+    #[test]
+    fn sums_that_cannot_be_true_do_not_overflow() {
+        let big = || ends_at(copy(None, u64::MAX, 0), u64::MAX);
+        let levels = fed([big(), big(), call_event(alloc(1, u64::MAX, u64::MAX))]);
+        assert!(levels.iter().all(|(_, _, value)| *value == u64::MAX || *value == 0), "{levels:?}");
+    }
+}

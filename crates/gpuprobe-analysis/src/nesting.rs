@@ -1,0 +1,274 @@
+//! The calls of each thread in the order in which they began, each inside the call it was made in.
+//!
+//! A trace tells of calls as they end, inner ones first. So the calls of a thread are held until the outermost of them
+//! has been told, and come out together. What is held has a bound; beyond it the inner calls come out first.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpuprobe_event::{Call, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
+
+/// What is held at once, in bytes.
+const MOST_HELD: usize = 64 << 20;
+/// Threads and ended processes that are remembered; those of which nothing is held can be forgotten.
+const MOST_REMEMBERED: usize = 1 << 18;
+/// Calls inside each other. The kernel side keeps sixteen; more come only from files that it did not write.
+const DEEPEST: usize = 128;
+
+/// A call at its place: those that are inside it follow it, at greater depth. Its times lie within those of the call
+/// that it is in, and it does not overlap the one before it, whatever the trace says.
+#[derive(Debug, PartialEq)]
+pub struct Slice {
+    /// The call. One that began and was not seen to end is [`Outcome::Unfinished`] where it may have been open until
+    /// `end_ns`; it is [`Outcome::Begun`], and has no duration, where that it began is all that is known.
+    pub call: Box<Call>,
+    /// When it began.
+    pub start_ns: u64,
+    /// When it was over; of one that is unfinished, when its process was, or the trace.
+    pub end_ns: u64,
+    /// How many calls it is in.
+    pub depth: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Nesting {
+    processes: HashMap<Tgid, Process>,
+    /// Of all processes.
+    threads: usize,
+    held_bytes: usize,
+    /// Whether any call was seen to return: where none was, that calls began is all that was recorded.
+    returns: bool,
+    moved: u64,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    threads: BTreeMap<Tid, Thread>,
+    ended_ns: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Thread {
+    #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
+    held: Vec<Box<Call>>,
+    held_bytes: usize,
+    /// Of what is held, calls that have only begun.
+    begun: usize,
+    /// When the last outermost call that came out was over.
+    over_ns: u64,
+}
+
+/// Why calls come out.
+#[derive(Clone, Copy, PartialEq)]
+enum Because {
+    /// The thread goes on with another outermost call.
+    NextCall,
+    /// The process or the trace is over.
+    End,
+    /// There are too many; the call around them is still to come.
+    TooMany,
+}
+
+impl Nesting {
+    /// Takes in a call, and puts what is complete behind what is in `out`.
+    pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
+        let key = (call.tgid, call.tid);
+        let returned = matches!(call.outcome, Outcome::Returned { .. });
+        self.returns |= returned;
+        if call.outcome != Outcome::Begun {
+            self.held_bytes -= self.thread(key).forget_begun(call.id);
+        }
+        let (outermost, start_ns, end_ns) = (call.parent.is_none(), call.start_ns, end_of(&call));
+        if outermost && call.outcome == Outcome::Begun {
+            self.close(key, start_ns, Because::NextCall, out);
+        }
+        self.hold(key, call);
+        if returned && outermost {
+            self.close(key, start_ns, Because::NextCall, out);
+        } else if self.held_bytes > MOST_HELD {
+            self.close(key, end_ns, Because::TooMany, out);
+        }
+    }
+
+    /// A process ended or runs another program: what was open in it is over.
+    pub fn process(&mut self, change: &ProcessEvent, out: &mut Vec<Slice>) {
+        let at = Some(change.at_ns).filter(|_| change.change != ProcessChange::Start);
+        let process = self.processes.entry(change.tgid).or_default();
+        process.ended_ns = at;
+        let Some(at_ns) = at else { return };
+        let tids: Vec<_> = process.threads.keys().copied().collect();
+        for tid in tids {
+            self.close((change.tgid, tid), at_ns, Because::End, out);
+        }
+        self.make_room();
+    }
+
+    /// The trace is over, at this time.
+    pub fn finish(&mut self, at_ns: u64, out: &mut Vec<Slice>) {
+        let mut open: Vec<_> = self.processes.keys().copied().collect();
+        open.sort_unstable();
+        for tgid in open {
+            let process = self.processes.entry(tgid).or_default();
+            let until_ns = process.ended_ns.unwrap_or(at_ns);
+            let tids: Vec<_> = process.threads.keys().copied().collect();
+            for tid in tids {
+                self.close((tgid, tid), until_ns, Because::End, out);
+            }
+        }
+    }
+
+    /// Calls whose times did not fit with those of others on their thread, and were made to.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    fn thread(&mut self, (tgid, tid): (Tgid, Tid)) -> &mut Thread {
+        self.make_room();
+        self.processes.entry(tgid).or_default().threads.entry(tid).or_insert_with(|| {
+            self.threads += 1;
+            Thread::default()
+        })
+    }
+
+    fn hold(&mut self, key: (Tgid, Tid), call: Box<Call>) {
+        let bytes = weight(&call);
+        let thread = self.thread(key);
+        thread.begun += usize::from(call.outcome == Outcome::Begun);
+        thread.held_bytes += bytes;
+        thread.held.push(call);
+        self.held_bytes += bytes;
+    }
+
+    /// What is held of [`MOST_HELD`] bytes is in fewer threads than are remembered, so this gives room.
+    fn make_room(&mut self) {
+        if self.threads + self.processes.len() < MOST_REMEMBERED {
+            return;
+        }
+        self.threads = 0;
+        self.processes.retain(|_, process| {
+            process.threads.retain(|_, thread| !thread.held.is_empty());
+            self.threads += process.threads.len();
+            !process.threads.is_empty()
+        });
+    }
+
+    fn close(&mut self, key: (Tgid, Tid), until_ns: u64, because: Because, out: &mut Vec<Slice>) {
+        let thread = self.thread(key);
+        let freed = std::mem::take(&mut thread.held_bytes);
+        let mut calls = std::mem::take(&mut thread.held);
+        thread.begun = 0;
+        let floor_ns = thread.over_ns;
+        self.held_bytes -= freed;
+        if because == Because::TooMany {
+            // what is open comes out when it is known to be over, unless that is too much in itself
+            let open_bytes: usize = calls.iter().filter(|call| is_open(call)).map(|call| weight(call)).sum();
+            if open_bytes < MOST_HELD / 2 {
+                let open: Vec<_> = calls.extract_if(.., |call| is_open(call)).collect();
+                open.into_iter().for_each(|call| self.hold(key, call));
+            }
+        }
+        // ids of one thread rise, so they tell what began first where the times do not
+        calls.sort_by_key(|call| (call.start_ns, call.id));
+        let returns = self.returns;
+        let mut place = Place { floor_ns, until_ns, because, returns, path: Vec::new(), moved: 0 };
+        out.extend(calls.into_iter().map(|call| place.put(call)));
+        self.moved += place.moved;
+        if because != Because::TooMany {
+            self.thread(key).over_ns = place.floor_ns;
+        }
+    }
+}
+
+impl Thread {
+    /// The end of a call has come: its beginning is not needed any more. Returns how many bytes less are held.
+    fn forget_begun(&mut self, id: u64) -> usize {
+        if self.begun == 0 {
+            return 0;
+        }
+        let is_it = |call: &Call| call.id == id && call.outcome == Outcome::Begun;
+        let Some(at) = self.held.iter().rposition(|call| is_it(call)) else { return 0 };
+        let bytes = weight(&self.held.remove(at));
+        self.begun -= 1;
+        self.held_bytes -= bytes;
+        bytes
+    }
+}
+
+/// Where the next call of a thread belongs.
+struct Place {
+    floor_ns: u64,
+    until_ns: u64,
+    because: Because,
+    returns: bool,
+    path: Vec<Around>,
+    moved: u64,
+}
+
+/// A call that others may be in.
+struct Around {
+    id: u64,
+    end_ns: u64,
+    /// When the last call in it was over.
+    floor_ns: u64,
+}
+
+impl Place {
+    fn put(&mut self, mut call: Box<Call>) -> Slice {
+        if call.outcome == Outcome::Begun && self.because == Because::End && self.returns {
+            call.outcome = Outcome::Unfinished;
+        }
+        let (start_ns, end_ns) = match call.outcome {
+            Outcome::Unfinished => (call.start_ns, self.until_ns.max(call.start_ns)),
+            _ => (call.start_ns, end_of(&call)),
+        };
+        self.path.truncate(self.depth_of(&call, start_ns, end_ns).min(DEEPEST));
+        let depth = self.path.len();
+        let (floor_ns, ceiling_ns) =
+            self.path.last().map_or((self.floor_ns, u64::MAX), |around| (around.floor_ns, around.end_ns));
+        let start = start_ns.max(floor_ns).min(ceiling_ns);
+        let end = end_ns.clamp(start, ceiling_ns);
+        self.moved += u64::from((start, end) != (start_ns, end_ns));
+        *self.path.last_mut().map_or(&mut self.floor_ns, |around| &mut around.floor_ns) = end;
+        self.path.push(Around { id: call.id, end_ns: end, floor_ns: start });
+        Slice { call, start_ns: start, end_ns: end, depth }
+    }
+
+    /// The call around it is one of those open at that time, by its id. Where that one was lost, or has come out before,
+    /// it is the innermost whose times are around its own.
+    fn depth_of(&self, call: &Call, start_ns: u64, end_ns: u64) -> usize {
+        let Some(parent) = call.parent else { return 0 };
+        let by_id = self.path.iter().rposition(|around| around.id == parent);
+        let by_time =
+            || self.path.iter().rposition(|around| start_ns < around.end_ns && end_ns <= around.end_ns);
+        by_id.or_else(by_time).map_or(0, |at| at + 1)
+    }
+}
+
+fn is_open(call: &Call) -> bool {
+    !matches!(call.outcome, Outcome::Returned { .. })
+}
+
+fn end_of(call: &Call) -> u64 {
+    call.start_ns.saturating_add(call.duration_ns().unwrap_or(0))
+}
+
+/// About the memory that a call takes.
+fn weight(call: &Call) -> usize {
+    let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
+    let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
+    let lists = size_of_val(&*call.effect.parts) + size_of_val(&*call.effect.ended);
+    size_of::<Call>() + stack.sum::<usize>() + args.sum::<usize>() + lists + call.name.len()
+}
+
+fn value_weight(value: &Value) -> usize {
+    const ROOM: usize = size_of::<(gpuprobe_event::Name, Value)>();
+    ROOM + match value {
+        Value::Name(text) => text.len(),
+        Value::Text(text) => text.len(),
+        Value::Struct(fields) => fields.iter().map(|(name, value)| name.len() + value_weight(value)).sum(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+use gpuprobe_event::{Api, Name};
+
+use super::*;
+use crate::samples::{call, process, unfinished};
+
+/// A call of one thread; `parent` 0 is none.
+fn of(id: u64, parent: u64, start_ns: u64, end_ns: u64) -> Call {
+    Call {
+        id,
+        parent: (parent != 0).then_some(parent),
+        start_ns,
+        outcome: Outcome::Returned { value: 0, duration_ns: end_ns - start_ns },
+        ..call(Api::Runtime, "cudaMalloc", 0)
+    }
+}
+
+fn begun(call: Call) -> Call {
+    Call { outcome: Outcome::Begun, ..call }
+}
+
+fn nested(calls: impl IntoIterator<Item = Call>, end_ns: u64) -> (Vec<Slice>, u64) {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    calls.into_iter().for_each(|call| nesting.feed(Box::new(call), &mut out));
+    nesting.finish(end_ns, &mut out);
+    assert_eq!(nesting.held_bytes, 0);
+    (out, nesting.moved())
+}
+
+/// Id, start, end and depth of each.
+fn shape(slices: &[Slice]) -> Vec<(u64, u64, u64, usize)> {
+    slices.iter().map(|s| (s.call.id, s.start_ns, s.end_ns, s.depth)).collect()
+}
+
+#[test]
+fn what_ended_first_comes_after_what_it_was_in() {
+    let calls = [of(3, 2, 12, 14), of(2, 1, 11, 15), of(4, 1, 16, 17), of(1, 0, 10, 20), of(5, 0, 30, 31)];
+    let (slices, moved) = nested(calls, 99);
+    assert_eq!(
+        shape(&slices),
+        [(1, 10, 20, 0), (2, 11, 15, 1), (3, 12, 14, 2), (4, 16, 17, 1), (5, 30, 31, 0)]
+    );
+    assert_eq!(moved, 0);
+}
+
+#[test]
+fn calls_of_no_length_at_the_same_moment_keep_their_places() {
+    let calls = [of(3, 2, 10, 10), of(2, 1, 10, 10), of(4, 1, 10, 10), of(1, 0, 10, 10), of(5, 0, 10, 10)];
+    let (slices, moved) = nested(calls, 99);
+    let depths: Vec<_> = slices.iter().map(|s| (s.call.id, s.depth)).collect();
+    assert_eq!(depths, [(1, 0), (2, 1), (3, 2), (4, 1), (5, 0)]);
+    assert_eq!(moved, 0);
+}
+
+#[test]
+fn threads_do_not_wait_for_each_other() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    let other = |call: Call| Box::new(Call { tid: Tid(7), ..call });
+    nesting.feed(Box::new(of(2, 1, 11, 12)), &mut out);
+    nesting.feed(other(of(9, 0, 10, 20)), &mut out);
+    assert_eq!(shape(&out), [(9, 10, 20, 0)]);
+    nesting.feed(Box::new(of(1, 0, 10, 15)), &mut out);
+    assert_eq!(shape(&out), [(9, 10, 20, 0), (1, 10, 15, 0), (2, 11, 12, 1)]);
+}
+
+#[test]
+fn what_is_open_when_its_process_ends_is_over_then() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
+    nesting.feed(Box::new(unfinished(of(2, 1, 12, 12))), &mut out);
+    assert!(out.is_empty());
+    nesting.process(&process(ProcessChange::Exit, 50, None), &mut out);
+    assert_eq!(shape(&out), [(1, 10, 50, 0), (2, 12, 50, 1)]);
+    assert!(out.iter().all(|s| s.call.outcome == Outcome::Unfinished));
+}
+
+#[test]
+fn what_was_open_is_told_after_the_end_of_its_process_as_well() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    nesting.process(&process(ProcessChange::Exit, 50, None), &mut out);
+    nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
+    nesting.feed(Box::new(unfinished(of(2, 1, 12, 12))), &mut out);
+    nesting.finish(1000, &mut out);
+    assert_eq!(shape(&out), [(1, 10, 50, 0), (2, 12, 50, 1)]);
+}
+
+#[test]
+fn what_is_open_at_the_end_of_the_trace_is_over_then() {
+    let (slices, _) = nested([of(2, 1, 11, 12), unfinished(of(1, 0, 10, 10))], 99);
+    assert_eq!(shape(&slices), [(1, 10, 99, 0), (2, 11, 12, 1)]);
+}
+
+#[test]
+fn two_ends_of_a_call_are_one_call() {
+    let calls = [
+        begun(of(1, 0, 10, 10)),
+        begun(of(2, 1, 11, 11)),
+        of(2, 1, 11, 12),
+        of(1, 0, 10, 20),
+        begun(of(3, 0, 30, 30)),
+    ];
+    let (slices, _) = nested(calls, 99);
+    assert_eq!(shape(&slices), [(1, 10, 20, 0), (2, 11, 12, 1), (3, 30, 99, 0)]);
+    assert_eq!(slices[2].call.outcome, Outcome::Unfinished);
+}
+
+#[test]
+fn where_nothing_was_seen_to_return_calls_have_no_length() {
+    let (slices, _) = nested([1, 2, 3].map(|id| begun(of(id, 0, 10 * id, 10 * id))), 99);
+    assert_eq!(shape(&slices), [(1, 10, 10, 0), (2, 20, 20, 0), (3, 30, 30, 0)]);
+    assert!(slices.iter().all(|s| s.call.outcome == Outcome::Begun));
+}
+
+#[test]
+fn a_call_whose_outer_one_was_lost_stands_for_itself() {
+    let calls = [of(3, 2, 12, 14), of(2, 9, 11, 15), of(5, 8, 16, 16), of(6, 0, 20, 30)];
+    let (slices, moved) = nested(calls, 99);
+    assert_eq!(shape(&slices), [(2, 11, 15, 0), (3, 12, 14, 1), (5, 16, 16, 0), (6, 20, 30, 0)]);
+    assert_eq!(moved, 0);
+}
+
+#[test]
+fn false_times_and_ids_still_nest() {
+    // overlapping siblings, a child longer than its parent, its own parent, two that are in each other, one id twice
+    let calls = [
+        of(2, 1, 5, 50),
+        of(3, 1, 6, 9),
+        of(4, 4, 7, 8),
+        of(5, 6, 7, 8),
+        of(6, 5, 7, 8),
+        of(1, 0, 4, 10),
+        of(1, 0, 8, 12),
+        of(7, 1, 0, 3),
+    ];
+    let (slices, moved) = nested(calls, 99);
+    assert_eq!(slices.len(), 8);
+    assert!(moved > 0);
+    assert_nested(&slices);
+}
+
+/// Depths rise by one at most, and times lie within those of the call around.
+fn assert_nested(slices: &[Slice]) {
+    let mut path: Vec<(u64, u64)> = Vec::new();
+    for slice in slices {
+        assert!(slice.depth <= path.len(), "{:?}", shape(slices));
+        path.truncate(slice.depth + 1);
+        let floor = if path.len() > slice.depth { path[slice.depth].1 } else { 0 };
+        path.truncate(slice.depth);
+        if let Some((start, end)) = path.last() {
+            assert!(*start <= slice.start_ns && slice.end_ns <= *end, "{:?}", shape(slices));
+            assert!(slice.start_ns >= floor);
+        }
+        assert!(slice.start_ns <= slice.end_ns);
+        path.push((slice.start_ns, slice.end_ns));
+    }
+}
+
+#[test]
+fn any_times_and_ids_nest() {
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    for _ in 0..300 {
+        let calls: Vec<_> = (0..20)
+            .map(|_| {
+                let (start, length) = (random(30), random(10));
+                let call = of(random(12), random(12), start, start + length);
+                match random(8) {
+                    0 => unfinished(call),
+                    1 => begun(call),
+                    _ => call,
+                }
+            })
+            .collect();
+        let returned = |call: &&Call| !matches!(call.outcome, Outcome::Begun);
+        let expected = calls.iter().filter(returned).count();
+        let (slices, _) = nested(calls, 99);
+        assert!(slices.len() >= expected);
+        let mut from = 0;
+        for to in 1..=slices.len() {
+            if to == slices.len() || slices[to].depth == 0 {
+                assert_nested(&slices[from..to]);
+                from = to;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_held_has_a_bound_and_nothing_is_lost_by_it() {
+    const CALLS: u64 = 300;
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    let long = |id: u64| Call { name: Name::Owned("n".repeat(1 << 20)), ..of(id, 1, 10 * id, 10 * id + 5) };
+    nesting.feed(Box::new(begun(of(1, 0, 5, 5))), &mut out);
+    for id in 2..CALLS {
+        nesting.feed(Box::new(long(id)), &mut out);
+        assert!(nesting.held_bytes <= MOST_HELD);
+        out.iter_mut().for_each(|slice| slice.call.name = Name::Borrowed(""));
+    }
+    nesting.feed(Box::new(of(1, 0, 5, 10 * CALLS)), &mut out);
+    assert_eq!(nesting.moved(), 0, "the call around those that came out before has its own times");
+    let mut ids: Vec<_> = out.iter().map(|slice| slice.call.id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (1..CALLS).collect::<Vec<_>>());
+}
+
+#[test]
+fn open_calls_without_end_are_not_held_for_ever() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for id in 1..200 {
+        let call = Call { name: Name::Owned("n".repeat(1 << 20)), ..unfinished(of(id, 0, id, id)) };
+        nesting.feed(Box::new(call), &mut out);
+        assert!(nesting.held_bytes <= MOST_HELD);
+    }
+    nesting.finish(500, &mut out);
+    assert_eq!(out.len(), 199);
+}
+
+#[test]
+fn threads_that_are_always_new_are_forgotten() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for tid in 0..MOST_REMEMBERED as u32 + 10 {
+        nesting.feed(Box::new(Call { tid: Tid(tid), ..of(1, 0, 5, 6) }), &mut out);
+        out.clear();
+    }
+    assert!(nesting.threads < MOST_REMEMBERED);
+}

@@ -1,0 +1,214 @@
+//! A recorded trace, taken in whole: its summary, and what is drawn of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpuprobe_event::{Call, Class, Event, SiteId, Tgid};
+use serde::Serialize;
+
+use crate::flame::{Flame, FlameNode};
+use crate::levels::{Level, Levels, Sample};
+use crate::nesting::{Nesting, Slice};
+use crate::summary::{Summary, SummaryReport};
+use crate::timeline::{Timeline, TimelineReport};
+use crate::trend::Trend;
+
+/// Processes whose memory is drawn.
+const MOST_CURVES: usize = 16;
+/// Places of allocations that are told apart.
+const MOST_PLACES: usize = 10_000;
+
+/// What one process held over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LiveCurve {
+    /// The process.
+    pub tgid: Tgid,
+    /// Its name.
+    pub process: Arc<str>,
+    /// Bytes, of every kind of memory.
+    pub live: Trend,
+}
+
+/// Everything that a report is made of.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayReport {
+    /// As it is printed.
+    pub summary: SummaryReport,
+    /// What threads did when.
+    pub timeline: TimelineReport,
+    /// Nanoseconds in calls, by process and by the calls they were made in.
+    pub time: FlameNode,
+    /// Bytes allocated, by process and by the way to the allocation.
+    pub memory: FlameNode,
+    /// Live memory of the processes that held most.
+    pub live: Vec<LiveCurve>,
+}
+
+/// Takes in a trace. Memory has a bound, whatever the length of the trace.
+#[derive(Debug, Default)]
+pub struct Replay {
+    summary: Summary,
+    timeline: Timeline,
+    nesting: Nesting,
+    levels: Levels,
+    time: Flame,
+    places: HashMap<(Tgid, SiteId), Allocated>,
+    live: HashMap<Tgid, (Arc<str>, Trend)>,
+    slices: Vec<Slice>,
+    samples: Vec<Sample>,
+    last_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct Allocated {
+    process: Arc<str>,
+    bytes: u64,
+    /// Outermost last; only one allocation of each place tells it.
+    way: Option<Vec<String>>,
+}
+
+impl Replay {
+    /// Takes in one event.
+    pub fn feed(&mut self, event: Event) {
+        self.summary.feed(&event);
+        self.timeline.feed(&event);
+        self.levels.feed(&event, &mut self.samples);
+        match event {
+            Event::Call(call) => {
+                let end_ns = call.start_ns.saturating_add(call.duration_ns().unwrap_or(0));
+                self.last_ns = self.last_ns.max(end_ns);
+                self.allocation(&call);
+                self.name(&call);
+                self.nesting.feed(call, &mut self.slices);
+            }
+            Event::Process(change) => {
+                self.last_ns = self.last_ns.max(change.at_ns);
+                self.nesting.process(&change, &mut self.slices);
+            }
+            Event::Loss(_) => {}
+        }
+        self.draw();
+    }
+
+    /// The trace is over.
+    pub fn finish(mut self) -> ReplayReport {
+        self.nesting.finish(self.last_ns, &mut self.slices);
+        self.draw();
+        let mut memory = Flame::default();
+        for place in self.places.values() {
+            let way = place.way.iter().flatten().rev().map(String::as_str);
+            memory.add(std::iter::once(&*place.process).chain(way), place.bytes);
+        }
+        let curve = |(tgid, (process, live))| LiveCurve { tgid, process, live };
+        let mut live: Vec<_> = self.live.into_iter().map(curve).filter(|curve| curve.live.peak > 0).collect();
+        live.sort_by_key(|curve| (std::cmp::Reverse(curve.live.peak), curve.tgid));
+        live.truncate(MOST_CURVES);
+        ReplayReport {
+            summary: self.summary.report(),
+            timeline: self.timeline.report(),
+            time: self.time.root().clone(),
+            memory: memory.root().clone(),
+            live,
+        }
+    }
+
+    fn allocation(&mut self, call: &Call) {
+        let is_allocation = matches!(call.class, Class::Alloc | Class::HostRegister | Class::Vmm);
+        let (true, Some(bytes)) = (is_allocation, call.effect.size) else { return };
+        let key = (call.tgid, call.effect.site.unwrap_or(SiteId::UNKNOWN));
+        if !self.places.contains_key(&key) && self.places.len() >= MOST_PLACES {
+            return;
+        }
+        let place = self.places.entry(key).or_default();
+        place.process = Arc::clone(&call.process);
+        place.bytes = place.bytes.saturating_add(bytes);
+        if place.way.is_none() {
+            place.way = call.stack.clone();
+        }
+    }
+
+    /// Levels know processes by their numbers only.
+    fn name(&mut self, call: &Call) {
+        if self.live.len() < 1 << 12 && !self.live.contains_key(&call.tgid) {
+            self.live.insert(call.tgid, (Arc::clone(&call.process), Trend::default()));
+        }
+    }
+
+    fn draw(&mut self) {
+        for sample in self.samples.drain(..).filter(|sample| sample.level == Level::Live) {
+            if let Some((_, trend)) = self.live.get_mut(&sample.tgid) {
+                trend.set(sample.at_ns, sample.value);
+            }
+        }
+        self_times(&self.slices, |path, self_ns| {
+            let Some(outermost) = path.first() else { return };
+            let names = path.iter().map(|slice| slice.call.name.as_ref());
+            self.time.add(std::iter::once(&*outermost.call.process).chain(names), self_ns);
+        });
+        self.slices.clear();
+    }
+}
+
+/// For each call, the calls that it was made in and itself, and the time that was spent in it and in nothing below it.
+fn self_times(slices: &[Slice], mut then: impl FnMut(&[&Slice], u64)) {
+    let mut open: Vec<&Slice> = Vec::new();
+    let mut own: Vec<u64> = Vec::new();
+    for slice in slices {
+        while open.len() > slice.depth {
+            then(&open, own.pop().unwrap_or(0));
+            open.pop();
+        }
+        let ns = slice.end_ns.saturating_sub(slice.start_ns);
+        if let Some(around) = own.last_mut() {
+            *around = around.saturating_sub(ns);
+        }
+        open.push(slice);
+        own.push(ns);
+    }
+    while !open.is_empty() {
+        then(&open, own.pop().unwrap_or(0));
+        open.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{Api, Outcome};
+
+    use super::*;
+    use crate::samples::{alloc, call, inside};
+
+    #[test]
+    fn time_goes_to_the_call_it_was_spent_in() {
+        let mut replay = Replay::default();
+        let at = |start_ns, duration_ns, call: Call| {
+            let outcome = Outcome::Returned { value: 0, duration_ns };
+            Event::Call(Box::new(Call { start_ns, outcome, ..call }))
+        };
+        let outer = Call { id: 1, ..call(Api::Runtime, "cudaMalloc", 0) };
+        replay.feed(at(110, 60, inside(Call { id: 2, ..call(Api::Driver, "cuMemAlloc_v2", 0) }, 1)));
+        replay.feed(at(100, 100, outer.clone()));
+        replay.feed(at(300, 5, Call { id: 3, ..outer }));
+        let report = replay.finish();
+        let process = report.time.children.values().next().unwrap();
+        let malloc = &process.children["cudaMalloc"];
+        assert_eq!((report.time.total, malloc.total, malloc.children["cuMemAlloc_v2"].total), (105, 105, 60));
+        assert_eq!(report.summary.calls, 3);
+    }
+
+    #[test]
+    fn memory_is_drawn_by_place_and_over_time() {
+        let mut replay = Replay::default();
+        let mut first = alloc(0x10, 4096, 50);
+        first.effect.site = Some(SiteId(3));
+        first.stack = Some(vec!["inner".to_owned(), "main".to_owned()]);
+        let mut second = alloc(0x20, 100, 60);
+        second.effect.site = Some(SiteId(3));
+        let name = Arc::clone(&first.process);
+        replay.feed(Event::Call(Box::new(first)));
+        replay.feed(Event::Call(Box::new(second)));
+        let report = replay.finish();
+        assert_eq!(report.memory.children[&*name].children["main"].children["inner"].total, 4196);
+        assert_eq!((report.live.len(), report.live[0].live.peak), (1, 4196));
+    }
+}

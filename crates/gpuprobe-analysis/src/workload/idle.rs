@@ -1,0 +1,141 @@
+//! Gaps: from the return of a launch or of a wait to the beginning of the next launch on that stream.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::counters::GapKind;
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Call, Class, Tgid, Tid, catalogue};
+
+use super::given::{Given, stream_of};
+use crate::gaps::{Gap, Gaps};
+
+/// Streams and threads that are followed; gaps of more of them are not told.
+const MOST_STREAMS: usize = 8192;
+const MOST_THREADS: usize = 1 << 14;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Idle {
+    gaps: Gaps,
+    streams: HashMap<(Tgid, u64), Stream>,
+    /// When all streams of a process were last waited for.
+    waits: HashMap<Tgid, u64>,
+    threads: HashMap<(Tgid, Tid), Meanwhile>,
+}
+
+/// When the last launch on a stream returned, and the last wait for it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    launched_ns: Option<u64>,
+    synced_ns: Option<u64>,
+    has_gaps: bool,
+}
+
+/// The longest call of a thread since it launched or waited.
+#[derive(Clone, Copy, Debug)]
+struct Meanwhile {
+    name: Option<&'static str>,
+    ns: u64,
+    since_ns: u64,
+}
+
+impl Idle {
+    pub(super) fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    /// A process has ended, or runs another program.
+    pub(super) fn clear(&mut self, tgid: Tgid) {
+        self.streams.retain(|(of, _), _| *of != tgid);
+        self.threads.retain(|(of, _), _| *of != tgid);
+        self.waits.remove(&tgid);
+    }
+
+    /// A call that gave no work: waits, and ends of streams.
+    pub(super) fn feed(&mut self, call: &Call) {
+        if call.failed() || call.duration_ns().is_none() {
+            return;
+        }
+        match call.class {
+            Class::Sync => self.sync(call),
+            Class::Stream if is_destroy(call) => {
+                self.streams.remove(&(call.tgid, stream_of(call)));
+            }
+            _ => {}
+        }
+    }
+
+    fn sync(&mut self, call: &Call) {
+        let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
+        if call.effect.stream.is_none() {
+            if self.waits.len() < MOST_STREAMS || self.waits.contains_key(&call.tgid) {
+                self.waits.insert(call.tgid, at_ns);
+            }
+        } else if let Some(stream) = self.streams.get_mut(&(call.tgid, stream_of(call))) {
+            stream.synced_ns = Some(at_ns);
+        }
+        self.threads.remove(&(call.tgid, call.tid));
+    }
+
+    /// What the host does between two launches.
+    pub(super) fn meanwhile(&mut self, call: &Call) {
+        let Some(ns) = call.duration_ns().filter(|_| call.class != Class::Sync) else { return };
+        let thread = (call.tgid, call.tid);
+        let is_full = self.threads.len() >= MOST_THREADS;
+        match self.threads.get_mut(&thread) {
+            Some(longest) if ns < longest.ns => {}
+            None if is_full => {}
+            _ => {
+                let name = in_catalogue(&call.name);
+                self.threads.insert(thread, Meanwhile { name, ns, since_ns: call.start_ns });
+            }
+        }
+    }
+
+    /// A launch that ran. What was idle before the first one of a stream is not its own idleness.
+    pub(super) fn launch(&mut self, given: &Given) {
+        let meanwhile = self.threads.remove(&(given.tgid, given.tid));
+        let key = (given.tgid, given.stream);
+        if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&key) {
+            return;
+        }
+        let waited = self.waits.get(&given.tgid).copied();
+        let stream = self.streams.entry(key).or_default();
+        let launched = stream.launched_ns.replace(end_of(given.start_ns, given.duration_ns));
+        let Some(launched) = launched else { return };
+        let synced = stream.synced_ns.max(waited).filter(|synced| *synced >= launched);
+        let kind = if synced.is_some() { GapKind::AfterSync } else { GapKind::AfterLaunch };
+        let since_ns = synced.unwrap_or(launched);
+        // another thread's launch has not begun after this one
+        if given.start_ns <= since_ns {
+            return;
+        }
+        let meanwhile = meanwhile.filter(|longest| longest.since_ns >= since_ns);
+        self.gaps.streams += u64::from(!stream.has_gaps);
+        stream.has_gaps = true;
+        self.gaps.add_gap(Gap {
+            ns: given.start_ns - since_ns,
+            since_ns,
+            stream: given.stream,
+            kind,
+            meanwhile: meanwhile.and_then(|longest| longest.name),
+        });
+    }
+}
+
+/// When something was over.
+fn end_of(start_ns: u64, duration_ns: u64) -> u64 {
+    start_ns.saturating_add(duration_ns)
+}
+
+fn is_destroy(call: &Call) -> bool {
+    let function = catalogue().lookup(call.api, None, &call.name);
+    function.is_some_and(|f| f.roles.op == Some("destroy"))
+}
+
+/// The name of a function that is known.
+fn in_catalogue(name: &Name) -> Option<&'static str> {
+    match name {
+        Name::Borrowed(name) => Some(name),
+        Name::Owned(_) => None,
+    }
+}

@@ -1,0 +1,214 @@
+use gpuprobe_event::counters::GapKind;
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Api, Effect};
+
+use super::*;
+use crate::gaps::LONGEST;
+use crate::samples::{call, copy, inside, took, unfinished};
+
+fn fed(calls: &[Call]) -> Work {
+    let mut workload = Workload::default();
+    calls.iter().for_each(|call| workload.feed(call));
+    workload.report()
+}
+
+fn launch(kernel: &str, stream: u64) -> Call {
+    let effect = Effect {
+        kernel: Some(Arc::from(kernel)),
+        stream: Some(stream),
+        grid: Some([4, 2, 1]),
+        block: Some([32, 1, 1]),
+        ..Effect::default()
+    };
+    Call { class: Class::Launch, effect, ..call(Api::Runtime, "cudaLaunchKernel", 0) }
+}
+
+fn graph_launch(kernels: Option<u64>) -> Call {
+    let effect = Effect { kernels, stream: Some(7), ..Effect::default() };
+    Call { class: Class::GraphLaunch, effect, ..call(Api::Driver, "cuGraphLaunch", 0) }
+}
+
+fn failed(call: Call) -> Call {
+    Call { status: Some(700), ..call }
+}
+
+fn captured(call: Call) -> Call {
+    Call { effect: Effect { captured: true, ..call.effect.clone() }, ..call }
+}
+
+fn at(call: Call, start_ns: u64, duration_ns: u64) -> Call {
+    Call { start_ns, ..took(call, duration_ns) }
+}
+
+fn with_id(call: Call, id: u64) -> Call {
+    Call { id, ..call }
+}
+
+fn wait(stream: Option<u64>) -> Call {
+    let effect = Effect { stream, ..Effect::default() };
+    Call { class: Class::Sync, effect, ..call(Api::Driver, "cuStreamSynchronize", 0) }
+}
+
+fn names(work: &Work) -> Vec<(&str, u64)> {
+    work.kernels.iter().map(|k| (k.kernel.as_str(), k.launches)).collect()
+}
+
+#[test]
+fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
+    let mut outer = with_id(launch("", 5), 9);
+    outer.effect.kernel = None;
+    let inner = with_id(inside(launch("scale", 5), 9), 10);
+    let work = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
+    assert_eq!(names(&work), [("scale", 2)]);
+    let row = &work.kernels[0];
+    assert_eq!((row.errors, row.streams, row.threads), (1, 2, 2 * 8 * 32));
+    assert_eq!((row.total_ns, row.latency[9]), (3000, 3), "three calls of 1000 ns");
+    assert_eq!(row.grid, Some(([4, 2, 1], [4, 2, 1])));
+}
+
+#[test]
+fn work_inside_other_calls_counts_where_these_are_no_work() {
+    let collective = |id, parent| Call { id, parent, ..call(Api::Nccl, "ncclAllReduce", 0) };
+    let inner = with_id(inside(launch("ring", 1), 20), 30);
+    let outer = with_id(inside(launch("ring", 1), 10), 20);
+    // a group that is open around it, and around that nothing
+    let work = fed(&[inner.clone(), outer.clone(), collective(10, Some(5)), collective(5, None)]);
+    assert_eq!(names(&work), [("ring", 1)]);
+    let lost = fed(&[inner.clone(), outer]);
+    assert_eq!(names(&lost), [("ring", 1)], "the collective was never told");
+    let open = fed(&[inner, unfinished(with_id(launch("ring", 1), 20))]);
+    assert_eq!(names(&open), [], "the outermost launch did not return");
+}
+
+#[test]
+fn what_is_captured_is_not_run_and_graphs_run_what_they_hold() {
+    let work = fed(&[
+        captured(launch("k", 7)),
+        captured(failed(launch("k", 7))),
+        captured(graph_launch(Some(17))),
+        captured(copy(Some("H2D"), 64, 0)),
+        graph_launch(Some(1000)),
+        graph_launch(None),
+        failed(graph_launch(Some(1000))),
+    ]);
+    let graphs = GraphLaunches { launches: 2, errors: 1, derived: 1000, unknown: 1, captured: 18 };
+    assert_eq!((work.graphs, work.kernels.len(), work.copies.len()), (graphs, 0, 0));
+}
+
+#[test]
+fn copies_are_told_apart_by_direction_mode_and_host_memory() {
+    let pinned = |call: Call, host: &'static str| {
+        let effect = Effect { host: Some(Name::Borrowed(host)), is_async: Some(true), ..call.effect.clone() };
+        Call { effect, ..call }
+    };
+    let inner = inside(Call { api: Api::Driver, ..copy(Some("H2D"), 0, 0) }, 1);
+    let work = fed(&[
+        inner,
+        copy(Some("H2D"), 100, 0),
+        pinned(copy(Some("H2D"), 4096, 0), "pinned"),
+        pinned(copy(Some("H2D"), 5000, 0), "pinned"),
+        copy(Some("D2D"), 8, 0),
+        copy(Some("Default"), 8, 1),
+        Call { class: Class::Memset, ..copy(None, 16, 0) },
+    ]);
+    let shown = |c: &CopyTotals| (c.direction.as_str(), c.mode(), c.host.as_str(), c.copies, c.bytes);
+    let expected = [
+        ("H2D", "sync", "unknown", 1, 100),
+        ("H2D", "async", "pinned", 2, 9096),
+        ("D2D", "sync", "none", 1, 8),
+        ("memset", "sync", "none", 1, 16),
+        ("unknown", "sync", "unknown", 0, 0),
+    ];
+    assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!((work.copies[1].sizes[12], work.copies[1].total_ns, work.copies[4].errors), (2, 2000, 1));
+}
+
+#[test]
+fn the_copies_of_a_batch_are_counted_by_their_kinds() {
+    let part = |kind, copies, bytes| CopyPart { kind: Some(Name::Borrowed(kind)), host: None, copies, bytes };
+    let mut batch = copy(None, 700, 0);
+    batch.effect.parts = vec![part("H2D", 3, 600), part("D2D", 1, 100), part("H2D", u64::MAX, u64::MAX)];
+    let work = fed(&[batch]);
+    let shown = |c: &CopyTotals| (c.direction.as_str(), c.copies, c.bytes, c.total_ns);
+    let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
+    assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(work.copies[0].sizes[7], 3, "three of 200 bytes");
+}
+
+#[test]
+fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
+    let busy = |start_ns, duration_ns| at(copy(Some("H2D"), 8, 0), start_ns, duration_ns);
+    let work = fed(&[
+        at(launch("k", 1), 0, 10),
+        at(launch("k", 0), 40, 10),
+        // the default stream under its other name
+        busy(60, 5),
+        busy(70, 20),
+        at(call(Api::Driver, "cuCtxGetDevice", 0), 91, 3),
+        at(launch("k", 1), 100, 10),
+        at(wait(None), 120, 30),
+        at(launch("k", 0), 200, 10),
+        at(wait(Some(0)), 300, 100),
+        at(failed(wait(Some(0))), 410, 10),
+        at(launch("k", 0), 450, 10),
+        // it began before the last one had returned
+        at(launch("k", 0), 455, 20),
+    ]);
+    let shown = |g: &crate::gaps::Gap| (g.ns, g.since_ns, g.stream, g.kind, g.meanwhile);
+    let expected = [
+        (50, 50, 0, GapKind::AfterLaunch, Some("cudaMemcpy")),
+        (50, 150, 0, GapKind::AfterSync, None),
+        (50, 400, 0, GapKind::AfterSync, None),
+        (30, 10, 0, GapKind::AfterLaunch, None),
+    ];
+    assert_eq!(work.gaps.longest.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!((work.gaps.streams, work.gaps.after_sync.gaps, work.gaps.after_launch.gaps), (1, 2, 2));
+    assert_eq!((work.gaps.after_sync.total_ns, work.gaps.after_sync.lengths[5]), (100, 2));
+}
+
+#[test]
+fn a_threads_own_stream_is_its_own_and_what_is_destroyed_is_forgotten() {
+    let own = |tid, start_ns| {
+        let name = Name::Borrowed("cuLaunchKernel_ptsz");
+        Call { tid: Tid(tid), name, ..at(launch("k", 0), start_ns, 1) }
+    };
+    let two = fed(&[own(1, 0), own(2, 10), at(launch("k", 2), 30, 1), own(2, 50)]);
+    let on: Vec<_> = two.gaps.longest.iter().map(|g| (g.ns, g.stream)).collect();
+    assert_eq!(on, [(39, 1 << 63 | 2)]);
+    assert_eq!(two.kernels[0].streams, 3);
+
+    let effect = Effect { stream: Some(9), ..Effect::default() };
+    let destroy = Call { class: Class::Stream, effect, ..call(Api::Driver, "cuStreamDestroy_v2", 0) };
+    let again = [at(launch("k", 9), 0, 1), at(destroy, 5, 1), at(launch("k", 9), 10, 1)];
+    assert_eq!(fed(&again).gaps.after_launch.gaps, 0);
+
+    let mut workload = Workload::default();
+    workload.feed(&at(launch("k", 9), 0, 1));
+    workload.clear(Tgid(100));
+    workload.feed(&at(launch("k", 9), 10, 1));
+    assert_eq!(workload.report().gaps.after_launch.gaps, 0, "a pid that is used again");
+}
+
+#[test]
+fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sums() {
+    let mut workload = Workload::default();
+    let many = u32::try_from(2 * MOST_THREADS).unwrap();
+    for i in 0..many {
+        let mut own = Call { tid: Tid(i), ..launch(&format!("k{i}"), u64::from(i) << 8) };
+        own.effect.kernels = (i == 0).then_some(u64::MAX);
+        own.effect.grid = Some([u32::MAX; 3]);
+        workload.feed(&with_id(inside(own.clone(), u64::MAX), u64::from(i)));
+        workload.feed(&at(own, u64::MAX, u64::MAX));
+        for _ in 0..2 * usize::from(i == 1) * MOST_WAITING {
+            workload.feed(&inside(Call { tid: Tid(i), ..launch("same", 0) }, 1 << 40));
+        }
+    }
+    assert!(workload.waiting.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
+    assert!(workload.kernels.len() <= MOST_KERNELS + 2);
+    let work = workload.report();
+    let all: u64 = work.kernels.iter().map(|k| k.launches).sum();
+    let waited = 2 * MOST_WAITING as u64;
+    assert_eq!(all, 2 * (u64::from(many) + 63) + waited, "a call launches on 64 GPUs at most");
+    assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
+    assert!(work.gaps.longest.len() <= LONGEST);
+}

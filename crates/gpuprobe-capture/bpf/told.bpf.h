@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What became of the work that a call gives to a GPU, told by the record of the call. No rows are kept.
+ */
+#ifndef GP_TOLD_BPF_H
+#define GP_TOLD_BPF_H
+
+#include "graphs.bpf.h"
+
+static __always_inline bool is_batch(const struct gp_function *function)
+{
+	return function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS;
+}
+
+/* Copies of a batch are told by kind; those that find no room, in the last part. */
+GP_CHECKED_ONCE int tell_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
+{
+	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8;
+	struct gp_part *part;
+
+	if (!call)
+		return 0;
+	part = (struct gp_part *)call->pointee;
+	for (__u32 i = 1; i < GP_POINTEE / sizeof(*part); i++, part++) {
+		if (!part->copies || (part->copy_kind == kind && part->host == host))
+			break;
+	}
+	part->copy_kind = kind;
+	part->host = host;
+	part->copies++;
+	part->bytes += bytes;
+	call->bytes += bytes;
+	return 0;
+}
+
+GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, bool is_part, __u64 bytes,
+			      bool failed)
+{
+	if (!call)
+		return 0;
+	if (is_part && !failed)
+		return tell_part(call, kind_and_host, bytes);
+	call->copy_kind = kind_and_host + 1;
+	call->host = kind_and_host >> 8;
+	/* what a struct describes had no size so far */
+	if (!call->bytes && !failed)
+		call->bytes = bytes;
+	return 0;
+}
+
+/* A graph was launched, or was to be. */
+GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *call,
+				      const struct gp_function *function, bool failed)
+{
+	struct gp_stream *stream = NULL;
+	struct gp_live_key key;
+	struct gp_graph *exec;
+	__u64 handle = 0, kernels;
+
+	if (!thread || !call || !function)
+		return 0;
+	argument(call, function->task.graph, &handle);
+	key = key_of(call, handle);
+	exec = call->flags & GP_NESTED_WORK ? NULL : bpf_map_lookup_elem(&execs, &key);
+	kernels = exec ? exec->kernels : 0;
+	if (exec && !failed) {
+		call->since_ns = kernels;
+		call->flags |= GP_KNOWN_KERNELS;
+	}
+	if (gp_has_captured)
+		stream = used_stream(thread, call, stream_of(call, function));
+	if (stream && is_captured(call, stream, kernels, failed))
+		call->flags |= GP_CAPTURED;
+	return 0;
+}
+
+/* What is known of a copy is known of the one around it, which is the same. */
+static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool has_parts,
+				       bool failed)
+{
+	struct gp_call *outer = open_call(thread, thread->depth - 1);
+	__u32 index = outer->function & (GP_FUNCTIONS - 1);
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+
+	if (!function || function->action != GP_MOVE)
+		return;
+	outer->flags |= call->flags & GP_CAPTURED;
+	if (call->copy_kind) {
+		outer->copy_kind = call->copy_kind;
+		outer->host = call->host;
+	}
+	if (has_parts)
+		__builtin_memcpy(outer->pointee, call->pointee, sizeof(outer->pointee));
+	if (!failed && (!outer->bytes || outer->flags & GP_BYTES_OF_INNER)) {
+		outer->bytes += call->bytes;
+		outer->flags |= GP_BYTES_OF_INNER;
+	}
+}
+
+#endif

@@ -1,0 +1,184 @@
+//! Chrome's trace events: one JSON object with a list of events. Its times are microseconds, here with three decimals.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use gpuprobe_analysis::{Level, Sample, Slice};
+use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields, type_of};
+use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid};
+use serde_json::json;
+
+use super::{Format, thread_name};
+
+/// Processes and threads whose names are remembered as told. Beyond that they are told again, which does no harm.
+const MOST_NAMED: usize = 1 << 16;
+
+pub(super) struct Chrome<W> {
+    out: W,
+    event: Vec<u8>,
+    is_first: bool,
+    meta: Meta,
+    processes: HashMap<Tgid, Arc<str>>,
+    threads: HashMap<(Tgid, Tid), ()>,
+}
+
+/// What every event begins with.
+struct Head<'a> {
+    name: &'a str,
+    category: &'a str,
+    phase: &'a str,
+    at_ns: u64,
+    tgid: Tgid,
+    tid: Tid,
+}
+
+impl<W: Write> Chrome<W> {
+    pub(super) fn new(meta: &Meta, mut out: W) -> io::Result<Self> {
+        out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;
+        Ok(Self {
+            out,
+            event: Vec::new(),
+            is_first: true,
+            meta: meta.clone(),
+            processes: HashMap::new(),
+            threads: HashMap::new(),
+        })
+    }
+
+    fn begin(&mut self, head: &Head<'_>) {
+        self.event.clear();
+        if !std::mem::take(&mut self.is_first) {
+            self.event.extend_from_slice(b",\n");
+        }
+        self.event.push(b'{');
+        let mut json = Json(&mut self.event);
+        json.text("name", head.name);
+        json.text("cat", head.category);
+        json.text("ph", head.phase);
+        self.time("ts", head.at_ns);
+        let mut json = Json(&mut self.event);
+        json.uint("pid", head.tgid.0.into());
+        json.uint("tid", head.tid.0.into());
+    }
+
+    fn time(&mut self, name: &str, ns: u64) {
+        // a Vec takes everything
+        write!(self.event, ",\"{name}\":{}.{:03}", ns / 1000, ns % 1000).ok();
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.event.push(b'}');
+        self.out.write_all(&self.event)
+    }
+
+    /// Says what a process or a thread is called.
+    fn name(&mut self, kind: &str, tgid: Tgid, tid: Tid, name: &str) -> io::Result<()> {
+        self.begin(&Head { name: kind, category: "__metadata", phase: "M", at_ns: 0, tgid, tid });
+        let mut json = Json(&mut self.event);
+        json.open("args");
+        json.text("name", name);
+        json.close();
+        self.end()
+    }
+
+    fn introduce(&mut self, tgid: Tgid, tid: Tid, process: &Arc<str>) -> io::Result<()> {
+        if self.processes.get(&tgid) != Some(process) {
+            if self.processes.len() >= MOST_NAMED {
+                self.processes.clear();
+            }
+            self.processes.insert(tgid, Arc::clone(process));
+            self.name("process_name", tgid, Tid(tgid.0), process)?;
+        }
+        if !self.threads.contains_key(&(tgid, tid)) {
+            if self.threads.len() >= MOST_NAMED {
+                self.threads.clear();
+            }
+            self.threads.insert((tgid, tid), ());
+            self.name("thread_name", tgid, tid, &thread_name(tgid, tid))?;
+        }
+        Ok(())
+    }
+
+    /// An instant; `scope` is how far it reaches: a thread, a process, everything.
+    fn instant(
+        &mut self,
+        head: &Head<'_>,
+        scope: &str,
+        fields: impl FnOnce(&mut Json<'_>),
+    ) -> io::Result<()> {
+        self.begin(head);
+        let mut json = Json(&mut self.event);
+        json.text("s", scope);
+        json.open("args");
+        fields(&mut json);
+        json.close();
+        self.end()
+    }
+}
+
+impl<W: Write> Format for Chrome<W> {
+    fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
+        for Slice { call, start_ns, end_ns, .. } in slices {
+            self.introduce(call.tgid, call.tid, &call.process)?;
+            let at_ns = *start_ns;
+            let (category, tgid, tid) = (type_of(call.class), call.tgid, call.tid);
+            let mut head = Head { name: &call.name, category, phase: "X", at_ns, tgid, tid };
+            let fields = |json: &mut Json<'_>| {
+                json.uint("event_id", call.id);
+                if call.outcome == Outcome::Unfinished {
+                    json.flag("unfinished", true);
+                }
+                call_fields(call, json);
+            };
+            if call.outcome == Outcome::Begun {
+                head.phase = "i";
+                self.instant(&head, "t", fields)?;
+                continue;
+            }
+            self.begin(&head);
+            self.time("dur", end_ns - start_ns);
+            let mut json = Json(&mut self.event);
+            json.open("args");
+            fields(&mut json);
+            json.close();
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    fn process(&mut self, change: &ProcessEvent) -> io::Result<()> {
+        self.introduce(change.tgid, change.tid, &change.process)?;
+        let ProcessEvent { at_ns, tgid, tid, .. } = *change;
+        let name = change.change.as_str();
+        let head = Head { name, category: "process", phase: "i", at_ns, tgid, tid };
+        self.instant(&head, "p", |json| process_fields(change, json))
+    }
+
+    fn loss(&mut self, loss: &LossEvent) -> io::Result<()> {
+        let (name, at_ns) = (loss.cause.as_str(), loss.at_ns);
+        let head = Head { name, category: "loss", phase: "i", at_ns, tgid: Tgid(0), tid: Tid(0) };
+        self.instant(&head, "g", |json| {
+            json.uint("count", loss.count);
+            json.text("meaning", loss.cause.meaning());
+        })
+    }
+
+    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+        let unit = if sample.level == Level::CopyRate { "bytes/s" } else { "bytes" };
+        let (name, at_ns, tgid) = (sample.level.as_str(), sample.at_ns, sample.tgid);
+        self.begin(&Head { name, category: "counter", phase: "C", at_ns, tgid, tid: Tid(tgid.0) });
+        let mut json = Json(&mut self.event);
+        json.open("args");
+        json.uint(unit, sample.value);
+        json.close();
+        self.end()
+    }
+
+    fn finish(&mut self, end: Option<&End>) -> io::Result<()> {
+        // where the trace was cut, that is said
+        let other = json!({ "meta": self.meta, "end": end });
+        writeln!(self.out, "\n],\"otherData\":{other}}}")?;
+        self.out.flush()
+    }
+}

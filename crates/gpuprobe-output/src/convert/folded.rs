@@ -1,0 +1,157 @@
+//! Folded stacks: `process;thread;outer call;inner call TIME`, one line for each, with the microseconds that were spent in
+//! the last of them and in nothing below it. Where a trace has the frames that a call was made from, they stand between.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use gpuprobe_analysis::{Sample, Slice};
+use gpuprobe_event::trace::End;
+use gpuprobe_event::{Call, Class, LossEvent, ProcessEvent, SiteId};
+
+use super::{Format, thread_name};
+use crate::units::{fitted, push_printable};
+
+/// Bytes of stacks that are told apart. A trace has few, unless somebody made it to have many; the rest is one line.
+const MOST_STACKS: usize = 64 << 20;
+/// Bytes of frames that are remembered for calls at the same place.
+const MOST_FRAMES: usize = 16 << 20;
+/// A name longer than this loses its middle.
+const LONGEST_NAME: usize = 500;
+const OTHER: &str = "(other)";
+
+pub(super) struct Folded<W> {
+    out: W,
+    stacks: HashMap<String, u64>,
+    stacks_bytes: usize,
+    other_ns: u64,
+    /// Of a place that memory is allocated at only one call has the frames.
+    frames: HashMap<SiteId, String>,
+    frames_bytes: usize,
+    /// The stack of the call that is looked at, and the open calls in it.
+    stack: String,
+    open: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Where its name ends in the stack.
+    length: usize,
+    self_ns: u64,
+}
+
+impl<W: Write> Folded<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self {
+            out,
+            stacks: HashMap::new(),
+            stacks_bytes: 0,
+            other_ns: 0,
+            frames: HashMap::new(),
+            frames_bytes: 0,
+            stack: String::new(),
+            open: Vec::new(),
+        }
+    }
+
+    /// Closes calls until so many are open.
+    fn close_to(&mut self, depth: usize) {
+        while self.open.len() > depth
+            && let Some(Open { length, self_ns }) = self.open.pop()
+        {
+            self.stack.truncate(length);
+            self.add(self_ns);
+        }
+        self.stack.truncate(self.open.last().map_or(0, |open| open.length));
+    }
+
+    /// Adds time to the stack as it is.
+    fn add(&mut self, ns: u64) {
+        if ns == 0 {
+            return;
+        }
+        if let Some(sum) = self.stacks.get_mut(&self.stack) {
+            *sum = sum.saturating_add(ns);
+        } else if self.stacks_bytes < MOST_STACKS {
+            self.stacks_bytes += self.stack.len() + size_of::<(String, u64)>();
+            self.stacks.insert(self.stack.clone(), ns);
+        } else {
+            self.other_ns = self.other_ns.saturating_add(ns);
+        }
+    }
+
+    /// The process, the thread, and the way to the call where that is known.
+    fn root(&mut self, call: &Call) {
+        push_name(&mut self.stack, &call.process);
+        push_name(&mut self.stack, &thread_name(call.tgid, call.tid));
+        let site = call.effect.site.filter(|_| call.class == Class::Alloc);
+        if let Some(frames) = &call.stack {
+            let from = self.stack.len();
+            frames.iter().rev().for_each(|frame| push_name(&mut self.stack, frame));
+            if let Some(site) = site
+                && self.frames_bytes < MOST_FRAMES
+            {
+                let frames = self.stack[from..].to_owned();
+                self.frames_bytes += frames.len() + size_of::<(SiteId, String)>();
+                self.frames.insert(site, frames);
+            }
+        } else if let Some(frames) = site.and_then(|site| self.frames.get(&site)) {
+            self.stack.push_str(frames);
+        }
+    }
+}
+
+impl<W: Write> Format for Folded<W> {
+    fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
+        for slice in slices {
+            self.close_to(slice.depth);
+            let self_ns = slice.end_ns - slice.start_ns;
+            match self.open.last_mut() {
+                Some(around) => around.self_ns = around.self_ns.saturating_sub(self_ns),
+                None => self.root(&slice.call),
+            }
+            push_name(&mut self.stack, &slice.call.name);
+            self.open.push(Open { length: self.stack.len(), self_ns });
+        }
+        self.close_to(0);
+        Ok(())
+    }
+
+    fn process(&mut self, _: &ProcessEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn loss(&mut self, _: &LossEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sample(&mut self, _: &Sample) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: Option<&End>) -> io::Result<()> {
+        let mut stacks: Vec<_> = self.stacks.drain().collect();
+        stacks.sort_unstable();
+        if self.other_ns > 0 {
+            stacks.push((OTHER.to_owned(), self.other_ns));
+        }
+        for (stack, ns) in stacks {
+            // what took any time is not shown as if it took none
+            writeln!(self.out, "{stack} {}", (ns.saturating_add(500) / 1000).max(1))?;
+        }
+        self.out.flush()
+    }
+}
+
+/// Appends a name, so that it is one: a semicolon would be two, and a line feed the end.
+fn push_name(stack: &mut String, name: &str) {
+    if !stack.is_empty() {
+        stack.push(';');
+    }
+    let name = if name.is_empty() { "(no name)" } else { name };
+    for (i, part) in fitted(name, LONGEST_NAME).split(';').enumerate() {
+        if i > 0 {
+            stack.push(':');
+        }
+        push_printable(stack, part);
+    }
+}

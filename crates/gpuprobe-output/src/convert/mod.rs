@@ -1,0 +1,165 @@
+//! A trace in the formats of other programs, written as it is read: what is kept does not grow with the trace.
+
+mod annotations;
+mod chrome;
+mod folded;
+mod perfetto;
+mod proto;
+mod streams;
+mod tracks;
+
+use std::io::{self, Write};
+
+use gpuprobe_analysis::{Levels, Nesting, Sample, Slice};
+use gpuprobe_event::trace::{End, Meta};
+use gpuprobe_event::{Event, LossEvent, Outcome, ProcessEvent, Tgid, Tid};
+
+/// A format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Chrome's JSON, which chrome://tracing, Perfetto and speedscope read.
+    Chrome,
+    /// Perfetto's own.
+    Perfetto,
+    /// One line for each stack of calls, with the time spent in it: what flame graphs are made of.
+    Folded,
+}
+
+impl Target {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chrome => "chrome",
+            Self::Perfetto => "perfetto",
+            Self::Folded => "folded",
+        }
+    }
+
+    /// How names of its files end.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Chrome => "json",
+            Self::Perfetto => "perfetto-trace",
+            Self::Folded => "folded",
+        }
+    }
+}
+
+/// What a format does with what happened.
+trait Format {
+    /// Outermost calls, each followed by what was called inside it.
+    fn slices(&mut self, slices: &[Slice]) -> io::Result<()>;
+    fn process(&mut self, change: &ProcessEvent) -> io::Result<()>;
+    fn loss(&mut self, loss: &LossEvent) -> io::Result<()>;
+    fn sample(&mut self, sample: &Sample) -> io::Result<()>;
+    fn finish(&mut self, end: Option<&End>) -> io::Result<()>;
+}
+
+/// What a conversion came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Converted {
+    /// Calls written.
+    pub calls: u64,
+    /// Of these, calls that were not seen to end.
+    pub unfinished: u64,
+    /// Calls whose times did not fit with those of others on their thread, and were made to.
+    pub moved: u64,
+}
+
+/// A conversion on its way.
+pub struct Conversion<'w> {
+    format: Box<dyn Format + 'w>,
+    nesting: Nesting,
+    levels: Levels,
+    slices: Vec<Slice>,
+    samples: Vec<Sample>,
+    last_ns: u64,
+    converted: Converted,
+}
+
+impl std::fmt::Debug for Conversion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conversion").field("converted", &self.converted).finish_non_exhaustive()
+    }
+}
+
+impl<'w> Conversion<'w> {
+    /// Begins the output.
+    pub fn new(target: Target, meta: &Meta, out: impl Write + 'w) -> io::Result<Self> {
+        let format: Box<dyn Format + 'w> = match target {
+            Target::Chrome => Box::new(chrome::Chrome::new(meta, out)?),
+            Target::Perfetto => Box::new(perfetto::Perfetto::new(meta, out)?),
+            Target::Folded => Box::new(folded::Folded::new(out)),
+        };
+        Ok(Self {
+            format,
+            nesting: Nesting::default(),
+            levels: Levels::default(),
+            slices: Vec::new(),
+            samples: Vec::new(),
+            last_ns: 0,
+            converted: Converted::default(),
+        })
+    }
+
+    /// Takes in the next event of the trace.
+    pub fn feed(&mut self, event: Event) -> io::Result<()> {
+        self.levels.feed(&event, &mut self.samples);
+        match event {
+            Event::Call(call) => {
+                self.seen(call.start_ns.saturating_add(call.duration_ns().unwrap_or(0)));
+                self.nesting.feed(call, &mut self.slices);
+                self.write_slices()?;
+            }
+            Event::Process(change) => {
+                self.seen(change.at_ns);
+                self.nesting.process(&change, &mut self.slices);
+                self.write_slices()?;
+                self.format.process(&change)?;
+            }
+            Event::Loss(loss) => {
+                self.seen(loss.at_ns);
+                self.format.loss(&loss)?;
+            }
+        }
+        self.write_samples()
+    }
+
+    /// Ends the output; `end` is missing where the trace was cut.
+    pub fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
+        self.nesting.finish(self.last_ns, &mut self.slices);
+        self.write_slices()?;
+        self.levels.finish(&mut self.samples);
+        self.write_samples()?;
+        self.format.finish(end)?;
+        Ok(Converted { moved: self.nesting.moved(), ..self.converted })
+    }
+
+    fn seen(&mut self, at_ns: u64) {
+        self.last_ns = self.last_ns.max(at_ns);
+    }
+
+    fn write_slices(&mut self) -> io::Result<()> {
+        if self.slices.is_empty() {
+            return Ok(());
+        }
+        self.converted.calls += self.slices.len() as u64;
+        let unfinished = |slice: &&Slice| slice.call.outcome == Outcome::Unfinished;
+        self.converted.unfinished += self.slices.iter().filter(unfinished).count() as u64;
+        self.format.slices(&self.slices)?;
+        self.slices.clear();
+        Ok(())
+    }
+
+    fn write_samples(&mut self) -> io::Result<()> {
+        self.samples.drain(..).try_for_each(|sample| self.format.sample(&sample))
+    }
+}
+
+/// What a thread is called; the trace has no names of threads.
+fn thread_name(tgid: Tgid, tid: Tid) -> String {
+    if tgid.0 == tid.0 { "main thread".to_owned() } else { format!("thread {tid}") }
+}

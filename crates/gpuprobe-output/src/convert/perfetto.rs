@@ -1,0 +1,245 @@
+//! Perfetto's own format: a sequence of packets, each of which describes a track or tells of something on one. Field
+//! numbers are those of `perfetto/trace/trace_packet.proto` and of what it includes.
+
+use std::io::{self, Write};
+
+use gpuprobe_analysis::{Sample, Slice};
+use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of};
+use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent};
+
+use super::annotations::{Annotations, Interned};
+use super::tracks::{LOSSES, Tracks};
+use super::{Format, proto, streams};
+
+/// All packets are of one sequence.
+const SEQUENCE: u64 = 1;
+const STATE_CLEARED: u64 = 1;
+const NEEDS_STATE: u64 = 2;
+const REALTIME: u64 = 1;
+const BOOTTIME: u64 = 6;
+
+/// What an event on a track is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Begin = 1,
+    End = 2,
+    Instant = 3,
+    Counter = 4,
+}
+
+mod packet {
+    pub(super) const IN_TRACE: u32 = 1;
+    pub(super) const CLOCK_SNAPSHOT: u32 = 6;
+    pub(super) const TIMESTAMP: u32 = 8;
+    pub(super) const SEQUENCE_ID: u32 = 10;
+    pub(super) const TRACK_EVENT: u32 = 11;
+    pub(super) const INTERNED_DATA: u32 = 12;
+    pub(super) const SEQUENCE_FLAGS: u32 = 13;
+    pub(super) const TRACK_DESCRIPTOR: u32 = 60;
+    pub(super) const FIRST_ON_SEQUENCE: u32 = 87;
+}
+
+mod event {
+    pub(super) const CATEGORY_IIDS: u32 = 3;
+    pub(super) const TYPE: u32 = 9;
+    pub(super) const NAME_IID: u32 = 10;
+    pub(super) const TRACK_UUID: u32 = 11;
+    pub(super) const COUNTER_VALUE: u32 = 30;
+}
+
+pub(super) struct Perfetto<W> {
+    out: W,
+    packet: Vec<u8>,
+    interned: Interned,
+    tracks: Tracks,
+    /// The tracks and ends of slices that have begun.
+    open: Vec<(u64, u64)>,
+}
+
+impl<W: Write> Perfetto<W> {
+    pub(super) fn new(meta: &Meta, out: W) -> io::Result<Self> {
+        let mut perfetto = Self {
+            out,
+            packet: Vec::new(),
+            interned: Interned::default(),
+            tracks: Tracks::default(),
+            open: Vec::new(),
+        };
+        perfetto.clear_state(true)?;
+        perfetto.clock(meta)?;
+        Ok(perfetto)
+    }
+
+    /// Names have no numbers from here on.
+    fn clear_state(&mut self, is_first: bool) -> io::Result<()> {
+        self.interned.clear();
+        proto::uint(&mut self.packet, packet::SEQUENCE_FLAGS, STATE_CLEARED);
+        if is_first {
+            proto::uint(&mut self.packet, packet::FIRST_ON_SEQUENCE, 1);
+        }
+        self.send()
+    }
+
+    /// When `ts` 0 was, where the trace tells.
+    fn clock(&mut self, meta: &Meta) -> io::Result<()> {
+        let unix_ns = meta.start_unix * 1e9;
+        if !(1.0..9.0e18).contains(&unix_ns) {
+            return Ok(());
+        }
+        let snapshot = proto::begin(&mut self.packet, packet::CLOCK_SNAPSHOT);
+        for (clock, ns) in [(BOOTTIME, 0), (REALTIME, unix_ns as u64)] {
+            let one = proto::begin(&mut self.packet, 1);
+            proto::uint(&mut self.packet, 1, clock);
+            proto::uint(&mut self.packet, 2, ns);
+            proto::end(&mut self.packet, one);
+        }
+        proto::end(&mut self.packet, snapshot);
+        self.send()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        proto::uint(&mut self.packet, packet::SEQUENCE_ID, SEQUENCE);
+        // the tag and the length are numbers of at most ten bytes
+        let mut head = Vec::with_capacity(20);
+        proto::head(&mut head, packet::IN_TRACE, self.packet.len());
+        self.out.write_all(&head)?;
+        self.out.write_all(&self.packet)?;
+        self.packet.clear();
+        Ok(())
+    }
+
+    /// Describes tracks that are new.
+    fn describe(&mut self) -> io::Result<()> {
+        while let Some(descriptor) = self.tracks.next_new() {
+            proto::bytes(&mut self.packet, packet::TRACK_DESCRIPTOR, &descriptor);
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Writes one event; `named` is its category and name, which the end of a slice has not.
+    fn event(
+        &mut self,
+        (kind, track, at_ns): (Kind, u64, u64),
+        named: Option<(&str, &str)>,
+        fields: impl FnOnce(&mut Annotations<'_>),
+    ) -> io::Result<()> {
+        self.describe()?;
+        if self.interned.is_full() {
+            self.clear_state(false)?;
+        }
+        proto::uint(&mut self.packet, packet::TIMESTAMP, at_ns);
+        let event = proto::begin(&mut self.packet, packet::TRACK_EVENT);
+        proto::uint(&mut self.packet, event::TYPE, kind as u64);
+        proto::uint(&mut self.packet, event::TRACK_UUID, track);
+        if let Some((category, name)) = named {
+            proto::uint(&mut self.packet, event::CATEGORY_IIDS, self.interned.category(category));
+            proto::uint(&mut self.packet, event::NAME_IID, self.interned.event(name));
+        }
+        fields(&mut Annotations::new(&mut self.packet, &mut self.interned));
+        proto::end(&mut self.packet, event);
+        if let Some(new) = self.interned.take_new() {
+            proto::bytes(&mut self.packet, packet::INTERNED_DATA, new);
+        }
+        proto::uint(&mut self.packet, packet::SEQUENCE_FLAGS, NEEDS_STATE);
+        self.send()
+    }
+
+    /// Ends slices until so many are open.
+    fn close_to(&mut self, depth: usize) -> io::Result<()> {
+        while self.open.len() > depth
+            && let Some((track, end_ns)) = self.open.pop()
+        {
+            self.event((Kind::End, track, end_ns), None, |_| {})?;
+        }
+        Ok(())
+    }
+
+    fn slice(&mut self, slice: &Slice) -> io::Result<()> {
+        let Slice { call, start_ns, end_ns, depth } = slice;
+        self.close_to(*depth)?;
+        self.tracks.process(call.tgid, &call.process);
+        self.tell_waiting()?;
+        let track = self.tracks.thread(call.tgid, call.tid);
+        let kind = if call.outcome == Outcome::Begun { Kind::Instant } else { Kind::Begin };
+        self.event((kind, track, *start_ns), Some((type_of(call.class), &call.name)), |to| {
+            to.uint("event_id", call.id);
+            if call.outcome == Outcome::Unfinished {
+                to.flag("unfinished", true);
+            }
+            call_fields(call, to);
+        })?;
+        self.open.push((track, *end_ns));
+        Ok(())
+    }
+
+    /// Changes of processes that were kept back until the process had its name.
+    fn tell_waiting(&mut self) -> io::Result<()> {
+        while let Some((track, change)) = self.tracks.next_waiting() {
+            let named = Some(("process", change.change.as_str()));
+            self.event((Kind::Instant, track, change.at_ns), named, |to| process_fields(&change, to))?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Format for Perfetto<W> {
+    fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
+        for slice in slices {
+            self.slice(slice)?;
+        }
+        self.close_to(0)?;
+        for given in streams::given(slices) {
+            let call = given.call;
+            self.tracks.process(call.tgid, &call.process);
+            let track = self.tracks.stream(call.tgid, given.stream);
+            let named = Some((type_of(call.class), given.name));
+            self.event((Kind::Instant, track, given.at_ns), named, |to| {
+                to.uint("event_id", call.id);
+                if let Some(size) = call.effect.size {
+                    to.uint("size", size);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn process(&mut self, change: &ProcessEvent) -> io::Result<()> {
+        self.tracks.changed(change);
+        // what is forked has the name of its parent, until it runs a program of its own
+        if change.change != ProcessChange::Start {
+            self.tracks.process(change.tgid, &change.process);
+        }
+        self.tell_waiting()
+    }
+
+    fn loss(&mut self, loss: &LossEvent) -> io::Result<()> {
+        self.tracks.losses();
+        let named = Some(("loss", loss.cause.as_str()));
+        self.event((Kind::Instant, LOSSES, loss.at_ns), named, |to| {
+            to.uint("count", loss.count);
+            to.text("meaning", loss.cause.meaning());
+        })
+    }
+
+    fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+        let track = self.tracks.counter(sample.tgid, sample.level);
+        self.describe()?;
+        // without a name it needs nothing of what came before
+        proto::uint(&mut self.packet, packet::TIMESTAMP, sample.at_ns);
+        let event = proto::begin(&mut self.packet, packet::TRACK_EVENT);
+        proto::uint(&mut self.packet, event::TYPE, Kind::Counter as u64);
+        proto::uint(&mut self.packet, event::TRACK_UUID, track);
+        // the field is signed
+        proto::uint(&mut self.packet, event::COUNTER_VALUE, sample.value.min(i64::MAX.cast_unsigned()));
+        proto::end(&mut self.packet, event);
+        self.send()
+    }
+
+    fn finish(&mut self, _: Option<&End>) -> io::Result<()> {
+        self.tracks.name_all();
+        self.tell_waiting()?;
+        self.describe()?;
+        self.out.flush()
+    }
+}

@@ -1,0 +1,82 @@
+//! As much of protocol buffers as it takes to write some.
+
+/// A field whose value is a number.
+pub(super) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
+    varint(out, u64::from(field) << 3);
+    varint(out, value);
+}
+
+/// A field whose value is text.
+pub(super) fn text(out: &mut Vec<u8>, field: u32, text: &str) {
+    bytes(out, field, text.as_bytes());
+}
+
+/// A field whose value is bytes: text, or a message.
+pub(super) fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
+    head(out, field, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+/// What stands before a value of so many bytes.
+pub(super) fn head(out: &mut Vec<u8>, field: u32, length: usize) {
+    varint(out, u64::from(field) << 3 | 2);
+    varint(out, length as u64);
+}
+
+/// Where a message inside another begins.
+#[derive(Debug)]
+pub(super) struct Begun(usize);
+
+/// Begins a field whose value is a message; what follows is inside it until [`end`].
+pub(super) fn begin(out: &mut Vec<u8>, field: u32) -> Begun {
+    varint(out, u64::from(field) << 3 | 2);
+    Begun(out.len())
+}
+
+/// Ends the message: its length, which is known only now, stands before it.
+pub(super) fn end(out: &mut Vec<u8>, begun: Begun) {
+    let content = out.len() - begun.0;
+    varint(out, content as u64);
+    let length = out.len() - begun.0 - content;
+    out[begun.0..].rotate_right(length);
+}
+
+fn varint(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_seven_bits_a_byte() {
+        let of = |n| {
+            let mut out = Vec::new();
+            uint(&mut out, 1, n);
+            out
+        };
+        assert_eq!(of(0), [8, 0]);
+        assert_eq!(of(127), [8, 127]);
+        assert_eq!(of(150), [8, 0x96, 1]);
+        assert_eq!(of(u64::MAX), [8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
+    }
+
+    #[test]
+    fn messages_have_their_length_before_them() {
+        let mut out = Vec::new();
+        let outer = begin(&mut out, 3);
+        text(&mut out, 2, "ab");
+        let inner = begin(&mut out, 16);
+        text(&mut out, 1, &"x".repeat(200));
+        end(&mut out, inner);
+        end(&mut out, outer);
+        assert_eq!(out[..7], [0x1a, 0xd3, 1, 0x12, 2, b'a', b'b']);
+        assert_eq!(out[7..14], [0x82, 1, 0xcb, 1, 0x0a, 0xc8, 1]);
+        assert_eq!(out.len(), 14 + 200);
+    }
+}

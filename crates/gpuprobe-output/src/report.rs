@@ -1,0 +1,83 @@
+//! A recording as one page of HTML that needs nothing else: no network, no files beside it.
+
+mod lanes;
+mod sections;
+mod svg;
+
+use gpuprobe_analysis::ReplayReport;
+use gpuprobe_event::trace::{End, Meta};
+
+use self::svg::{escape, put};
+use crate::timestamp::timestamp;
+
+const STYLE: &str = include_str!("report/page.css");
+const SCRIPT: &str = include_str!("report/page.js");
+/// The page may load nothing at all, whatever a trace holds.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+
+/// Where a report comes from.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// The name of the trace.
+    pub name: &'a str,
+    /// Its first line.
+    pub meta: &'a Meta,
+    /// Its last one; `None` where the recording was interrupted.
+    pub end: Option<&'a End>,
+    /// Lines that could not be read.
+    pub damaged: u64,
+}
+
+/// The page.
+pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
+    let title = match source.meta.command.as_slice() {
+        [] => source.name.to_owned(),
+        command => command.join(" "),
+    };
+    let mut out = String::with_capacity(1 << 18);
+    put!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{0}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{0}</h1>\n",
+        escape(&title)
+    );
+    origin(&mut out, source);
+    sections::figures(&mut out, report);
+    out.push_str(
+        "<div class=\"tools\"><input id=\"search\" type=\"search\" placeholder=\"search functions, kernels, errors, frames\" \
+         aria-label=\"search\"></div>\n",
+    );
+    sections::advice(&mut out, &report.summary);
+    lanes::timeline(&mut out, &report.timeline);
+    sections::memory(&mut out, report);
+    sections::kernels(&mut out, &report.summary);
+    sections::copies(&mut out, &report.summary);
+    sections::functions(&mut out, &report.summary);
+    sections::slowest(&mut out, &report.summary);
+    sections::time(&mut out, report);
+    sections::errors(&mut out, &report.summary);
+    sections::losses(&mut out, &report.summary, source);
+    put!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
+    out
+}
+
+fn origin(out: &mut String, source: &Source<'_>) {
+    let meta = source.meta;
+    let driver =
+        meta.driver.as_ref().map(|driver| format!(", driver {}", escape(driver))).unwrap_or_default();
+    put!(
+        out,
+        "<p>{} on {}, kernel {}{driver}; recorded by gpuprobe {} from {}</p>\n",
+        timestamp(meta.start_unix, 0),
+        escape(&meta.host),
+        escape(&meta.kernel),
+        escape(&meta.gpuprobe),
+        escape(source.name)
+    );
+    if source.end.is_none() {
+        out.push_str("<p class=\"bad\">the trace has no end: its recording was interrupted</p>\n");
+    }
+}

@@ -1,0 +1,86 @@
+//! What threads did over time, and when streams were given work.
+
+use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport, fitted};
+
+use super::svg::{escape, put};
+use crate::units::{count, duration};
+use crate::work::stream;
+
+/// Columns of a row: as fine as it can be zoomed.
+const COLUMNS: usize = 1500;
+/// Rows that are drawn.
+const MOST_ROWS: usize = 48;
+
+pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
+    if report.rows.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Timeline</h2>\n<p class=\"legend\">");
+    for doing in Doing::ALL {
+        let name = doing.as_str();
+        put!(out, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
+    }
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    let (from, span) = (seconds(report.from_ns), seconds(report.to_ns - report.from_ns));
+    put!(
+        out,
+        "</p>\n<div class=\"tools\"><button data-zoom=\"0.5\">zoom in</button><button data-zoom=\"2\">zoom out</button>\
+         <button data-zoom=\"0\">all</button><span id=\"view\" class=\"faint\" data-from=\"{from}\" data-span=\"{span}\"></span></div>\n\
+         <div class=\"lanes\" id=\"timeline\">\n"
+    );
+    let mut process = None;
+    for row in report.rows.iter().take(MOST_ROWS) {
+        if process != Some(row.tgid) {
+            process = Some(row.tgid);
+            put!(out, "<div class=\"who\">{} {}</div>\n", row.tgid, escape(&row.process));
+        }
+        let name = match row.lane {
+            Lane::Thread(tid) => format!("thread {tid}"),
+            Lane::Stream(handle) => stream(handle).into_owned(),
+        };
+        let bins = fitted(report, row, COLUMNS);
+        let calls = count(row.calls, "call", "calls");
+        put!(out, "<div class=\"lane\" title=\"{name}: {calls}\">{name}</div>");
+        put!(out, "<svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">");
+        runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
+        out.push_str("</svg>\n");
+    }
+    out.push_str("</div>\n<p>streams show the calls that gave them work, not when the GPU did it</p>\n");
+    let hidden = report.rows.len().saturating_sub(MOST_ROWS);
+    if hidden > 0 || report.left_out > 0 {
+        let rows = count(hidden as u64, "row", "rows");
+        put!(
+            out,
+            "<p>{rows} and {} of further threads are not drawn</p>\n",
+            count(report.left_out, "call", "calls")
+        );
+    }
+}
+
+/// Columns that look the same are one rectangle.
+fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
+    let looks: Vec<_> = bins.iter().map(|bin| look(bin, column_ns)).collect();
+    let mut from = 0;
+    while from < looks.len() {
+        let length = looks[from..].iter().take_while(|look| **look == looks[from]).count();
+        if let Some((doing, height)) = looks[from] {
+            put!(
+                out,
+                "<rect class=\"{}\" x=\"{from}\" y=\"{}\" width=\"{length}\" height=\"{height}\"><title>{}: {}</title></rect>",
+                doing.as_str(),
+                10 - height,
+                doing.as_str(),
+                duration(bins[from..from + length].iter().flatten().copied().fold(0, u64::saturating_add))
+            );
+        }
+        from += length;
+    }
+}
+
+/// What most of a column was, and how much of it was taken up, in tenths.
+fn look(bin: &Bin, column_ns: u64) -> Option<(Doing, u64)> {
+    let all = bin.iter().copied().fold(0, u64::saturating_add);
+    let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
+    let height = (u128::from(all) * 10 / u128::from(column_ns)).clamp(2, 10);
+    (all > 0).then_some((Doing::ALL[most], u64::try_from(height).unwrap_or(10)))
+}

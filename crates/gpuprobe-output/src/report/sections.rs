@@ -1,0 +1,249 @@
+//! The parts of the page that are tables and curves.
+
+use gpuprobe_analysis::copies::effective;
+use gpuprobe_analysis::timeline::Doing;
+use gpuprobe_analysis::{ReplayReport, SummaryReport};
+use gpuprobe_event::counters::HostMemory;
+
+use super::Source;
+use super::svg::{bar, curve, distribution, escape, flame, put};
+use crate::units::{bytes, count, duration};
+use crate::work::{evidence, graphs};
+
+/// Rows of a table.
+const MOST_ROWS: usize = 200;
+
+pub(super) fn figures(out: &mut String, report: &ReplayReport) {
+    let summary = &report.summary;
+    let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
+    let launches: u64 =
+        summary.work.kernels.iter().map(|kernel| kernel.launches).fold(0, u64::saturating_add);
+    let kernels = launches.saturating_add(summary.work.graphs.derived);
+    let copied = summary.work.copies.iter().map(|copy| copy.bytes).fold(0, u64::saturating_add);
+    let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
+    let lost = summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
+    let figures = [
+        (duration(span), "from the first call to the last"),
+        (summary.outermost_calls.to_string(), "calls"),
+        (duration(summary.outermost_ns), "in calls, over all threads"),
+        (kernels.to_string(), "kernels launched"),
+        (bytes(copied), "copied"),
+        (bytes(peak), "most held by one process"),
+        (summary.outermost_errors.to_string(), "errors"),
+        (lost.to_string(), "lost"),
+    ];
+    out.push_str("<div class=\"figures\" id=\"figures\">");
+    for (value, what) in figures {
+        put!(out, "<div><b>{value}</b><span>{what}</span></div>");
+    }
+    out.push_str("</div>\n");
+}
+
+pub(super) fn advice(out: &mut String, summary: &SummaryReport) {
+    if summary.advice.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Advice</h2>\n<ul id=\"advice\">\n");
+    for advice in &summary.advice {
+        put!(
+            out,
+            "<li>{}<br><span class=\"faint\">{}</span></li>\n",
+            escape(advice.what()),
+            escape(&evidence(advice))
+        );
+    }
+    out.push_str("</ul>\n");
+}
+
+pub(super) fn memory(out: &mut String, report: &ReplayReport) {
+    if report.live.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Memory held over time</h2>\n<div id=\"memory\">\n");
+    let to_ns = report.summary.last_ns.unwrap_or(0);
+    for held in &report.live {
+        put!(out, "<p>{} {}: {} at the end</p>\n", held.tgid, escape(&held.process), bytes(held.live.last));
+        curve(out, &held.live, to_ns);
+    }
+    out.push_str("</div>\n");
+    if report.memory.total > 0 {
+        out.push_str("<h2>Memory allocated, by the way to it</h2>\n");
+        flame(out, &report.memory, bytes);
+    }
+}
+
+pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
+    let work = &summary.work;
+    let lines = graphs(&work.graphs);
+    if work.kernels.is_empty() && lines.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Kernels</h2>\n");
+    for line in lines {
+        put!(out, "<p>{}</p>\n", escape(&line));
+    }
+    table(out, "kernels", &["launches", "", "threads a launch", "streams", "mean launch call", "kernel"]);
+    let most = work.kernels.first().map_or(0, |kernel| kernel.launches);
+    for kernel in work.kernels.iter().take(MOST_ROWS) {
+        let name = escape(&kernel.kernel);
+        let of_each = |sum: u64| sum.checked_div(kernel.launches).unwrap_or(0);
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            kernel.launches,
+            bar(kernel.launches, most, "launch"),
+            of_each(kernel.threads),
+            kernel.streams,
+            duration(of_each(kernel.total_ns))
+        );
+    }
+    end_table(out, work.kernels.len());
+    out.push_str("<p>the time of a launch call is not the kernel's</p>\n");
+}
+
+pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
+    let copies = &summary.work.copies;
+    if copies.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Copies</h2>\n");
+    table(out, "copies", &["copies", "bytes", "", "bandwidth", "kind, mode, host memory"]);
+    let most = copies.iter().map(|copy| copy.bytes).max().unwrap_or(0);
+    for copy in copies {
+        let host = match copy.host {
+            HostMemory::Nothing => String::new(),
+            host => format!(", {}", host.as_str()),
+        };
+        let name = format!("{}, {}{host}", copy.direction.as_str(), copy.mode());
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            copy.copies,
+            bytes(copy.bytes),
+            bar(copy.bytes, most, "transfer"),
+            effective(&[copy])
+                .map_or_else(|| "-".to_owned(), |e| format!("{}/s", bytes(e.bytes_per_second as u64)))
+        );
+    }
+    end_table(out, copies.len());
+    out.push_str("<p>bandwidth as the caller saw it, with all that the call waited for; only of copies that wait</p>\n");
+}
+
+pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
+    if summary.functions.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Functions</h2>\n");
+    let titles =
+        ["calls", "errors", "total", "", "mean", "p50", "p99", "max", "how long calls took", "function"];
+    table(out, "functions", &titles);
+    let most = summary.functions.iter().map(|f| f.total_ns).max().unwrap_or(0);
+    for f in summary.functions.iter().take(MOST_ROWS) {
+        let name = escape(&f.name);
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+        let class = Doing::of(f.class).as_str();
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            f.calls,
+            if f.errors > 0 { " class=\"bad\"" } else { "" },
+            f.errors,
+            duration(f.total_ns),
+            bar(f.total_ns, most, class),
+            time(f.mean_ns()),
+            time(f.p50_ns),
+            time(f.p99_ns),
+            duration(f.max_ns),
+            distribution(&f.latency, class)
+        );
+    }
+    end_table(out, summary.functions.len());
+}
+
+pub(super) fn slowest(out: &mut String, summary: &SummaryReport) {
+    if summary.slowest.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Slowest calls</h2>\n");
+    table(out, "slowest", &["took", "at", "process", "thread", "function"]);
+    for slow in &summary.slowest {
+        let mut name = escape(&slow.name);
+        let more =
+            [slow.size.map(bytes), slow.kernel.as_deref().map(escape), slow.error.as_deref().map(escape)];
+        more.into_iter().flatten().for_each(|text| name += &format!(", {text}"));
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td>{:.6} s</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            duration(slow.duration_ns),
+            slow.start_ns as f64 / 1e9,
+            slow.tgid,
+            slow.tid
+        );
+    }
+    end_table(out, summary.slowest.len());
+}
+
+pub(super) fn time(out: &mut String, report: &ReplayReport) {
+    if report.time.total > 0 {
+        out.push_str("<h2>Time in calls, by the calls they were made in</h2>\n");
+        flame(out, &report.time, duration);
+    }
+}
+
+pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
+    if summary.errors.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Errors</h2>\n");
+    table(out, "errors", &["calls", "error", "function"]);
+    for error in summary.errors.iter().take(MOST_ROWS) {
+        let (function, what) = (escape(&error.function), escape(&error.error));
+        put!(
+            out,
+            "<tr data-name=\"{function} {what}\"><td>{}</td><td class=\"name\">{what}</td><td class=\"name\">{function}</td></tr>\n",
+            error.count
+        );
+    }
+    end_table(out, summary.errors.len());
+}
+
+pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<'_>) {
+    out.push_str("<h2>What is missing</h2>\n<ul id=\"losses\">\n");
+    for loss in &summary.losses {
+        put!(
+            out,
+            "<li class=\"bad\">{} {}: {}</li>\n",
+            loss.count,
+            loss.cause.as_str(),
+            escape(loss.cause.meaning())
+        );
+    }
+    if summary.losses.is_empty() {
+        out.push_str("<li>nothing was lost</li>\n");
+    }
+    if source.damaged > 0 {
+        let lines = count(source.damaged, "damaged line", "damaged lines");
+        put!(out, "<li class=\"bad\">{lines} of the trace skipped</li>\n");
+    }
+    for skipped in source.end.iter().flat_map(|end| &end.skipped) {
+        put!(out, "<li>not watched: {}</li>\n", escape(skipped));
+    }
+    out.push_str("</ul>\n");
+}
+
+/// Begins a table; the last column is a name.
+fn table(out: &mut String, id: &str, titles: &[&str]) {
+    put!(out, "<div class=\"scroll\"><table id=\"{id}\"><thead><tr>");
+    for (i, title) in titles.iter().enumerate() {
+        let class = if i + 1 == titles.len() { " class=\"name\"" } else { "" };
+        put!(out, "<th{class}>{title}</th>");
+    }
+    out.push_str("</tr></thead><tbody>\n");
+}
+
+fn end_table(out: &mut String, rows: usize) {
+    out.push_str("</tbody></table></div>\n");
+    if rows > MOST_ROWS {
+        put!(out, "<p>and {} more</p>\n", rows - MOST_ROWS);
+    }
+}

@@ -1,0 +1,191 @@
+//! Pieces of the page: text that is safe in it, and pictures drawn as SVG.
+
+use gpuprobe_analysis::distribution::Bucket;
+use gpuprobe_analysis::flame::FlameNode;
+use gpuprobe_analysis::trend::Trend;
+
+use crate::units::{bytes, duration, printable};
+
+/// Appends formatted text. Writing into a `String` cannot fail.
+macro_rules! put {
+    ($out:expr, $($word:tt)*) => {{
+        use std::fmt::Write as _;
+        let written = write!($out, $($word)*);
+        debug_assert!(written.is_ok());
+    }};
+}
+pub(super) use put;
+
+/// Text of the page. Names come from programs, and may be anything.
+pub(super) fn escape(text: &str) -> String {
+    let text = printable(text);
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            _ => safe.push(c),
+        }
+    }
+    safe
+}
+
+/// A share as a bar.
+pub(super) fn bar(value: u64, most: u64, class: &str) -> String {
+    let share = 100.0 * value as f64 / most.max(1) as f64;
+    format!(
+        "<svg class=\"bar\" role=\"img\"><rect class=\"{class}\" width=\"{share:.2}%\" height=\"100%\"/></svg>"
+    )
+}
+
+/// A value over time.
+pub(super) fn curve(out: &mut String, trend: &Trend, to_ns: u64) {
+    const HEIGHT: f64 = 120.0;
+    const WIDTH: f64 = 1000.0;
+    let span = to_ns.max(1) as f64;
+    let most = trend.peak.max(1) as f64;
+    let y = |value: u64| HEIGHT - HEIGHT * value as f64 / most;
+    let (mut points, mut last) = (String::new(), 0);
+    for (i, bin) in trend.bins.iter().enumerate() {
+        let Some((least, peak)) = bin else { continue };
+        let x = WIDTH * (i as f64 * trend.bin_ns as f64 / span).min(1.0);
+        // up to the peak first where it rose
+        let order = if *peak > last { [*peak, *least] } else { [*least, *peak] };
+        put!(points, "{x:.1},{:.1} ", y(last));
+        for value in order {
+            put!(points, "{x:.1},{:.1} ", y(value));
+        }
+        last = order[1];
+    }
+    let end = y(trend.last);
+    put!(
+        out,
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" height=\"140\" preserveAspectRatio=\"none\" role=\"img\">\
+         <line class=\"grid\" x1=\"0\" y1=\"{HEIGHT}\" x2=\"{WIDTH}\" y2=\"{HEIGHT}\"/>\
+         <polygon class=\"area\" points=\"0,{HEIGHT} {points}{WIDTH},{end:.1} {WIDTH},{HEIGHT}\"/></svg>"
+    );
+    put!(out, "<p>0 to {}; the peak is {}</p>", duration(to_ns), bytes(trend.peak));
+}
+
+/// How long calls took: a bar for each bucket, by the logarithm of the time.
+pub(super) fn distribution(buckets: &[Bucket], class: &str) -> String {
+    let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else { return String::new() };
+    let log = |ns: u64| (ns.max(1) as f64).log2();
+    let (from, to) = (log(first.from), log(last.to.max(first.from + 1)));
+    let most = buckets.iter().map(|bucket| bucket.count).max().unwrap_or(1) as f64;
+    let mut out = String::from("<svg class=\"bar\" height=\"24\" style=\"height:24px\" role=\"img\">");
+    for bucket in buckets {
+        let x = 100.0 * (log(bucket.from) - from) / (to - from).max(1e-9);
+        let width = 100.0 * (log(bucket.to) - log(bucket.from)) / (to - from).max(1e-9);
+        let height = 100.0 * (bucket.count as f64).ln_1p() / most.ln_1p();
+        put!(
+            out,
+            "<rect class=\"{class}\" x=\"{x:.2}%\" y=\"{:.1}%\" width=\"{width:.2}%\" height=\"{height:.1}%\"><title>{} to {}: {}</title></rect>",
+            100.0 - height,
+            duration(bucket.from),
+            duration(bucket.to),
+            bucket.count
+        );
+    }
+    out.push_str("</svg>");
+    out
+}
+
+/// A flame graph: what is called stands below its caller, as wide as its share.
+pub(super) fn flame(out: &mut String, root: &FlameNode, unit: fn(u64) -> String) {
+    const ROW: usize = 18;
+    let mut nodes = String::new();
+    let deepest = flame_nodes(&mut nodes, root, &Place { x: 0.0, depth: 0, total: root.total.max(1) }, unit);
+    put!(
+        out,
+        "<div class=\"flame\"><svg height=\"{}\" role=\"img\">{nodes}</svg></div>",
+        ROW * (deepest + 1)
+    );
+}
+
+struct Place {
+    x: f64,
+    depth: usize,
+    total: u64,
+}
+
+/// Appends what is below a node, widest first; tells how deep it goes.
+fn flame_nodes(out: &mut String, node: &FlameNode, place: &Place, unit: fn(u64) -> String) -> usize {
+    /// What is narrower cannot be seen.
+    const LEAST: f64 = 0.0005;
+    let mut children: Vec<_> = node.children.iter().collect();
+    children.sort_by_key(|(_, child)| std::cmp::Reverse(child.total));
+    let (mut x, mut deepest) = (place.x, place.depth);
+    for (name, child) in children {
+        let width = child.total as f64 / place.total as f64;
+        if width < LEAST {
+            break;
+        }
+        let name = escape(name);
+        // a colour by name, so that the same one has the same
+        let hue =
+            name.bytes().fold(17_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % 60;
+        put!(
+            out,
+            "<svg x=\"{:.4}%\" y=\"{}\" width=\"{:.4}%\" height=\"17\" data-x=\"{x:.6}\" data-w=\"{width:.6}\" data-name=\"{name}\">\
+             <title>{name}: {} ({:.1} %)</title><rect width=\"100%\" height=\"100%\" fill=\"hsl({hue} 75% 65%)\"/>\
+             <text x=\"3\" y=\"12\">{name}</text></svg>",
+            100.0 * x,
+            18 * place.depth,
+            100.0 * width,
+            unit(child.total),
+            100.0 * width
+        );
+        let below = Place { x, depth: place.depth + 1, total: place.total };
+        deepest = deepest.max(flame_nodes(out, child, &below, unit));
+        x += width;
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_analysis::flame::Flame;
+
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_name_is_taken_for_markup() {
+        assert_eq!(escape("<b a=\"1\" b='2'>&"), "&lt;b a=&quot;1&quot; b=&#39;2&#39;&gt;&amp;");
+        let mut flame_of = Flame::default();
+        flame_of.add(["</svg><script>alert(1)</script>"], 5);
+        let mut out = String::new();
+        flame(&mut out, flame_of.root(), bytes);
+        assert!(!out.contains("<script") && out.contains("&lt;script&gt;"), "{out}");
+    }
+
+    #[test]
+    fn nodes_are_as_wide_as_their_share_and_below_their_callers() {
+        let mut tree = Flame::default();
+        tree.add(["a", "b"], 25);
+        tree.add(["a"], 50);
+        tree.add(["c"], 25);
+        let mut out = String::new();
+        flame(&mut out, tree.root(), bytes);
+        assert!(out.contains("y=\"0\" width=\"75.0000%\" height=\"17\" data-x=\"0.000000\""), "{out}");
+        assert!(out.contains("y=\"18\" width=\"25.0000%\" height=\"17\" data-x=\"0.000000\""), "{out}");
+        assert!(out.contains("data-x=\"0.750000\" data-w=\"0.250000\" data-name=\"c\""), "{out}");
+    }
+
+    #[test]
+    fn curves_and_distributions_of_nothing_or_of_the_largest_numbers_are_drawn() {
+        let mut out = String::new();
+        curve(&mut out, &Trend::default(), 0);
+        let mut trend = Trend::default();
+        trend.set(u64::MAX, u64::MAX);
+        curve(&mut out, &trend, u64::MAX);
+        let buckets =
+            [Bucket { from: 0, to: 1, count: u64::MAX }, Bucket { from: 5, to: u64::MAX, count: 1 }];
+        out += &distribution(&buckets, "launch");
+        out += &distribution(&[], "launch");
+        assert!(!out.contains("NaN") && !out.contains("inf"), "{out}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Conversions of a whole trace.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod wire;
+
+use std::collections::HashMap;
+
+use gpuprobe_event::trace::{Line, Reader};
+use gpuprobe_output::{Conversion, Converted, Target};
+
+use super::check;
+use wire::{Field, decode};
+
+const SAMPLE: &str = include_str!("../../../../tests/traces/sample.jsonl");
+
+fn convert(trace: &str, target: Target) -> (Vec<u8>, Converted, u64) {
+    let mut reader = Reader::new(trace.as_bytes()).unwrap();
+    let mut out = Vec::new();
+    let mut conversion = Conversion::new(target, reader.meta(), &mut out).unwrap();
+    let mut end = None;
+    while let Some(line) = reader.read().unwrap() {
+        match line {
+            Line::Event(event) => conversion.feed(event).unwrap(),
+            Line::End(last) => end = Some(last),
+        }
+    }
+    let converted = conversion.finish(end.as_ref()).unwrap();
+    (out, converted, reader.damaged())
+}
+
+fn text(target: Target) -> String {
+    let (out, converted, damaged) = convert(SAMPLE, target);
+    assert_eq!(converted, Converted { calls: 21, unfinished: 2, moved: 0 });
+    assert_eq!(damaged, 1);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_trace_for_chrome() {
+    check("convert_chrome.json", &text(Target::Chrome));
+}
+
+#[test]
+fn a_trace_as_folded_stacks() {
+    check("convert_folded.txt", &text(Target::Folded));
+}
+
+#[test]
+fn a_trace_for_perfetto() {
+    let (out, converted, _) = convert(SAMPLE, Target::Perfetto);
+    assert_eq!(converted.calls, 21);
+    check("convert_perfetto.txt", &told(&out));
+}
+
+#[test]
+fn chrome_reads_what_comes_of_a_trace_that_was_cut_anywhere() {
+    let first = SAMPLE.find('\n').unwrap() + 1;
+    let cuts = (first..SAMPLE.len()).filter(|at| SAMPLE.is_char_boundary(*at)).step_by(7);
+    for cut in cuts {
+        let (out, converted, _) = convert(&SAMPLE[..cut], Target::Chrome);
+        let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert!(json["otherData"]["end"].is_null());
+        let events = json["traceEvents"].as_array().unwrap();
+        let slices = events.iter().filter(|event| event["ph"] == "X").count() as u64;
+        assert_eq!(slices, converted.calls, "cut at {cut}");
+    }
+}
+
+#[test]
+fn slices_of_perfetto_end_where_the_trace_was_cut() {
+    for (cut, _) in SAMPLE.match_indices('\n') {
+        let (out, ..) = convert(&SAMPLE[..=cut], Target::Perfetto);
+        let mut open: HashMap<u64, i64> = HashMap::new();
+        for event in events(&out) {
+            *open.entry(event.track).or_default() += match event.kind {
+                1 => 1,
+                2 => -1,
+                _ => 0,
+            };
+            assert!(open[&event.track] >= 0);
+        }
+        assert!(open.values().all(|depth| *depth == 0), "cut at {cut}");
+    }
+}
+
+/// Calls that began, and nothing more, as `trace -r` tells them.
+#[test]
+fn where_only_beginnings_are_told_they_are_moments() {
+    let begun = SAMPLE.replace("\"phase\":\"X\"", "\"phase\":\"B\"").replace("\"unfinished\":true,", "");
+    let (chrome, ..) = convert(&begun, Target::Chrome);
+    let json: serde_json::Value = serde_json::from_slice(&chrome).unwrap();
+    let of =
+        |phase: &str| json["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == phase).count();
+    assert_eq!((of("X"), of("i")), (0, 21 + 6));
+    let (folded, ..) = convert(&begun, Target::Folded);
+    assert!(folded.is_empty());
+}
+
+struct Event<'a> {
+    at_ns: u64,
+    kind: u64,
+    track: u64,
+    packet: Vec<Field<'a>>,
+    event: Vec<Field<'a>>,
+}
+
+fn events(out: &[u8]) -> Vec<Event<'_>> {
+    let mut events = Vec::new();
+    for packet in decode(out) {
+        let packet = decode(packet.bytes());
+        let Some(event) = packet.iter().find(|field| field.number == 11) else { continue };
+        let event = decode(event.bytes());
+        let number =
+            |fields: &[Field<'_>], number| fields.iter().find(|f| f.number == number).map_or(0, Field::uint);
+        let (kind, track, at_ns) = (number(&event, 9), number(&event, 11), number(&packet, 8));
+        events.push(Event { at_ns, kind, track, packet, event });
+    }
+    events
+}
+
+/// The packets in words: tracks, and what happened on them.
+fn told(out: &[u8]) -> String {
+    let mut lines = Vec::new();
+    for packet in decode(out) {
+        let packet = decode(packet.bytes());
+        if let Some(track) = packet.iter().find(|field| field.number == 60) {
+            lines
+                .push(format!("track {}", decode(track.bytes()).iter().map(Field::told).collect::<String>()));
+        }
+    }
+    let mut names: HashMap<(u32, u64), String> = HashMap::new();
+    for event in events(out) {
+        let interned = event.packet.iter().filter(|field| field.number == 12);
+        for name in interned.flat_map(|field| decode(field.bytes())) {
+            let [number, text] = decode(name.bytes())[..] else { panic!("a number and a name") };
+            names.insert((name.number, number.uint()), text.text().escape_debug().to_string());
+        }
+        let of = |kind: u32, field: u32| {
+            let number = event.event.iter().find(|f| f.number == field)?.uint();
+            Some(names[&(kind, number)].as_str())
+        };
+        let (category, name) = (of(1, 3).unwrap_or_default(), of(2, 10).unwrap_or_default());
+        let kind = ["", "begin", "end", "instant", "counter"][event.kind as usize];
+        let mut line = format!("{} {kind} on {} {category} {name}", event.at_ns, event.track);
+        for field in &event.event {
+            match field.number {
+                4 => line += &annotation(&decode(field.bytes()), &names),
+                30 => line += &field.uint().to_string(),
+                _ => {}
+            }
+        }
+        lines.push(line.trim_end().to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+fn annotation(fields: &[Field<'_>], names: &HashMap<(u32, u64), String>) -> String {
+    let mut out = String::new();
+    for field in fields {
+        match field.number {
+            1 => out += &format!(" {}=", names[&(3, field.uint())]),
+            2..=5 => out += &field.uint().to_string(),
+            6 => out += &format!("{:?}", field.text()),
+            7 => out += &format!("{:#x}", field.uint()),
+            11 => out += &format!("{{{}}}", annotation(&decode(field.bytes()), names).trim_start()),
+            12 => out += &format!("[{}]", annotation(&decode(field.bytes()), names)),
+            other => panic!("annotation has field {other}"),
+        }
+    }
+    out
+}

@@ -1,0 +1,125 @@
+//! `gpuprobe convert`: a trace in the formats of other programs.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Error, Result, bail};
+use gpuprobe_output::units::count;
+use gpuprobe_output::{Conversion, Converted};
+
+use crate::cli::ConvertArgs;
+use crate::notes::note;
+use crate::stdout::Closed;
+use crate::trace_input::TraceInput;
+
+const BUFFER: usize = 1 << 18;
+
+pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
+    // first, so that what is no trace leaves the output as it is
+    let mut input = TraceInput::open(&args.trace)?;
+    let output = output(args);
+    let out: Box<dyn Write> = match &output {
+        Some(path) => Box::new(create(path, &args.trace)?),
+        None => Box::new(io::stdout().lock()),
+    };
+    let out = BufWriter::with_capacity(BUFFER, out);
+    let cannot = |error: io::Error| match &output {
+        Some(path) => Error::new(error).context(format!("cannot write {}", path.display())),
+        None if error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),
+        None => Error::new(error).context("cannot write the output"),
+    };
+    let mut conversion = Conversion::new(args.to, input.reader.meta(), out).map_err(cannot)?;
+    let ending = input.each(|event| conversion.feed(event).map_err(cannot))?;
+    let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
+    input.end_progress();
+    ending.tell(input.damaged());
+    tell(&converted, output.as_deref());
+    match ending.broken {
+        None => Ok(0),
+        Some(error) => Err(cut_short(error, &args.trace)),
+    }
+}
+
+/// What came out is whole, but the trace has more.
+fn cut_short(error: Error, trace: &Path) -> Error {
+    error.context(format!("{} is converted only to where it can be read", trace.display()))
+}
+
+/// What came out.
+fn tell(converted: &Converted, output: Option<&Path>) {
+    if converted.moved > 0 {
+        let calls = count(converted.moved, "call", "calls");
+        note!("the times of {calls} overlapped those of others on their thread, and were cut to fit");
+    }
+    let mut what = count(converted.calls, "call", "calls");
+    if converted.unfinished > 0 {
+        what += &format!(", {} of them not seen to return", converted.unfinished);
+    }
+    match output {
+        Some(path) => note!("wrote {} ({what})", path.display()),
+        None => note!("wrote {what}"),
+    }
+}
+
+/// Where the output goes; `None` is stdout.
+fn output(args: &ConvertArgs) -> Option<PathBuf> {
+    match &args.output {
+        Some(path) if path.as_os_str() == "-" => None,
+        Some(path) => Some(path.clone()),
+        None if !io::stdout().is_terminal() => None,
+        None => Some(beside(&args.trace, args.to.extension())),
+    }
+}
+
+/// `trace.jsonl.zst` becomes `trace.json`.
+fn beside(trace: &Path, extension: &str) -> PathBuf {
+    let mut name = if trace.as_os_str() == "-" { Path::new("trace") } else { trace }.to_owned();
+    for end in ["zst", "jsonl"] {
+        if name.extension().is_some_and(|e| e == end) {
+            name.set_extension("");
+        }
+    }
+    let mut name = name.into_os_string();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
+/// Makes the output, unless it is the trace itself: that would be gone before it is read.
+fn create(path: &Path, trace: &Path) -> Result<File> {
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    if let Some(same) = id(path)
+        && id(trace) == Some(same)
+    {
+        bail!("{} is the trace itself: give another place with -o", path.display());
+    }
+    File::create(path).with_context(|| format!("cannot write {}: give another place with -o", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_lies_beside_the_trace() {
+        let of = |trace: &str| beside(Path::new(trace), "json");
+        assert_eq!(of("a/trace_1.jsonl"), Path::new("a/trace_1.json"));
+        assert_eq!(of("trace.jsonl.zst"), Path::new("trace.json"));
+        assert_eq!(of("v1.2.jsonl"), Path::new("v1.2.json"));
+        assert_eq!(of("v1.2"), Path::new("v1.2.json"));
+        assert_eq!(of("-"), Path::new("trace.json"));
+    }
+
+    #[test]
+    fn the_trace_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, link) = (folder.path().join("t"), folder.path().join("l"));
+        std::fs::write(&trace, "x").unwrap();
+        std::os::unix::fs::symlink(&trace, &link).unwrap();
+        assert!(create(&link, &trace).unwrap_err().to_string().contains("is the trace itself"));
+        assert_eq!(std::fs::read_to_string(&trace).unwrap(), "x");
+        create(&folder.path().join("o"), &trace).unwrap();
+    }
+}

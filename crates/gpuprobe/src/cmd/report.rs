@@ -1,0 +1,52 @@
+//! `gpuprobe report`: the summary of a recorded trace again, or a page.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gpuprobe_analysis::{Replay, ReplayReport};
+use gpuprobe_output::report::{Source, html};
+
+use crate::cli::ReportArgs;
+use crate::notes::note;
+use crate::stdout::print;
+use crate::trace_input::{Ending, TraceInput};
+
+pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
+    let mut input = TraceInput::open(&args.trace)?;
+    let meta = input.reader.meta().clone();
+    let mut replay = Replay::default();
+    let ending = input.each(|event| {
+        replay.feed(event);
+        Ok(())
+    })?;
+    input.end_progress();
+    let report = replay.finish();
+    match &args.html {
+        None => print(&gpuprobe_output::summary(&report.summary))?,
+        Some(path) => {
+            let name = args.trace.to_string_lossy();
+            let source =
+                Source { name: &name, meta: &meta, end: ending.end.as_ref(), damaged: input.damaged() };
+            write(path, &html(&report, &source), &report)?;
+        }
+    }
+    told(&ending, input.damaged());
+    ending.broken.map_or(Ok(0), Err)
+}
+
+fn told(ending: &Ending, damaged: u64) {
+    ending.tell(damaged);
+    for skipped in ending.end.iter().flat_map(|end| &end.skipped) {
+        note!("not watched: {skipped}");
+    }
+}
+
+fn write(path: &Path, page: &str, report: &ReplayReport) -> Result<()> {
+    if path.as_os_str() == "-" {
+        return print(page);
+    }
+    let cannot = || format!("cannot write {}: give another place", path.display());
+    std::fs::write(path, page).with_context(cannot)?;
+    note!("wrote {} ({} calls)", path.display(), report.summary.calls);
+    Ok(())
+}

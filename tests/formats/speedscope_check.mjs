@@ -1,0 +1,129 @@
+// Loads Chrome's files into speedscope, in Chromium without a window, and compares what it shows with the trace:
+//
+//   speedscope_check.mjs SPEEDSCOPE PLAYWRIGHT TRACE...     of each trace there is TRACE.chrome
+//
+// speedscope draws on a canvas. So it is asked to save what it has loaded, in its own format, whose events are counted.
+import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { basename, extname, join } from "node:path";
+import { createRequire } from "node:module";
+
+const [, , speedscope, playwright, ...traces] = process.argv;
+const { chromium } = createRequire(import.meta.url)(playwright);
+
+const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".chrome": "application/json" };
+
+// Files of speedscope by their names, and the traces.
+function serve() {
+	const server = createServer((request, response) => {
+		const name = basename(new URL(request.url, "http://localhost").pathname) || "index.html";
+		const trace = traces.find((trace) => basename(trace) + ".chrome" === name);
+		const path = trace ? trace + ".chrome" : join(speedscope, name);
+		if (!existsSync(path)) {
+			response.writeHead(404).end();
+			return;
+		}
+		response.writeHead(200, { "content-type": TYPES[extname(path)] ?? "application/octet-stream" });
+		createReadStream(path).pipe(response);
+	});
+	return new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(server)));
+}
+
+// The names of the calls of each thread, with the depth of each, in the order in which they began. What has no length
+// at all speedscope does not keep.
+function expected(trace) {
+	const chrome = JSON.parse(readFileSync(trace + ".chrome"));
+	const threads = new Map();
+	for (const event of chrome.traceEvents.filter((event) => event.ph === "X" && event.dur > 0)) {
+		const key = `${event.pid} ${event.tid}`;
+		threads.set(key, [...(threads.get(key) ?? []), event]);
+	}
+	return [...threads.values()].map((events) => {
+		const depths = new Map();
+		return events.map((event) => {
+			const depth = (depths.get(event.args.parent) ?? -1) + 1;
+			depths.set(event.args.event_id, depth);
+			return JSON.stringify([depth, event.name]);
+		});
+	});
+}
+
+// The same of what speedscope has made of it.
+function shown(saved) {
+	return saved.profiles.map((profile) => {
+		let depth = 0;
+		const calls = [];
+		for (const event of profile.events) {
+			if (event.type === "O") {
+				// it puts the arguments behind the name
+				const name = saved.shared.frames[event.frame].name.replace(/ \{"event_id":.*$/s, "");
+				calls.push(JSON.stringify([depth, name]));
+				depth += 1;
+			} else {
+				depth -= 1;
+			}
+		}
+		return calls;
+	});
+}
+
+async function load(context, origin, trace) {
+	const page = await context.newPage();
+	const errors = [];
+	page.on("pageerror", (error) => errors.push(String(error)));
+	page.on("dialog", (dialog) => {
+		errors.push(`dialog: ${dialog.message()}`);
+		dialog.dismiss();
+	});
+	await page.goto(`${origin}/#profileURL=${origin}/${basename(trace)}.chrome`);
+	await page.waitForFunction(() => document.title !== "speedscope", null, { timeout: 60_000 });
+	const [download] = await Promise.all([
+		page.waitForEvent("download", { timeout: 60_000 }),
+		page.keyboard.press("Control+s"),
+	]);
+	const saved = JSON.parse(readFileSync(await download.path()));
+	await page.close();
+	if (errors.length) throw new Error(errors.join("; "));
+	return saved;
+}
+
+function compare(trace, saved) {
+	const sorted = (threads) => threads.map((calls) => calls.join("\n")).sort();
+	const [want, got] = [sorted(expected(trace)), sorted(shown(saved))];
+	const lines = (threads) => threads.join("\n").split("\n");
+	const [wanted, found] = [lines(want), lines(got)];
+	if (wanted.length !== found.length) throw new Error(`${trace}: ${found.length} slices, not ${wanted.length}`);
+	found.forEach((call, at) => {
+		if (call !== wanted[at]) throw new Error(`${trace}: slice ${at} is ${call}, not ${wanted[at]}`);
+	});
+	console.log(`${basename(trace)}: ${found.length} slices on ${got.length} threads`);
+}
+
+const server = await serve();
+const profile = mkdtempSync(join(tmpdir(), "gpuprobe-formats-"));
+const context = await chromium.launchPersistentContext(profile, {
+	executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+	headless: true,
+	acceptDownloads: true,
+	args: [
+		"--no-sandbox",
+		"--disable-gpu",
+		"--disable-quic",
+		"--no-first-run",
+		"--disable-background-networking",
+		"--disable-component-update",
+		"--disable-sync",
+	],
+});
+try {
+	const origin = `http://127.0.0.1:${server.address().port}`;
+	for (const trace of traces) compare(trace, await load(context, origin, trace));
+} catch (error) {
+	console.error(String(error));
+	process.exitCode = 1;
+} finally {
+	await context.close();
+	server.close();
+	rmSync(profile, { recursive: true, force: true });
+}

@@ -1,0 +1,84 @@
+"""A trace as the checks read it, without gpuprobe: the calls of each thread with their times and depths."""
+
+import json
+import sys
+from decimal import Decimal
+
+BILLION = 10**9
+
+
+class Call:
+    def __init__(self, line):
+        self.line = line
+        self.id = line["event_id"]
+        self.parent = line.get("parent")
+        self.name = line["name"]
+        self.process = line["process"]
+        self.thread = (line["pid"], line["tid"])
+        self.start = int(Decimal(line["ts"]) * BILLION)
+        self.end = None
+        if "duration_us" in line:
+            self.end = self.start + int(Decimal(line["duration_us"]) * 1000)
+        self.depth = 0
+
+
+class Trace:
+    """Reads what has sound times; tells damage by itself."""
+
+    def __init__(self, path):
+        self.calls, self.processes, self.losses, self.damaged = [], [], [], 0
+        last = 0
+        with open(path, "rb") as file:
+            next(file)
+            for raw in file:
+                line = self.parse(raw)
+                if line is None:
+                    self.damaged += 1
+                elif line["type"] == "process":
+                    self.processes.append(line)
+                    last = max(last, int(Decimal(line["ts"]) * BILLION))
+                elif line["type"] == "loss":
+                    self.losses.append(line)
+                    last = max(last, int(Decimal(line["ts"]) * BILLION))
+                elif line["type"] not in ("end", "meta"):
+                    call = Call(line)
+                    self.calls.append(call)
+                    last = max(last, call.end or call.start)
+        exits = {p["pid"]: int(Decimal(p["ts"]) * BILLION) for p in self.processes if p["name"] == "exit"}
+        for call in self.calls:
+            if call.end is None:
+                call.end = exits.get(call.thread[0], last)
+        by_id = {call.id: call for call in self.calls}
+        for call in self.calls:
+            around = by_id.get(call.parent)
+            while around:
+                call.depth += 1
+                around = by_id.get(around.parent)
+
+    @staticmethod
+    def parse(raw):
+        try:
+            line = json.loads(raw, parse_float=str)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(line, dict) or "type" not in line:
+            return None
+        if line["type"] == "end":
+            return line
+        sound = (
+            0 <= Decimal(line.get("ts", -1)) < 9 * BILLION
+            and 0 <= Decimal(line.get("duration_us", 0)) < 9 * BILLION * 1_000_000
+            and all(0 <= line.get(field, -1) < 2**32 for field in ("pid", "tid"))
+        )
+        return line if sound else None
+
+    def slices(self):
+        """Of each thread, in order: name, start, end, depth."""
+        threads = {}
+        for call in sorted(self.calls, key=lambda call: (call.start, call.id)):
+            threads.setdefault(call.thread, []).append((call.name, call.start, call.end, call.depth))
+        return threads
+
+
+if __name__ == "__main__":
+    print(Trace(sys.argv[1]).damaged or "")
