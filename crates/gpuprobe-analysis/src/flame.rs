@@ -15,7 +15,7 @@ pub struct FlameNode {
     /// Of itself and of all that is below.
     pub total: u64,
     /// What is below, by name.
-    pub children: BTreeMap<String, FlameNode>,
+    pub children: BTreeMap<String, Self>,
 }
 
 /// Collects a tree.
