@@ -193,7 +193,9 @@ impl Timeline {
     pub fn report(&self) -> TimelineReport {
         let mut rows: Vec<_> = self.rows.values().cloned().collect();
         rows.sort_by_key(|row| (row.tgid, row.lane));
-        let Self { from_ns, to_ns, bin_ns, left_out, .. } = *self;
+        let Self { from_ns, bin_ns, left_out, .. } = *self;
+        // up to the end that was asked for, where one was
+        let to_ns = if self.until_ns == u64::MAX { self.to_ns } else { self.until_ns };
         TimelineReport { from_ns, to_ns, bin_ns, rows, left_out }
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
         let of_each = |sum: u64| sum.checked_div(kernel.launches).unwrap_or(0);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
             kernel.launches,
             bar(kernel.launches, most, "launch"),
             of_each(kernel.threads),
