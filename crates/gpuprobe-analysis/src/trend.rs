@@ -6,13 +6,24 @@ use serde::Serialize;
 const BINS: usize = 1024;
 const FIRST_BIN_NS: u64 = 1000;
 
-/// The least and the most that a value was in each bin of time.
+/// What a value was in one bin of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// At the end.
+    pub last: u64,
+}
+
+/// A value in bins of time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trend {
     /// How long a bin is.
     pub bin_ns: u64,
-    /// Least and most; `None` where it did not change in a bin.
-    pub bins: Vec<Option<(u64, u64)>>,
+    /// `None` where it did not change in a bin.
+    pub bins: Vec<Option<Span>>,
     /// The most of all.
     pub peak: u64,
     /// The last.
@@ -31,24 +42,25 @@ impl Trend {
         while at_ns / self.bin_ns >= BINS as u64 {
             self.bin_ns = self.bin_ns.saturating_mul(2);
             self.bins =
-                self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(widest).flatten()).collect();
+                self.bins.chunks(2).map(|pair| pair.iter().copied().reduce(joined).flatten()).collect();
         }
         let at = usize::try_from(at_ns / self.bin_ns).unwrap_or(BINS - 1);
         if self.bins.len() <= at {
             self.bins.resize(at + 1, None);
         }
-        self.bins[at] = widest(self.bins[at], Some((value, value)));
+        self.bins[at] = joined(self.bins[at], Some(Span { least: value, most: value, last: value }));
         self.peak = self.peak.max(value);
         self.last = value;
     }
 }
 
-type Range = Option<(u64, u64)>;
-
-fn widest(one: Range, other: Range) -> Range {
-    match (one, other) {
-        (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
-        _ => one.or(other),
+fn joined(one: Option<Span>, next: Option<Span>) -> Option<Span> {
+    match (one, next) {
+        (Some(one), Some(next)) => {
+            let (least, most) = (one.least.min(next.least), one.most.max(next.most));
+            Some(Span { least, most, last: next.last })
+        }
+        _ => one.or(next),
     }
 }
 
@@ -64,7 +76,7 @@ mod tests {
         }
         assert!(trend.bins.len() <= BINS);
         assert_eq!((trend.peak, trend.last), (1_000_000, 99_999));
-        let most = trend.bins.iter().flatten().map(|(_, most)| *most).max();
+        let most = trend.bins.iter().flatten().map(|span| span.most).max();
         assert_eq!(most, Some(1_000_000));
         trend.set(u64::MAX, 0);
         assert!(trend.bins.len() <= BINS && trend.last == 0);

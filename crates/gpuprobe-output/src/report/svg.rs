@@ -50,15 +50,12 @@ pub(super) fn curve(out: &mut String, trend: &Trend, to_ns: u64) {
     let y = |value: u64| HEIGHT - HEIGHT * value as f64 / most;
     let (mut points, mut last) = (String::new(), 0);
     for (i, bin) in trend.bins.iter().enumerate() {
-        let Some((least, peak)) = bin else { continue };
+        let Some(span_of) = bin else { continue };
         let x = WIDTH * (i as f64 * trend.bin_ns as f64 / span).min(1.0);
-        // up to the peak first where it rose
-        let order = if *peak > last { [*peak, *least] } else { [*least, *peak] };
-        put!(points, "{x:.1},{:.1} ", y(last));
-        for value in order {
+        for value in [last, span_of.most, span_of.least, span_of.last] {
             put!(points, "{x:.1},{:.1} ", y(value));
         }
-        last = order[1];
+        last = span_of.last;
     }
     let end = y(trend.last);
     put!(
