@@ -58,6 +58,9 @@ struct gp_config {
 	__u8 reserved[3];
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
+	/* rows of launches up to which each stream of a kernel has one of its own */
+	__u32 rows_by_stream;
+	__u32 reserved_too;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */

@@ -270,8 +270,11 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	if (!call || !function)
 		return 0;
 	task = &function->task;
-	if (gp_config.told)
+	if (gp_config.told) {
+		/* told anew, part by part */
 		__builtin_memset(call->pointee, 0, sizeof(call->pointee));
+		call->bytes = 0;
+	}
 	batch.call = call;
 	batch.function = function;
 	argument(call, task->count, &count);

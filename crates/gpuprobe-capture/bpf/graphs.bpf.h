@@ -199,6 +199,17 @@ static __always_inline void record_event(const struct gp_call *call, struct gp_s
 		count_loss(GP_LOSS_WORK_FULL);
 }
 
+/* One that is destroyed is of none any more: its handle may be given to another. */
+static __always_inline void forget_event(const struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_live_key key;
+	__u64 event = 0;
+
+	argument(call, function->task.other, &event);
+	key = key_of(call, event);
+	bpf_map_delete_elem(&recorded, &key);
+}
+
 /* A stream that waits for such an event takes part from then on. */
 static __always_inline void wait_for_event(const struct gp_call *call, struct gp_stream *stream, __u64 event)
 {

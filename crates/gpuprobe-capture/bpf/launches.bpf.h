@@ -124,6 +124,18 @@ GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launc
 	if (known)
 		return *known;
 	row = unused_row(&unused_launches, &gp_launch_rows_used);
+	if (row > gp_config.rows_by_stream) {
+		/* there have been very many streams: the others of this kernel are counted together */
+		key.stream = GP_ALL_STREAMS;
+		known = bpf_map_lookup_elem(&launches, &key);
+		if (known) {
+			if (bpf_map_lookup_elem(&launch_rows, &row))
+				bpf_map_push_elem(&unused_launches, &row, BPF_ANY);
+			else
+				__sync_fetch_and_add(&gp_launch_rows_used, -1);
+			return *known;
+		}
+	}
 	if (!bpf_map_lookup_elem(&launch_rows, &row)) {
 		__sync_fetch_and_add(&gp_launch_rows_used, -1);
 	} else {

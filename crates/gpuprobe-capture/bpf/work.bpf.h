@@ -30,7 +30,7 @@ static __always_inline bool is_sync(const struct gp_function *function)
 static __always_inline bool is_idle(__u8 work)
 {
 	return gp_config.told && !gp_has_captured && work >= GP_WORK_STREAM_DESTROY &&
-	       work <= GP_WORK_EVENT_WAIT;
+	       work <= GP_WORK_EVENT_DESTROY;
 }
 
 static __always_inline void begin_work(struct gp_thread *thread, struct gp_call *call,
@@ -43,6 +43,8 @@ static __always_inline void begin_work(struct gp_thread *thread, struct gp_call 
 	if (call->actions & does)
 		call->flags |= GP_NESTED_WORK;
 	call->actions |= does;
+	if (work == GP_WORK_EVENT_DESTROY && !is_idle(work))
+		forget_event(call, function);
 	if ((work == GP_WORK_GRAPH_DESTROY || work == GP_WORK_EXEC_DESTROY ||
 	     work == GP_WORK_STREAM_DESTROY) &&
 	    !is_idle(work))
@@ -99,6 +101,8 @@ static __always_inline bool end_work(struct gp_thread *thread, struct gp_call *c
 	} else if (work == GP_WORK_SYNC_ALL) {
 		if (!failed)
 			note_sync(thread, call, all_streams(thread, call));
+	} else if (work == GP_WORK_EVENT_DESTROY) {
+		return false;
 	} else if (work <= GP_WORK_CAPTURE_END) {
 		after_stream_call(thread, call, function, failed);
 	} else if (failed) {

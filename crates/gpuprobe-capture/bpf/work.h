@@ -19,6 +19,7 @@ enum gp_work {
 	GP_WORK_STREAM_DESTROY,
 	GP_WORK_EVENT_RECORD,
 	GP_WORK_EVENT_WAIT,
+	GP_WORK_EVENT_DESTROY,
 	/* into a graph of its own, added to a graph that is there, or in place of what is in one */
 	GP_WORK_CAPTURE_BEGIN,
 	GP_WORK_CAPTURE_ADD,

@@ -158,6 +158,8 @@ fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
 /// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
 /// costs a third of one that gives it back, and the next allocation there too.
 const KEPT_PART: u32 = 256;
+/// The part of the rows of launches that is kept for kernels on all streams together, when others have none left.
+const ROWS_WITHOUT_STREAM: u32 = 4;
 
 /// What libbpf said, kept so that a failure can tell its reason.
 static LIBBPF_SAID: Mutex<String> = Mutex::new(String::new());
@@ -205,6 +207,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     hold: hold_mode(config.hold),
                     wakeup_bytes: config.ring_bytes / 32,
                     most_kept: config.live_entries / KEPT_PART,
+                    rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
                     follow_forks: config.follow_forks.into(),
                     errors_only: config.errors_only.into(),
                     outermost_only: config.outermost_only.into(),

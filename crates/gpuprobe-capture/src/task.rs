@@ -86,6 +86,7 @@ fn work_of(f: &Function) -> u8 {
         (Class::Stream, Api::Driver, "destroy") => number::WORK_STREAM_DESTROY,
         (Class::Stream, Api::Driver, "wait_event") => number::WORK_EVENT_WAIT,
         (Class::Event, Api::Driver, "record") => number::WORK_EVENT_RECORD,
+        (Class::Event, Api::Driver, "destroy") => number::WORK_EVENT_DESTROY,
         (Class::Graph | Class::GraphCapture, Api::Driver, op) => of_graphs(op),
         _ => 0,
     }

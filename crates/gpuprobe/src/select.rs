@@ -159,7 +159,9 @@ impl Selection {
             Self::Few { tells_work, .. } => *tells_work && captures,
             // a record tells by itself when there was a wait; the driver tells of the runtime's copies
             Self::Globs { tells_work, few, .. } => {
-                let graphs = self.has(Class::GraphLaunch) && tells_graphs(f) && f.class != Class::Sync;
+                // what is captured into a graph is launched, and on streams that are captured
+                let makes_graphs = tells_graphs(f) || tells_captures(f) || f.class == Class::Launch;
+                let graphs = self.has(Class::GraphLaunch) && makes_graphs && f.class != Class::Sync;
                 let moves = copies && matches!(f.class, Class::Memcpy | Class::Memset);
                 *tells_work && (captures || (!few && (graphs || moves)))
             }

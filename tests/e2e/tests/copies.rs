@@ -168,6 +168,8 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
     if !needs::bpf() {
         return;
     }
+    // daemons of other tests sum up ended processes by name
+    let _alone = alone();
     for workload in [Workload::DRIVER, Workload::runtime(Cuda::Cuda12), Workload::runtime(Cuda::Cuda13)] {
         println!("{} of {}", workload.name(), workload.cuda.version());
         let program = places::standins(workload.cuda).workload(workload.name());
@@ -244,6 +246,8 @@ fn a_recording_tells_every_copy_by_direction_mode_and_host_memory() {
     if !needs::bpf() {
         return;
     }
+    // daemons of other tests sum up ended processes by name
+    let _alone = alone();
     let built = places::standins(Cuda::Cuda12);
     for tier in tiers::here().iter().filter(|tier| **tier != "perf") {
         println!("{tier}");
