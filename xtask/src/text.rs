@@ -22,7 +22,7 @@ pub(crate) fn check() -> Result<Findings> {
     let mut problems = Vec::new();
     for name in &tracked {
         for (line, number) in files::read(name)?.lines().zip(1..) {
-            let exempt = name == "Cargo.lock" && line == LOCK_LINE;
+            let exempt = name.ends_with("Cargo.lock") && line == LOCK_LINE;
             if let Some(needle) = found(line).filter(|_| !exempt) {
                 problems.push(format!("{name}:{number} contains {needle}"));
             }

@@ -99,8 +99,7 @@ impl Ledger {
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
         for total in self.live.remove(&pid).unwrap_or_default().into_values() {
-            self.totals.freed_by_exit.count += total.count;
-            self.totals.freed_by_exit.bytes = self.totals.freed_by_exit.bytes.saturating_add(total.bytes);
+            self.totals.freed_by_exit = self.totals.freed_by_exit.plus(total);
         }
     }
 
@@ -108,8 +107,7 @@ impl Ledger {
         let mut kinds: BTreeMap<&Name, Total> = BTreeMap::new();
         for (kind, total) in self.live.values().flatten().filter(|(_, total)| total.count > 0) {
             let sum = kinds.entry(kind).or_default();
-            sum.count += total.count;
-            sum.bytes = sum.bytes.saturating_add(total.bytes);
+            *sum = sum.plus(*total);
         }
         let mut live: Vec<_> =
             kinds.into_iter().map(|(kind, total)| KindTotal { kind: kind.clone(), total }).collect();
@@ -136,8 +134,8 @@ impl Ledger {
 
     fn ended_with_context(&mut self, call: &Call) {
         for EndedMemory { kind, allocations, bytes } in &call.effect.ended {
-            self.totals.freed_by_context.count += allocations;
-            self.totals.freed_by_context.bytes = self.totals.freed_by_context.bytes.saturating_add(*bytes);
+            let total = Total { count: *allocations, bytes: *bytes };
+            self.totals.freed_by_context = self.totals.freed_by_context.plus(total);
             let held = self.live.entry(call.tgid).or_default().entry(kind.clone()).or_default();
             held.count = held.count.saturating_sub(*allocations);
             held.bytes = held.bytes.saturating_sub(*bytes);
@@ -206,6 +204,15 @@ mod tests {
         let inner = free(0x10, None, 21);
         let report = fed(&[alloc(0x10, 100, 10), inside(inner, 1), free(0x10, Some(100), 20)]);
         assert_eq!((report.freed.count, report.unknown_frees), (1, 0));
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_as_much_as_can_be() {
+        let mut destroyed = free(0x10, Some(0), 20);
+        let kind = Name::Borrowed("device");
+        destroyed.effect.ended = vec![EndedMemory { kind, allocations: u64::MAX, bytes: u64::MAX }];
+        let report = fed(&[destroyed.clone(), destroyed]);
+        assert_eq!(report.freed_by_context, Total { count: u64::MAX, bytes: u64::MAX });
     }
 
     #[test]

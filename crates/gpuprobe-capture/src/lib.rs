@@ -13,6 +13,8 @@ mod counters;
 mod decode;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzz;
 mod keeper;
 mod kernel_names;
 mod link;

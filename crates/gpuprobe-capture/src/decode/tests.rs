@@ -1,39 +1,9 @@
-use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, CopyPart, Value};
 
 use super::*;
+use crate::fuzz::NoResolver;
 use crate::wire::{as_bytes, gp_part};
-
-/// Nothing has a name.
-#[derive(Debug)]
-struct NoResolver;
-
-impl Resolve for NoResolver {
-    fn observe(&mut self, _tgid: Tgid) {}
-
-    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
-        None
-    }
-
-    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
-        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
-    }
-
-    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
-        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
-    }
-
-    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
-        None
-    }
-
-    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
-        Some(format!("text_at_{address:x}"))
-    }
-
-    fn forget(&mut self, _tgid: Tgid) {}
-}
 
 fn decoder() -> Decoder {
     let clock = Clock::start();

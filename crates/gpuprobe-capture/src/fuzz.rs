@@ -1,0 +1,92 @@
+//! A door for the fuzzer: any bytes as records of the rings, and what is made of them.
+
+use gpuprobe_discover::{Stack, StackEnd};
+use gpuprobe_event::{Api, Event, Frame, Tgid};
+
+use crate::clock::Clock;
+use crate::decode::{Control, Decoder};
+use crate::resolve::{RawStack, Resolve};
+use crate::sites::Sites;
+
+/// The number of the only driver.
+const DRIVER: u16 = 1;
+
+/// Nothing has a name, and nobody's memory is read.
+#[derive(Debug)]
+pub(crate) struct NoResolver;
+
+impl Resolve for NoResolver {
+    fn observe(&mut self, _tgid: Tgid) {}
+
+    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
+        None
+    }
+
+    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
+        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
+    }
+
+    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
+        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
+    }
+
+    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
+        None
+    }
+
+    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
+        Some(format!("text_at_{address:x}"))
+    }
+
+    fn forget(&mut self, _tgid: Tgid) {}
+}
+
+/// What came of some records.
+#[derive(Debug, Default)]
+pub struct Decoded {
+    pub events: Vec<Event>,
+    /// Records there were.
+    pub records: u64,
+    /// Of these, ones that made no sense.
+    pub undecodable: u64,
+}
+
+/// Decodes records one after another. Before each are two bytes: its length in their lower 15 bits, and in the highest
+/// whether it comes through the ring of processes.
+pub fn decode(mut bytes: &[u8]) -> Decoded {
+    let mut decoder = Decoder::new(Clock::start(), true, Sites::new(1000), Box::new(NoResolver));
+    decoder.add_library(DRIVER, Api::Driver, None);
+    let mut decoded = Decoded::default();
+    while let Some((head, rest)) = bytes.split_first_chunk() {
+        let head = u16::from_le_bytes(*head);
+        let (record, after) = rest.split_at(usize::from(head & 0x7fff).min(rest.len()));
+        bytes = after;
+        decoded.records += 1;
+        if head & 0x8000 == 0 {
+            decoded.events.extend(decoder.call(record));
+            decoded.events.extend(decoder.open_call(record));
+        } else if let Control::Process(_, event) = decoder.control(record) {
+            decoded.events.push(Event::Process(event));
+        }
+    }
+    decoded.undecodable = decoder.undecodable;
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{as_bytes, gp_call, number};
+
+    #[test]
+    fn records_of_both_rings_are_taken_and_nonsense_is_counted() {
+        let raw = gp_call { kind: number::RECORD_CALL, ..gp_call::default() };
+        let call = as_bytes(&raw);
+        let head = u16::try_from(call.len()).unwrap().to_le_bytes();
+        let bytes = [&head[..], call, &[3, 0x80, 1, 2, 3], &[200, 0]].concat();
+        let decoded = decode(&bytes);
+        assert_eq!((decoded.records, decoded.undecodable), (3, 2), "{decoded:?}");
+        // the call as one that has returned and as one that is open; what is empty is an open call of the first function
+        assert_eq!(decoded.events.len(), 3, "{decoded:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Any bytes, shown in every way that a trace can be: what must be true of the outputs whatever the trace says. Tests
+//! here give it damaged traces, the fuzzer in `fuzz/` whatever it comes up with.
+
+use gpuprobe_analysis::{Replay, ReplayReport, Timeline};
+use gpuprobe_event::trace::{End, Line, Meta, Reader};
+use gpuprobe_output::report::{Source, html};
+use gpuprobe_output::{Conversion, Target, summary, timeline};
+
+const WIDTH: usize = 100;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// An output is no longer than this many times the trace, and the room that an empty one may take.
+const MOST_TIMES: usize = 64;
+const ROOM: usize = 1 << 20;
+
+/// What a trace came to.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    pub(crate) events: u64,
+    pub(crate) damaged: u64,
+}
+
+/// Shows a trace in every way; `None` where the bytes are none. Panics where an output is not what it must be.
+pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
+    let mut reader = Reader::new(bytes).ok()?;
+    let meta = reader.meta().clone();
+    let mut replay = Replay::default();
+    let mut part = Timeline::new(NS_PER_SECOND / 100, NS_PER_SECOND);
+    let mut outputs = Target::ALL.map(|_| Vec::new());
+    let mut conversions: Vec<_> = Target::ALL
+        .into_iter()
+        .zip(&mut outputs)
+        .map(|(target, out)| Conversion::new(target, &meta, out).expect("a buffer takes everything"))
+        .collect();
+    let (mut end, mut events) = (None, 0);
+    while let Some(line) = reader.read().expect("bytes can be read") {
+        match line {
+            Line::End(last) => end = Some(last),
+            Line::Event(event) => {
+                events += 1;
+                part.feed(&event);
+                for conversion in &mut conversions {
+                    conversion.feed(event.clone()).expect("a buffer takes everything");
+                }
+                replay.feed(event);
+            }
+        }
+    }
+    for conversion in conversions {
+        conversion.finish(end.as_ref()).expect("a buffer takes everything");
+    }
+    for (target, out) in Target::ALL.into_iter().zip(&outputs) {
+        assert_bounded(target.as_str(), out.len(), bytes);
+        assert_format(target, out);
+    }
+    let report = replay.finish();
+    assert_text("summary", &summary(&report.summary), bytes);
+    assert_text("timeline", &timeline(&report.timeline, WIDTH), bytes);
+    assert_text("part of the timeline", &timeline(&part.report(), WIDTH), bytes);
+    assert_page(&report, &meta, end.as_ref(), bytes);
+    Some(Shown { events, damaged: reader.damaged() })
+}
+
+fn assert_bounded(what: &str, length: usize, bytes: &[u8]) {
+    let most = bytes.len() * MOST_TIMES + ROOM;
+    assert!(length <= most, "{what}: {length} bytes of a trace of {}", bytes.len());
+}
+
+fn assert_format(target: Target, out: &[u8]) {
+    match target {
+        Target::Chrome => {
+            let json: Result<serde_json::Value, _> = serde_json::from_slice(out);
+            assert!(json.is_ok(), "chrome: {json:?}");
+        }
+        Target::Folded => {
+            let text = std::str::from_utf8(out).expect("folded stacks are text");
+            for line in text.lines() {
+                let time = line.rsplit_once(' ').and_then(|(_, time)| time.parse::<u64>().ok());
+                assert!(time.is_some(), "folded: {line:?}");
+            }
+        }
+        // read by Perfetto's own messages in tests/formats
+        Target::Perfetto => {}
+    }
+}
+
+/// What goes to a terminal has no control characters in it.
+fn assert_text(what: &str, text: &str, bytes: &[u8]) {
+    assert_bounded(what, text.len(), bytes);
+    let control = text.chars().find(|c| c.is_control() && *c != '\n');
+    assert_eq!(control, None, "{what}");
+}
+
+fn assert_page(report: &ReplayReport, meta: &Meta, end: Option<&End>, bytes: &[u8]) {
+    let page = html(report, &Source { name: "<script>name", meta, end, damaged: 0 });
+    assert_bounded("page", page.len(), bytes);
+    let lower = page.to_ascii_lowercase();
+    for ours in ["<script", "</script", "<style", "</style", "<meta http-equiv"] {
+        assert_eq!(lower.matches(ours).count(), 1, "{ours} in the page");
+    }
+    for foreign in ["<img", "<iframe", "<object", "<embed", "<link", "<base", "<form"] {
+        assert!(!lower.contains(foreign), "{foreign} in the page");
+    }
+}

@@ -1,0 +1,11 @@
+//! Any bytes as a trace file, shown in every way.
+#![no_main]
+
+#[path = "../../crates/gpuprobe-output/tests/shown/mod.rs"]
+mod shown;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    shown::shown(bytes);
+});
