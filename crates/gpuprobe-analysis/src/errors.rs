@@ -22,6 +22,11 @@ pub struct ErrorCount {
     pub outermost: u64,
 }
 
+/// Pairs told apart. More of them come only from files that nobody recorded.
+const MOST: usize = 1 << 13;
+/// What all others are called.
+const OTHERS: Name = Name::Borrowed("(others)");
+
 /// Failures by function and error.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
@@ -32,7 +37,11 @@ impl Errors {
     pub(crate) fn feed(&mut self, call: &Call) {
         let Some(status) = call.status.filter(|_| call.failed()) else { return };
         let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
-        let (all, outermost) = self.counts.entry((call.api, call.name.clone(), error)).or_default();
+        let mut key = (call.api, call.name.clone(), error);
+        if self.counts.len() >= MOST && !self.counts.contains_key(&key) {
+            (key.1, key.2) = (OTHERS, OTHERS);
+        }
+        let (all, outermost) = self.counts.entry(key).or_default();
         *all += 1;
         *outermost += u64::from(call.parent.is_none());
     }

@@ -43,6 +43,9 @@ pub struct ProcessSummary {
     pub end: Option<ProcessEnd>,
 }
 
+/// Processes told apart. More than this are summed up in one row.
+const MOST: usize = 1 << 16;
+
 /// Processes in the order in which they were first seen. A pid used again after an exit is another process.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
@@ -79,7 +82,12 @@ impl Processes {
         let known = self.latest.get(&pid).copied();
         let index =
             known.filter(|&i| self.rows[i].ended_ns.is_none_or(|end| at_ns <= end)).unwrap_or_else(|| {
-                let name = name.to_owned();
+                if self.rows.len() > MOST {
+                    return MOST;
+                }
+                let is_full = self.rows.len() == MOST;
+                let (pid, name) =
+                    if is_full { (Tgid(0), "(others)".to_owned()) } else { (pid, name.to_owned()) };
                 self.rows.push(ProcessSummary { pid, name, calls: 0, ended_ns: None, end: None });
                 self.latest.insert(pid, self.rows.len() - 1);
                 self.rows.len() - 1
