@@ -5,6 +5,8 @@ use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BU
 use serde::Serialize;
 
 use crate::buckets::{Bound, count_below, least_sum_below, percentile};
+use crate::gaps::SHORT_GAP_LOG2;
+use crate::launches::SHORT_LAUNCH_LOG2;
 use crate::work::Work;
 
 /// What is watched for less is over before anything would have been gained.
@@ -24,21 +26,17 @@ const LEAST_TINY_COPIES: u64 = 1000;
 /// At the some 10 us of a tiny copy, that is one per cent of the time.
 const LEAST_TINY_PER_SECOND: u64 = 1000;
 
-/// A launch that takes no longer was not kept waiting by a full queue, and a gap that is no longer is the program's way
-/// from one launch to the next: 33 us.
-const SHORT_LAUNCH_LOG2: usize = 15;
 /// Fewer launches are not a phase.
 const LEAST_LAUNCHES: u64 = 1000;
 /// The sum is made of the least that buckets can stand for, so the truth lies up to twice as high.
 const LEAST_LAUNCHING_PER_CENT: u64 = 40;
 
-/// A gap after a synchronisation that is longer than a millisecond is work of its own, or waiting for somebody else.
-const SHORT_GAP_LOG2: usize = 20;
 /// Fewer do not make a loop.
 const LEAST_WAITS: u64 = 200;
-/// In a loop that waits for each launch every one of them comes after a synchronisation; where fewer than half do, most
-/// launches are queued as they should be.
-const LEAST_WAITS_PER_CENT: u64 = 50;
+/// In a loop that waits for each launch every one of them comes after a synchronisation. A wait for an event counts as one
+/// for every stream, so pipelines that wait for events of one stream and launch on others have many such launches as
+/// well; but most queue more than one between two waits, and so stay below.
+const LEAST_WAITS_PER_CENT: u64 = 90;
 /// The time in which the stream had nothing to do, at least: what is less would not be noticed.
 const LEAST_IDLE_PER_CENT: u64 = 5;
 
@@ -52,7 +50,7 @@ pub enum Advice {
         copies: u64,
         /// Their bytes.
         bytes: u64,
-        /// Time inside their calls.
+        /// Time inside their calls, over all threads.
         ns: u64,
         /// The time watched.
         watched_ns: u64,
@@ -61,9 +59,9 @@ pub enum Advice {
     TinyCopies {
         /// Copies of less than 4 KiB.
         tiny: u64,
-        /// All copies.
+        /// All copies, without those known to be of a batch, which is one call.
         copies: u64,
-        /// What half of all copies lie within, in bytes.
+        /// What half of these lie within, in bytes.
         median: Bound,
         /// The time watched.
         watched_ns: u64,
@@ -72,7 +70,7 @@ pub enum Advice {
     LaunchBound {
         /// Kernel launches.
         launches: u64,
-        /// The least time that short launch calls took.
+        /// The least time that short launch calls took, over all threads.
         calls_ns: u64,
         /// The least time between these and the next ones, where that can be told.
         gaps_ns: u64,
@@ -85,7 +83,7 @@ pub enum Advice {
         waits: u64,
         /// All launches that came after something.
         launches: u64,
-        /// The least time in which the stream had nothing to do meanwhile.
+        /// The least time in which the stream that was idle for longest had nothing to do meanwhile.
         idle_ns: u64,
         /// The time watched.
         watched_ns: u64,
@@ -130,6 +128,13 @@ fn is_share(part: u64, whole: u64, per_cent: u64) -> bool {
     u128::from(part) * 100 >= u128::from(whole) * u128::from(per_cent)
 }
 
+/// What one thread spent, of a time that is told of all together. Where threads are not told apart, it is taken that each
+/// stream has its own, and that there are at least as many as could spend so much.
+fn of_one_thread(work: &Work, all_ns: u64, watched_ns: u64) -> u64 {
+    let threads = work.gaps.streams.max(all_ns.div_ceil(watched_ns.max(1))).max(1);
+    all_ns / threads
+}
+
 fn pageable_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
     let crosses = |copy: &&CopyTotals| {
         let direction = matches!(copy.direction, CopyDirection::HostToDevice | CopyDirection::DeviceToHost);
@@ -144,7 +149,11 @@ fn pageable_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
         bytes = bytes.saturating_add(row.bytes);
         ns = ns.saturating_add(row.total_ns);
     }
-    let pays = bytes >= LEAST_PAGEABLE_BYTES && is_share(ns, watched_ns, LEAST_PAGEABLE_PER_CENT);
+    let one_ns = match work.busiest {
+        Some(busiest) => busiest.copying_ns.min(ns),
+        None => of_one_thread(work, ns, watched_ns),
+    };
+    let pays = bytes >= LEAST_PAGEABLE_BYTES && is_share(one_ns, watched_ns, LEAST_PAGEABLE_PER_CENT);
     pays.then_some(Advice::PageableCopies { copies, bytes, ns, watched_ns })
 }
 
@@ -154,6 +163,7 @@ fn tiny_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
     for row in work.copies.iter().filter(is_copy) {
         sizes.iter_mut().zip(row.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
     }
+    sizes.iter_mut().zip(work.batched).for_each(|(sum, n)| *sum = sum.saturating_sub(n));
     let (tiny, copies) = (count_below(&sizes, TINY_COPY_LOG2), count_below(&sizes, LATENCY_BUCKETS));
     let per_second = u128::from(tiny) * 1_000_000_000 / u128::from(watched_ns.max(1));
     let is_habit = tiny >= LEAST_TINY_COPIES
@@ -169,7 +179,11 @@ fn launch_bound(work: &Work, watched_ns: u64) -> Option<Advice> {
     let calls_ns = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.latency)));
     // on several streams the gap of one has the launches of the others in it
     let gaps_ns = if work.gaps.streams == 1 { short(&work.gaps.after_launch.lengths) } else { 0 };
-    let launching_ns = calls_ns.saturating_add(gaps_ns);
+    let one_ns = match work.busiest {
+        Some(busiest) => busiest.launching_ns,
+        None => of_one_thread(work, calls_ns, watched_ns),
+    };
+    let launching_ns = one_ns.saturating_add(gaps_ns);
     let is_bound = launches >= LEAST_LAUNCHES && is_share(launching_ns, watched_ns, LEAST_LAUNCHING_PER_CENT);
     is_bound.then_some(Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns })
 }
@@ -178,7 +192,7 @@ fn sync_in_loop(work: &Work, watched_ns: u64) -> Option<Advice> {
     let gaps = &work.gaps;
     let waits = count_below(&gaps.after_sync.lengths, SHORT_GAP_LOG2);
     let launches = gaps.after_sync.gaps.saturating_add(gaps.after_launch.gaps);
-    let idle_ns = least_sum_below(&gaps.after_sync.lengths, SHORT_GAP_LOG2);
+    let idle_ns = gaps.idle_ns.min(watched_ns);
     let is_loop = waits >= LEAST_WAITS
         && is_share(waits, launches, LEAST_WAITS_PER_CENT)
         && is_share(idle_ns, watched_ns, LEAST_IDLE_PER_CENT);

@@ -4,7 +4,11 @@ use gpuprobe_event::catalogue;
 use gpuprobe_event::counters::{GapKind, LATENCY_BUCKETS, StreamGaps};
 use serde::Serialize;
 
+use crate::buckets::least_sum_below;
 use crate::work::bucket;
+
+/// A gap after a synchronisation that is longer than a millisecond is work of its own, or waiting for somebody else.
+pub(crate) const SHORT_GAP_LOG2: usize = 20;
 
 /// Gaps that are told one by one.
 pub const LONGEST: usize = 10;
@@ -54,6 +58,10 @@ pub struct Gaps {
     pub after_launch: GapTotals,
     /// The longest ones, longest first.
     pub longest: Vec<Gap>,
+    /// The least time that short gaps after synchronisations took of that stream which had most of them; of several
+    /// processes, the sum. Streams are idle at the same time, so their times together say nothing.
+    #[serde(skip)]
+    pub idle_ns: u64,
 }
 
 impl Gaps {
@@ -61,6 +69,9 @@ impl Gaps {
     pub(crate) fn add_row(&mut self, row: &StreamGaps) {
         self.streams += 1;
         for (kind, counts) in GapKind::ALL.iter().zip(&row.gaps) {
+            if *kind == GapKind::AfterSync {
+                self.idle_ns = self.idle_ns.max(least_sum_below(&counts.lengths, SHORT_GAP_LOG2));
+            }
             self.of(*kind).add(counts.gaps, counts.total_ns, &counts.lengths);
         }
         let name = |id| catalogue().get(id).map(|f| f.name);
@@ -77,6 +88,7 @@ impl Gaps {
     /// Adds the gaps of another process. The streams of both are different ones.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
+        self.idle_ns = self.idle_ns.saturating_add(more.idle_ns);
         for (kind, gaps) in [(GapKind::AfterSync, more.after_sync), (GapKind::AfterLaunch, more.after_launch)]
         {
             self.of(kind).add(gaps.gaps, gaps.total_ns, &gaps.lengths);
@@ -127,6 +139,22 @@ mod tests {
             gaps: [counts, GapCounts::default()],
             longest: lengths.iter().map(gap).collect(),
         }
+    }
+
+    #[test]
+    fn streams_are_idle_at_the_same_time_and_processes_are_not_one() {
+        let row = |stream, gaps| {
+            let mut lengths = [0; LATENCY_BUCKETS];
+            (lengths[10], lengths[SHORT_GAP_LOG2]) = (gaps, 5);
+            let after_sync = GapCounts { gaps, total_ns: gaps << 10, lengths };
+            StreamGaps { gaps: [after_sync, GapCounts::default()], ..self::stream(stream, &[]) }
+        };
+        let mut one = Gaps::default();
+        [row(1, 3), row(2, 7), row(3, 2)].iter().for_each(|row| one.add_row(row));
+        assert_eq!(one.idle_ns, 7 << 10);
+        let mut both = one.clone();
+        both.add(&one);
+        assert_eq!(both.idle_ns, 14 << 10);
     }
 
     #[test]

@@ -8,6 +8,10 @@ pub const UNKNOWN_KERNEL: &str = "unknown";
 /// The name of all kernels that have no row of their own.
 pub const OTHER_KERNELS: &str = "other";
 
+/// A launch that takes no longer was not kept waiting by a full queue, and a gap that is no longer is the program's way
+/// from one launch to the next: 33 us.
+pub(crate) const SHORT_LAUNCH_LOG2: usize = 15;
+
 /// Launches of one kernel by one process, on all its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelLaunches {

@@ -21,6 +21,22 @@ pub struct Work {
     pub copies: Vec<CopyTotals>,
     /// Gaps.
     pub gaps: Gaps,
+    /// What the busiest threads did; nothing where threads are not told apart.
+    #[serde(skip)]
+    pub busiest: Option<Busiest>,
+    /// Of the copies, those that were made in batches, by size; where calls are not told apart there are none.
+    #[serde(skip)]
+    pub batched: [u64; LATENCY_BUCKETS],
+}
+
+/// Time of that thread of a process which spent most so; of several processes, the sum. Threads work at the same time, so
+/// what all of them spent can be more than the time watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Busiest {
+    /// In launch calls that were short.
+    pub launching_ns: u64,
+    /// In copies from and to pageable memory.
+    pub copying_ns: u64,
 }
 
 /// The bucket of a time or a size, by powers of two.

@@ -1,8 +1,10 @@
 //! The work that recorded calls gave to GPUs, by the rules of the kernel side: each launch and each copy once, at its
 //! outermost call, and what was captured not at all. Memory is bounded, whatever a trace says.
 
+mod busy;
 mod given;
 mod idle;
+mod inner;
 #[cfg(test)]
 mod tests;
 
@@ -10,10 +12,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
-use gpuprobe_event::{Call, Class, CopyPart, Tgid, Tid};
+use gpuprobe_event::{Call, Class, CopyPart, Tgid};
 
+use self::busy::Busy;
 use self::given::{Given, Task};
 use self::idle::Idle;
+use self::inner::Inner;
 use crate::copies;
 use crate::launches::{self, GraphLaunches, KernelLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::work::{Work, bucket};
@@ -22,10 +26,6 @@ use crate::work::{Work, bucket};
 const MOST_KERNELS: usize = 4096;
 /// Pairs of a kernel and a stream that are told apart.
 const MOST_STREAMS: usize = 1 << 16;
-/// Threads with calls inside others that are not over.
-const MOST_THREADS: usize = 1 << 14;
-/// Work of one thread that waits for the calls around it. A collective may launch many kernels.
-const MOST_WAITING: usize = 256;
 
 /// Collects [`Work`] out of calls.
 #[derive(Clone, Debug, Default)]
@@ -34,9 +34,10 @@ pub(crate) struct Workload {
     streams: HashSet<(Arc<str>, Tgid, u64)>,
     graphs: GraphLaunches,
     copies: BTreeMap<CopyKey, CopyTotals>,
+    batched: [u64; LATENCY_BUCKETS],
+    busy: Busy,
     idle: Idle,
-    /// Work given inside calls that have not been told yet: only these say whether it is theirs.
-    waiting: HashMap<(Tgid, Tid), Vec<(u64, Given)>>,
+    inner: Inner,
 }
 
 type CopyKey = (CopyDirection, bool, HostMemory);
@@ -44,14 +45,13 @@ type CopyKey = (CopyDirection, bool, HostMemory);
 impl Workload {
     /// Takes in a call that is over.
     pub(crate) fn feed(&mut self, call: &Call) {
-        let mut given = Given::of(call);
-        if !self.waiting.is_empty() {
-            self.meet_inner(call, given.as_mut());
-        }
-        match (given, call.parent) {
-            (Some(given), Some(parent)) => self.wait(parent, given),
-            (Some(given), None) => self.settle(given),
-            (None, _) => self.idle.feed(call),
+        let given = Given::of(call);
+        let is_work = given.is_some();
+        let mut over = Vec::new();
+        self.inner.feed(call, given, &mut over);
+        over.into_iter().for_each(|given| self.settle(given));
+        if !is_work {
+            self.idle.feed(call);
         }
         if call.parent.is_none() && !is_launch(call.class) {
             self.idle.meanwhile(call);
@@ -60,16 +60,17 @@ impl Workload {
 
     /// A process has ended, or runs another program.
     pub(crate) fn clear(&mut self, tgid: Tgid) {
+        self.inner.take_all_of(tgid).into_iter().for_each(|given| self.settle(given));
+        self.busy.clear(tgid);
         self.idle.clear(tgid);
     }
 
     /// What it came to so far.
     pub(crate) fn report(&self) -> Work {
         // calls around some may never be told; at the end what is inside them counts by itself
-        if !self.waiting.is_empty() {
+        if !self.inner.is_empty() {
             let mut all = self.clone();
-            let waiting = std::mem::take(&mut all.waiting);
-            waiting.into_values().flatten().for_each(|(_, given)| all.settle(given));
+            all.inner.take_all().into_iter().for_each(|given| all.settle(given));
             return all.report();
         }
         let row = |(name, row): (&Arc<str>, &KernelLaunches)| KernelLaunches {
@@ -79,51 +80,14 @@ impl Workload {
         let mut kernels: Vec<_> = self.kernels.iter().map(row).collect();
         launches::sum_up(&mut kernels);
         let copies = self.copies.values().cloned().collect();
-        Work { kernels, graphs: self.graphs, copies, gaps: self.idle.gaps().clone() }
-    }
-
-    /// What was given inside a call that is told now belongs to it where both are of one kind.
-    fn meet_inner(&mut self, call: &Call, mut outer: Option<&mut Given>) {
-        let thread = (call.tgid, call.tid);
-        let Some(waiting) = self.waiting.get_mut(&thread) else { return };
-        if waiting.iter().all(|(parent, _)| *parent != call.id) {
-            return;
+        Work {
+            kernels,
+            graphs: self.graphs,
+            copies,
+            gaps: self.idle.gaps(),
+            busiest: self.busy.busiest(),
+            batched: self.batched,
         }
-        let mut over = Vec::new();
-        let mut rest = Vec::new();
-        for (parent, inner) in std::mem::take(waiting) {
-            if parent != call.id {
-                rest.push((parent, inner));
-            } else if is_same_work(call.class, &inner) {
-                if let Some(outer) = outer.as_deref_mut() {
-                    outer.learn(inner);
-                }
-            } else if let Some(around) = call.parent {
-                rest.push((around, inner));
-            } else {
-                over.push(inner);
-            }
-        }
-        if rest.is_empty() {
-            self.waiting.remove(&thread);
-        } else {
-            self.waiting.insert(thread, rest);
-        }
-        over.into_iter().for_each(|given| self.settle(given));
-    }
-
-    /// Keeps work until the call around it is told.
-    fn wait(&mut self, parent: u64, given: Given) {
-        let thread = (given.tgid, given.tid);
-        let is_full = self.waiting.len() >= MOST_THREADS && !self.waiting.contains_key(&thread);
-        if is_full {
-            return self.settle(given);
-        }
-        let waiting = self.waiting.entry(thread).or_default();
-        if waiting.len() >= MOST_WAITING {
-            return self.settle(given);
-        }
-        waiting.push((parent, given));
     }
 
     fn settle(&mut self, given: Given) {
@@ -157,6 +121,7 @@ impl Workload {
             one.streams = 1;
         }
         self.kernels.entry(name).or_default().add(&one);
+        self.busy.launch(given);
         if !given.failed {
             self.idle.launch(given);
         }
@@ -197,12 +162,19 @@ impl Workload {
             return self.add_copies(one);
         }
         if parts.is_empty() {
+            self.busy.copy(given, *host);
             (one.copies, one.bytes) = (1, *size);
             one.sizes[bucket(*size)] = 1;
             return self.add_copies(one);
         }
         for part in parts {
-            self.add_copies(self::part(part, *is_async, std::mem::take(&mut one.total_ns)));
+            let part = self::part(part, *is_async, std::mem::take(&mut one.total_ns));
+            if part.total_ns > 0 {
+                // the time of the whole is that of its first part
+                self.busy.copy(given, part.host);
+            }
+            self.batched.iter_mut().zip(part.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
+            self.add_copies(part);
         }
     }
 
@@ -227,13 +199,6 @@ fn part(part: &CopyPart, is_async: bool, total_ns: u64) -> CopyTotals {
 
 fn is_launch(class: Class) -> bool {
     matches!(class, Class::Launch | Class::GraphLaunch)
-}
-
-fn is_same_work(class: Class, inner: &Given) -> bool {
-    match inner.task {
-        Task::Launch { .. } | Task::GraphLaunch { .. } => is_launch(class),
-        Task::Copy { .. } => matches!(class, Class::Memcpy | Class::Memset),
-    }
 }
 
 /// How many blocks a grid has, or threads a block; none where it is not told.

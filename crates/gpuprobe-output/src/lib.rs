@@ -28,5 +28,5 @@ pub use live::{Live, LiveOptions, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
-pub use summary::summary;
+pub use summary::{Fit, summary};
 pub use timeline::timeline;

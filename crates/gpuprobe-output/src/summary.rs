@@ -18,12 +18,21 @@ use crate::work::kernel;
 const LONGEST_PLACE: usize = 120;
 const LONGEST_KERNEL: usize = 40;
 
+/// What the summary is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// A terminal: names of kernels are cut so that tables fit it.
+    Terminal,
+    /// A file or another program: names are whole.
+    File,
+}
+
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
-pub fn summary(report: &SummaryReport) -> String {
+pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     let mut out = classic(report);
     out.push_str(&header(report));
     functions(&mut out, &report.functions);
-    work::launches(&mut out, &report.work);
+    work::launches(&mut out, &report.work, fit);
     work::copies(&mut out, &report.work);
     work::gaps(&mut out, &report.work.gaps);
     work::advised(&mut out, &report.advice);

@@ -86,7 +86,7 @@ pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
 pub(crate) fn evidence(advice: &Advice) -> String {
     match *advice {
         Advice::PageableCopies { copies, bytes: moved, ns, watched_ns } => format!(
-            "{} of {} in all with pageable memory took {} of {}",
+            "{} of {} in all with pageable memory took {} over all threads, in {}",
             count(copies, "copy", "copies"),
             bytes(moved),
             duration(ns),
@@ -99,14 +99,14 @@ pub(crate) fn evidence(advice: &Advice) -> String {
             bound(Some(median), bytes)
         ),
         Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns } => format!(
-            "{} took at least {} of {}, and the way from one to the next {}",
+            "{} took at least {} over all threads, in {}; the way between them {}",
             count(launches, "launch", "launches"),
             duration(calls_ns),
             duration(watched_ns),
             duration(gaps_ns)
         ),
         Advice::SyncInLoop { waits, launches, idle_ns, watched_ns } => format!(
-            "{waits} of {} came right after a synchronisation: idle for at least {} of {}",
+            "{waits} of {} came right after a wait: a stream was idle for at least {} of {}",
             count(launches, "launch", "launches"),
             duration(idle_ns),
             duration(watched_ns)

@@ -6,8 +6,8 @@ mod samples;
 use gpuprobe_analysis::{Advice, Bound, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};
 use gpuprobe_event::{Event, LossCause};
 use gpuprobe_output::{
-    Classic, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory, memory_json,
-    pending, summary,
+    Classic, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory,
+    memory_json, pending, summary,
 };
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory::{crowded_report, memory_report};
@@ -52,12 +52,12 @@ fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));
     collected.held(memory_report(&[]).processes);
-    check("summary.txt", &summary(&collected.report()));
+    check("summary.txt", &summary(&collected.report(), Fit::Terminal));
 }
 
 #[test]
 fn the_summary_of_nothing() {
-    check("summary_empty.txt", &summary(&Summary::default().report()));
+    check("summary_empty.txt", &summary(&Summary::default().report(), Fit::Terminal));
 }
 
 /// One of each kind.
@@ -79,12 +79,26 @@ fn work() -> Work {
 
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
-    let text = summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() });
+    let text =
+        summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
     check("summary_work.txt", &text);
     for advice in advice() {
         let json = serde_json::to_value(advice).unwrap();
         assert_eq!(json["rule"], serde_json::json!(advice.rule()), "one name everywhere");
     }
+}
+
+#[test]
+fn names_of_kernels_are_whole_where_no_terminal_cuts_them() {
+    let mut work = work();
+    let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
+    work.kernels[0].kernel = name.clone();
+    work.kernels[1].kernel = "k".repeat(10_000);
+    let report = SummaryReport { work, ..SummaryReport::default() };
+    let (file, terminal) = (summary(&report, Fit::File), summary(&report, Fit::Terminal));
+    assert!(file.contains(&name) && !terminal.contains(&name));
+    let longest = file.lines().map(|line| line.chars().count()).max();
+    assert!(longest.is_some_and(|longest| longest < 500), "{longest:?}");
 }
 
 #[test]
@@ -94,7 +108,7 @@ fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
-    let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() });
+    let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with numbers that can be, all of it fits
     for kernel in &mut work.kernels {
@@ -104,7 +118,7 @@ fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
     for copy in &mut work.copies {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
-    let text = summary(&SummaryReport { work, advice: advice(), ..SummaryReport::default() });
+    let text = summary(&SummaryReport { work, advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
     let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
     assert!(long.is_empty(), "{long:#?}");
 }

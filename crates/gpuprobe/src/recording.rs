@@ -1,6 +1,7 @@
 //! A recording: events go into a trace file and into the summary that is printed at its end.
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 
 use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
@@ -8,6 +9,7 @@ use gpuprobe_capture::{Batch, CaptureConfig};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::units::bytes;
+use gpuprobe_output::{Fit, summary};
 
 use crate::cli::RecordingArgs;
 use crate::notes::{note, tell};
@@ -131,7 +133,8 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// Prints the summary, and ends the trace.
     pub(crate) fn tell(self) -> Result<Finished> {
-        tell(format_args!("{}", gpuprobe_output::summary(&self.summary.report())));
+        let fit = if std::io::stderr().is_terminal() { Fit::Terminal } else { Fit::File };
+        tell(format_args!("{}", summary(&self.summary.report(), fit)));
         for skipped in &self.end.skipped {
             note!("not watched: {skipped}");
         }

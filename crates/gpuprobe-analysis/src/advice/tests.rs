@@ -3,6 +3,7 @@ use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use super::*;
 use crate::gaps::{GapTotals, Gaps};
 use crate::launches::KernelLaunches;
+use crate::work::Busiest;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -92,24 +93,75 @@ fn a_host_that_only_launches_should_use_graphs() {
 
 #[test]
 fn a_loop_that_waits_for_each_launch_should_wait_behind_it() {
-    let waiting = |after_sync, after_launch, log2| Work {
+    let waiting = |after_sync: u64, after_launch, log2: usize| Work {
         gaps: Gaps {
             streams: 1,
+            idle_ns: if log2 < SHORT_GAP_LOG2 { after_sync << log2 } else { 0 },
             after_sync: gaps(after_sync, log2),
             after_launch: gaps(after_launch, 25),
             ..Gaps::default()
         },
         ..Work::default()
     };
-    let evidence =
-        Advice::SyncInLoop { waits: 1000, launches: 2000, idle_ns: 65_536_000, watched_ns: SECOND };
-    assert_eq!(advice(&waiting(1000, 1000, 16), SECOND), [evidence]);
-    assert_eq!(rules(&waiting(1000, 1001, 16), SECOND), [""; 0], "most launches are queued");
+    let evidence = Advice::SyncInLoop { waits: 900, launches: 1000, idle_ns: 58_982_400, watched_ns: SECOND };
+    assert_eq!(advice(&waiting(900, 100, 16), SECOND), [evidence]);
+    assert_eq!(rules(&waiting(900, 101, 16), SECOND), [""; 0], "too many launches are queued");
     assert_eq!(rules(&waiting(199, 0, 19), SECOND), [""; 0], "too few");
     assert_eq!(rules(&waiting(200, 0, 19), SECOND), ["sync_in_loop"]);
     assert_eq!(rules(&waiting(200, 0, 20), SECOND), [""; 0], "long ones are no loop");
-    assert_eq!(rules(&waiting(1000, 1000, 16), 65_536_000 * 20), ["sync_in_loop"]);
-    assert_eq!(rules(&waiting(1000, 1000, 16), 65_536_000 * 20 + 20), [""; 0], "hardly idle");
+    assert_eq!(rules(&waiting(1000, 0, 16), 65_536_000 * 20), ["sync_in_loop"]);
+    assert_eq!(rules(&waiting(1000, 0, 16), 65_536_000 * 20 + 20), [""; 0], "hardly idle");
+}
+
+#[test]
+fn streams_that_are_idle_at_the_same_time_are_not_idle_for_longer() {
+    // eight streams, each idle for a hundredth of the time
+    let gaps = Gaps { streams: 8, after_sync: gaps(1280, 16), idle_ns: 160 << 16, ..Gaps::default() };
+    let mut work = Work { gaps, ..Work::default() };
+    assert_eq!(rules(&work, SECOND), [""; 0]);
+    work.gaps.idle_ns = 1000 << 16;
+    let Some(Advice::SyncInLoop { idle_ns, watched_ns, .. }) = advice(&work, SECOND).first().copied() else {
+        panic!("one of them is idle for long");
+    };
+    assert_eq!((idle_ns, watched_ns), (65_536_000, SECOND));
+}
+
+#[test]
+fn the_time_of_many_threads_is_not_that_of_one() {
+    // 819 ms of launch calls in a second
+    let mut launching = launches(100_000, 13);
+    assert_eq!(rules(&launching, SECOND), ["launch_bound"]);
+    launching.busiest = Some(Busiest { launching_ns: 51_200_000, copying_ns: 0 });
+    assert_eq!(rules(&launching, SECOND), [""; 0], "by sixteen threads");
+    launching.busiest = Some(Busiest { launching_ns: 400_000_000, copying_ns: 0 });
+    assert_eq!(rules(&launching, SECOND), ["launch_bound"], "one of them does little else");
+    launching.busiest = None;
+    launching.gaps.streams = 3;
+    assert_eq!(rules(&launching, SECOND), [""; 0], "each stream may have its own thread");
+
+    // 1640 ms in a second: two threads at least, which are busy with it for 82 per cent
+    assert_eq!(rules(&launches(200_000, 13), SECOND), ["launch_bound"]);
+    assert_eq!(of_one_thread(&Work::default(), 1_638_400_000, SECOND), 819_200_000);
+
+    let mut copying = copies(HostMemory::Pageable, 64, 20, SECOND / 1000);
+    copying.busiest = Some(Busiest { launching_ns: 0, copying_ns: 16_000_000 });
+    assert_eq!(rules(&copying, SECOND), [""; 0], "by four threads");
+    copying.busiest = Some(Busiest { launching_ns: 0, copying_ns: 60_000_000 });
+    assert_eq!(rules(&copying, SECOND), ["pageable_copies"]);
+    copying.busiest = None;
+    copying.gaps.streams = 4;
+    assert_eq!(rules(&copying, SECOND), [""; 0]);
+}
+
+#[test]
+fn the_copies_of_batches_are_put_together_already() {
+    let mut work = copies(HostMemory::Pinned, 1500, 11, 1);
+    work.batched[11] = 500;
+    let evidence =
+        Advice::TinyCopies { tiny: 1000, copies: 1000, median: Bound::Below(4096), watched_ns: SECOND };
+    assert_eq!(advice(&work, SECOND), [evidence]);
+    work.batched[11] = 501;
+    assert_eq!(rules(&work, SECOND), [""; 0]);
 }
 
 #[test]
@@ -138,7 +190,8 @@ fn counts_that_cannot_be_true_do_not_overflow() {
     };
     work.kernels = vec![kernel.clone(), kernel];
     let most = GapTotals { gaps: u64::MAX, total_ns: u64::MAX, lengths: [u64::MAX; LATENCY_BUCKETS] };
-    work.gaps = Gaps { streams: 1, after_sync: most, after_launch: most, longest: Vec::new() };
+    work.gaps =
+        Gaps { streams: 1, after_sync: most, after_launch: most, idle_ns: u64::MAX, longest: Vec::new() };
     for watched_ns in [LEAST_WATCHED_NS, u64::MAX] {
         assert!(advice(&work, watched_ns).len() <= 4);
     }

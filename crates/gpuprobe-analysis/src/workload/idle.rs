@@ -7,7 +7,8 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Call, Class, Tgid, Tid, catalogue};
 
 use super::given::{Given, stream_of};
-use crate::gaps::{Gap, Gaps};
+use crate::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
+use crate::work::bucket;
 
 /// Streams and threads that are followed; gaps of more of them are not told.
 const MOST_STREAMS: usize = 8192;
@@ -20,6 +21,10 @@ pub(super) struct Idle {
     /// When all streams of a process were last waited for.
     waits: HashMap<Tgid, u64>,
     threads: HashMap<(Tgid, Tid), Meanwhile>,
+    /// How long that stream of a process was idle which was so for longest.
+    idlest: HashMap<Tgid, u64>,
+    /// The same, of all that ended.
+    idlest_ended_ns: u64,
 }
 
 /// When the last launch on a stream returned, and the last wait for it.
@@ -28,6 +33,8 @@ struct Stream {
     launched_ns: Option<u64>,
     synced_ns: Option<u64>,
     has_gaps: bool,
+    /// What its short gaps after waits come to at least.
+    idle_ns: u64,
 }
 
 /// The longest call of a thread since it launched or waited.
@@ -39,8 +46,9 @@ struct Meanwhile {
 }
 
 impl Idle {
-    pub(super) fn gaps(&self) -> &Gaps {
-        &self.gaps
+    pub(super) fn gaps(&self) -> Gaps {
+        let idle_ns = self.idlest.values().copied().fold(self.idlest_ended_ns, u64::saturating_add);
+        Gaps { idle_ns, ..self.gaps.clone() }
     }
 
     /// A process has ended, or runs another program.
@@ -48,6 +56,8 @@ impl Idle {
         self.streams.retain(|(of, _), _| *of != tgid);
         self.threads.retain(|(of, _), _| *of != tgid);
         self.waits.remove(&tgid);
+        let idlest_ns = self.idlest.remove(&tgid).unwrap_or(0);
+        self.idlest_ended_ns = self.idlest_ended_ns.saturating_add(idlest_ns);
     }
 
     /// A call that gave no work: waits, and ends of streams.
@@ -112,8 +122,17 @@ impl Idle {
         let meanwhile = meanwhile.filter(|longest| longest.since_ns >= since_ns);
         self.gaps.streams += u64::from(!stream.has_gaps);
         stream.has_gaps = true;
+        let ns = given.start_ns - since_ns;
+        let length = bucket(ns);
+        if kind == GapKind::AfterSync && (1..SHORT_GAP_LOG2).contains(&length) {
+            stream.idle_ns = stream.idle_ns.saturating_add(1 << length);
+            if self.idlest.len() < MOST_STREAMS || self.idlest.contains_key(&given.tgid) {
+                let idlest_ns = self.idlest.entry(given.tgid).or_default();
+                *idlest_ns = stream.idle_ns.max(*idlest_ns);
+            }
+        }
         self.gaps.add_gap(Gap {
-            ns: given.start_ns - since_ns,
+            ns,
             since_ns,
             stream: given.stream,
             kind,

@@ -1,10 +1,12 @@
 use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Effect};
+use gpuprobe_event::{Api, Effect, Tid};
 
+use super::inner::{MOST_THREADS, MOST_WAITING};
 use super::*;
 use crate::gaps::LONGEST;
 use crate::samples::{call, copy, inside, took, unfinished};
+use crate::work::Busiest;
 
 fn fed(calls: &[Call]) -> Work {
     let mut workload = Workload::default();
@@ -133,6 +135,7 @@ fn the_copies_of_a_batch_are_counted_by_their_kinds() {
     let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
     assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
     assert_eq!(work.copies[0].sizes[7], 3, "three of 200 bytes");
+    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "and none of them is a call of its own");
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
             workload.feed(&inside(Call { tid: Tid(i), ..launch("same", 0) }, 1 << 40));
         }
     }
-    assert!(workload.waiting.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
+    assert!(workload.inner.threads.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
     assert!(workload.kernels.len() <= MOST_KERNELS + 2);
     let work = workload.report();
     let all: u64 = work.kernels.iter().map(|k| k.launches).sum();
@@ -211,4 +214,127 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
     assert_eq!(all, 2 * (u64::from(many) + 63) + waited, "a call launches on 64 GPUs at most");
     assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
     assert!(work.gaps.longest.len() <= LONGEST);
+}
+
+/// A call that gives no work, with launches of the runtime inside, each with one of the driver in it.
+fn pairs(launches: u64) -> Vec<Call> {
+    let pair = |i: u64| {
+        let (outer, start_ns) = (10 + 2 * i, 1000 * (i + 1));
+        let mut of_runtime = at(with_id(inside(launch("", 5), 1), outer), start_ns, 100);
+        of_runtime.effect.kernel = None;
+        let of_driver = with_id(inside(launch(&format!("k{}", i % 2), 5), outer), outer + 1);
+        [at(of_driver, start_ns + 10, 10), of_runtime]
+    };
+    (0..launches).flat_map(pair).collect()
+}
+
+fn group(launches: u64) -> Call {
+    at(call(Api::Nccl, "ncclGroupEnd", 0), 500, 1000 * (launches + 2))
+}
+
+#[test]
+fn all_launches_inside_one_long_call_count_once_each() {
+    let many = 4 * MOST_WAITING as u64;
+    let only = |i: u64| at(with_id(inside(launch("k", 5), 1), 10 + i), 1000 * (i + 1), 100);
+    let mut calls: Vec<_> = (0..many).map(only).collect();
+    assert_eq!(names(&fed(&calls)), [("k", many)], "the call around them is not over");
+    calls.push(group(many));
+    assert_eq!(names(&fed(&calls)), [("k", many)]);
+
+    let mut calls = pairs(many);
+    calls.push(group(many));
+    assert_eq!(names(&fed(&calls)), [("k0", many / 2), ("k1", many / 2)]);
+    let nested = Call { id: 1, parent: Some(0), ..group(many) };
+    calls.pop();
+    calls.extend([nested, Call { id: 0, ..at(group(many), 400, 1000 * (many + 3)) }]);
+    assert_eq!(names(&fed(&calls)), [("k0", many / 2), ("k1", many / 2)]);
+}
+
+#[test]
+fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
+    let many = 2 * MOST_WAITING as u64;
+    let mut calls = pairs(many);
+    calls.push(Call { class: Class::Launch, ..group(many) });
+    let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.launches).sum();
+    assert_eq!(counted, many, "and not the launch around them");
+    // work of another kind is none of the launches
+    calls.pop();
+    calls.push(Call { class: Class::Memcpy, ..group(many) });
+    let work = fed(&calls);
+    assert_eq!((names(&work), work.copies.len()), (vec![("k0", many / 2), ("k1", many / 2)], 1));
+}
+
+#[test]
+fn launches_whose_outer_calls_were_lost_count_once_each() {
+    let many = 4 * MOST_WAITING as u64;
+    let of_driver: Vec<_> = pairs(many).into_iter().step_by(2).collect();
+    let expected = [("k0", many / 2), ("k1", many / 2)];
+    assert_eq!(names(&fed(&of_driver)), expected);
+    // the next outermost call tells that they are over
+    let mut workload = Workload::default();
+    of_driver.iter().take(100).for_each(|call| workload.feed(call));
+    let outermost = at(with_id(launch("last", 5), 9), 1 << 40, 10);
+    workload.feed(&outermost);
+    assert!(workload.inner.is_empty());
+    assert_eq!(names(&workload.report()), [("k0", 50), ("k1", 50), ("last", 1)]);
+    // between the launch of the driver and the outermost one another call of the runtime was lost
+    let inner = at(with_id(inside(launch("k", 5), 3), 4), 120, 10);
+    let work = fed(&[inner, at(with_id(launch("k", 5), 2), 100, 100)]);
+    assert_eq!(names(&work), [("k", 1)]);
+}
+
+#[test]
+fn what_waits_when_a_process_ends_counts() {
+    let mut workload = Workload::default();
+    pairs(3).iter().for_each(|call| workload.feed(call));
+    workload.clear(Tgid(100));
+    assert!(workload.inner.is_empty());
+    assert_eq!(names(&workload.report()), [("k0", 2), ("k1", 1)]);
+}
+
+#[test]
+fn threads_that_ended_inside_lost_calls_make_room() {
+    let mut workload = Workload::default();
+    let many = u32::try_from(MOST_THREADS).unwrap() + 10;
+    for i in 0..many {
+        let own = at(with_id(inside(launch("lost", 5), 9), 10), u64::from(i) * 10, 1);
+        workload.feed(&Call { tid: Tid(i), ..own });
+    }
+    assert!(workload.inner.threads.len() <= MOST_THREADS);
+    let pair = pairs(1).into_iter().map(|call| Call { tid: Tid(many), start_ns: 1 << 40, ..call });
+    pair.for_each(|call| workload.feed(&call));
+    assert_eq!(names(&workload.report()), [("lost", u64::from(many)), ("k0", 1)]);
+}
+
+#[test]
+fn what_is_busiest_is_one_stream_and_one_thread_of_each_process() {
+    let mut calls = Vec::new();
+    let by = |tgid: u32, tid: u32, call: Call| Call { tgid: Tgid(tgid), tid: Tid(tid), ..call };
+    for turn in 0..10_u64 {
+        let at_ns = turn * 10_000;
+        // three streams wait together, the second process waits as well
+        for (tgid, tid, stream) in [(1, 1, 1), (1, 2, 2), (1, 2, 3), (2, 3, 1)] {
+            calls.push(by(tgid, tid, at(launch("k", stream), at_ns, 1024)));
+        }
+        calls.extend([
+            by(1, 1, at(wait(None), at_ns + 1024, 7952)),
+            by(2, 3, at(wait(None), at_ns + 1024, 7952)),
+        ]);
+    }
+    let mut copied = copy(Some("H2D"), 8, 0);
+    copied.effect.host = Some(Name::Borrowed("pageable"));
+    calls.extend([
+        by(1, 1, copied.clone()),
+        by(1, 1, copied.clone()),
+        by(1, 2, copied.clone()),
+        by(2, 3, copied),
+    ]);
+    let mut workload = Workload::default();
+    calls.iter().for_each(|call| workload.feed(call));
+    let busiest = Some(Busiest { launching_ns: 20 * 1024 + 10 * 1024, copying_ns: 3000 });
+    let work = workload.report();
+    assert_eq!((work.gaps.idle_ns, work.busiest), (2 * 9 * 1024, busiest));
+    assert_eq!(work.gaps.after_sync.gaps, 4 * 9);
+    workload.clear(Tgid(1));
+    assert_eq!(workload.report(), work, "what ended is not forgotten");
 }

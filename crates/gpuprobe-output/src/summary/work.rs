@@ -1,11 +1,12 @@
-//! The sections about launches, copies, gaps and what to do about them, for a terminal of 100 columns.
+//! The sections about launches, copies, gaps and what to do about them, for a terminal of 100 columns
+//! or for a file, where names are whole.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 
-use super::{heading, line};
+use super::{Fit, heading, line};
 use crate::table::{Align, room, rows};
 use crate::units::{bytes, count, duration, fitted};
 use crate::work::{
@@ -13,6 +14,8 @@ use crate::work::{
 };
 
 const WIDTH: usize = 100;
+/// What is longer says nothing more in a file either.
+const LONGEST_NAME: usize = 400;
 /// What a kernel's name has, however wide the numbers are.
 const LEAST_NAME: usize = 16;
 /// What it has to have for bars to stand before it.
@@ -21,7 +24,7 @@ const BAR: usize = 8;
 /// Kernels with a row of their own.
 const MOST_KERNELS: usize = 25;
 
-pub(super) fn launches(out: &mut String, work: &Work) {
+pub(super) fn launches(out: &mut String, work: &Work, fit: Fit) {
     let graphs = graphs(&work.graphs);
     if work.kernels.is_empty() && graphs.is_empty() {
         return;
@@ -29,7 +32,7 @@ pub(super) fn launches(out: &mut String, work: &Work) {
     heading(out, "launches");
     let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
     if !shown.is_empty() {
-        kernels(out, shown);
+        kernels(out, shown, fit);
     }
     more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("{text}")));
     if !shown.is_empty() {
@@ -37,7 +40,7 @@ pub(super) fn launches(out: &mut String, work: &Work) {
     }
 }
 
-fn kernels(out: &mut String, kernels: &[KernelLaunches]) {
+fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
     use Align::{Left, Right};
     let titles = ["launches", "failed", "threads", "grid", "block", "shared", "streams", "launch call"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
@@ -54,6 +57,7 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches]) {
         align.push(Left);
         push_bars(&mut table, &kernels.iter().map(|kernel| kernel.launches).collect::<Vec<_>>());
     }
+    let room = if fit == Fit::Terminal { room } else { LONGEST_NAME };
     let names = kernels.iter().map(|kernel| kernel_name(&kernel.kernel, room));
     for (row, name) in table.iter_mut().zip(std::iter::once("kernel".to_owned()).chain(names)) {
         row.push(name);
@@ -107,7 +111,7 @@ pub(super) fn copies(out: &mut String, work: &Work) {
     let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
     if !copies.is_empty() {
         heading(out, "copies");
-        let titles = ["kind", "mode", "host memory", "calls", "bandwidth", "bytes"];
+        let titles = ["kind", "mode", "host memory", "copies", "bandwidth", "bytes"];
         let mut table = vec![titles.map(str::to_owned).to_vec()];
         table.extend(copies.iter().map(|copy| copy_cells(copy)));
         push_bars(&mut table, &copies.iter().map(|copy| copy.bytes).collect::<Vec<_>>());

@@ -1,10 +1,12 @@
 //! `gpuprobe report`: the summary of a recorded trace again, or a page.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
+use gpuprobe_output::{Fit, summary};
 
 use crate::cli::ReportArgs;
 use crate::notes::note;
@@ -22,7 +24,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     input.end_progress();
     let report = replay.finish();
     match &args.html {
-        None => print(&gpuprobe_output::summary(&report.summary))?,
+        None => {
+            let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
+            print(&summary(&report.summary, fit))?;
+        }
         Some(path) => {
             let name = args.trace.to_string_lossy();
             let source =
