@@ -5,7 +5,7 @@ import sys
 
 META = {"type": "meta", "format": 1, "gpuprobe": "0.1.0", "host": "h", "kernel": "k", "clock": "monotonic"}
 META |= {"start_unix": 1e300, "command": ["</script><script>alert(1)</script>"]}
-NAMES = ["</script><script>alert(1)</script>", "a;b\nc\x00\x1b[2J", "\u202e\U0001f600", "'\"\\", "x" * 5000]
+NAMES = ["</script><script>alert(1)</script>", "a;b\nc\x00\x1b[2J", "\u202e\U0001f600", "'\"\\", "x" * 70_000]
 
 
 def call(number, **more):

@@ -1,4 +1,4 @@
-//! How durations are spread, in buckets that are a sixteenth of their value wide: quantiles are right to some three in a
+//! How durations are spread, in buckets that are up to an eighth of their value wide: quantiles are right to some six in a
 //! hundred, and a function takes a few kilobytes whatever the number of its calls.
 
 use serde::Serialize;

@@ -45,6 +45,8 @@ pub struct ProcessSummary {
 
 /// Processes told apart. More than this are summed up in one row.
 const MOST: usize = 1 << 16;
+/// What that one is called.
+const OTHERS: &str = "(others)";
 
 /// Processes in the order in which they were first seen. A pid used again after an exit is another process.
 #[derive(Debug, Default)]
@@ -65,6 +67,9 @@ impl Processes {
     /// Notes a change.
     pub(crate) fn feed_change(&mut self, event: &ProcessEvent) {
         let row = self.row(event.tgid, event.at_ns, &event.process);
+        if row.name == OTHERS {
+            return;
+        }
         if event.change == ProcessChange::Exit {
             row.ended_ns = Some(event.at_ns);
             row.end = Some(ProcessEnd::from_shell(event.exit_status));
@@ -86,8 +91,7 @@ impl Processes {
                     return MOST;
                 }
                 let is_full = self.rows.len() == MOST;
-                let (pid, name) =
-                    if is_full { (Tgid(0), "(others)".to_owned()) } else { (pid, name.to_owned()) };
+                let (pid, name) = if is_full { (Tgid(0), OTHERS.to_owned()) } else { (pid, name.to_owned()) };
                 self.rows.push(ProcessSummary { pid, name, calls: 0, ended_ns: None, end: None });
                 self.latest.insert(pid, self.rows.len() - 1);
                 self.rows.len() - 1

@@ -86,6 +86,11 @@ fn header(report: &SummaryReport) -> String {
     )
 }
 
+/// A name of a function, a process or an error. A trace can claim any.
+fn name(text: &str) -> String {
+    fitted(&printable(text), LONGEST_PLACE).into_owned()
+}
+
 /// A heading with an empty line before it.
 fn heading(out: &mut String, text: &str) {
     out.push('\n');
@@ -110,7 +115,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary]) {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
         let returned = f.calls > f.unfinished;
         table.push(vec![
-            printable(&f.name).into_owned(),
+            name(&f.name),
             f.calls.to_string(),
             f.errors.to_string(),
             time(returned.then_some(f.total_ns)),
@@ -139,13 +144,13 @@ fn slowest(out: &mut String, calls: &[SlowCall]) {
         let more = [
             call.size.map(bytes),
             call.kernel.as_deref().map(|name| kernel(name, LONGEST_KERNEL)),
-            call.error.as_deref().map(|error| printable(error).into_owned()),
+            call.error.as_deref().map(name),
         ];
         vec![
             duration(call.duration_ns),
             format!("at {:.6} s", call.start_ns as f64 / 1e9),
             call.tid.to_string(),
-            printable(&call.name).into_owned(),
+            name(&call.name),
             more.into_iter().flatten().collect::<Vec<_>>().join(", "),
         ]
     };
@@ -223,12 +228,7 @@ fn errors(out: &mut String, errors: &[ErrorCount]) {
             (0, _) => "inside other calls".to_owned(),
             (_, n) => format!("{n} of them inside other calls"),
         };
-        vec![
-            printable(&e.function).into_owned(),
-            printable(&e.error).into_owned(),
-            e.count.to_string(),
-            inner,
-        ]
+        vec![name(&e.function), name(&e.error), e.count.to_string(), inner]
     };
     let table: Vec<_> = errors.iter().map(row).collect();
     rows(out, "  ", &[Align::Left, Align::Left, Align::Right, Align::Left], &table);
@@ -246,8 +246,7 @@ fn processes(out: &mut String, processes: &[ProcessSummary]) {
             Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
             Some(ProcessEnd::Unknown) => "ended".to_owned(),
         };
-        let name = printable(&p.name).into_owned();
-        vec![p.pid.to_string(), name, count(p.calls, "call", "calls"), end]
+        vec![p.pid.to_string(), name(&p.name), count(p.calls, "call", "calls"), end]
     };
     let table: Vec<_> = processes.iter().map(row).collect();
     rows(out, "  ", &[Align::Right, Align::Left, Align::Right, Align::Left], &table);

@@ -19,10 +19,12 @@ pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<
             let gap = if i == 0 { "" } else { "  " };
             let width = widths.get(i).copied().unwrap_or(0);
             line += gap;
-            line += &match align.get(i) {
-                Some(Align::Right) => format!("{text:>width$}"),
-                _ => format!("{text:<width$}"),
-            };
+            // not by a format, whose width has a bound that a name can exceed
+            let padding = " ".repeat(width.saturating_sub(text.chars().count()));
+            match align.get(i) {
+                Some(Align::Right) => line.extend([&padding, text.as_str()]),
+                _ => line.extend([text, padding.as_str()]),
+            }
         }
         out.push_str(line.trim_end());
         out.push('\n');
@@ -50,5 +52,18 @@ mod tests {
         let mut out = String::new();
         rows(&mut out, " ", &[Align::Left, Align::Right], &table);
         assert_eq!(out, " name    n\n a     100\n ü\n");
+    }
+
+    #[test]
+    fn a_column_can_be_wider_than_any_format() {
+        let long = "x".repeat(70_000);
+        let mut out = String::new();
+        rows(
+            &mut out,
+            "",
+            &[Align::Right, Align::Left],
+            &[vec![long.clone(), "a".to_owned()], vec!["y".to_owned()]],
+        );
+        assert_eq!(out, format!("{long}  a\n{}y\n", " ".repeat(69_999)));
     }
 }

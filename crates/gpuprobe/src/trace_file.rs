@@ -33,7 +33,10 @@ pub(crate) struct Limits {
 
 impl Limits {
     fn segment(self) -> Option<u64> {
-        self.segment.or(self.total.map(|total| total / SEGMENTS))
+        let most = self.total.map(|total| total / 2);
+        let segment = self.segment.or(self.total.map(|total| total / SEGMENTS));
+        // of a limit there must be room for one that is whole and one that is being written
+        segment.map(|segment| most.map_or(segment, |most| segment.min(most)))
     }
 }
 
@@ -52,6 +55,8 @@ pub(crate) struct TraceFile {
     path: PathBuf,
     /// Of the one being written.
     current: PathBuf,
+    /// The link that points at the first one that is there.
+    latest: Option<PathBuf>,
     /// `None` once the file could not be written any further.
     writer: Option<Writer<Sink>>,
     failure: Option<io::Error>,
@@ -79,12 +84,13 @@ impl TraceFile {
         if limits.segment().is_some() && !fs::metadata(&path).with_context(cannot)?.is_file() {
             bail!("{} cannot be cut into segments: give a file with -o", path.display());
         }
-        if let Some(latest) = latest {
-            point(&latest, &path).with_context(cannot)?;
+        if let Some(latest) = &latest {
+            point(latest, &path).with_context(cannot)?;
         }
         Ok(Self {
             current: path.clone(),
             path,
+            latest,
             writer: Some(writer),
             failure: None,
             phases,
@@ -157,8 +163,15 @@ impl TraceFile {
         let (Some(total), Some(segment)) = (self.limits.total, self.limits.segment()) else { return Ok(()) };
         while self.before.iter().map(|s| s.bytes).sum::<u64>().saturating_add(segment) > total {
             let Some(oldest) = self.before.pop_front() else { break };
-            fs::remove_file(&oldest.path)?;
-            self.removed += oldest.events;
+            match fs::remove_file(&oldest.path) {
+                // somebody was there before us
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => self.removed += oldest.events,
+            }
+            let first = self.before.front().map_or(&self.current, |segment| &segment.path);
+            if let Some(latest) = &self.latest {
+                point(latest, first)?;
+            }
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -149,6 +150,17 @@ impl TraceInput {
     }
 }
 
+/// Makes a file for what becomes of a trace, unless it is the trace itself: that would be gone before it is read.
+pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
+    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    if let Some(same) = id(path)
+        && id(trace) == Some(same)
+    {
+        bail!("{} is the trace itself: give another place with -o", path.display());
+    }
+    File::create(path).with_context(|| format!("cannot write {}: give another place with -o", path.display()))
+}
+
 /// A file, and how much of it has been read.
 struct Counted {
     file: File,
@@ -261,5 +273,16 @@ mod tests {
         let other = folder.path().join("other");
         std::fs::write(&other, "hello\n").unwrap();
         assert!(said(&other).contains("not a gpuprobe trace"), "{}", said(&other));
+    }
+
+    #[test]
+    fn the_trace_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let (trace, link) = (folder.path().join("t"), folder.path().join("l"));
+        std::fs::write(&trace, "x").unwrap();
+        std::os::unix::fs::symlink(&trace, &link).unwrap();
+        assert!(create(&link, &trace).unwrap_err().to_string().contains("is the trace itself"));
+        assert_eq!(std::fs::read_to_string(&trace).unwrap(), "x");
+        create(&folder.path().join("o"), &trace).unwrap();
     }
 }

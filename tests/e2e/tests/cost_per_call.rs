@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// Enough for a median, and over soon.
-const ROUNDS: u64 = 15;
+const ROUNDS: u64 = 7;
 /// Each probe by perf takes the kernel a tenth of a second to let go of, and a busy machine many times that.
 const LIMIT: Duration = PATIENCE.saturating_mul(5);
 const CALLS_PER_ROUND: u64 = 1000;

@@ -19,7 +19,7 @@ const REALTIME: u64 = 1;
 const BOOTTIME: u64 = 6;
 
 /// What an event on a track is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Begin = 1,
     End = 2,
@@ -53,7 +53,7 @@ pub(super) struct Perfetto<W> {
     interned: Interned,
     tracks: Tracks,
     /// The tracks and ends of slices that have begun.
-    open: Vec<(u64, u64)>,
+    open: Vec<Option<(u64, u64)>>,
 }
 
 impl<W: Write> Perfetto<W> {
@@ -148,9 +148,11 @@ impl<W: Write> Perfetto<W> {
     /// Ends slices until so many are open.
     fn close_to(&mut self, depth: usize) -> io::Result<()> {
         while self.open.len() > depth
-            && let Some((track, end_ns)) = self.open.pop()
+            && let Some(open) = self.open.pop()
         {
-            self.event((Kind::End, track, end_ns), None, |_| {})?;
+            if let Some((track, end_ns)) = open {
+                self.event((Kind::End, track, end_ns), None, |_| {})?;
+            }
         }
         Ok(())
     }
@@ -169,7 +171,8 @@ impl<W: Write> Perfetto<W> {
             }
             call_fields(call, to);
         })?;
-        self.open.push((track, *end_ns));
+        // an instant has no end, but keeps its place
+        self.open.push((kind == Kind::Begin).then_some((track, *end_ns)));
         Ok(())
     }
 

@@ -13,7 +13,7 @@ function find() {
 }
 search.addEventListener("input", find);
 
-// Flame graphs: a click makes a node as wide as the graph; a click on its lowest one shows all again.
+// Flame graphs: a click makes a node as wide as the graph; another click on it shows all again.
 function zoomFlame(graph, from, width) {
   for (const node of graph.children) {
     const x = (Number(node.dataset.x) - from) / width;
@@ -28,7 +28,11 @@ function zoomFlame(graph, from, width) {
 for (const graph of document.querySelectorAll(".flame > svg")) {
   graph.addEventListener("click", (event) => {
     const node = event.target.closest("svg svg");
-    if (node) zoomFlame(graph, Number(node.dataset.x), Number(node.dataset.w));
+    if (!node) return;
+    // once more on what fills the graph shows all again
+    const isWhole = parseFloat(node.getAttribute("width")) > 99.9;
+    if (isWhole) zoomFlame(graph, 0, 1);
+    else zoomFlame(graph, Number(node.dataset.x), Number(node.dataset.w));
   });
 }
 

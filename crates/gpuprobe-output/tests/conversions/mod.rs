@@ -94,6 +94,11 @@ fn where_only_beginnings_are_told_they_are_moments() {
     assert_eq!((of("X"), of("i")), (0, 21 + 6));
     let (folded, ..) = convert(&begun, Target::Folded);
     assert!(folded.is_empty());
+    let (perfetto, ..) = convert(&begun, Target::Perfetto);
+    assert!(
+        events(&perfetto).iter().all(|event| event.kind == 3 || event.kind == 4),
+        "moments and levels alone"
+    );
 }
 
 struct Event<'a> {

@@ -1,6 +1,7 @@
 //! `gpuprobe report`: the summary of a recorded trace again, or a page.
 
 use std::io::IsTerminal;
+use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use gpuprobe_output::{Fit, summary};
 use crate::cli::ReportArgs;
 use crate::notes::note;
 use crate::stdout::print;
-use crate::trace_input::{Ending, TraceInput};
+use crate::trace_input::{Ending, TraceInput, create};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open(&args.trace)?;
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
             let name = args.trace.to_string_lossy();
             let source =
                 Source { name: &name, meta: &meta, end: ending.end.as_ref(), damaged: input.damaged() };
-            write(path, &html(&report, &source), &report)?;
+            write(path, &args.trace, &html(&report, &source), &report)?;
         }
     }
     told(&ending, input.damaged());
@@ -46,12 +47,12 @@ fn told(ending: &Ending, damaged: u64) {
     }
 }
 
-fn write(path: &Path, page: &str, report: &ReplayReport) -> Result<()> {
+fn write(path: &Path, trace: &Path, page: &str, report: &ReplayReport) -> Result<()> {
     if path.as_os_str() == "-" {
         return print(page);
     }
     let cannot = || format!("cannot write {}: give another place", path.display());
-    std::fs::write(path, page).with_context(cannot)?;
+    create(path, trace)?.write_all(page.as_bytes()).with_context(cannot)?;
     note!("wrote {} ({} calls)", path.display(), report.summary.calls);
     Ok(())
 }
