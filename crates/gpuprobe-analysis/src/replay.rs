@@ -42,6 +42,8 @@ pub struct ReplayReport {
     pub memory: FlameNode,
     /// Live memory of the processes that held most.
     pub live: Vec<LiveCurve>,
+    /// Processes that held some, and are not among these.
+    pub more_live: usize,
 }
 
 /// Takes in a trace. Memory has a bound, whatever the length of the trace.
@@ -53,6 +55,8 @@ pub struct Replay {
     levels: Levels,
     time: Flame,
     places: HashMap<(Tgid, SiteId), Allocated>,
+    /// Bytes allocated at places that have no room.
+    elsewhere: u64,
     live: HashMap<Tgid, (Arc<str>, Trend)>,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
@@ -99,9 +103,13 @@ impl Replay {
             let way = place.way.iter().flatten().rev().map(String::as_str);
             memory.add(std::iter::once(&*place.process).chain(way), place.bytes);
         }
+        if self.elsewhere > 0 {
+            memory.add(["(other places)"], self.elsewhere);
+        }
         let curve = |(tgid, (process, live))| LiveCurve { tgid, process, live };
         let mut live: Vec<_> = self.live.into_iter().map(curve).filter(|curve| curve.live.peak > 0).collect();
         live.sort_by_key(|curve| (std::cmp::Reverse(curve.live.peak), curve.tgid));
+        let more_live = live.len().saturating_sub(MOST_CURVES);
         live.truncate(MOST_CURVES);
         ReplayReport {
             summary: self.summary.report(),
@@ -109,6 +117,7 @@ impl Replay {
             time: self.time.root().clone(),
             memory: memory.root().clone(),
             live,
+            more_live,
         }
     }
 
@@ -117,6 +126,7 @@ impl Replay {
         let (true, Some(bytes)) = (is_allocation, call.effect.size) else { return };
         let key = (call.tgid, call.effect.site.unwrap_or(SiteId::UNKNOWN));
         if !self.places.contains_key(&key) && self.places.len() >= MOST_PLACES {
+            self.elsewhere = self.elsewhere.saturating_add(bytes);
             return;
         }
         let place = self.places.entry(key).or_default();

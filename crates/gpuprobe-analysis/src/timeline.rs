@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use gpuprobe_event::trace::type_of;
 use gpuprobe_event::{Call, Class, Event, Tgid, Tid};
 use serde::Serialize;
 
@@ -35,15 +36,9 @@ impl Doing {
 
     /// By what a function is for.
     pub fn of(class: Class) -> Self {
-        match class {
-            Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => {
-                Self::Memory
-            }
-            Class::Memcpy | Class::Memset => Self::Transfer,
-            Class::Launch | Class::GraphLaunch => Self::Launch,
-            Class::Sync => Self::Sync,
-            _ => Self::Other,
-        }
+        // the same kinds that a trace tells apart, under its names
+        let of_trace = type_of(class);
+        Self::ALL.into_iter().find(|doing| doing.as_str() == of_trace).unwrap_or(Self::Other)
     }
 
     /// What it is called.

@@ -156,9 +156,9 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
     if let Some(same) = id(path)
         && id(trace) == Some(same)
     {
-        bail!("{} is the trace itself: give another place with -o", path.display());
+        bail!("{} is the trace itself: give another place", path.display());
     }
-    File::create(path).with_context(|| format!("cannot write {}: give another place with -o", path.display()))
+    File::create(path).with_context(|| format!("cannot write {}: give another place", path.display()))
 }
 
 /// A file, and how much of it has been read.

@@ -65,6 +65,9 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
         put!(out, "<p>{} {}: {} at the end</p>\n", held.tgid, escape(&held.process), bytes(held.live.last));
         curve(out, &held.live, to_ns);
     }
+    if report.more_live > 0 {
+        put!(out, "<p>and {} that held less</p>\n", count(report.more_live as u64, "process", "processes"));
+    }
     out.push_str("</div>\n");
     if report.memory.total > 0 {
         out.push_str("<h2>Memory allocated, by the way to it</h2>\n");

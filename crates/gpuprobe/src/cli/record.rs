@@ -21,7 +21,7 @@ pub(crate) struct RecordingArgs {
     /// traces/trace_latest.jsonl pointing at it]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Keep no more than this on disk, such as 500M or 2G: the trace is cut into segments (FILE.2.jsonl, ...), and the
+    /// Keep no more than this on disk, such as 500M or 2G: the trace is cut into segments (t.jsonl, t.2.jsonl, ...), and the
     /// oldest ones go
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_size: Option<u64>,

@@ -51,7 +51,7 @@ fn write(path: &Path, trace: &Path, page: &str, report: &ReplayReport) -> Result
     if path.as_os_str() == "-" {
         return print(page);
     }
-    let cannot = || format!("cannot write {}: give another place", path.display());
+    let cannot = || format!("cannot write {}", path.display());
     create(path, trace)?.write_all(page.as_bytes()).with_context(cannot)?;
     note!("wrote {} ({} calls)", path.display(), report.summary.calls);
     Ok(())
