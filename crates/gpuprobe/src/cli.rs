@@ -193,6 +193,9 @@ pub(crate) struct DaemonArgs {
     /// Address for the metrics endpoint, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
+    /// TLS and passwords for it: a YAML file in the form that Prometheus's exporters take, read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) web_config: Option<PathBuf>,
     /// Seconds between displays; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub(crate) display_interval: u64,

@@ -11,6 +11,7 @@ mod guard;
 mod launch;
 mod notes;
 mod observer;
+mod own;
 mod printer;
 mod probes;
 mod processes;
