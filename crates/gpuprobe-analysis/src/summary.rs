@@ -83,11 +83,7 @@ impl Summary {
                     self.work.clear(change.tgid);
                 }
             }
-            Event::Loss(loss) => {
-                // a trace file can claim any count
-                let room = u64::MAX - self.losses.get(loss.cause);
-                self.losses.add(loss.cause, loss.count.min(room));
-            }
+            Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
         }
     }
 

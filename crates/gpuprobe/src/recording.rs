@@ -118,7 +118,7 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
         clock: "monotonic".to_owned(),
         start_unix: probes.capture.clock().start_unix(),
         command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
-        segment: None,
+        ..Meta::default()
     }
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::fields::{Fields, Key, call_fields, process_fields};
 use super::{End, Meta, type_of};
+use crate::cut::cut;
 use crate::event::{Call, Event, LossEvent, Name, Outcome, ProcessEvent};
 
 /// Writes a trace to anything that takes bytes.
@@ -63,9 +64,34 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends the first line of a trace.
+/// Appends the first line of a trace, with as much of the command as fits into a line that readers take.
 pub fn meta_line(meta: &Meta, out: &mut Vec<u8>) {
-    tagged("meta", meta, out);
+    match cut_command(&meta.command) {
+        None => tagged("meta", meta, out),
+        Some(command) => {
+            let command_bytes = Some(meta.command.iter().map(|word| word.len() as u64).sum());
+            tagged("meta", &Meta { command, command_bytes, ..meta.clone() }, out);
+        }
+    }
+}
+
+/// The beginning of a command that is too long to be kept.
+fn cut_command(words: &[String]) -> Option<Vec<String>> {
+    const MOST: usize = 16 << 10;
+    // of an empty word too: there may be very many
+    const AROUND_WORD: usize = r#""","#.len();
+    if words.iter().map(|word| word.len() + AROUND_WORD).sum::<usize>() <= MOST {
+        return None;
+    }
+    let mut room = MOST;
+    let mut kept = Vec::new();
+    for word in words {
+        let word = cut(word, room.saturating_sub(AROUND_WORD));
+        let Some(left) = room.checked_sub(word.len() + AROUND_WORD) else { break };
+        room = left;
+        kept.push(word.into_owned());
+    }
+    Some(kept)
 }
 
 /// Appends its last line.
