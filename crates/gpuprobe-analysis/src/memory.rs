@@ -66,8 +66,15 @@ pub struct MemorySummary {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     live: HashMap<Tgid, BTreeMap<Name, Total>>,
+    /// Of all processes.
+    rows: usize,
     totals: MemorySummary,
 }
+
+/// Kinds of memory of processes that are told apart. More come only from files that nobody recorded.
+const MOST_ROWS: usize = 1 << 16;
+/// What all others are called.
+const OTHERS: (Tgid, Name) = (Tgid(0), Name::Borrowed("(others)"));
 
 impl Ledger {
     /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
@@ -98,7 +105,9 @@ impl Ledger {
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        for total in self.live.remove(&pid).unwrap_or_default().into_values() {
+        let held = self.live.remove(&pid).unwrap_or_default();
+        self.rows -= held.len();
+        for total in held.into_values() {
             self.totals.freed_by_exit = self.totals.freed_by_exit.plus(total);
         }
     }
@@ -136,7 +145,7 @@ impl Ledger {
         for EndedMemory { kind, allocations, bytes } in &call.effect.ended {
             let total = Total { count: *allocations, bytes: *bytes };
             self.totals.freed_by_context = self.totals.freed_by_context.plus(total);
-            let held = self.live.entry(call.tgid).or_default().entry(kind.clone()).or_default();
+            let held = self.row(call.tgid, kind.clone());
             held.count = held.count.saturating_sub(*allocations);
             held.bytes = held.bytes.saturating_sub(*bytes);
         }
@@ -144,7 +153,16 @@ impl Ledger {
 
     fn held(&mut self, call: &Call) -> &mut Total {
         let kind = call.effect.kind.clone().unwrap_or(Name::Borrowed("unknown"));
-        self.live.entry(call.tgid).or_default().entry(kind).or_default()
+        self.row(call.tgid, kind)
+    }
+
+    fn row(&mut self, tgid: Tgid, kind: Name) -> &mut Total {
+        let is_known = self.live.get(&tgid).is_some_and(|kinds| kinds.contains_key(&kind));
+        let (tgid, kind) = if is_known || self.rows < MOST_ROWS { (tgid, kind) } else { OTHERS };
+        self.live.entry(tgid).or_default().entry(kind).or_insert_with(|| {
+            self.rows += 1;
+            Total::default()
+        })
     }
 }
 
@@ -213,6 +231,22 @@ mod tests {
         destroyed.effect.ended = vec![EndedMemory { kind, allocations: u64::MAX, bytes: u64::MAX }];
         let report = fed(&[destroyed.clone(), destroyed]);
         assert_eq!(report.freed_by_context, Total { count: u64::MAX, bytes: u64::MAX });
+    }
+
+    #[test]
+    fn more_kinds_than_there_are_share_one() {
+        let mut ledger = Ledger::default();
+        let odd = |i: u32| {
+            let mut call = Call { tgid: Tgid(i % 7 + 1), ..alloc(0x10, 5, 10) };
+            call.effect.kind = Some(Name::Owned(i.to_string()));
+            call
+        };
+        (0..MOST_ROWS as u32 + 100).for_each(|i| ledger.feed(&odd(i), false));
+        assert_eq!(ledger.rows, MOST_ROWS + 1);
+        let others = ledger.report().live.into_iter().find(|live| live.kind == OTHERS.1);
+        assert_eq!(others.map(|live| live.total), Some(Total { count: 100, bytes: 500 }));
+        (0..8).for_each(|pid| ledger.clear(Tgid(pid)));
+        assert_eq!((ledger.rows, ledger.report().live.len()), (0, 0));
     }
 
     #[test]
