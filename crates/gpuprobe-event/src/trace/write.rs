@@ -31,16 +31,39 @@ impl<W: Write> Writer<W> {
 
     /// Writes one event.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        self.event_if(event, |_, _| Ok(true)).map(|_| ())
+    }
+
+    /// Writes one event, if that is right with whoever is asked about the bytes of its line; tells whether it was.
+    pub fn event_if(
+        &mut self,
+        event: &Event,
+        is_right: impl FnOnce(&mut W, usize) -> io::Result<bool>,
+    ) -> io::Result<bool> {
         self.line.clear();
         event_line(event, self.phases, &mut self.line);
+        if !is_right(&mut self.out, self.line.len())? {
+            return Ok(false);
+        }
+        self.out.write_all(&self.line)?;
         self.events += 1;
         self.calls += u64::from(matches!(event, Event::Call(call) if call.outcome != Outcome::Begun));
-        self.out.write_all(&self.line)
+        Ok(true)
     }
 
     /// Where it is written to.
     pub fn get_ref(&self) -> &W {
         &self.out
+    }
+
+    /// The same, to be asked to do something.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Gives it up without an end.
+    pub fn into_inner(self) -> W {
+        self.out
     }
 
     /// Events written so far.
