@@ -210,7 +210,10 @@ impl TraceFile {
         let mut bytes = writer.get_mut().settle()?;
         let Some(writer) = self.writer.take() else { return Ok(()) };
         let events = writer.events();
-        writer.finish(end)?.close()?;
+        if let Err(error) = writer.finish(end).and_then(Sink::close) {
+            self.written_before += bytes;
+            return Err(error);
+        }
         if self.is_file {
             bytes = fs::metadata(&self.current).map_or(bytes, |file| file.len());
         }
