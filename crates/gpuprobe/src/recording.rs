@@ -67,8 +67,8 @@ impl Recording {
         self.processes.take(&batch, probes.capture.clock().elapsed_ns());
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
+            self.trace.event(&event, || self.summary.standing());
             self.summary.feed(&event);
-            self.trace.event(&event);
         }
         self.trace.keep_fresh();
         if self.progress.is_due() {
@@ -108,8 +108,8 @@ impl Recording {
         losses.add(LossCause::SegmentRemoved, self.trace.removed());
         let Last { events, end } = last(&losses);
         for event in events {
+            self.trace.event(&event, Vec::new);
             self.summary.feed(&event);
-            self.trace.event(&event);
         }
         Ok(Recorded { summary: self.summary, trace: self.trace, end })
     }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Meta, Phases, Writer};
+use gpuprobe_event::{Event, ProcessEvent};
 use gpuprobe_output::units::{bytes, count};
 
 pub(crate) use self::output::{Output, is_stdout};
@@ -85,6 +85,8 @@ pub(crate) struct TraceFile {
     /// Bytes of these.
     before_bytes: u64,
     number: u32,
+    /// Lines that the current one began with, which are no events.
+    standing: u64,
     /// Events of segments that were removed.
     removed: u64,
     written_before: u64,
@@ -120,6 +122,7 @@ impl TraceFile {
             before: VecDeque::new(),
             before_bytes: 0,
             number: 1,
+            standing: 0,
             removed: 0,
             written_before: 0,
             flushed: Instant::now(),
@@ -127,25 +130,40 @@ impl TraceFile {
         })
     }
 
-    /// Writes an event. After a failure, which is told at once, nothing more is written.
-    pub(crate) fn event(&mut self, event: &Event) {
+    /// Writes an event. Where it begins another segment, what stands by then is written before it. After a failure, which
+    /// is told at once, nothing more is written.
+    pub(crate) fn event(&mut self, event: &Event, standing: impl FnOnce() -> Vec<ProcessEvent>) {
         if let Some(failure) = &mut self.failure {
             failure.missing += 1;
-        } else if let Err(error) = self.write(event) {
+        } else if let Err(error) = self.write(event, standing) {
             self.fail(error, 1);
         }
     }
 
-    fn write(&mut self, event: &Event) -> io::Result<()> {
+    fn write(&mut self, event: &Event, standing: impl FnOnce() -> Vec<ProcessEvent>) -> io::Result<()> {
         let limit = self.limits.segment().filter(|_| !self.is_ending);
         let Some(writer) = &mut self.writer else { return Ok(()) };
         // what is longer than a segment has one of its own
         let limit = limit.filter(|_| writer.events() > 0);
         if !writer.event_if(event, |sink, line| has_room(sink, line as u64, limit))? {
             self.next_segment()?;
+            self.stand(standing())?;
             self.writer.as_mut().map_or(Ok(()), |writer| writer.event(event))?;
         }
         self.keep_to_size(END_BYTES)
+    }
+
+    /// Begins a segment with what stands, as long as most of it is left for what happens.
+    fn stand(&mut self, standing: Vec<ProcessEvent>) -> io::Result<()> {
+        let (Some(writer), Some(limit)) = (&mut self.writer, self.limits.segment()) else { return Ok(()) };
+        for process in standing {
+            if writer.get_ref().most() > limit / 4 {
+                break;
+            }
+            writer.event(&Event::Process(process))?;
+        }
+        self.standing = writer.events();
+        Ok(())
     }
 
     /// Hands over what has waited long enough.
@@ -209,7 +227,7 @@ impl TraceFile {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let mut bytes = writer.get_mut().settle()?;
         let Some(writer) = self.writer.take() else { return Ok(()) };
-        let events = writer.events();
+        let events = writer.events() - std::mem::take(&mut self.standing);
         if let Err(error) = writer.finish(end).and_then(Sink::close) {
             self.written_before += bytes;
             return Err(error);

@@ -27,6 +27,8 @@ pub(crate) struct TraceInput {
     path: Option<PathBuf>,
     /// Lines skipped in the segments before this one.
     damaged: u64,
+    /// There were any.
+    has_begun_before: bool,
     progress: Option<Progress>,
 }
 
@@ -81,7 +83,7 @@ impl TraceInput {
                 bail!("the trace is to come from stdin, which is a terminal: give the name of a file");
             }
             let reader = reader(io::stdin()).context("cannot read the trace on stdin")?;
-            return Ok(Self { reader, path: None, damaged: 0, progress: None });
+            return Ok(Self { reader, path: None, damaged: 0, has_begun_before: false, progress: None });
         }
         Self::of_file(File::open(path).with_context(cannot)?, path)
     }
@@ -100,7 +102,7 @@ impl TraceInput {
             lines: 0,
         });
         let reader = reader(Counted { file, read }).with_context(cannot)?;
-        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, progress })
+        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, has_begun_before: false, progress })
     }
 
     /// Goes on with the next segment of a trace that was cut into some; it lies beside this one. `false` where there is
@@ -121,7 +123,7 @@ impl TraceInput {
         if following.number() <= self.number() {
             bail!("the trace goes on in {shown}, which is not its next segment");
         }
-        *self = Self { damaged: self.damaged(), ..following };
+        *self = Self { damaged: self.damaged(), has_begun_before: true, ..following };
         Ok(true)
     }
 
@@ -132,6 +134,9 @@ impl TraceInput {
         let late_start = Some(self.number()).filter(|number| *number > 1);
         let broken = loop {
             match self.reader.read() {
+                // known from the segments before
+                Ok(Some(Line::Event(Event::Process(process))))
+                    if self.has_begun_before && !process.held.is_empty() => {}
                 Ok(Some(Line::Event(event))) => then(event)?,
                 Ok(Some(Line::End(last))) => end = Some(last),
                 Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.go_on(end)) {

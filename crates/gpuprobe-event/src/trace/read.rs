@@ -12,7 +12,7 @@ use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::cut::cut;
 use crate::event::{
-    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
@@ -235,6 +235,7 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
+            held: memory(object, "held"),
         })
     }
 
@@ -242,7 +243,7 @@ impl<R: BufRead> Reader<R> {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
-            ended: object.get("ended").and_then(Json::as_object).map(ended).unwrap_or_default(),
+            ended: memory(object, "ended"),
             gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
             ptr: hex_field(object, "ptr"),
             site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
@@ -338,13 +339,14 @@ fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
 }
 
 /// By kind, how many allocations and bytes.
-fn ended(kinds: &Object<'_>) -> Vec<EndedMemory> {
+fn memory(object: &Object<'_>, field: &str) -> Vec<HeldMemory> {
     let kind = |(kind, json): (&str, &Json<'_>)| {
         let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
         let kind = owned(kind, most::NAME);
-        Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
+        Some(HeldMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
-    kinds.iter().take(most::ENTRIES).filter_map(kind).collect()
+    let kinds = object.get(field).and_then(Json::as_object);
+    kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
 }
 
 /// The copies of a batch.

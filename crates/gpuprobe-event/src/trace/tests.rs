@@ -99,6 +99,7 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
+            held: vec![HeldMemory { kind: Cow::Borrowed("device"), allocations: 3, bytes: 4096 }],
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
@@ -304,7 +305,7 @@ fn names_that_are_always_new_are_not_all_kept() {
 fn endless(bytes: usize, entries: usize) -> Call {
     let text = "x".repeat(bytes);
     let name = || Cow::Owned(text.clone());
-    let ended = |i| EndedMemory { kind: Cow::Owned(format!("{i}{text}")), allocations: 1, bytes: 1 };
+    let ended = |i| HeldMemory { kind: Cow::Owned(format!("{i}{text}")), allocations: 1, bytes: 1 };
     let part = || CopyPart { kind: Some(name()), host: Some(name()), copies: 1, bytes: 1 };
     let effect = Effect {
         kind: Some(name()),

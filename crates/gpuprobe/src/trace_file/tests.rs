@@ -19,6 +19,7 @@ fn event(id: u64) -> Event {
         ns_pid: None,
         container: None,
         exit_status: None,
+        held: Vec::new(),
     })
 }
 
@@ -68,7 +69,7 @@ fn segments_follow_each_other_and_the_oldest_go() {
         };
         let mut trace = create(&path, limits).unwrap();
         for id in 0..20_000 {
-            trace.event(&event(id));
+            trace.event(&event(id), Vec::new);
             assert!(id % 100 != 0 || size() <= 40_000, "{name}: {} bytes", size());
         }
         trace.prepare_end(3000);
@@ -89,9 +90,9 @@ fn a_line_that_is_longer_than_a_segment_is_kept_to_the_size_of_all() {
     let path = folder.path().join("t.jsonl");
     let limits = Limits { total: Some(40_000), segment: None };
     let mut trace = create(&path, limits).unwrap();
-    (0..300).for_each(|id| trace.event(&event(id)));
+    (0..300).for_each(|id| trace.event(&event(id), Vec::new));
     let Event::Process(long) = event(300) else { panic!("it is one") };
-    trace.event(&Event::Process(ProcessEvent { process: "p".repeat(30_000).into(), ..long }));
+    trace.event(&Event::Process(ProcessEvent { process: "p".repeat(30_000).into(), ..long }), Vec::new);
     let finished = trace.finish(&End::default()).unwrap();
     assert!(finished.bytes <= 40_000, "{finished:?}");
     assert_eq!(ids(&finished.path).0.last(), Some(&300));
@@ -106,7 +107,26 @@ fn a_reader_that_has_gone_is_no_failure() {
     let mut trace = create(&path, Limits::default()).unwrap();
     drop(reader);
     assert!(!trace.is_closed());
-    (0..5000).for_each(|id| trace.event(&event(id)));
+    (0..5000).for_each(|id| trace.event(&event(id), Vec::new));
     assert!(trace.is_closed());
     trace.finish(&End::default()).unwrap();
+}
+
+#[test]
+fn a_segment_begins_with_what_stands_which_is_no_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.jsonl");
+    let mut trace = create(&path, Limits { total: Some(40_000), segment: None }).unwrap();
+    let standing = || match event(77_777) {
+        Event::Process(process) => vec![process; 1000],
+        _ => Vec::new(),
+    };
+    (0..2000).for_each(|id| trace.event(&event(id), standing));
+    let removed = trace.removed();
+    let finished = trace.finish(&End::default()).unwrap();
+    let (ids, files) = ids(&finished.path);
+    let (stands, events): (Vec<u64>, Vec<u64>) = ids.into_iter().partition(|id| *id == 77_777);
+    assert_eq!(events, (removed..2000).collect::<Vec<_>>());
+    // most of a segment is left for events, however much stands
+    assert!(stands.len() > files && stands.len() < events.len(), "{} {}", stands.len(), events.len());
 }
