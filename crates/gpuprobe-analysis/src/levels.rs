@@ -52,6 +52,8 @@ pub struct Sample {
 #[derive(Debug, Default)]
 pub struct Levels {
     processes: HashMap<Tgid, Process>,
+    /// How often there was no room for another.
+    refused: usize,
 }
 
 #[derive(Debug, Default)]
@@ -101,12 +103,17 @@ impl Levels {
 
     /// Whether a process is remembered, or can be.
     fn has_room(&mut self, tgid: Tgid) -> bool {
-        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&tgid) {
-            // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew
-            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
-            return self.processes.len() < MOST_PROCESSES;
+        if self.processes.len() < MOST_PROCESSES || self.processes.contains_key(&tgid) {
+            return true;
         }
-        true
+        // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew. Where there are
+        // none of them, it is long until they are looked for again
+        if self.refused.is_multiple_of(MOST_PROCESSES) {
+            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
+        }
+        let has_room = self.processes.len() < MOST_PROCESSES;
+        self.refused = if has_room { 0 } else { self.refused + 1 };
+        has_room
     }
 
     /// The trace is over: the last rates.
@@ -254,6 +261,21 @@ mod tests {
         let sync = call(gpuprobe_event::Api::Runtime, "cudaDeviceSynchronize", 0);
         let events = [copy(Some("H2D"), 9, 1), unfinished(alloc(0x10, 1, 10)), sync];
         assert_eq!(fed(events.map(call_event)), []);
+    }
+
+    #[test]
+    fn more_processes_than_can_be_are_not_looked_for_room_each_time() {
+        let mut levels = Levels::default();
+        let mut of = |pid: u32| {
+            let mut out = Vec::new();
+            levels.feed(&call_event(Call { tgid: Tgid(pid), ..alloc(0x10, 1, 10) }), &mut out);
+            out.len()
+        };
+        let most = u32::try_from(MOST_PROCESSES).unwrap();
+        assert_eq!((0..most).map(&mut of).sum::<usize>(), MOST_PROCESSES);
+        // with a look at all of them for each this would take minutes
+        assert_eq!((most..most + 100_000).map(&mut of).sum::<usize>(), 0);
+        assert_eq!(of(5), 1);
     }
 
     #[test]
