@@ -272,10 +272,13 @@ impl TraceFile {
         if self.is_file {
             self.mend();
         }
-        let (trace, size) = (self.current.display(), bytes(self.written()));
-        note!(
-            "gpuprobe: the trace {trace} ends here: {error}: {size} are written, what comes now is only in the summary"
-        );
+        // at the end that is told as the result of it all
+        if !self.is_ending {
+            let (trace, size) = (self.current.display(), bytes(self.written()));
+            note!(
+                "gpuprobe: the trace {trace} ends here: {error}: {size} are written, what comes now is only in the summary"
+            );
+        }
         self.failure =
             Some(Failure { error, missing: refused + lost.unwrap_or(0), is_least: lost.is_none() });
     }
