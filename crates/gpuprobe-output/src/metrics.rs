@@ -3,6 +3,7 @@
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
+mod reference;
 mod work;
 mod write;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 use gpuprobe_analysis::Snapshot;
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 
+pub use reference::reference;
 pub use write::Format;
 
 /// What a metric's numbers mean.
