@@ -8,6 +8,7 @@ use gpuprobe_analysis::ReplayReport;
 use gpuprobe_event::trace::{End, Meta};
 
 use self::svg::{escape, put};
+use crate::summary::ONLY_BEGUN;
 use crate::timestamp::timestamp;
 
 const STYLE: &str = include_str!("report/page.css");
@@ -45,6 +46,9 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
         escape(&title)
     );
     origin(&mut out, source);
+    if report.summary.only_begun {
+        put!(out, "<p class=\"bad\">{ONLY_BEGUN}</p>\n");
+    }
     sections::figures(&mut out, report);
     out.push_str(
         "<div class=\"tools\"><input id=\"search\" type=\"search\" placeholder=\"search functions, kernels, errors, frames\" \
