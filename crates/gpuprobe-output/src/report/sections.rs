@@ -112,7 +112,7 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
     if copies.is_empty() {
         return;
     }
-    out.push_str("<h2>Copies</h2>\n");
+    out.push_str("<h2>Copies and memsets</h2>\n");
     table(out, "copies", &["copies", "bytes", "", "bandwidth", "kind, mode, host memory"]);
     let most = copies.iter().map(|copy| copy.bytes).max().unwrap_or(0);
     for copy in copies {
