@@ -1,5 +1,5 @@
-//! Recorded traces, shown again: a program on stand-ins, and PyTorch on a GPU. What comes out is compared with files beside
-//! the traces, which `GPUPROBE_BLESS=1` writes anew.
+//! Recorded traces, shown again: a program on stand-ins, also with both ends of its calls, and PyTorch on a GPU. What comes
+//! out is compared with files beside the traces, which `GPUPROBE_BLESS=1` writes anew.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::path::{Path, PathBuf};
@@ -30,8 +30,13 @@ fn assert_golden(name: &str, found: &str) {
     assert!(found == expected, "{name} differs; GPUPROBE_BLESS=1 writes it anew:\n{found}");
 }
 
-const TRACES: [&str; 4] =
-    ["sample.jsonl", "demo.jsonl.zst", "torch_train.jsonl.zst", "torch_infer.jsonl.zst"];
+const TRACES: [&str; 5] = [
+    "sample.jsonl",
+    "demo.jsonl.zst",
+    "demo_phases.jsonl.zst",
+    "torch_train.jsonl.zst",
+    "torch_infer.jsonl.zst",
+];
 
 #[test]
 fn summaries_of_recordings() {
