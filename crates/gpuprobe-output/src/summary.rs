@@ -72,7 +72,8 @@ fn classic(report: &SummaryReport) -> String {
 
 /// Kernel launches, copies and their bytes; a memset copies nothing.
 pub(crate) fn given(report: &SummaryReport) -> (u64, u64, u64) {
-    let launches = report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.launches));
+    let launches =
+        report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.totals.launches));
     let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
     let calls = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.copies));
     (launches, calls, copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes)))

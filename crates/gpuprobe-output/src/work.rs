@@ -21,7 +21,7 @@ pub(crate) fn is_named(kernel: &KernelLaunches) -> bool {
 
 /// What kernels that are not shown come to; `None` where all are.
 pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
-    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let more = count(kernels.len() as u64, "more kernel", "more kernels");
     (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
 }

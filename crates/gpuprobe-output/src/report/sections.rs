@@ -89,18 +89,18 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
     table(out, "kernels", &["launches", "", "threads a launch", "streams", "mean launch call", "kernel"]);
-    let most = work.kernels.first().map_or(0, |kernel| kernel.launches);
+    let most = work.kernels.first().map_or(0, |kernel| kernel.totals.launches);
     for kernel in work.kernels.iter().take(MOST_ROWS) {
         let name = escape(&kernel.kernel);
-        let of_each = |sum: u64| sum.checked_div(kernel.launches).unwrap_or(0);
+        let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
             "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
-            kernel.launches,
-            bar(kernel.launches, most, "launch"),
-            of_each(kernel.threads),
+            kernel.totals.launches,
+            bar(kernel.totals.launches, most, "launch"),
+            of_each(kernel.totals.threads),
             kernel.streams,
-            duration(of_each(kernel.total_ns))
+            duration(of_each(kernel.totals.total_ns))
         );
     }
     end_table(out, work.kernels.len());
