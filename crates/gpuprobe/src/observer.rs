@@ -135,8 +135,11 @@ impl Observer {
             memory.clear();
             contexts.clear();
         }
+        // before the failures, so that none of their errors is without a name
+        let calls = capture.counts()?;
         Ok(Snapshot::build(&Inputs {
-            calls: &capture.counts()?,
+            calls: &calls,
+            failures: &capture.failures()?,
             memory: &memory,
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),

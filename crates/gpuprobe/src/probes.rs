@@ -256,7 +256,7 @@ impl Probes {
             }
             let begun = Instant::now();
             let (selection, collect) = (&self.selection, self.collect);
-            let collect = |id| if selection.takes_id(id) { collect } else { Collect::Aside };
+            let collect = |id| selection.collect(id, collect);
             let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
             let result = self.capture.attach(target, &collect);
             match result {

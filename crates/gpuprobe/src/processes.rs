@@ -161,7 +161,11 @@ impl Processes {
         for key in self.over.drain() {
             let info = self.infos.remove(&key).unwrap_or_default();
             let work = WorkRows::default();
-            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None, work });
+            let (calls, failures) = (Vec::new(), Vec::new());
+            ended.insert(key, EndedProcess { key, info, calls, failures, memory: None, work });
+        }
+        for row in rows.failures {
+            ended.entry(row.process).and_modify(|process| process.failures.push(row));
         }
         for row in rows.calls {
             if let Some(process) = ended.get_mut(&row.process) {
@@ -266,6 +270,7 @@ mod tests {
         };
         Rows {
             calls: keys.iter().map(call).collect(),
+            failures: Vec::new(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
             work: WorkRows::default(),

@@ -44,7 +44,7 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
-    let selection = Selection::Driver { classes, named, few: false };
+    let selection = Selection::Driver { classes, named, few: false, failures: true };
     let listener = TcpListener::bind(args.metrics_addr).with_context(|| {
         format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
     })?;
