@@ -3,6 +3,7 @@
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
+mod gpu;
 mod work;
 mod write;
 
@@ -70,7 +71,7 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    work::METRICS.iter().chain(METRICS)
+    work::METRICS.iter().chain(gpu::METRICS).chain(METRICS)
 }
 
 /// Calls, memory, and how it stands with gpuprobe itself.
@@ -313,9 +314,11 @@ const METRICS: &[Metric] = &[
 /// The value of one series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
-    Number(u64),
-    /// A time, which is written in seconds.
-    Nanoseconds(u64),
+    /// A number with so many decimal places.
+    Decimal {
+        n: u64,
+        places: usize,
+    },
     Histogram(Box<Distribution>),
 }
 
@@ -336,16 +339,19 @@ struct Samples {
 
 impl Samples {
     fn number(&mut self, labels: &[&str], n: u64) {
-        match self.slot(labels, || Value::Number(0)) {
-            Value::Number(sum) => *sum = sum.saturating_add(n),
-            Value::Nanoseconds(_) | Value::Histogram(_) => {}
-        }
+        self.decimal(labels, n, 0);
     }
 
+    /// A time, which is written in seconds.
     fn nanoseconds(&mut self, labels: &[&str], n: u64) {
-        match self.slot(labels, || Value::Nanoseconds(0)) {
-            Value::Nanoseconds(sum) => *sum = sum.saturating_add(n),
-            Value::Number(_) | Value::Histogram(_) => {}
+        self.decimal(labels, n, 9);
+    }
+
+    /// All values of a metric have the same decimal places.
+    fn decimal(&mut self, labels: &[&str], more: u64, places: usize) {
+        match self.slot(labels, || Value::Decimal { n: 0, places }) {
+            Value::Decimal { n, .. } => *n = n.saturating_add(more),
+            Value::Histogram(_) => {}
         }
     }
 
@@ -359,7 +365,7 @@ impl Samples {
                 sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
                 sum.count = sum.count.saturating_add(more.count);
             }
-            Value::Number(_) | Value::Nanoseconds(_) => {}
+            Value::Decimal { .. } => {}
         }
     }
 

@@ -19,6 +19,7 @@ mod recording;
 mod select;
 mod signals;
 mod skips;
+mod states;
 mod stdout;
 mod stops;
 mod supervise;

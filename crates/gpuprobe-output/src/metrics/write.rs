@@ -35,13 +35,9 @@ pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, forma
     head(out, metric, format);
     for (labels, value) in &samples.series {
         match value {
-            Value::Number(n) => {
-                let name = sample_name(metric);
-                put(out, format_args!("{name}{} {n}\n", label_set(metric, labels, None)));
-            }
-            Value::Nanoseconds(n) => {
-                let name = sample_name(metric);
-                put(out, format_args!("{name}{} {}\n", label_set(metric, labels, None), seconds(*n)));
+            Value::Decimal { n, places } => {
+                let (name, labels) = (sample_name(metric), label_set(metric, labels, None));
+                put(out, format_args!("{name}{labels} {}\n", decimal(*n, *places)));
             }
             Value::Histogram(distribution) => histogram(out, metric, labels, distribution),
         }
@@ -88,29 +84,36 @@ fn histogram(out: &mut String, metric: &Metric, labels: &[String], distribution:
     }
     bucket("+Inf", distribution.count);
     let labels = label_set(metric, labels, None);
-    put(out, format_args!("{family}_sum{labels} {}\n", seconds(distribution.sum_ns)));
+    put(out, format_args!("{family}_sum{labels} {}\n", decimal(distribution.sum_ns, 9)));
     put(out, format_args!("{family}_count{labels} {}\n", distribution.count));
 }
 
-/// A time to the last digit.
-fn seconds(ns: u64) -> String {
-    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+/// A number to the last digit of so many decimal places.
+fn decimal(n: u64, places: usize) -> String {
+    let digits = format!("{n:0width$}", width = places + 1);
+    match digits.split_at(digits.len() - places) {
+        (whole, "") => whole.to_owned(),
+        (whole, rest) => format!("{whole}.{rest}"),
+    }
 }
+
 /// Labels that most have no value for: they are left out then, which means the same.
 const LEFT_OUT: [&str; 3] = ["container", "numbering", "uuid"];
 
-/// `{name="value",...}`.
+/// `{name="value",...}`; nothing where there are none.
 fn label_set(metric: &Metric, values: &[String], le: Option<&str>) -> String {
-    let mut out = String::from("{");
+    let mut out = String::new();
     let own = metric.labels.iter().copied().zip(values.iter().map(String::as_str));
     let own = own.filter(|(name, value)| !value.is_empty() || !LEFT_OUT.contains(name));
     for (i, (name, value)) in own.chain(le.map(|le| ("le", le))).enumerate() {
-        let comma = if i == 0 { "" } else { "," };
-        put(&mut out, format_args!("{comma}{name}=\""));
+        let before = if i == 0 { "{" } else { "," };
+        put(&mut out, format_args!("{before}{name}=\""));
         escape(&mut out, value);
         out.push('"');
     }
-    out.push('}');
+    if !out.is_empty() {
+        out.push('}');
+    }
     out
 }
 
