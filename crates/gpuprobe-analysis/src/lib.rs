@@ -11,6 +11,7 @@ pub mod distribution;
 pub mod ended;
 pub mod errors;
 pub mod flame;
+pub mod function_counts;
 pub mod functions;
 pub mod gaps;
 pub mod history;

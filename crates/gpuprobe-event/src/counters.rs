@@ -43,6 +43,19 @@ pub struct CallCounts {
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
+/// How often a function of one process failed in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which function.
+    pub function: FunctionId,
+    /// What it returned.
+    pub status: i64,
+    /// How often.
+    pub count: u64,
+}
+
 /// What one process holds of one kind of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {

@@ -95,8 +95,8 @@ const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_errors",
         Kind::Counter,
-        &["pid", "process", "container", "function"],
-        "Calls that returned a failure.",
+        &["pid", "process", "container", "function", "error"],
+        "Calls that returned a failure, by its name. One of the runtime's is counted where the driver is not to blame.",
         collect::errors,
     ),
     with_unit(
@@ -235,8 +235,8 @@ const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_ended_errors",
         Kind::Counter,
-        &["process", "function"],
-        "Calls of these processes that returned a failure.",
+        &["process", "function", "error"],
+        "Calls of these processes that returned a failure, by its name.",
         collect::ended_errors,
     ),
     with_unit(

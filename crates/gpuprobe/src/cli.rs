@@ -175,8 +175,12 @@ pub(crate) struct MemoryArgs {
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct DaemonArgs {
+    /// Settings: any of these options by its long name, such as `display_interval = 0`; options given here win. Read again
+    /// at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, where it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Memory: allocations, frees, what is live, by process
     #[arg(long)]
     pub(crate) memleak: bool,
@@ -350,6 +354,9 @@ pub(crate) struct GuardArgs {
     /// Processes are held: they must be let go when the parent is killed
     #[arg(long)]
     pub(crate) holds: bool,
+    /// Probes are put in by perf events
+    #[arg(long)]
+    pub(crate) perf: bool,
     /// Inherited descriptors: the maps of targets and of answers, and the programs
     pub(crate) files: Vec<i32>,
 }

@@ -1,11 +1,13 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
+mod reload;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result};
+use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections};
 use nix::sys::signal::Signal;
@@ -18,7 +20,7 @@ use crate::own::Own;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::Selection;
-use crate::signals::Signals;
+use crate::signals::{Arrived, Signals};
 use crate::stdout::print;
 use crate::watch::Watch;
 
@@ -45,21 +47,22 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
-    let selection = Selection::Driver { classes, named, few: false };
+    let selection = Selection::Driver { classes, named, few: false, failures: true };
     let endpoint = Endpoint::open(http_settings(args)).map_err(with_advice)?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
-    let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
-    let holdings = sections.memory.then(|| Holdings::new(Rules { warm_up_ns }, false));
+    // before there are other threads: each has its own
+    give_up_privileges(false).context("cannot give up privileges")?;
+    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
     let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
     let mut daemon = Daemon {
         observer: Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
-        refresh: args.refresh,
+        args: args.clone(),
         latest: Latest::default(),
         own: Own::new(Path::new("/proc")),
         shows_memory: sections.memory,
@@ -81,7 +84,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
     note!("gpuprobe: metrics on {url}/metrics");
-    daemon.until_told(args.display_interval)?;
+    daemon.until_told()?;
     drop(server);
     Ok(0)
 }
@@ -90,7 +93,6 @@ fn http_settings(args: &DaemonArgs) -> HttpSettings {
     HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
-        refresh: args.refresh,
         complain: |text| note!("gpuprobe: {text}"),
     }
 }
@@ -133,12 +135,21 @@ fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
     (sections, classes)
 }
 
+/// Whether a signal is to end the daemon. A terminal that goes away ends it; a process that says the same means that
+/// the settings are to be read again.
+fn ends(arrived: &Arrived) -> bool {
+    match arrived.signal {
+        Signal::SIGHUP => !arrived.from_process,
+        signal => matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT),
+    }
+}
+
 struct Daemon {
     observer: Observer,
     signals: Signals,
     watch: Watch,
-    /// How often counters are read and published.
-    refresh: Duration,
+    /// Its settings.
+    args: DaemonArgs,
     latest: Latest,
     own: Own,
     shows_memory: bool,
@@ -146,31 +157,34 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn until_told(&mut self, display_seconds: u64) -> Result<()> {
-        let display_every = Duration::from_secs(display_seconds);
+    fn until_told(&mut self) -> Result<()> {
         let start = Instant::now();
         let (mut published, mut displayed) = (start, start);
         loop {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
-            let snapshot_due = self.refresh.saturating_sub(published.elapsed());
+            let snapshot_due = self.args.refresh.saturating_sub(published.elapsed());
             let due = self.observer.due().map_or(snapshot_due, |due| due.min(snapshot_due));
             // until ways that are not known have been learnt, every allocation by them sends its stack
             let urgent = Urgent::begin();
             self.observer.probes.capture.wait(&others, due);
-            let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
-            if self.signals.take().iter().any(|a| ends(&a.signal)) {
+            let arrived = self.signals.take();
+            if arrived.iter().any(ends) {
                 return Ok(());
+            }
+            if arrived.iter().any(|a| a.signal == Signal::SIGHUP) {
+                self.reload();
             }
             let batch = self.observer.probes.take()?;
             drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
-            if published.elapsed() >= self.refresh {
+            if published.elapsed() >= self.args.refresh {
                 published = Instant::now();
                 self.publish()?;
             }
-            if display_seconds > 0 && displayed.elapsed() >= display_every {
+            let display_every = Duration::from_secs(self.args.display_interval);
+            if !display_every.is_zero() && displayed.elapsed() >= display_every {
                 displayed = Instant::now();
                 self.display()?;
             }
@@ -183,7 +197,7 @@ impl Daemon {
         self.observer.sample()?;
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.own = self.own.read();
-        self.latest.publish(snapshot);
+        self.latest.publish(snapshot, self.args.refresh);
         Ok(())
     }
 
