@@ -4,12 +4,14 @@
 
 mod collect;
 mod own;
+mod reference;
 mod samples;
 mod work;
 mod write;
 
 use gpuprobe_analysis::Snapshot;
 
+pub use reference::reference;
 use samples::{Distribution, Samples};
 pub use write::Format;
 

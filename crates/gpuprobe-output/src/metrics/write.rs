@@ -62,19 +62,22 @@ fn head(out: &mut String, metric: &Metric, format: Format) {
         (Format::Prometheus, Kind::Info) => (sample_name(metric), Kind::Gauge),
         (Format::Prometheus, kind) => (sample_name(metric), kind),
     };
-    let word = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-        Kind::Info => "info",
-    };
-    put(out, format_args!("# HELP {name} {}\n# TYPE {name} {word}\n", metric.help));
+    put(out, format_args!("# HELP {name} {}\n# TYPE {name} {}\n", metric.help, kind_word(kind)));
     if let (Format::OpenMetrics, Some(unit)) = (format, metric.unit) {
         put(out, format_args!("# UNIT {name} {unit}\n"));
     }
 }
 
-fn sample_name(metric: &Metric) -> String {
+pub(super) fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+        Kind::Info => "info",
+    }
+}
+
+pub(super) fn sample_name(metric: &Metric) -> String {
     let suffix = match metric.kind {
         Kind::Counter => "_total",
         Kind::Info => "_info",
@@ -187,7 +190,7 @@ fn escape(out: &mut String, value: &str) {
 }
 
 /// Writing into a `String` cannot fail.
-fn put(out: &mut String, text: Arguments<'_>) {
+pub(super) fn put(out: &mut String, text: Arguments<'_>) {
     let written = out.write_fmt(text);
     debug_assert!(written.is_ok());
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
 use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
-use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections};
+use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
-    let endpoint = Endpoint::open(http_settings(args)).map_err(with_advice)?;
+    let endpoint = open_endpoint(args)?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
@@ -64,12 +64,13 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         watch: Watch::start(args.rescan),
         args: args.clone(),
         latest: Latest::default(),
+        server: None,
         own: Own::new(Path::new("/proc")),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
     };
     // whether it is ready can be asked from here on
-    let server = endpoint.serve(daemon.latest.clone())?;
+    daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
     for pid in &args.pids {
         daemon.observer.probes.attach_process(Tgid(*pid))?;
         daemon.observer.probes.capture.add_target(Tgid(*pid))?;
@@ -85,24 +86,19 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     daemon.classic.begin(&daemon.latest.get());
     note!("gpuprobe: metrics on {url}/metrics");
     daemon.until_told()?;
-    drop(server);
     Ok(0)
 }
 
-fn http_settings(args: &DaemonArgs) -> HttpSettings {
-    HttpSettings {
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
+    let settings = HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
         complain: |text| note!("gpuprobe: {text}"),
-    }
-}
-
-/// With what to do about it, where that is not in the error already.
-fn with_advice(error: HttpError) -> Error {
-    match error {
+    };
+    Endpoint::open(settings).map_err(|error| match error {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
-    }
+    })
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
@@ -151,6 +147,7 @@ struct Daemon {
     /// Its settings.
     args: DaemonArgs,
     latest: Latest,
+    server: Option<ServerHandle>,
     own: Own,
     shows_memory: bool,
     classic: Classic,
