@@ -114,6 +114,12 @@ impl Ended {
         ended.work = Work::of_ended(work);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
         self.kept.push_back(Arc::new(ended));
+        self.keep_most(self.most);
+    }
+
+    /// Keeps at most so many one by one from now on.
+    pub fn keep_most(&mut self, most: usize) {
+        self.most = most;
         while self.kept.len() > self.most && self.sum_up_oldest() {
             self.forgotten_early += 1;
         }

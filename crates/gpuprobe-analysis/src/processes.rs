@@ -78,6 +78,11 @@ impl Processes {
         }
     }
 
+    /// What the process is called that has this pid.
+    pub(crate) fn name_of(&self, pid: Tgid) -> &str {
+        self.latest.get(&pid).and_then(|&row| self.rows.get(row)).map_or("", |row| &row.name)
+    }
+
     pub(crate) fn report(&self) -> Vec<ProcessSummary> {
         self.rows.clone()
     }

@@ -13,6 +13,7 @@ use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
 use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
+use crate::own::{OwnProcess, Served};
 use crate::work::Work;
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -214,6 +215,10 @@ pub struct Snapshot {
     pub libraries: Vec<LibraryProbes>,
     /// What could not be probed, every reason once.
     pub skipped: Vec<SkippedFiles>,
+    /// What gpuprobe itself takes up, where somebody looked.
+    pub own: Option<OwnProcess>,
+    /// What the endpoint has answered so far.
+    pub served: Served,
 }
 
 impl MemoryTotals {
@@ -303,6 +308,8 @@ impl Snapshot {
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
+            own: None,
+            served: Served::default(),
         }
     }
 }

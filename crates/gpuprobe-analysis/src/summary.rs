@@ -1,6 +1,6 @@
 //! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
 
-use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
+use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, Tid};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
@@ -84,16 +84,15 @@ impl Summary {
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);
                 self.processes.feed_change(change);
+                if !change.held.is_empty() {
+                    self.memory.set(change.tgid, &change.held);
+                }
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
                     self.work.clear(change.tgid);
                 }
             }
-            Event::Loss(loss) => {
-                // a trace file can claim any count
-                let room = u64::MAX - self.losses.get(loss.cause);
-                self.losses.add(loss.cause, loss.count.min(room));
-            }
+            Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
         }
         if let Some(begun) = &mut self.begun {
             begun.feed(event);
@@ -103,6 +102,24 @@ impl Summary {
     /// Takes in what processes held at last, which the kernel knows.
     pub fn held(&mut self, processes: Vec<ProcessPlaces>) {
         self.places = processes;
+    }
+
+    /// The processes that hold memory, those that hold most first: with that a trace can begin in the middle.
+    pub fn standing(&self) -> Vec<ProcessEvent> {
+        let standing = |(tgid, held)| ProcessEvent {
+            id: 0,
+            at_ns: self.last_ns.unwrap_or(0),
+            change: ProcessChange::Start,
+            tgid,
+            tid: Tid(tgid.0),
+            process: self.processes.name_of(tgid).into(),
+            parent: None,
+            ns_pid: None,
+            container: None,
+            exit_status: None,
+            held,
+        };
+        self.memory.standing().into_iter().map(standing).collect()
     }
 
     /// What it came to so far.
@@ -235,6 +252,20 @@ mod tests {
         assert_eq!(report.losses, [LossCount { cause: LossCause::TooDeep, count: u64::MAX }]);
         assert_eq!(report.memory.allocated, Total { count: 2, bytes: u64::MAX });
         assert_eq!(report.last_ns, Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_trace_can_go_on_from_what_stands() {
+        let mut first = Summary::default();
+        first.feed(&Event::Process(process(ProcessChange::Start, 0, None)));
+        first.feed(&Event::Call(Box::new(alloc(0x10, 4096, 50))));
+        first.feed(&Event::Call(Box::new(alloc(0x20, 10, 60))));
+        let free = Event::Call(Box::new(crate::samples::free(0x10, Some(4096), 70)));
+        let standing: Vec<_> = first.standing().into_iter().map(Event::Process).collect();
+        assert_eq!(standing.len(), 1);
+        let report = fed(&[standing, vec![free]].concat());
+        assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 10 });
+        assert_eq!(report.processes[0].name, first.report().processes[0].name);
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Capture {
         let support = support();
         let tier = check(&support, config.tier)?;
         let object = load(config, tier)?;
-        let keeper = Keeper::start(keeper, &object)?;
+        let keeper = Keeper::start(keeper, &object, tier)?;
         let mut tracepoints = Vec::new();
         for name in ["on_exit", "on_exec", "on_fork"] {
             let link = attach::program(&object, name)?.attach();

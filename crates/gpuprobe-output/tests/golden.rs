@@ -48,6 +48,11 @@ fn a_difference_is_told_by_its_first_line() {
 }
 
 #[test]
+fn the_page_that_tells_of_metrics() {
+    check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
+}
+
+#[test]
 fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));

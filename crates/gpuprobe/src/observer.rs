@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Snapshot};
+use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Rules, Snapshot};
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Losses, SiteId};
@@ -39,6 +39,20 @@ impl Observer {
     /// Finds out which of the host's GPUs those of processes are.
     pub(crate) fn with_gpus(self, gpus: Gpus) -> Self {
         Self { gpus: Some(gpus), ..self }
+    }
+
+    /// From now on, places are judged after so long.
+    pub(crate) fn set_warm_up(&mut self, warm_up: Duration) {
+        if let Some(holdings) = &mut self.holdings {
+            holdings.judge_by(Rules::after(warm_up));
+        }
+    }
+
+    /// From now on, the host is asked for its GPUs that often.
+    pub(crate) fn look_every(&mut self, every: Duration) {
+        if let Some(gpus) = &mut self.gpus {
+            gpus.ask_every(every);
+        }
     }
 
     fn now_ns(&self) -> u64 {

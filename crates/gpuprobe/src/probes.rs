@@ -48,7 +48,7 @@ pub(crate) struct Probes {
     pub(crate) skips: Skips,
     /// Whether files that cannot be probed are nobody's concern yet.
     aside: bool,
-    verbose: bool,
+    pub(crate) verbose: bool,
 }
 
 /// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.

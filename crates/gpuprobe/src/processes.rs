@@ -44,6 +44,11 @@ impl Processes {
         Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
     }
 
+    /// Of those that end, at most so many are shown one by one from now on.
+    pub(crate) fn keep_ended(&mut self, most: u32) {
+        self.ended.keep_most(most as usize);
+    }
+
     /// Leaves out what those that end did to memory.
     pub(crate) fn without_memory(self) -> Self {
         Self { without_memory: true, ..self }
@@ -239,6 +244,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: None,
+            held: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(tgid), instance }, event)
     }

@@ -1,4 +1,4 @@
-use gpuprobe_event::{Api, Name};
+use gpuprobe_event::Api;
 
 use super::*;
 use crate::samples::{call, process, unfinished};
@@ -228,4 +228,44 @@ fn threads_that_are_always_new_are_forgotten() {
         out.clear();
     }
     assert!(nesting.threads < MOST_REMEMBERED);
+}
+
+#[test]
+fn open_calls_of_very_many_threads_are_not_held_for_ever() {
+    const THREADS: u32 = 130_000;
+    for of_their_own in [false, true] {
+        let (mut nesting, mut out, mut told) = (Nesting::default(), Vec::new(), 0);
+        for i in 0..THREADS {
+            let tgid = Tgid(if of_their_own { i } else { 1 });
+            let call = Call { tgid, tid: Tid(i), ..begun(of(i.into(), 1, 5, 5)) };
+            nesting.feed(Box::new(call), &mut out);
+            assert!(nesting.held_bytes <= MOST_HELD);
+            told += out.len();
+            out.clear();
+        }
+        assert!(told > 0 && nesting.threads + nesting.processes.len() <= MOST_REMEMBERED);
+        nesting.finish(&mut out);
+        assert_eq!(told + out.len(), THREADS as usize);
+    }
+}
+
+#[test]
+fn names_count_as_what_is_held() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for id in 2..20 {
+        let mut call = begun(of(id, 1, 5, 5));
+        call.effect.kernel = Some("k".repeat(4 << 20).into());
+        nesting.feed(Box::new(call), &mut out);
+    }
+    assert!(!out.is_empty());
+}
+
+#[test]
+fn processes_that_only_began_are_not_kept() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for pid in 0..10 {
+        let start = ProcessEvent { tgid: Tgid(pid), ..process(ProcessChange::Start, 5, None) };
+        nesting.process(&start, &mut out);
+    }
+    assert!(nesting.processes.is_empty());
 }

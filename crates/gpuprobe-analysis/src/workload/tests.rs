@@ -2,7 +2,7 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Effect, Tid};
 
-use super::inner::{MOST_THREADS, MOST_WAITING};
+use super::inner::{MOST_THREADS, MOST_WAITING, MOST_WAITING_IN_ALL};
 use super::*;
 use crate::gaps::LONGEST;
 use crate::samples::{call, copy, inside, took, unfinished};
@@ -304,6 +304,21 @@ fn threads_that_ended_inside_lost_calls_make_room() {
     let pair = pairs(1).into_iter().map(|call| Call { tid: Tid(many), start_ns: 1 << 40, ..call });
     pair.for_each(|call| workload.feed(&call));
     assert_eq!(names(&workload.report()), [("lost", u64::from(many)), ("k0", 1)]);
+}
+
+#[test]
+fn work_that_waits_on_many_threads_has_a_bound() {
+    let mut workload = Workload::default();
+    let many = MOST_WAITING_IN_ALL as u64 + 1000;
+    for i in 0..many {
+        let own = at(with_id(inside(launch("lost", 5), 9), i), i * 10, 1);
+        workload.feed(&Call { tid: Tid(u32::try_from(i % 1000).unwrap()), ..own });
+        assert!(workload.inner.waiting <= MOST_WAITING_IN_ALL);
+    }
+    assert_eq!(names(&workload.report()), [("lost", many)]);
+    workload.clear(Tgid(100));
+    assert_eq!((workload.inner.waiting, workload.inner.threads.len()), (0, 0));
+    assert_eq!(names(&workload.report()), [("lost", many)]);
 }
 
 #[test]

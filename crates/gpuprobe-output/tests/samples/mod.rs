@@ -65,6 +65,7 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
         ns_pid: None,
         container: None,
         exit_status,
+        held: Vec::new(),
     })
 }
 

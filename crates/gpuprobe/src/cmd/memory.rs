@@ -43,8 +43,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
     };
     let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false, failures: false };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?;
-    let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
-    let holdings = Holdings::new(Rules { warm_up_ns }, true);
+    let holdings = Holdings::new(Rules::after(args.warm_up), true);
     Ok(Observer::new(probes, Processes::new(0), Some(holdings)))
 }
 
