@@ -11,8 +11,10 @@ use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
+use crate::gpu_state::GpuStates;
 use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
+use crate::own::{OwnProcess, Served};
 use crate::work::Work;
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -206,6 +208,8 @@ pub struct Snapshot {
     pub totals: MemoryTotals,
     /// The GPUs of the host.
     pub gpus: Vec<HostGpu>,
+    /// How it stands with them.
+    pub gpu_states: GpuStates,
     /// What processes hold, by place; only of those that run.
     pub places: Vec<ProcessPlaces>,
     /// What was lost, every cause once.
@@ -214,6 +218,10 @@ pub struct Snapshot {
     pub libraries: Vec<LibraryProbes>,
     /// What could not be probed, every reason once.
     pub skipped: Vec<SkippedFiles>,
+    /// What gpuprobe itself takes up, where somebody looked.
+    pub own: Option<OwnProcess>,
+    /// What the endpoint has answered so far.
+    pub served: Served,
 }
 
 impl MemoryTotals {
@@ -299,10 +307,13 @@ impl Snapshot {
             past: inputs.ended.past().cloned().collect(),
             totals,
             gpus: inputs.gpus.to_vec(),
+            gpu_states: GpuStates::default(),
             places: inputs.places.to_vec(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
+            own: None,
+            served: Served::default(),
         }
     }
 }

@@ -10,15 +10,17 @@ pub mod decode;
 pub mod event;
 pub mod frame;
 pub mod gpu;
+pub mod gpu_state;
 pub mod ids;
 pub mod loss;
 pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use event::{
-    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
+pub use gpu_state::{GpuProcess, GpuReadings, GpuState};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

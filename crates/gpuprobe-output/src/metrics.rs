@@ -3,16 +3,17 @@
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
+mod gpu;
+mod own;
 mod reference;
+mod samples;
 mod work;
 mod write;
 
-use std::collections::BTreeMap;
-
 use gpuprobe_analysis::Snapshot;
-use gpuprobe_event::counters::LATENCY_BUCKETS;
 
 pub use reference::reference;
+use samples::{Distribution, Samples};
 pub use write::Format;
 
 /// What a metric's numbers mean.
@@ -72,10 +73,10 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    work::METRICS.iter().chain(METRICS)
+    work::METRICS.iter().chain(gpu::METRICS).chain(own::METRICS).chain(METRICS)
 }
 
-/// Calls, memory, and how it stands with gpuprobe itself.
+/// Calls, memory, and how it stands with the probes.
 const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_calls",
@@ -312,70 +313,12 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
-/// The value of one series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    Number(u64),
-    /// A time, which is written in seconds.
-    Nanoseconds(u64),
-    Histogram(Box<Distribution>),
-}
-
-/// A histogram with the kernel's buckets, see [`LATENCY_BUCKETS`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Distribution {
-    latency: [u64; LATENCY_BUCKETS],
-    sum_ns: u64,
-    count: u64,
-}
-
-/// The series of one metric by the values of its labels. Two sources with the same labels (a process that runs its
-/// own program again under the same pid) become one series: a scrape with a series twice is refused as a whole.
-#[derive(Debug, Default)]
-struct Samples {
-    series: BTreeMap<Vec<String>, Value>,
-}
-
-impl Samples {
-    fn number(&mut self, labels: &[&str], n: u64) {
-        match self.slot(labels, || Value::Number(0)) {
-            Value::Number(sum) => *sum = sum.saturating_add(n),
-            Value::Nanoseconds(_) | Value::Histogram(_) => {}
-        }
-    }
-
-    fn nanoseconds(&mut self, labels: &[&str], n: u64) {
-        match self.slot(labels, || Value::Nanoseconds(0)) {
-            Value::Nanoseconds(sum) => *sum = sum.saturating_add(n),
-            Value::Number(_) | Value::Histogram(_) => {}
-        }
-    }
-
-    fn histogram(&mut self, labels: &[&str], more: &Distribution) {
-        let empty = || {
-            Value::Histogram(Box::new(Distribution { latency: [0; LATENCY_BUCKETS], sum_ns: 0, count: 0 }))
-        };
-        match self.slot(labels, empty) {
-            Value::Histogram(sum) => {
-                sum.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum = sum.saturating_add(n));
-                sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
-                sum.count = sum.count.saturating_add(more.count);
-            }
-            Value::Number(_) | Value::Nanoseconds(_) => {}
-        }
-    }
-
-    fn slot(&mut self, labels: &[&str], empty: impl FnOnce() -> Value) -> &mut Value {
-        let labels = labels.iter().map(|&l| write::clean(l)).collect();
-        self.series.entry(labels).or_insert_with(empty)
-    }
-}
-
 /// All metrics of a snapshot as text.
 pub fn encode(snapshot: &Snapshot, format: Format) -> String {
     let mut out = String::new();
+    let mut samples = Samples::default();
     for metric in metrics() {
-        let mut samples = Samples::default();
+        samples.begin(metric.labels);
         (metric.collect)(snapshot, &mut samples);
         write::metric(&mut out, metric, &samples, format);
     }

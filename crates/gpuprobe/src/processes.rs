@@ -244,6 +244,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: None,
+            held: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(tgid), instance }, event)
     }

@@ -2,24 +2,26 @@
 
 mod reload;
 
-use std::net::TcpListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
+use gpuprobe_capture::{CaptureConfig, Collect, Nvml, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
-use gpuprobe_output::{Classic, Latest, Sections, serve};
+use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
+use crate::own::Own;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::{Arrived, Signals};
+use crate::states::States;
 use crate::stdout::print;
 use crate::watch::Watch;
 
@@ -47,10 +49,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
-    let listener = TcpListener::bind(args.metrics_addr).with_context(|| {
-        format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
-    })?;
-    let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
+    let endpoint = open_endpoint(args)?;
+    let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
@@ -58,16 +58,21 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     give_up_privileges(false).context("cannot give up privileges")?;
     let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
     let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
+    let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
     let mut daemon = Daemon {
-        observer: Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus),
+        observer: observer.with_states(states(args)?),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
         args: args.clone(),
         latest: Latest::default(),
+        server: None,
+        own: Own::new(Path::new("/proc")),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
     };
+    // whether it is ready can be asked from here on
+    daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
     for pid in &args.pids {
         daemon.observer.probes.attach_process(Tgid(*pid))?;
         daemon.observer.probes.capture.add_target(Tgid(*pid))?;
@@ -81,11 +86,31 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     }
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
-    let server = serve(listener, daemon.latest.clone())?;
-    note!("gpuprobe: metrics on http://{address}/metrics");
+    note!("gpuprobe: metrics on {url}/metrics");
     daemon.until_told()?;
-    drop(server);
     Ok(0)
+}
+
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
+    let settings = HttpSettings {
+        address: args.metrics_addr,
+        web_config: args.web_config.clone(),
+        refresh: args.refresh,
+        complain: |text| note!("gpuprobe: {text}"),
+    };
+    Endpoint::open(settings).map_err(|error| match error {
+        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
+        error => error.into(),
+    })
+}
+
+/// What is known of GPUs beside what processes do to them.
+fn states(args: &DaemonArgs) -> Result<Option<States>> {
+    if args.nvml == "off" {
+        return Ok(None);
+    }
+    let nvml = Nvml::start(&args.nvml, args.refresh).context("cannot start the thread that reads NVML")?;
+    Ok(Some(States::new(nvml, !args.pids.is_empty(), args.verbose)))
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
@@ -134,6 +159,8 @@ struct Daemon {
     /// Its settings.
     args: DaemonArgs,
     latest: Latest,
+    server: Option<ServerHandle>,
+    own: Own,
     shows_memory: bool,
     classic: Classic,
 }
@@ -177,7 +204,9 @@ impl Daemon {
     fn publish(&mut self) -> Result<()> {
         self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
         self.observer.sample()?;
-        self.latest.publish(self.observer.snapshot(self.watch.losses(), &[])?);
+        let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
+        snapshot.own = self.own.read();
+        self.latest.publish(snapshot);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Daemon;
+use super::{Daemon, open_endpoint};
 use crate::cli::DaemonArgs;
 use crate::notes::note;
 use crate::settings;
@@ -13,13 +13,13 @@ impl Daemon {
     pub(super) fn reload(&mut self) {
         let words: Vec<_> = std::env::args_os().collect();
         match settings::read(&words) {
-            Ok(new) => self.apply(new),
+            Ok(new) => self.apply(&new),
             Err(error) => note!("gpuprobe: the settings stay as they were: {error:#}"),
         }
     }
 
-    fn apply(&mut self, new: DaemonArgs) {
-        let later = after_a_restart(&self.args, &new);
+    fn apply(&mut self, new: &DaemonArgs) {
+        let later = after_a_restart(&self.args, new);
         for path in new.paths.iter().filter(|path| !self.args.paths.contains(path)) {
             if let Err(error) = self.observer.probes.attach_file(path) {
                 note!("gpuprobe: {error:#}");
@@ -30,14 +30,41 @@ impl Daemon {
         self.observer.processes.keep_ended(new.max_ended);
         self.observer.probes.verbose = new.verbose;
         self.watch.look_every(new.rescan);
-        let DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, .. } = new;
+        let DaemonArgs { paths, warm_up, rescan, max_ended, verbose, display_interval, .. } = new.clone();
         let settled = self.args.clone();
-        self.args =
-            DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, ..settled };
+        self.args = DaemonArgs { paths, warm_up, rescan, max_ended, verbose, display_interval, ..settled };
+        self.serve_as(new);
         if later.is_empty() {
             note!("gpuprobe: settings read again");
         } else {
             note!("gpuprobe: settings read again; after a restart: {}", later.join(", "));
+        }
+    }
+
+    /// Serves as these settings say; where that cannot be, as before.
+    fn serve_as(&mut self, new: &DaemonArgs) {
+        let of = |args: &DaemonArgs| (args.metrics_addr, args.web_config.clone(), args.refresh);
+        if of(&self.args) == of(new) {
+            return;
+        }
+        let DaemonArgs { metrics_addr, web_config, refresh, .. } = new.clone();
+        let wanted = DaemonArgs { metrics_addr, web_config, refresh, ..self.args.clone() };
+        // it may be the same address
+        drop(self.server.take());
+        for args in [&wanted, &self.args.clone()] {
+            let served = open_endpoint(args).and_then(|endpoint| {
+                let url = endpoint.url();
+                Ok((url, endpoint.serve(self.latest.clone())?))
+            });
+            match served {
+                Ok((url, server)) => {
+                    note!("gpuprobe: metrics on {url}/metrics");
+                    self.server = Some(server);
+                    self.args = args.clone();
+                    return;
+                }
+                Err(error) => note!("gpuprobe: {error:#}"),
+            }
         }
     }
 }
@@ -48,13 +75,13 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("memleak", old.memleak != new.memleak),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
-        ("metrics_addr", old.metrics_addr != new.metrics_addr),
         ("pid", old.pids != new.pids),
         ("attach", old.attach != new.attach),
         ("max_processes", old.max_processes != new.max_processes),
         ("max_allocations", old.max_allocations != new.max_allocations),
         ("max_counters", old.max_counters != new.max_counters),
         ("max_kernels", old.max_kernels != new.max_kernels),
+        ("nvml", old.nvml != new.nvml),
         ("driver_folder", old.driver_folder != new.driver_folder),
     ];
     all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
@@ -73,8 +100,17 @@ mod tests {
     }
 
     /// Settings that take effect at once.
-    const AT_ONCE: [&str; 7] =
-        ["path", "warm-up", "rescan", "max-ended", "verbose", "refresh", "display-interval"];
+    const AT_ONCE: [&str; 9] = [
+        "path",
+        "warm-up",
+        "rescan",
+        "max-ended",
+        "verbose",
+        "refresh",
+        "display-interval",
+        "metrics-addr",
+        "web-config",
+    ];
 
     #[test]
     fn every_setting_takes_effect_at_once_or_is_told_to_take_a_restart() {
