@@ -13,31 +13,33 @@ import time
 import urllib.request
 
 PORT = 19109
-SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$")
+SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Daemon:
-    def __init__(self, probe, *features):
-        arguments = [probe, "daemon", *features, "--display-interval", "0", "--refresh", "0.2"]
+    def __init__(self, probe, *features, display=None):
+        """With a file for its display, it shows one every second."""
+        arguments = [probe, "daemon", *features, "--display-interval", "1" if display else "0", "--refresh", "0.2"]
         arguments += ["--metrics-addr", f"127.0.0.1:{PORT}"]
-        self.process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(arguments, stdout=display, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             if "metrics on" in line:
                 break
 
+    def samples(self):
+        """All samples as they are now."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        found = filter(None, map(SAMPLE.match, lines))
+        return [(m[1], dict(LABEL.findall(m[2] or "")), float(m[3])) for m in found]
+
     def metrics(self, pid):
         """All samples of a process, after what it did until now has been read."""
         time.sleep(1)
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        samples = []
-        for name, labels, value in filter(None, (m and m.groups() for m in map(SAMPLE.match, lines))):
-            labels = dict(LABEL.findall(labels))
-            if labels.get("pid") == str(pid):
-                samples.append((name, labels, float(value)))
-        lost = sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("gpuprobe_events_lost_total{"))
-        return samples, lost
+        samples = self.samples()
+        lost = sum(value for name, _, value in samples if name == "gpuprobe_events_lost_total")
+        return [sample for sample in samples if sample[1].get("pid") == str(pid)], lost
 
     def end(self):
         self.process.terminate()
@@ -110,4 +112,5 @@ def main():
     sys.exit(0 if good else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()

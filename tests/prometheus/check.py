@@ -25,6 +25,8 @@ DASHBOARD = "packaging/grafana/gpuprobe.json"
 PAGE = "docs/metrics.md"
 # classes of functions that the daemon counts when it is told nothing
 COUNTED = {"alloc", "free", "memcpy", "memset", "launch", "sync"}
+# of what the ledger provokes
+ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # under names of their own, because processes of other tests have the usual ones
 PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps"}
@@ -94,8 +96,10 @@ def counters_of_ledger(prometheus, functions, books):
     for metric in ("allocated_bytes", "freed_bytes"):
         told = prometheus.by("", f"sum(gpuprobe_memory_{metric}_total{of})")
         same(metric, told, {"": sum(row[metric] for row in books["memory"].values())})
-    failed = sum(n for codes in books["errors"].values() for n in codes.values())
-    same("errors", prometheus.by("", f"sum(gpuprobe_errors_total{of})"), {"": failed})
+    failed = {}
+    for code, n in (pair for codes in books["errors"].values() for pair in codes.items()):
+        failed[ERRORS[code]] = failed.get(ERRORS[code], 0) + n
+    same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed)
 
 
 def copied(prometheus, of):

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod bins;
 pub mod buckets;
 pub mod copies;
 pub mod cost;
@@ -14,6 +15,7 @@ pub mod flame;
 pub mod function_counts;
 pub mod functions;
 pub mod gaps;
+pub mod gpu_state;
 pub mod history;
 pub mod holdings;
 pub mod launches;
@@ -28,6 +30,7 @@ pub mod processes;
 pub mod replay;
 pub mod slowest;
 pub mod snapshot;
+pub mod streams;
 pub mod summary;
 pub mod timeline;
 pub mod trend;
@@ -41,13 +44,14 @@ pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
+pub use gpu_state::{Compared, GpuStates, GpuUser};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
 pub use launches::{GraphLaunches, KernelLaunches};
 pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use levels::{Level, Levels, Sample};
 pub use losses::LossCount;
 pub use memory::{KindTotal, MemorySummary, Total};
-pub use nesting::{Nesting, Slice};
+pub use nesting::{Extent, Nesting, Slice};
 pub use own::{Answered, OwnProcess, Refused, Served};
 pub use places::Place;
 pub use processes::{ProcessEnd, ProcessSummary};
@@ -55,7 +59,7 @@ pub use replay::{LiveCurve, Replay, ReplayReport};
 pub use slowest::SlowCall;
 pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
 pub use summary::{Summary, SummaryReport};
-pub use timeline::{Timeline, TimelineReport};
+pub use timeline::{Picture, Timeline, TimelineReport};
 pub use work::Work;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpuprobe_event::{Call, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
+use gpuprobe_event::{Call, Event, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
 
 /// What is held at once, in bytes.
 const MOST_HELD: usize = 64 << 20;
@@ -43,6 +43,16 @@ pub struct Nesting {
     /// Whether any call was seen to return: where none was, that calls began is all that was recorded.
     returns: bool,
     moved: u64,
+    extent: Option<Extent>,
+}
+
+/// Times of the first and of the last thing that happened. The end of a call counts; a loss is noticed at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// When the first call began, or a process changed.
+    pub first_ns: u64,
+    /// When the last one was over.
+    pub last_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +88,15 @@ enum Because {
 }
 
 impl Nesting {
+    /// Takes in whatever happened, as [`Self::feed`] and [`Self::process`] do.
+    pub fn event(&mut self, event: Event, out: &mut Vec<Slice>) {
+        match event {
+            Event::Call(call) => self.feed(call, out),
+            Event::Process(change) => self.process(&change, out),
+            Event::Loss(_) => {}
+        }
+    }
+
     /// Takes in a call, and puts what is complete behind what is in `out`.
     pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
         let key = (call.tgid, call.tid);
@@ -87,6 +106,7 @@ impl Nesting {
             self.held_bytes -= self.thread(key).forget_begun(call.id);
         }
         let (outermost, start_ns, end_ns) = (call.parent.is_none(), call.start_ns, end_of(&call));
+        self.seen(start_ns, end_ns);
         if outermost && call.outcome == Outcome::Begun {
             self.close(key, start_ns, Because::NextCall, out);
         }
@@ -100,6 +120,7 @@ impl Nesting {
 
     /// A process ended or runs another program: what was open in it is over.
     pub fn process(&mut self, change: &ProcessEvent, out: &mut Vec<Slice>) {
+        self.seen(change.at_ns, change.at_ns);
         let at_ns = change.at_ns;
         if change.change == ProcessChange::Start {
             if let Some(process) = self.processes.get_mut(&change.tgid) {
@@ -116,8 +137,9 @@ impl Nesting {
         self.make_room();
     }
 
-    /// The trace is over, at this time.
-    pub fn finish(&mut self, at_ns: u64, out: &mut Vec<Slice>) {
+    /// The trace is over: what is open was so until the last thing that happened.
+    pub fn finish(&mut self, out: &mut Vec<Slice>) {
+        let at_ns = self.extent().last_ns;
         let mut open: Vec<_> = self.processes.keys().copied().collect();
         open.sort_unstable();
         for tgid in open {
@@ -130,9 +152,20 @@ impl Nesting {
         }
     }
 
+    /// From when to when there was anything.
+    pub fn extent(&self) -> Extent {
+        self.extent.unwrap_or_default()
+    }
+
     /// Calls whose times did not fit with those of others on their thread, and were made to.
     pub fn moved(&self) -> u64 {
         self.moved
+    }
+
+    fn seen(&mut self, from_ns: u64, to_ns: u64) {
+        let extent = self.extent.get_or_insert(Extent { first_ns: from_ns, last_ns: to_ns });
+        extent.first_ns = extent.first_ns.min(from_ns);
+        extent.last_ns = extent.last_ns.max(to_ns);
     }
 
     fn thread(&mut self, (tgid, tid): (Tgid, Tid)) -> &mut Thread {

@@ -49,7 +49,7 @@ const MOST: usize = 1 << 16;
 const OTHERS: &str = "(others)";
 
 /// Processes in the order in which they were first seen. A pid used again after an exit is another process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Processes {
     rows: Vec<ProcessSummary>,
     latest: HashMap<Tgid, usize>,

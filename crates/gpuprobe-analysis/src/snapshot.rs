@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
+use crate::gpu_state::GpuStates;
 use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
 use crate::own::{OwnProcess, Served};
@@ -207,6 +208,8 @@ pub struct Snapshot {
     pub totals: MemoryTotals,
     /// The GPUs of the host.
     pub gpus: Vec<HostGpu>,
+    /// How it stands with them.
+    pub gpu_states: GpuStates,
     /// What processes hold, by place; only of those that run.
     pub places: Vec<ProcessPlaces>,
     /// What was lost, every cause once.
@@ -304,6 +307,7 @@ impl Snapshot {
             past: inputs.ended.past().cloned().collect(),
             totals,
             gpus: inputs.gpus.to_vec(),
+            gpu_states: GpuStates::default(),
             places: inputs.places.to_vec(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),

@@ -21,6 +21,8 @@ pub struct SummaryReport {
     pub first_ns: Option<u64>,
     /// See `first_ns`; the end of a call counts.
     pub last_ns: Option<u64>,
+    /// Whether that calls began is all that was recorded: neither what they came to nor how long they took.
+    pub only_begun: bool,
     /// All calls, nested ones too.
     pub calls: u64,
     /// Calls that were not made inside another: what the programs themselves asked for.
@@ -66,15 +68,19 @@ pub struct Summary {
     errors: Errors,
     processes: Processes,
     losses: Losses,
+    /// What it comes to where no call is seen to return; gone as soon as one is.
+    begun: Option<Box<Self>>,
 }
 
 impl Summary {
     /// Takes in one event.
     pub fn feed(&mut self, event: &Event) {
         match event {
-            // its end will be counted
-            Event::Call(call) if call.outcome == Outcome::Begun => {}
-            Event::Call(call) => self.call(call),
+            Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
+            Event::Call(call) => {
+                self.begun = None;
+                self.call(call);
+            }
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);
                 self.processes.feed_change(change);
@@ -87,6 +93,9 @@ impl Summary {
                 }
             }
             Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
+        }
+        if let Some(begun) = &mut self.begun {
+            begun.feed(event);
         }
     }
 
@@ -115,11 +124,15 @@ impl Summary {
 
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
+        if let Some(begun) = &self.begun {
+            return SummaryReport { only_begun: true, places: self.places.clone(), ..begun.report() };
+        }
         let processes = self.processes.report();
         let work = self.work.report();
         SummaryReport {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
+            only_begun: false,
             calls: self.calls,
             outermost_calls: self.outermost_calls,
             outermost_errors: self.outermost_errors,
@@ -134,6 +147,24 @@ impl Summary {
             processes,
             losses: happened(&self.losses),
         }
+    }
+
+    /// A call began. Its end will be counted, unless none ever comes.
+    fn begins(&mut self, call: &Call) {
+        if self.calls > 0 {
+            return;
+        }
+        // all that there can be before the first call
+        let so_far = |summary: &Self| Self {
+            first_ns: summary.first_ns,
+            last_ns: summary.last_ns,
+            losses: summary.losses.clone(),
+            processes: summary.processes.clone(),
+            ..Self::default()
+        };
+        let mut begun = self.begun.take().unwrap_or_else(|| Box::new(so_far(self)));
+        begun.call(call);
+        self.begun = Some(begun);
     }
 
     fn call(&mut self, call: &Call) {
@@ -235,6 +266,28 @@ mod tests {
         let report = fed(&[standing, vec![free]].concat());
         assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 10 });
         assert_eq!(report.processes[0].name, first.report().processes[0].name);
+    }
+
+    #[test]
+    fn where_no_call_is_seen_to_return_those_that_began_are_counted() {
+        let begun =
+            |call: Call| Event::Call(Box::new(Call { outcome: Outcome::Begun, status: None, ..call }));
+        let launch = || call(Api::Driver, "cuLaunchKernel", 0);
+        let mut events = vec![
+            Event::Process(process(ProcessChange::Start, 20, None)),
+            begun(launch()),
+            begun(inside(call(Api::Driver, "cuCtxGetDevice", 0), 1)),
+            Event::Process(process(ProcessChange::Exit, 900, Some(3))),
+        ];
+        let report = fed(&events);
+        assert_eq!((report.only_begun, report.calls, report.outermost_calls), (true, 2, 1));
+        assert_eq!((report.first_ns, report.last_ns, report.functions.len()), (Some(20), Some(900), 2));
+        assert_eq!(report.processes.len(), 1);
+        assert_eq!((report.processes[0].calls, report.processes[0].end), (2, Some(ProcessEnd::Code(3))));
+        // the two ends of one call are one
+        events.insert(3, Event::Call(Box::new(launch())));
+        let report = fed(&events);
+        assert_eq!((report.only_begun, report.calls, report.functions[0].unfinished), (false, 1, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Loads and attaches the BPF programs, and turns what they send into events.
 //!
 //! The only crate with BPF, `unsafe` and a need for privileges. [`Capture`] owns everything that is loaded and
-//! attached; dropping it takes every probe out again.
+//! attached; dropping it takes every probe out again. [`Nvml`] reads what the driver's management library tells of the GPUs.
 
 mod account;
 mod attach;
@@ -24,6 +24,7 @@ mod mapping_record;
 mod mappings;
 mod news;
 mod numbered;
+mod nvml;
 mod object;
 mod paths;
 mod privileges;
@@ -50,6 +51,7 @@ pub use machine::{Check, Verdict};
 pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};
 pub use news::{Answer, Batch, Hold};
+pub use nvml::{NVML_LIBRARY, Nvml, NvmlVersions, nvml_versions};
 pub use object::Capture;
 pub use privileges::give_up_privileges;
 pub use rows::{tells_addresses, tells_contexts, tells_gpus, tells_names};

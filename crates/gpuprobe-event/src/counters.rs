@@ -4,7 +4,7 @@ mod work;
 
 pub use work::{
     CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, HostMemory,
-    LaunchCounts, LongGap, StreamGaps, WorkRows, widest,
+    LaunchCounts, LaunchTotals, LongGap, StreamGaps, WorkRows,
 };
 
 use crate::catalogue::Space;

@@ -136,9 +136,12 @@ pub struct HostGpu {
 }
 
 #[expect(clippy::ref_option, reason = "this is how serde calls it")]
-fn maybe_as_text<S: Serializer>(uuid: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
-    match uuid {
-        Some(uuid) => as_text(uuid, serializer),
+pub(crate) fn maybe_as_text<T: fmt::Display, S: Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => as_text(value, serializer),
         None => serializer.serialize_none(),
     }
 }

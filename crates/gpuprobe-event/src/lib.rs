@@ -10,6 +10,7 @@ pub mod decode;
 pub mod event;
 pub mod frame;
 pub mod gpu;
+pub mod gpu_state;
 pub mod ids;
 pub mod loss;
 pub mod trace;
@@ -20,5 +21,6 @@ pub use event::{
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
+pub use gpu_state::{GpuProcess, GpuReadings, GpuState};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

@@ -1,5 +1,6 @@
 //! The classic display of the daemon: a block of plain text every few seconds.
 
+mod gpus;
 mod rates;
 mod work;
 
@@ -60,6 +61,7 @@ impl Classic {
         let time = timestamp(snapshot.unix_seconds, self.utc_offset_seconds);
         let mut out = format!("{RULE}\n{time}\n\n");
         self.rates.take(snapshot);
+        gpus::gpus(&mut out, snapshot);
         if self.sections.memory {
             self.memory(&mut out, snapshot);
         }

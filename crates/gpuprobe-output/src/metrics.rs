@@ -3,6 +3,7 @@
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
+mod gpu;
 mod own;
 mod reference;
 mod samples;
@@ -72,7 +73,7 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    work::METRICS.iter().chain(own::METRICS).chain(METRICS)
+    work::METRICS.iter().chain(gpu::METRICS).chain(own::METRICS).chain(METRICS)
 }
 
 /// Calls, memory, and how it stands with the probes.

@@ -4,6 +4,7 @@ mod convert;
 mod look;
 mod record;
 
+use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -172,7 +173,7 @@ pub(crate) struct MemoryArgs {
     pub(crate) attach: AttachArgs,
     /// A command to start and to watch to its end
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<std::ffi::OsString>,
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Clone, PartialEq, Args)]
@@ -237,6 +238,9 @@ pub(crate) struct DaemonArgs {
     /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
     #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
     pub(crate) driver_folder: PathBuf,
+    /// The driver's management library, a name for the loader or a path; `off` reads nothing of GPUs themselves
+    #[arg(long, value_name = "LIBRARY", default_value = gpuprobe_capture::NVML_LIBRARY)]
+    pub(crate) nvml: OsString,
     /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
     /// of its age
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
@@ -346,7 +350,7 @@ pub(crate) struct ExecArgs {
     /// The process that will say when to go on
     pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    pub(crate) command: Vec<std::ffi::OsString>,
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,7 @@ mod select;
 mod settings;
 mod signals;
 mod skips;
+mod states;
 mod stdout;
 mod stops;
 mod supervise;

@@ -12,6 +12,7 @@ use gpuprobe_event::{Class, LossCause, Losses, SiteId};
 use crate::gpus::Gpus;
 use crate::probes::Probes;
 use crate::processes::Processes;
+use crate::states::States;
 
 /// The functions that live memory is made of.
 pub(crate) const MEMORY: &[Class] =
@@ -27,18 +28,25 @@ pub(crate) struct Observer {
     nameless: Vec<SiteId>,
     /// Which GPUs are meant, where that is wanted.
     gpus: Option<Gpus>,
+    /// How it stands with them, where that is wanted.
+    states: Option<States>,
 }
 
 impl Observer {
     /// Without `holdings`, memory is not what is looked at.
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
         let processes = if holdings.is_some() { processes } else { processes.without_memory() };
-        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None }
+        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None, states: None }
     }
 
     /// Finds out which of the host's GPUs those of processes are.
     pub(crate) fn with_gpus(self, gpus: Gpus) -> Self {
         Self { gpus: Some(gpus), ..self }
+    }
+
+    /// Puts beside what processes do how it stands with the GPUs.
+    pub(crate) fn with_states(self, states: Option<States>) -> Self {
+        Self { states, ..self }
     }
 
     /// From now on, places are judged after so long.
@@ -151,7 +159,7 @@ impl Observer {
         }
         // before the failures, so that none of their errors is without a name
         let calls = capture.counts()?;
-        Ok(Snapshot::build(&Inputs {
+        let mut snapshot = Snapshot::build(&Inputs {
             calls: &calls,
             failures: &capture.failures()?,
             memory: &memory,
@@ -167,7 +175,11 @@ impl Observer {
             skipped: &self.probes.skips.counts(),
             now_ns,
             unix_seconds: unix_seconds(),
-        }))
+        });
+        if let Some(states) = &self.states {
+            states.put_beside(&mut snapshot, self.holdings.is_some());
+        }
+        Ok(snapshot)
     }
 
     /// What is held from where. Nobody is accused before it is known how old what it holds is.

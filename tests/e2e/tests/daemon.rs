@@ -313,7 +313,7 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
 
 /// The metrics that have series, without those that tell of the host and of gpuprobe itself.
 fn families(metrics: &Metrics) -> BTreeSet<String> {
-    const OF_ALL: [&str; 8] = [
+    const OF_ALL: [&str; 9] = [
         "calls_total",
         "call_duration_seconds",
         "errors_total",
@@ -322,6 +322,7 @@ fn families(metrics: &Metrics) -> BTreeSet<String> {
         "libraries_skipped_total",
         "build_info",
         "gpu_info",
+        "nvml_up",
     ];
     let named = |line: &str| line.strip_prefix("# TYPE gpuprobe_")?.split(' ').next().map(str::to_owned);
     metrics.text.lines().filter_map(named).filter(|name| !OF_ALL.contains(&name.as_str())).collect()

@@ -2,11 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use gpuprobe_e2e::gpus::{GPUS, driver_folder, pci, uuid};
 use gpuprobe_e2e::memory::{LIVE_ALLOCATIONS, LIVE_BYTES};
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::shown;
@@ -17,34 +16,9 @@ use gpuprobe_standin::Cuda;
 /// A snapshot five times a second, and a machine that others keep busy.
 const FRESH: Duration = Duration::from_secs(20);
 
-const GPUS: u8 = 4;
 const BY_PLACE: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 /// The driver counts the third first.
 const BY_SPEED: (&str, &str) = ("STANDIN_FASTEST", "2");
-
-/// As the stand-in driver says it.
-fn uuid(gpu: u8) -> String {
-    let bytes: Vec<String> =
-        (0..16_u8).map(|i| format!("{:02x}", (0x11 * (i % 15 + 1)).wrapping_add(gpu))).collect();
-    let group = |from: usize, to: usize| bytes[from..to].concat();
-    format!("GPU-{}-{}-{}-{}-{}", group(0, 4), group(4, 6), group(6, 8), group(8, 10), group(10, 16))
-}
-
-fn pci(gpu: u8) -> String {
-    format!("0000:{:02x}:00.0", gpu + 1)
-}
-
-/// What the driver of a host with the stand-in's GPUs would say of them.
-fn driver_folder(root: &Path) -> String {
-    for gpu in 0..GPUS {
-        let folder = root.join("driver/gpus").join(pci(gpu));
-        fs::create_dir_all(&folder).unwrap();
-        let (uuid, pci, minor) = (uuid(gpu), pci(gpu), GPUS - gpu);
-        let text = format!("GPU UUID: \t {uuid}\nBus Location: \t {pci}\nDevice Minor: \t {minor}\n");
-        fs::write(folder.join("information"), text).unwrap();
-    }
-    shown(root.join("driver"))
-}
 
 /// The stand-ins, and a daemon that watches them on such a host.
 fn watched(tier: &str) -> (tempfile::TempDir, Daemon) {

@@ -1,106 +1,230 @@
-/* A stand-in NVML with one device and fixed readings. Functions without code here return success. */
+/*
+ * A stand-in NVML with two devices and fixed readings: the first has all of them, the second supports few, as
+ * old ones do. Functions without code here return success.
+ *
+ * What changes while a program runs is in the file that STANDIN_NVML names, one thing a line, read at every
+ * call:
+ *
+ *   process GPU compute|graphics|mps PID BYTES    a process of one of the three lists
+ *   busy GPU PID SM MEMORY ENCODER DECODER        how busy it keeps the GPU, in percent
+ *   xid GPU NUMBER                                an error; each line is told once, so lines are only added
+ *   block FUNCTION SECONDS                        that function takes so long; when it begins to, there is a
+ * file of the same name with .blocked behind it
+ */
 #include "faults.h"
+#include "nvml_types.h"
 
-#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEVICE(i) ((void *)(0x5a0000001000ULL + 0x1000ULL * (i)))
+#define SECOND(device) ((device) != DEVICE(0))
+#define DEVICES 2
+
+/* Looks at the lines of the file, one after the other, until there are no more. */
+#define EACH_LINE(line)                                                                                      \
+	for (FILE *file_ = file(); file_; file_ = closed(file_))                                             \
+		for (char line[200]; fgets(line, sizeof(line), file_);)
+
+static FILE *file(void)
+{
+	const char *path = getenv("STANDIN_NVML");
+
+	return path ? fopen(path, "re") : NULL;
+}
+
+static FILE *closed(FILE *file)
+{
+	fclose(file);
+	return NULL;
+}
+
+static void pause_ms(long ms)
+{
+	struct timespec left = {ms / 1000, ms % 1000 * 1000000};
+
+	while (nanosleep(&left, &left))
+		;
+}
+
+static int enter(const char *function)
+{
+	long seconds = 0;
+
+	EACH_LINE(line)
+	{
+		char name[80];
+		long n;
+
+		if (sscanf(line, "block %79s %ld", name, &n) == 2 && !strcmp(name, function))
+			seconds = n;
+	}
+	if (seconds) {
+		char path[4096];
+		FILE *begun;
+
+		snprintf(path, sizeof(path), "%s.blocked", getenv("STANDIN_NVML"));
+		begun = fopen(path, "we");
+		if (begun)
+			fclose(begun);
+		pause_ms(seconds * 1000);
+	}
+	return faults_enter(function);
+}
 
 #define ENTER(name)                                                                                          \
 	do {                                                                                                 \
-		int fault_ = faults_enter(#name);                                                            \
+		int fault_ = enter(#name);                                                                   \
 		if (fault_)                                                                                  \
 			return fault_;                                                                       \
 	} while (0)
 
-#define DEVICE ((void *)0x5a0000001000ULL)
-
-struct memory {
-	unsigned long long total, free, used;
-};
-
-struct utilization {
-	unsigned int gpu, memory;
-};
-
-struct pci_info {
-	char legacy_bus_id[16];
-	unsigned int domain, bus, device, device_id, subsystem_id;
-	char bus_id[32];
-};
+#define ENTER_FIRST_ONLY(name, device)                                                                       \
+	do {                                                                                                 \
+		ENTER(name);                                                                                 \
+		if (SECOND(device))                                                                          \
+			return NOT_SUPPORTED;                                                                \
+	} while (0)
 
 int standin_generic(const char *function)
 {
-	return faults_enter(function);
+	return enter(function);
 }
 
 static int text(char *out, unsigned int length, const char *value)
 {
-	enum { INSUFFICIENT_SIZE = 7 };
-
 	return (unsigned int)snprintf(out, length, "%s", value) < length ? 0 : INSUFFICIENT_SIZE;
 }
 
-#define READING(function, value)                                                                             \
-	int impl_##function(void *device, unsigned int *out)                                                 \
+#define READING(function, type, first, second)                                                               \
+	int impl_##function(void *device, type *out)                                                         \
 	{                                                                                                    \
-		(void)device;                                                                                \
 		ENTER(function);                                                                             \
+		*out = SECOND(device) ? (second) : (first);                                                  \
+		return 0;                                                                                    \
+	}
+
+#define READING_OF_FIRST(function, type, value)                                                              \
+	int impl_##function(void *device, type *out)                                                         \
+	{                                                                                                    \
+		ENTER_FIRST_ONLY(function, device);                                                          \
 		*out = (value);                                                                              \
 		return 0;                                                                                    \
 	}
 
-#define READING_OF(function, value)                                                                          \
-	int impl_##function(void *device, int which, unsigned int *out)                                      \
-	{                                                                                                    \
-		(void)device;                                                                                \
-		(void)which;                                                                                 \
-		ENTER(function);                                                                             \
-		*out = (value);                                                                              \
-		return 0;                                                                                    \
-	}
+READING(nvmlDeviceGetIndex, unsigned int, 0, 1)
+READING(nvmlDeviceGetMinorNumber, unsigned int, 0, 1)
+READING(nvmlDeviceGetPerformanceState, unsigned int, 0, 8)
+READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 5, 1)
+READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16, 8)
+READING(nvmlDeviceGetSupportedEventTypes, unsigned long long, XID_EVENT, 0)
+READING_OF_FIRST(nvmlDeviceGetPowerUsage, unsigned int, 123456)
+READING_OF_FIRST(nvmlDeviceGetEnforcedPowerLimit, unsigned int, 700000)
+READING_OF_FIRST(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 987654321)
+READING_OF_FIRST(nvmlDeviceGetFanSpeed, unsigned int, 30)
+READING_OF_FIRST(nvmlDeviceGetPcieReplayCounter, unsigned int, 7)
+/* a power cap and a thermal slowdown of the hardware */
+READING_OF_FIRST(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 0x44)
 
-READING(nvmlDeviceGetIndex, 0)
-READING(nvmlDeviceGetMinorNumber, 0)
-READING(nvmlDeviceGetPowerUsage, 123456)
-READING(nvmlDeviceGetEnforcedPowerLimit, 700000)
-READING(nvmlDeviceGetFanSpeed, 30)
-READING_OF(nvmlDeviceGetTemperature, 45)
-READING_OF(nvmlDeviceGetClockInfo, 1500)
-READING_OF(nvmlDeviceGetPcieThroughput, 2048)
+int impl_nvmlDeviceGetFanSpeed_v2(void *device, unsigned int fan, unsigned int *percent)
+{
+	ENTER_FIRST_ONLY(nvmlDeviceGetFanSpeed_v2, device);
+	*percent = 30;
+	return fan ? INVALID_ARGUMENT : 0;
+}
+
+int impl_nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *celsius)
+{
+	(void)sensor;
+	ENTER(nvmlDeviceGetTemperature);
+	*celsius = SECOND(device) ? 61 : 45;
+	return 0;
+}
+
+/* of the second the clocks of graphics and memory alone are known */
+int impl_nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *mhz)
+{
+	enum { GRAPHICS, SM, MEMORY, CLOCKS = 4 };
+
+	ENTER(nvmlDeviceGetClockInfo);
+	if (clock < 0 || clock >= CLOCKS)
+		return INVALID_ARGUMENT;
+	if (SECOND(device) && clock != GRAPHICS && clock != MEMORY)
+		return NOT_SUPPORTED;
+	*mhz = (SECOND(device) ? 300 : 1500) + 10 * (unsigned int)clock;
+	return 0;
+}
+
+int impl_nvmlDeviceGetPcieThroughput(void *device, int direction, unsigned int *kilobytes_per_second)
+{
+	ENTER_FIRST_ONLY(nvmlDeviceGetPcieThroughput, device);
+	*kilobytes_per_second = direction ? 4096 : 2048;
+	return 0;
+}
+
+int impl_nvmlDeviceGetTotalEccErrors(void *device, int uncorrected, int aggregate, unsigned long long *count)
+{
+	ENTER_FIRST_ONLY(nvmlDeviceGetTotalEccErrors, device);
+	*count = (uncorrected ? 1 : 12) + (aggregate ? 100 : 0);
+	return 0;
+}
+
+int impl_nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values)
+{
+	enum { MEMORY_TEMPERATURE = 82, UNSIGNED_INT = 1 };
+
+	ENTER(nvmlDeviceGetFieldValues);
+	for (int i = 0; i < count; i++) {
+		int known = values[i].field == MEMORY_TEMPERATURE && !SECOND(device);
+
+		values[i].result = known ? 0 : NOT_SUPPORTED;
+		values[i].type = UNSIGNED_INT;
+		values[i].value.number = 52;
+	}
+	return 0;
+}
 
 int impl_nvmlDeviceGetCount_v2(unsigned int *count)
 {
 	ENTER(nvmlDeviceGetCount_v2);
-	*count = 1;
+	*count = DEVICES;
 	return 0;
 }
 
 int impl_nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device)
 {
-	enum { INVALID_ARGUMENT = 2 };
-
 	ENTER(nvmlDeviceGetHandleByIndex_v2);
-	*device = DEVICE;
-	return index ? INVALID_ARGUMENT : 0;
+	*device = DEVICE(index);
+	return index < DEVICES ? 0 : INVALID_ARGUMENT;
 }
 
 int impl_nvmlDeviceGetName(void *device, char *name, unsigned int length)
 {
-	(void)device;
 	ENTER(nvmlDeviceGetName);
-	return text(name, length, "Stand-in GPU 0");
+	return text(name, length, SECOND(device) ? "Stand-in GPU 1" : "Stand-in GPU 0");
 }
 
+/* as the stand-in driver calls them */
 int impl_nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length)
 {
-	(void)device;
 	ENTER(nvmlDeviceGetUUID);
-	return text(uuid, length, "GPU-11223344-5566-7788-99aa-bbccddeeff11");
+	return text(uuid, length,
+		    SECOND(device) ? "GPU-12233445-5667-7889-9aab-bccddeef0012"
+				   : "GPU-11223344-5566-7788-99aa-bbccddeeff11");
 }
 
 int impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
 	ENTER(nvmlSystemGetDriverVersion);
 	return text(version, length, "0.0.0-standin");
+}
+
+int impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
+{
+	ENTER(nvmlSystemGetNVMLVersion);
+	return text(version, length, "13.0.0-standin");
 }
 
 int impl_nvmlSystemGetCudaDriverVersion_v2(int *version)
@@ -112,42 +236,135 @@ int impl_nvmlSystemGetCudaDriverVersion_v2(int *version)
 
 int impl_nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 {
-	(void)device;
 	ENTER(nvmlDeviceGetMemoryInfo);
-	*memory = (struct memory){80ULL << 30, 79ULL << 30, 1ULL << 30};
+	*memory = SECOND(device) ? (struct memory){16ULL << 30, 12ULL << 30, 4ULL << 30}
+				 : (struct memory){80ULL << 30, 77ULL << 30, 3ULL << 30};
+	return 0;
+}
+
+int impl_nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
+{
+	ENTER_FIRST_ONLY(nvmlDeviceGetMemoryInfo_v2, device);
+	*memory = (struct memory_v2){memory->version, 80ULL << 30, 1ULL << 30, 77ULL << 30, 2ULL << 30};
 	return 0;
 }
 
 int impl_nvmlDeviceGetUtilizationRates(void *device, struct utilization *rates)
 {
-	(void)device;
 	ENTER(nvmlDeviceGetUtilizationRates);
-	*rates = (struct utilization){42, 17};
+	*rates = SECOND(device) ? (struct utilization){0, 0} : (struct utilization){42, 7};
 	return 0;
 }
 
-int impl_nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules)
+/* as many as there is room for; how many there are in any case */
+static int processes(void *device, const char *list, unsigned int *count, struct process *infos)
 {
-	(void)device;
-	ENTER(nvmlDeviceGetTotalEnergyConsumption);
-	*millijoules = 987654321;
-	return 0;
-}
+	unsigned int room = *count;
 
-int impl_nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, void *infos)
-{
-	(void)device;
-	(void)infos;
-	ENTER(nvmlDeviceGetComputeRunningProcesses_v3);
 	*count = 0;
+	EACH_LINE(line)
+	{
+		char name[20];
+		unsigned int gpu, pid;
+		long long bytes;
+
+		if (sscanf(line, "process %u %19s %u %lld", &gpu, name, &pid, &bytes) != 4)
+			continue;
+		if (DEVICE(gpu) != device || strcmp(name, list) != 0)
+			continue;
+		if (*count < room)
+			infos[*count] = (struct process){pid, (unsigned long long)bytes, -1U, -1U};
+		++*count;
+	}
+	return *count > room ? INSUFFICIENT_SIZE : 0;
+}
+
+#define PROCESSES(function, list)                                                                            \
+	int impl_##function(void *device, unsigned int *count, struct process *infos)                        \
+	{                                                                                                    \
+		ENTER(function);                                                                             \
+		return processes(device, list, count, infos);                                                \
+	}
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, "compute")
+PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, "graphics")
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, "mps")
+
+int impl_nvmlDeviceGetProcessUtilization(void *device, struct process_utilization *samples,
+					 unsigned int *count, unsigned long long since)
+{
+	unsigned int room = samples ? *count : 0;
+	struct timespec now;
+	unsigned long long us;
+
+	ENTER_FIRST_ONLY(nvmlDeviceGetProcessUtilization, device);
+	clock_gettime(CLOCK_REALTIME, &now);
+	us = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+	*count = 0;
+	EACH_LINE(line)
+	{
+		struct process_utilization use = {.time = us};
+		unsigned int gpu;
+
+		if (sscanf(line, "busy %u %u %u %u %u %u", &gpu, &use.pid, &use.sm, &use.memory, &use.encoder,
+			   &use.decoder) != 6)
+			continue;
+		if (DEVICE(gpu) != device || us <= since)
+			continue;
+		if (*count < room)
+			samples[*count] = use;
+		++*count;
+	}
+	if (!*count)
+		return NOT_FOUND;
+	return *count > room ? INSUFFICIENT_SIZE : 0;
+}
+
+int impl_nvmlEventSetCreate(void **set)
+{
+	ENTER(nvmlEventSetCreate);
+	*set = DEVICE(DEVICES);
 	return 0;
+}
+
+/* Tells the errors of the file, each once. */
+int impl_nvmlEventSetWait_v2(void *set, struct event *event, unsigned int ms)
+{
+	enum { LOOK_EVERY_MS = 20 };
+	static unsigned int told;
+
+	(void)set;
+	ENTER(nvmlEventSetWait_v2);
+	for (unsigned int waited = 0;; waited += LOOK_EVERY_MS) {
+		unsigned int number = 0, gpu = 0, xid = 0, found = 0;
+
+		EACH_LINE(line)
+		{
+			unsigned int of, error;
+
+			if (sscanf(line, "xid %u %u", &of, &error) == 2 && number++ == told) {
+				found = 1;
+				gpu = of;
+				xid = error;
+			}
+		}
+		if (found) {
+			told++;
+			*event = (struct event){DEVICE(gpu), XID_EVENT, xid, -1U, -1U};
+			return 0;
+		}
+		if (waited >= ms)
+			return TIMEOUT;
+		pause_ms(LOOK_EVERY_MS);
+	}
 }
 
 int impl_nvmlDeviceGetPciInfo_v3(void *device, struct pci_info *pci)
 {
-	(void)device;
 	ENTER(nvmlDeviceGetPciInfo_v3);
-	*pci = (struct pci_info){"0000:01:00.0", 0, 1, 0, 0x233010de, 0x16c110de, "00000000:01:00.0"};
+	*pci = SECOND(device)
+		   ? (struct pci_info){"0000:02:00.0", 0, 2, 0, 0x233010de, 0x16c110de, "00000000:02:00.0"}
+		   : (struct pci_info){"0000:01:00.0", 0, 1, 0, 0x233010de, 0x16c110de, "00000000:01:00.0"};
 	return 0;
 }
 

@@ -14,6 +14,9 @@
 //! first where `CUDA_DEVICE_ORDER` does not say otherwise. A thread that has no context current works in the
 //! primary context of the first one. A child begins anew: it has no contexts and no memory.
 //!
+//! NVML has two GPUs, the first two of these; its processes and errors, and how long it takes, are in a file that
+//! `STANDIN_NVML` names (`c/nvml.c`).
+//!
 //! | workload | arguments | what it does |
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all of it |

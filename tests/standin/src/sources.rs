@@ -10,7 +10,7 @@ macro_rules! sources {
 sources! {
     "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
     "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c", "faults.h",
-    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "runtime.h", "runtime_copy.c", "runtime_copy.h",
+    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_work.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",

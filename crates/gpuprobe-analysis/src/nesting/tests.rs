@@ -21,7 +21,8 @@ fn begun(call: Call) -> Call {
 fn nested(calls: impl IntoIterator<Item = Call>, end_ns: u64) -> (Vec<Slice>, u64) {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     calls.into_iter().for_each(|call| nesting.feed(Box::new(call), &mut out));
-    nesting.finish(end_ns, &mut out);
+    nesting.seen(end_ns, end_ns);
+    nesting.finish(&mut out);
     assert_eq!(nesting.held_bytes, 0);
     (out, nesting.moved())
 }
@@ -79,7 +80,8 @@ fn what_was_open_is_told_after_the_end_of_its_process_as_well() {
     nesting.process(&process(ProcessChange::Exit, 50, None), &mut out);
     nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
     nesting.feed(Box::new(unfinished(of(2, 1, 12, 12))), &mut out);
-    nesting.finish(1000, &mut out);
+    nesting.seen(1000, 1000);
+    nesting.finish(&mut out);
     assert_eq!(shape(&out), [(1, 10, 50, 0), (2, 12, 50, 1)]);
 }
 
@@ -213,7 +215,8 @@ fn open_calls_without_end_are_not_held_for_ever() {
         nesting.feed(Box::new(call), &mut out);
         assert!(nesting.held_bytes <= MOST_HELD);
     }
-    nesting.finish(500, &mut out);
+    nesting.seen(500, 500);
+    nesting.finish(&mut out);
     assert_eq!(out.len(), 199);
 }
 
@@ -241,7 +244,7 @@ fn open_calls_of_very_many_threads_are_not_held_for_ever() {
             out.clear();
         }
         assert!(told > 0 && nesting.threads + nesting.processes.len() <= MOST_REMEMBERED);
-        nesting.finish(500, &mut out);
+        nesting.finish(&mut out);
         assert_eq!(told + out.len(), THREADS as usize);
     }
 }

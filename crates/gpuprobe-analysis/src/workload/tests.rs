@@ -52,7 +52,7 @@ fn wait(stream: Option<u64>) -> Call {
 }
 
 fn names(work: &Work) -> Vec<(&str, u64)> {
-    work.kernels.iter().map(|k| (k.kernel.as_str(), k.launches)).collect()
+    work.kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches)).collect()
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
     let work = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
     assert_eq!(names(&work), [("scale", 2)]);
     let row = &work.kernels[0];
-    assert_eq!((row.errors, row.streams, row.threads), (1, 2, 2 * 8 * 32));
-    assert_eq!((row.total_ns, row.latency[9]), (3000, 3), "three calls of 1000 ns");
-    assert_eq!(row.grid, Some(([4, 2, 1], [4, 2, 1])));
+    assert_eq!((row.totals.errors, row.streams, row.totals.threads), (1, 2, 2 * 8 * 32));
+    assert_eq!((row.totals.total_ns, row.totals.latency[9]), (3000, 3), "three calls of 1000 ns");
+    assert_eq!(row.totals.grid, Some(([4, 2, 1], [4, 2, 1])));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
     assert!(workload.inner.threads.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
     assert!(workload.kernels.len() <= MOST_KERNELS + 2);
     let work = workload.report();
-    let all: u64 = work.kernels.iter().map(|k| k.launches).sum();
+    let all: u64 = work.kernels.iter().map(|k| k.totals.launches).sum();
     let waited = 2 * MOST_WAITING as u64;
     assert_eq!(all, 2 * (u64::from(many) + 63) + waited, "a call launches on 64 GPUs at most");
     assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
@@ -255,7 +255,7 @@ fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
     let many = 2 * MOST_WAITING as u64;
     let mut calls = pairs(many);
     calls.push(Call { class: Class::Launch, ..group(many) });
-    let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.launches).sum();
+    let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.totals.launches).sum();
     assert_eq!(counted, many, "and not the launch around them");
     // work of another kind is none of the launches
     calls.pop();

@@ -24,9 +24,7 @@ impl Distribution {
 /// The value of one series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    Number(u64),
-    /// A time, which is written in seconds.
-    Nanoseconds(u64),
+    Decimal(u64, u8),
     /// A place among the distributions.
     Histogram(usize),
 }
@@ -34,8 +32,8 @@ enum Value {
 /// A value as it is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Series<'a> {
-    Number(u64),
-    Nanoseconds(u64),
+    /// A number with so many decimal places.
+    Decimal(u64, u8),
     Histogram(&'a Distribution),
 }
 
@@ -75,8 +73,7 @@ impl Samples {
     pub(super) fn series(&self) -> impl Iterator<Item = (&str, Series<'_>)> {
         self.series.iter().filter_map(|(labels, value)| {
             let value = match *value {
-                Value::Number(n) => Series::Number(n),
-                Value::Nanoseconds(n) => Series::Nanoseconds(n),
+                Value::Decimal(n, places) => Series::Decimal(n, places),
                 Value::Histogram(place) => Series::Histogram(self.distributions.get(place)?),
             };
             Some((self.text.get(labels.clone())?, value))
@@ -84,13 +81,17 @@ impl Samples {
     }
 
     pub(super) fn number(&mut self, labels: &[&str], n: u64) {
-        if let Value::Number(sum) = self.slot(labels, Value::Number(0)) {
-            *sum = sum.saturating_add(n);
-        }
+        self.decimal(labels, n, 0);
     }
 
+    /// A time, which is written in seconds.
     pub(super) fn nanoseconds(&mut self, labels: &[&str], n: u64) {
-        if let Value::Nanoseconds(sum) = self.slot(labels, Value::Nanoseconds(0)) {
+        self.decimal(labels, n, 9);
+    }
+
+    /// All values of a metric have the same decimal places.
+    pub(super) fn decimal(&mut self, labels: &[&str], n: u64, places: u8) {
+        if let Value::Decimal(sum, _) = self.slot(labels, Value::Decimal(0, places)) {
             *sum = sum.saturating_add(n);
         }
     }

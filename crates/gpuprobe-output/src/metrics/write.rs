@@ -42,13 +42,9 @@ pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, forma
     let mut writer = Writer { out, line: String::new(), digits: itoa::Buffer::new() };
     for (labels, value) in samples.series() {
         match value {
-            Series::Number(n) => {
+            Series::Decimal(n, places) => {
                 writer.begin(&name, "", labels);
-                writer.end(n);
-            }
-            Series::Nanoseconds(n) => {
-                writer.begin(&name, "", labels);
-                writer.end_seconds(n);
+                writer.end(n, places);
             }
             Series::Histogram(distribution) => writer.histogram(metric.family, labels, distribution),
         }
@@ -107,14 +103,14 @@ impl Writer<'_> {
         self.out.push(' ');
     }
 
-    fn end(&mut self, n: u64) {
-        self.out.push_str(self.digits.format(n));
+    /// A number to the last digit of so many decimal places.
+    fn end(&mut self, n: u64, places: u8) {
+        let factor = 10_u64.pow(places.into());
+        self.out.push_str(self.digits.format(n / factor));
+        if places > 0 {
+            put(self.out, format_args!(".{:0width$}", n % factor, width = usize::from(places)));
+        }
         self.out.push('\n');
-    }
-
-    /// A time to the last digit.
-    fn end_seconds(&mut self, ns: u64) {
-        put(self.out, format_args!("{}.{:09}\n", ns / 1_000_000_000, ns % 1_000_000_000));
     }
 
     fn histogram(&mut self, family: &str, labels: &str, distribution: &Distribution) {
@@ -130,16 +126,16 @@ impl Writer<'_> {
         }
         self.bucket("+Inf", distribution.count);
         self.begin(family, "_sum", labels);
-        self.end_seconds(distribution.sum_ns);
+        self.end(distribution.sum_ns, 9);
         self.begin(family, "_count", labels);
-        self.end(distribution.count);
+        self.end(distribution.count, 0);
     }
 
     fn bucket(&mut self, le: &str, n: u64) {
         self.out.push_str(&self.line);
         self.out.push_str(le);
         self.out.push_str("\"} ");
-        self.end(n);
+        self.end(n, 0);
     }
 }
 

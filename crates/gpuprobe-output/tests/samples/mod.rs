@@ -1,5 +1,6 @@
 //! A recording and snapshots with known numbers.
 
+pub(crate) mod gpus;
 pub(crate) mod live;
 pub(crate) mod memory;
 pub(crate) mod work;
@@ -227,7 +228,7 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     let (contexts, gpus) = on_two_gpus(train);
-    Snapshot::build(&Inputs {
+    let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
         calls: &calls,
@@ -256,7 +257,8 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         now_ns: 2,
         unix_seconds: 1_733_143_016.0,
-    })
+    });
+    Snapshot { gpu_states: gpus::states(&snapshot), ..snapshot }
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
+use gpuprobe_capture::{CaptureConfig, Collect, Nvml, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
@@ -21,6 +21,7 @@ use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::{Arrived, Signals};
+use crate::states::States;
 use crate::stdout::print;
 use crate::watch::Watch;
 
@@ -57,8 +58,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     give_up_privileges(false).context("cannot give up privileges")?;
     let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
     let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
+    let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
     let mut daemon = Daemon {
-        observer: Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus),
+        observer: observer.with_states(states(args)?),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
@@ -99,6 +101,15 @@ fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
     })
+}
+
+/// What is known of GPUs beside what processes do to them.
+fn states(args: &DaemonArgs) -> Result<Option<States>> {
+    if args.nvml == "off" {
+        return Ok(None);
+    }
+    let nvml = Nvml::start(&args.nvml, args.refresh).context("cannot start the thread that reads NVML")?;
+    Ok(Some(States::new(nvml, !args.pids.is_empty(), args.verbose)))
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {

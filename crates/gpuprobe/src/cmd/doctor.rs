@@ -1,10 +1,11 @@
 //! `gpuprobe doctor`: what this machine can do, and what to do about what it cannot.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use gpuprobe_capture::{Support, Tier, Verdict, support};
+use gpuprobe_capture::{NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, nvml_versions, support};
 use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
@@ -21,7 +22,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     };
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
-    let report = Report { support, driver: driver(), libraries, scan };
+    let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
+    let report = Report { support, driver: driver(), nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -41,6 +43,8 @@ fn driver() -> Option<String> {
 struct Report {
     support: Support,
     driver: Option<String>,
+    /// The management library, or why there is none.
+    nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
     scan: Scan,
 }
@@ -80,6 +84,10 @@ impl Report {
         writeln!(out, "kernel         {}", self.support.kernel)?;
         let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
         writeln!(out, "NVIDIA driver  {driver}")?;
+        match &self.nvml {
+            Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
+            Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
+        }
         match self.support.best_tier() {
             Some(tier) => writeln!(out, "attach by      {tier}")?,
             None => writeln!(out, "attach by      nothing: see below")?,
@@ -128,6 +136,7 @@ impl Report {
         json!({
             "kernel": support.kernel,
             "driver": self.driver,
+            "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
             "features": support.features.iter()

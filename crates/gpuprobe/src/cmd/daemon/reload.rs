@@ -83,6 +83,7 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("max_allocations", old.max_allocations != new.max_allocations),
         ("max_counters", old.max_counters != new.max_counters),
         ("max_kernels", old.max_kernels != new.max_kernels),
+        ("nvml", old.nvml != new.nvml),
         ("driver_folder", old.driver_folder != new.driver_folder),
     ];
     all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -1,0 +1,213 @@
+//! How it stands with the host's GPUs, by the driver's management library, which is loaded if it is there.
+//!
+//! Calls of it may take seconds, as while a GPU wakes up or falls off the bus. So a thread of its own makes them all, and
+//! nobody ever waits for it, not even at the end of gpuprobe: whoever asks gets what was last read.
+
+mod read;
+mod users;
+mod xids;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuprobe_event::GpuReadings;
+use nvml_wrapper::Nvml as Library;
+use nvml_wrapper::error::NvmlError;
+
+use self::read::Reader;
+use self::xids::Xids;
+
+/// What the library is called; the dynamic loader finds it.
+pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// NVML renews most figures no more often than this, and asking takes a part of the driver's time.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// How long a reading is believed where the next one does not come. After that it says nothing of how things stand.
+const BELIEVED: Duration = Duration::from_secs(10);
+/// How long until the library is tried again: a driver may be loaded after us, and taken out under us.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// What the library says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmlVersions {
+    /// Of the library.
+    pub library: String,
+    /// Of the driver.
+    pub driver: String,
+}
+
+/// The thread that reads. It ends, as soon as the library lets it, when this goes.
+#[derive(Debug)]
+pub struct Nvml {
+    told: Arc<Mutex<Told>>,
+    believed: Duration,
+}
+
+/// What the thread has told so far.
+#[derive(Debug, Default)]
+struct Told {
+    readings: GpuReadings,
+    at: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Nvml {
+    /// Begins to read every so often, but not faster than NVML has anything new.
+    pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
+        let every = every.max(SHORTEST);
+        let told = Arc::new(Mutex::new(Told::default()));
+        let (library, listener) = (library.to_owned(), Arc::downgrade(&told));
+        thread::Builder::new().name("nvml".to_owned()).spawn(move || follow(&library, every, &listener))?;
+        Ok(Self { told, believed: BELIEVED.max(3 * every) })
+    }
+
+    /// What was read last. Where that is too long ago nothing is known of the GPUs; errors stay counted.
+    pub fn readings(&self) -> GpuReadings {
+        let told = lock(&self.told);
+        let is_fresh = told.at.is_some_and(|at| at.elapsed() < self.believed);
+        match is_fresh {
+            true => told.readings.clone(),
+            false => GpuReadings { is_up: false, gpus: Vec::new(), xids: told.readings.xids.clone() },
+        }
+    }
+
+    /// Why nothing can be read, once for each reason.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.told).trouble.take()
+    }
+}
+
+/// What is kept is whole at any moment, whoever panicked.
+fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells something, if somebody still listens.
+fn tell(listener: &Weak<Mutex<Told>>, change: impl FnOnce(&mut Told)) -> bool {
+    let told = listener.upgrade();
+    if let Some(told) = &told {
+        change(&mut lock(told));
+    }
+    told.is_some()
+}
+
+/// Reads until nobody listens any more.
+fn follow(library: &OsStr, every: Duration, listener: &Weak<Mutex<Told>>) {
+    let (mut xids, mut last) = (Xids::default(), None);
+    loop {
+        let trouble = match read_on(library, every, listener, &mut xids) {
+            Ok(()) => return,
+            Err(error) => explained(library, &error),
+        };
+        let is_new = last.as_ref() != Some(&trouble);
+        let listens = tell(listener, |told| {
+            told.at = None;
+            if is_new {
+                told.trouble = Some(trouble.clone());
+            }
+        });
+        if !listens {
+            return;
+        }
+        last = Some(trouble);
+        thread::sleep(RETRY);
+    }
+}
+
+/// Reads until the library fails as a whole, or nobody listens.
+fn read_on(
+    library: &OsStr,
+    every: Duration,
+    listener: &Weak<Mutex<Told>>,
+    xids: &mut Xids,
+) -> Result<(), NvmlError> {
+    let nvml = Library::builder().lib_path(library).init()?;
+    let mut reader = Reader::new(&nvml)?;
+    let events = xids::listen(&nvml, reader.devices());
+    loop {
+        let begun = Instant::now();
+        let gpus = reader.read(&nvml)?;
+        let listens = tell(listener, |told| {
+            told.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
+            told.at = Some(Instant::now());
+        });
+        if !listens {
+            return Ok(());
+        }
+        // errors that come meanwhile are told with the next reading
+        xids.wait(events.as_ref(), &reader, begun + every);
+    }
+}
+
+fn explained(library: &OsStr, error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(error) => {
+            format!("no NVML, so nothing is known of GPUs beyond what processes do: {error}")
+        }
+        error => format!("NVML ({}) tells nothing of GPUs: {error}", library.display()),
+    }
+}
+
+/// The versions of the library and of the driver below it, or why there is none. It is given up after some seconds.
+pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let (sender, receiver) = channel();
+    let name: OsString = library.to_owned();
+    let ask = move || -> Result<NvmlVersions, NvmlError> {
+        let nvml = Library::builder().lib_path(&name).init()?;
+        Ok(NvmlVersions { library: nvml.sys_nvml_version()?, driver: nvml.sys_driver_version()? })
+    };
+    let asked = thread::Builder::new().name("nvml".to_owned()).spawn(move || {
+        // nobody listens any more where it took too long
+        sender.send(ask()).ok();
+    });
+    asked.map_err(|e| format!("cannot start a thread: {e}"))?;
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(found) => found.map_err(|error| match error {
+            NvmlError::LibloadingError(error) => error.to_string(),
+            error => error.to_string(),
+        }),
+        Err(_) => Err(format!("it does not answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_too_long_ago_says_nothing_of_gpus_and_errors_stay_counted() {
+        let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
+        let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
+        let told = Told { readings: readings.clone(), at: Some(Instant::now()), trouble: None };
+        let nvml = Nvml { told: Arc::new(Mutex::new(told)), believed: BELIEVED };
+        assert_eq!(nvml.readings(), readings);
+        let nvml = Nvml { believed: Duration::ZERO, ..nvml };
+        assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_told_once_and_nothing_is_up() {
+        let nvml = Nvml::start(OsStr::new("libnvidia-ml-of-nobody.so.9"), SHORTEST).unwrap();
+        let start = Instant::now();
+        let trouble = loop {
+            match nvml.trouble() {
+                Some(trouble) => break trouble,
+                None => assert!(start.elapsed() < Duration::from_secs(60), "it says nothing"),
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert!(
+            trouble.starts_with("no NVML") && trouble.contains("libnvidia-ml-of-nobody.so.9"),
+            "{trouble}"
+        );
+        assert_eq!(nvml.trouble(), None);
+        assert_eq!(nvml.readings(), GpuReadings::default());
+        let why = nvml_versions(OsStr::new("libnvidia-ml-of-nobody.so.9")).unwrap_err();
+        assert!(why.contains("libnvidia-ml-of-nobody.so.9"), "{why}");
+    }
+}

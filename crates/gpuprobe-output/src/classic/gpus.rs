@@ -1,0 +1,78 @@
+//! The section about GPUs: a line for each, and one for each process on it.
+
+use gpuprobe_analysis::Snapshot;
+use gpuprobe_analysis::gpu_state::{GpuUser, NumberedGpu};
+use gpuprobe_event::GpuState;
+use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
+
+use super::{line, process_line};
+use crate::units::{bytes, printable};
+
+/// Nothing where NVML tells nothing.
+pub(super) fn gpus(out: &mut String, snapshot: &Snapshot) {
+    let states = &snapshot.gpu_states;
+    if states.gpus.is_empty() {
+        return;
+    }
+    out.push_str("GPUs:\n");
+    for gpu in &states.gpus {
+        line(out, format_args!("{}", headed(gpu)));
+        for user in states.users.iter().filter(|user| user.gpu == gpu.gpu) {
+            let stranger = || format!("process {} ({})", user.pid, printable(&user.name));
+            let who = snapshot.running(user.pid).map_or_else(stranger, process_line);
+            line(out, format_args!("\t{who}: {}", used(user)));
+        }
+    }
+    out.push('\n');
+}
+
+/// What is known of a GPU, with its number and model before it.
+fn headed(gpu: &NumberedGpu) -> String {
+    let who = format!("GPU {} ({})", gpu.gpu, printable(&gpu.state.id.name));
+    let known = known(&gpu.state);
+    if known.is_empty() { who } else { format!("{who}: {}", known.join(", ")) }
+}
+
+fn known(gpu: &GpuState) -> Vec<String> {
+    let watts = |mw: u32| f64::from(mw) / 1000.0;
+    let power = gpu.power_mw.map(|mw| match gpu.power_limit_mw {
+        Some(limit) => format!("{:.1} of {:.1} W", watts(mw), watts(limit)),
+        None => format!("{:.1} W", watts(mw)),
+    });
+    let memory = gpu.memory.map(|m| format!("memory {} of {}", bytes(m.used_bytes), bytes(m.total_bytes)));
+    let clocks = Clock::ALL.into_iter().zip(gpu.clocks_mhz);
+    // those of the multiprocessors are those of graphics nearly always
+    let clocks = clocks.filter(|(clock, _)| matches!(clock, Clock::Sm | Clock::Memory));
+    let clocks = clocks.filter_map(|(clock, mhz)| Some(format!("{} {} MHz", clock.as_str(), mhz?)));
+    let busy = gpu.busy_percent.map(|percent| format!("busy {percent}%"));
+    let celsius = gpu.celsius.map(|celsius| format!("{celsius} C"));
+    [busy, memory, celsius, power].into_iter().flatten().chain(clocks).chain(throttled(gpu)).collect()
+}
+
+/// Why its clocks are low, unless that is for want of work.
+fn throttled(gpu: &GpuState) -> Option<String> {
+    let bits = gpu.throttled?;
+    let reasons = THROTTLE_REASONS.iter().filter(|(reason, bit)| bits & bit != 0 && *reason != "gpu_idle");
+    let reasons: Vec<&str> = reasons.map(|(reason, _)| *reason).collect();
+    (!reasons.is_empty()).then(|| format!("throttled by {}", reasons.join(" and ")))
+}
+
+fn used(user: &GpuUser) -> String {
+    let busy = user.busy_percent.map(|[sm, ..]| format!(", busy {sm}%")).unwrap_or_default();
+    let Some(memory) = user.memory_bytes else { return format!("memory not told{busy}") };
+    let above = user.seen_above_bytes().filter(|bytes| *bytes > 0);
+    let seen = match (user.seen_bytes, user.unexplained_bytes(), above) {
+        (Some(seen), _, Some(above)) => {
+            format!(", {} seen by calls, {} more than that", bytes(seen), bytes(above))
+        }
+        (Some(seen), Some(rest), None) => {
+            format!(
+                ", {} seen by calls, {} unexplained (context, code, before the probes)",
+                bytes(seen),
+                bytes(rest)
+            )
+        }
+        _ => String::new(),
+    };
+    format!("{}{seen}{busy}", bytes(memory))
+}

@@ -1,0 +1,318 @@
+//! Metrics of GPUs by NVML, and of processes on them. What NVML does not tell of a GPU has no series.
+
+use gpuprobe_analysis::{GpuUser, Snapshot};
+use gpuprobe_event::GpuState;
+use gpuprobe_event::gpu_state::{Clock, EccErrors, Engine, THROTTLE_REASONS};
+
+use super::collect::who;
+use super::{Kind, Metric, Samples, metric, with_unit};
+
+const GPU: &[&str] = &["gpu", "uuid", "name"];
+const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
+const USER: &[&str] = &["pid", "process", "container", "gpu"];
+
+/// A value and how many of its digits are decimal places.
+type Reading = Option<(u64, u8)>;
+
+const fn gauge(
+    family: &'static str,
+    unit: &'static str,
+    help: &'static str,
+    collect: fn(&Snapshot, &mut Samples),
+) -> Metric {
+    with_unit(metric(family, Kind::Gauge, GPU, help, collect), unit)
+}
+
+pub(super) const METRICS: &[Metric] = &[
+    metric(
+        "gpuprobe_nvml_up",
+        Kind::Gauge,
+        &[],
+        "Whether the driver's management library answers; without it there are no metrics of GPUs.",
+        up,
+    ),
+    gauge(
+        "gpuprobe_gpu_utilization_ratio",
+        "ratio",
+        "Share of the last while, a second or less, in which a kernel ran on the GPU.",
+        |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.busy_percent)),
+    ),
+    gauge(
+        "gpuprobe_gpu_memory_utilization_ratio",
+        "ratio",
+        "Share of that time in which its memory was read or written.",
+        |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.memory_busy_percent)),
+    ),
+    gauge("gpuprobe_gpu_memory_used_bytes", "bytes", "Memory in use.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| whole(gpu.memory?.used_bytes))
+    }),
+    gauge("gpuprobe_gpu_memory_free_bytes", "bytes", "Memory not in use.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| whole(gpu.memory?.free_bytes))
+    }),
+    gauge(
+        "gpuprobe_gpu_memory_reserved_bytes",
+        "bytes",
+        "Memory that the driver and the GPU keep for themselves.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.memory?.reserved_bytes?)),
+    ),
+    gauge("gpuprobe_gpu_memory_total_bytes", "bytes", "Memory of the GPU.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| whole(gpu.memory?.total_bytes))
+    }),
+    gauge("gpuprobe_gpu_temperature_celsius", "celsius", "Temperature of the chip.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| whole(gpu.celsius?))
+    }),
+    gauge(
+        "gpuprobe_gpu_memory_temperature_celsius",
+        "celsius",
+        "Temperature of the memory.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.memory_celsius?)),
+    ),
+    gauge("gpuprobe_gpu_power_watts", "watts", "Power drawn.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| milli(gpu.power_mw?))
+    }),
+    gauge(
+        "gpuprobe_gpu_power_limit_watts",
+        "watts",
+        "The most power that it may draw.",
+        |snapshot, samples| each(snapshot, samples, |gpu| milli(gpu.power_limit_mw?)),
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_gpu_energy_joules",
+            Kind::Counter,
+            GPU,
+            "Energy drawn since the driver was loaded.",
+            |snapshot, samples| each(snapshot, samples, |gpu| milli(gpu.energy_mj?)),
+        ),
+        "joules",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_gpu_clock_hertz",
+            Kind::Gauge,
+            &["gpu", "uuid", "name", "clock"],
+            "Speed of a clock.",
+            clocks,
+        ),
+        "hertz",
+    ),
+    metric(
+        "gpuprobe_gpu_throttled",
+        Kind::Gauge,
+        &["gpu", "uuid", "name", "reason"],
+        "Whether clocks are lower than they could be for this reason.",
+        throttled,
+    ),
+    metric(
+        "gpuprobe_gpu_pcie_bytes_per_second",
+        Kind::Gauge,
+        &["gpu", "uuid", "name", "direction"],
+        "What went over the bus in the last 20 ms: rx from the host, tx to it.",
+        pcie,
+    ),
+    metric(
+        "gpuprobe_gpu_pcie_link_generation",
+        Kind::Gauge,
+        GPU,
+        "Generation of the link to the host as it runs now.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_generation?)),
+    ),
+    metric(
+        "gpuprobe_gpu_pcie_link_width",
+        Kind::Gauge,
+        GPU,
+        "Lanes of the link to the host as it runs now.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_width?)),
+    ),
+    metric(
+        "gpuprobe_gpu_pcie_replays",
+        Kind::Counter,
+        GPU,
+        "Packets that were sent again over the bus.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_replays?)),
+    ),
+    metric(
+        "gpuprobe_gpu_ecc_errors",
+        Kind::Counter,
+        ECC,
+        "Errors in memory that its check codes found since the driver was loaded.",
+        |snapshot, samples| ecc(snapshot, samples, |gpu| gpu.ecc),
+    ),
+    metric(
+        "gpuprobe_gpu_ecc_lifetime_errors",
+        Kind::Counter,
+        ECC,
+        "Errors in memory that its check codes found in the whole life of the GPU.",
+        |snapshot, samples| ecc(snapshot, samples, |gpu| gpu.ecc_lifetime),
+    ),
+    gauge(
+        "gpuprobe_gpu_fan_ratio",
+        "ratio",
+        "Speed at which the fan is meant to turn, as a share of its highest.",
+        |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.fan_percent)),
+    ),
+    metric(
+        "gpuprobe_gpu_performance_state",
+        Kind::Gauge,
+        GPU,
+        "Performance state: 0 is the fastest, 15 the slowest.",
+        |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.performance_state?)),
+    ),
+    metric(
+        "gpuprobe_xid_errors",
+        Kind::Counter,
+        &["gpu", "xid"],
+        "Errors that the GPU reported since gpuprobe began, by their number.",
+        xids,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_gpu_process_memory_bytes",
+            Kind::Gauge,
+            USER,
+            "All memory that a process has on a GPU, as the driver tells it.",
+            |snapshot, samples| users(snapshot, samples, |user| user.memory_bytes),
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_gpu_process_utilization_ratio",
+            Kind::Gauge,
+            &["pid", "process", "container", "gpu", "engine"],
+            "Share of the last while in which a process kept a part of a GPU busy; the driver does not always tell it.",
+            process_utilization,
+        ),
+        "ratio",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_unexplained_bytes",
+            Kind::Gauge,
+            USER,
+            "Memory of a process on a GPU that no call explains: its context, code, libraries' own, managed memory, and what \
+             was allocated before the probes came.",
+            |snapshot, samples| users(snapshot, samples, GpuUser::unexplained_bytes),
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_memory_seen_above_nvml_bytes",
+            Kind::Gauge,
+            USER,
+            "Live bytes of device memory that were seen beyond what the driver tells of the process: read at another moment, \
+             or counted with the process that shares them.",
+            |snapshot, samples| users(snapshot, samples, GpuUser::seen_above_bytes),
+        ),
+        "bytes",
+    ),
+];
+
+fn up(snapshot: &Snapshot, samples: &mut Samples) {
+    if let Some(is_up) = snapshot.gpu_states.is_up {
+        samples.number(&[], is_up.into());
+    }
+}
+
+fn whole(n: impl Into<u64>) -> Reading {
+    Some((n.into(), 0))
+}
+
+fn milli(n: impl Into<u64>) -> Reading {
+    Some((n.into(), 3))
+}
+
+fn percent(n: Option<u32>) -> Reading {
+    Some((n?.into(), 2))
+}
+
+fn each(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuState) -> Reading) {
+    each_of(snapshot, |labels, gpu| {
+        if let Some((n, places)) = value(gpu) {
+            samples.decimal(&labels, n, places);
+        }
+    });
+}
+
+fn each_of(snapshot: &Snapshot, mut then: impl FnMut([&str; 3], &GpuState)) {
+    for gpu in &snapshot.gpu_states.gpus {
+        let id = &gpu.state.id;
+        let (number, uuid) = (gpu.gpu.to_string(), id.uuid.map(|uuid| uuid.to_string()).unwrap_or_default());
+        then([&number, &uuid, &id.name], &gpu.state);
+    }
+}
+
+fn clocks(snapshot: &Snapshot, samples: &mut Samples) {
+    const MHZ: u64 = 1_000_000;
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        for (clock, mhz) in Clock::ALL.into_iter().zip(state.clocks_mhz) {
+            if let Some(mhz) = mhz {
+                samples.number(&[gpu, uuid, name, clock.as_str()], u64::from(mhz) * MHZ);
+            }
+        }
+    });
+}
+
+fn throttled(snapshot: &Snapshot, samples: &mut Samples) {
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        let Some(bits) = state.throttled else { return };
+        for (reason, bit) in THROTTLE_REASONS {
+            samples.number(&[gpu, uuid, name, reason], (bits & bit != 0).into());
+        }
+    });
+}
+
+fn pcie(snapshot: &Snapshot, samples: &mut Samples) {
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        for (direction, rate) in
+            [("rx", state.pcie_rx_bytes_per_second), ("tx", state.pcie_tx_bytes_per_second)]
+        {
+            if let Some(rate) = rate {
+                samples.number(&[gpu, uuid, name, direction], rate);
+            }
+        }
+    });
+}
+
+fn ecc(snapshot: &Snapshot, samples: &mut Samples, errors: fn(&GpuState) -> EccErrors) {
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        let EccErrors { corrected, uncorrected } = errors(state);
+        for (severity, count) in [("corrected", corrected), ("uncorrected", uncorrected)] {
+            if let Some(count) = count {
+                samples.number(&[gpu, uuid, name, severity], count);
+            }
+        }
+    });
+}
+
+fn xids(snapshot: &Snapshot, samples: &mut Samples) {
+    for errors in &snapshot.gpu_states.xids {
+        samples.number(&[&errors.gpu.to_string(), &errors.xid.to_string()], errors.count);
+    }
+}
+
+/// The labels that name a process. Of one that made no call nothing is known but its name.
+fn named(snapshot: &Snapshot, user: &GpuUser) -> [String; 3] {
+    let stranger = || [user.pid.to_string(), user.name.clone(), String::new()];
+    snapshot.running(user.pid).map_or_else(stranger, who)
+}
+
+fn users(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuUser) -> Option<u64>) {
+    for user in &snapshot.gpu_states.users {
+        if let Some(bytes) = value(user) {
+            let [pid, name, container] = named(snapshot, user);
+            samples.number(&[&pid, &name, &container, &user.gpu.to_string()], bytes);
+        }
+    }
+}
+
+fn process_utilization(snapshot: &Snapshot, samples: &mut Samples) {
+    for user in &snapshot.gpu_states.users {
+        let [pid, name, container] = named(snapshot, user);
+        for (engine, percent) in Engine::ALL.into_iter().zip(user.busy_percent.into_iter().flatten()) {
+            let labels = [&pid, &name, &container, &user.gpu.to_string(), engine.as_str()];
+            samples.decimal(&labels, percent.into(), 2);
+        }
+    }
+}

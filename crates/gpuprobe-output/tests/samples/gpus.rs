@@ -1,0 +1,73 @@
+//! What NVML tells of two GPUs, one of which supports little.
+
+use std::collections::HashMap;
+
+use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
+use gpuprobe_event::gpu_state::{EccErrors, GpuId, GpuMemory, XidCount};
+use gpuprobe_event::{GpuProcess, GpuReadings, GpuState, PciAddress, Tgid, Uuid};
+
+use super::MIB;
+
+fn first() -> GpuState {
+    GpuState {
+        id: GpuId {
+            index: 1,
+            uuid: Some(Uuid([0x5a; 16])),
+            pci: None,
+            name: "NVIDIA H200\x1b[31m\"".to_owned(),
+        },
+        busy_percent: Some(100),
+        memory_busy_percent: Some(7),
+        memory: Some(GpuMemory {
+            used_bytes: 900 * MIB,
+            free_bytes: 142_000 * MIB,
+            reserved_bytes: Some(871 * MIB),
+            total_bytes: 143_771 * MIB,
+        }),
+        celsius: Some(31),
+        memory_celsius: Some(40),
+        power_mw: Some(77_023),
+        power_limit_mw: Some(700_000),
+        energy_mj: Some(1_234_567_890_005),
+        clocks_mhz: [Some(1980), Some(1980), Some(3201), Some(1545)],
+        throttled: Some(0x24),
+        pcie_rx_bytes_per_second: Some(1_000_000),
+        pcie_tx_bytes_per_second: Some(0),
+        pcie_generation: Some(5),
+        pcie_width: Some(16),
+        pcie_replays: Some(0),
+        ecc: EccErrors { corrected: Some(2), uncorrected: Some(0) },
+        ecc_lifetime: EccErrors { corrected: Some(5), uncorrected: Some(1) },
+        fan_percent: Some(35),
+        performance_state: Some(0),
+        processes: vec![
+            GpuProcess { pid: Tgid(4242), memory_bytes: Some(520 * MIB), busy_percent: Some([98, 6, 0, 0]) },
+            GpuProcess { pid: Tgid(5000), memory_bytes: Some(380 * MIB), busy_percent: None },
+            // it has ended since
+            GpuProcess { pid: Tgid(5001), memory_bytes: Some(MIB), busy_percent: None },
+        ],
+    }
+}
+
+fn second() -> GpuState {
+    let pci = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
+    GpuState {
+        id: GpuId { index: 0, uuid: None, pci: Some(pci), name: "Old".to_owned() },
+        celsius: Some(60),
+        power_mw: Some(9),
+        throttled: Some(1),
+        processes: vec![
+            GpuProcess { pid: Tgid(4242), memory_bytes: Some(4_000_000), busy_percent: None },
+            GpuProcess { pid: Tgid(5000), memory_bytes: None, busy_percent: None },
+        ],
+        ..GpuState::default()
+    }
+}
+
+/// Put beside the sample of a snapshot, which has 8,000,000 bytes on the host's second GPU.
+pub(crate) fn states(snapshot: &Snapshot) -> GpuStates {
+    let xids = vec![XidCount { id: first().id, xid: 79, count: 2 }];
+    let readings = GpuReadings { is_up: true, gpus: vec![first(), second()], xids };
+    let others = HashMap::from([(Tgid(5000), "other\x1b".to_owned())]);
+    GpuStates::build(&readings, snapshot, &others, Compared::Everybody)
+}

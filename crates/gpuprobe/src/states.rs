@@ -1,0 +1,51 @@
+//! How it stands with the GPUs, put beside what processes were seen to do.
+
+use std::collections::HashMap;
+use std::fs;
+
+use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
+use gpuprobe_capture::Nvml;
+use gpuprobe_event::{GpuReadings, Tgid};
+
+use crate::notes::note;
+
+#[derive(Debug)]
+pub(crate) struct States {
+    nvml: Nvml,
+    /// Not the whole host is watched.
+    only_some: bool,
+    verbose: bool,
+}
+
+impl States {
+    pub(crate) fn new(nvml: Nvml, only_some: bool, verbose: bool) -> Self {
+        Self { nvml, only_some, verbose }
+    }
+
+    /// Puts what was read last into a snapshot; never waits.
+    pub(crate) fn put_beside(&self, snapshot: &mut Snapshot, follows_memory: bool) {
+        if let Some(trouble) = self.nvml.trouble().filter(|_| self.verbose) {
+            note!("gpuprobe: {trouble}");
+        }
+        let compared = match (follows_memory, self.only_some) {
+            (false, _) => Compared::Nobody,
+            (true, true) => Compared::Watched,
+            (true, false) => Compared::Everybody,
+        };
+        let readings = self.nvml.readings();
+        let others = others(&readings, snapshot);
+        snapshot.gpu_states = GpuStates::build(&readings, snapshot, &others, compared);
+    }
+}
+
+/// The names of processes that use a GPU and were not seen to call anything. Who has ended since has none.
+fn others(readings: &GpuReadings, snapshot: &Snapshot) -> HashMap<Tgid, String> {
+    let pids = readings.gpus.iter().flat_map(|gpu| &gpu.processes).map(|process| process.pid);
+    let strangers = pids.filter(|pid| snapshot.running(*pid).is_none());
+    strangers.filter_map(|pid| Some((pid, name(pid)?))).collect()
+}
+
+fn name(pid: Tgid) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}

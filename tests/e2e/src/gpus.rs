@@ -1,0 +1,38 @@
+//! The GPUs of the stand-in driver, as a host's driver would list them.
+
+use std::fs;
+use std::path::Path;
+
+use crate::process::shown;
+
+/// How many there are.
+pub const GPUS: u8 = 4;
+
+/// As the stand-in driver says it.
+pub fn uuid(gpu: u8) -> String {
+    let bytes: Vec<String> =
+        (0..16_u8).map(|i| format!("{:02x}", (0x11 * (i % 15 + 1)).wrapping_add(gpu))).collect();
+    let group = |from: usize, to: usize| bytes[from..to].concat();
+    format!("GPU-{}-{}-{}-{}-{}", group(0, 4), group(4, 6), group(6, 8), group(8, 10), group(10, 16))
+}
+
+/// As the stand-in driver says it.
+pub fn pci(gpu: u8) -> String {
+    format!("0000:{:02x}:00.0", gpu + 1)
+}
+
+/// What the driver of a host with the stand-in's GPUs would say of them; the folder's name.
+pub fn driver_folder(root: &Path) -> String {
+    for gpu in 0..GPUS {
+        list(root, &pci(gpu), &uuid(gpu), GPUS - gpu);
+    }
+    shown(root.join("driver"))
+}
+
+/// Adds one more.
+pub fn list(root: &Path, pci: &str, uuid: &str, minor: u8) {
+    let folder = root.join("driver/gpus").join(pci);
+    fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let text = format!("GPU UUID: \t {uuid}\nBus Location: \t {pci}\nDevice Minor: \t {minor}\n");
+    fs::write(folder.join("information"), text).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+}
