@@ -32,16 +32,15 @@ fn main() -> Done {
     let settings = HttpSettings {
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
         web_config: None,
-        refresh: Duration::from_secs(1),
         complain: |text| println!("{text}"),
     };
     let endpoint = Endpoint::open(settings)?;
     let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;
     let _server = endpoint.serve(latest.clone())?;
-    latest.publish(snapshot.clone());
+    latest.publish(snapshot.clone(), Duration::from_secs(1));
     scrape("the first ever", address)?;
     for _ in 0..3 {
-        latest.publish(snapshot.clone());
+        latest.publish(snapshot.clone(), Duration::from_secs(1));
         scrape("while a snapshot is taken up", address)?;
         std::thread::sleep(Duration::from_millis(500));
         scrape("the first of a snapshot", address)?;

@@ -59,22 +59,14 @@ pub struct HttpSettings {
     pub address: SocketAddr,
     /// The file that says who may ask, in the form of Prometheus's exporters.
     pub web_config: Option<PathBuf>,
-    /// How often a snapshot is to be expected.
-    pub refresh: Duration,
     /// Told in one line what goes wrong later, as with a changed web config.
     pub complain: fn(&str),
 }
 
-impl HttpSettings {
-    /// When a snapshot is not fresh any more.
-    fn stale_after(&self) -> Duration {
-        const LEAST: Duration = Duration::from_secs(10);
-        self.refresh.saturating_mul(3).max(LEAST)
-    }
-}
-
 /// Connections that the system keeps until they are taken: a crowd that comes at once must not have to try again.
 const BACKLOG: u32 = 1024;
+/// However often snapshots come, a machine may be busy for so long.
+const FRESH_FOR: Duration = Duration::from_secs(10);
 
 /// An endpoint that listens and does not answer yet.
 #[derive(Debug)]
@@ -83,15 +75,14 @@ pub struct Endpoint {
     listener: TcpListener,
     address: SocketAddr,
     web_config: WebConfig,
-    stale_after: Duration,
+    fresh_for: Duration,
     limits: Limits,
 }
 
 impl Endpoint {
     /// Reads the web config and takes the address.
     pub fn open(settings: HttpSettings) -> Result<Self, HttpError> {
-        let stale_after = settings.stale_after();
-        let HttpSettings { address, web_config, complain, .. } = settings;
+        let HttpSettings { address, web_config, complain } = settings;
         let web_config = WebConfig::open(web_config, complain).map_err(HttpError::WebConfig)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
         let listening = {
@@ -99,7 +90,7 @@ impl Endpoint {
             listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)))
         };
         let (address, listener) = listening.map_err(|source| HttpError::Listen { address, source })?;
-        Ok(Self { runtime, listener, address, web_config, stale_after, limits: LIMITS })
+        Ok(Self { runtime, listener, address, web_config, fresh_for: FRESH_FOR, limits: LIMITS })
     }
 
     /// Where it is, without a path.
@@ -110,13 +101,13 @@ impl Endpoint {
 
     /// Answers on a thread of its own from now on.
     pub fn serve(self, latest: Latest) -> Result<ServerHandle, HttpError> {
-        let Self { runtime, listener, web_config, stale_after, limits, .. } = self;
+        let Self { runtime, listener, web_config, fresh_for, limits, .. } = self;
         let serving = Arc::new(Serving::new(latest));
         let site = Arc::new(Site {
             serving: Arc::clone(&serving),
             web_config,
             door: Doorkeeper::new().ok_or(HttpError::Random)?,
-            router: router(Shown { serving: Arc::clone(&serving), stale_after }),
+            router: router(Shown { serving: Arc::clone(&serving), fresh_for }),
         });
         let (stop, stopped) = oneshot::channel::<()>();
         let work = move || {

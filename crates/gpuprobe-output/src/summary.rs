@@ -20,7 +20,7 @@ const LONGEST_KERNEL: usize = 40;
 
 /// Said of a recording without returns.
 pub(crate) const ONLY_BEGUN: &str =
-    "that calls began is all that was recorded: neither results nor durations are known";
+    "that calls began is all that was recorded: no results, no durations, and not which are inside others";
 
 /// What the summary is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

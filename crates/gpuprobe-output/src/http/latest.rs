@@ -24,10 +24,11 @@ struct Shared {
 }
 
 impl Latest {
-    /// Replaces the snapshot. What the endpoint has counted so far becomes part of it.
-    pub fn publish(&self, mut snapshot: Snapshot) {
+    /// Replaces the snapshot; the next is to be expected after this time. What the endpoint has counted so far becomes
+    /// part of it.
+    pub fn publish(&self, mut snapshot: Snapshot, refresh: Duration) {
         snapshot.served = self.0.counts.read();
-        self.0.newest.send_replace(Some(Arc::new(Published::new(snapshot))));
+        self.0.newest.send_replace(Some(Arc::new(Published::new(snapshot, refresh))));
     }
 
     /// The snapshot published last; an empty one before the first.
@@ -87,17 +88,23 @@ impl Page {
 pub(super) struct Published {
     snapshot: Arc<Snapshot>,
     at: Instant,
+    refresh: Duration,
     pages: [OnceCell<Bytes>; Page::COUNT],
 }
 
 impl Published {
-    fn new(snapshot: Snapshot) -> Self {
+    fn new(snapshot: Snapshot, refresh: Duration) -> Self {
         let pages = std::array::from_fn(|_| OnceCell::new());
-        Self { snapshot: Arc::new(snapshot), at: Instant::now(), pages }
+        Self { snapshot: Arc::new(snapshot), at: Instant::now(), refresh, pages }
     }
 
     pub(super) fn age(&self) -> Duration {
         self.at.elapsed()
+    }
+
+    /// How old it may become until somebody should worry: three others should have come, or `least` should have passed.
+    pub(super) fn fresh_for(&self, least: Duration) -> Duration {
+        self.refresh.saturating_mul(3).max(least)
     }
 
     /// The page, and how long it took where it was made just now. That is done by another thread: meanwhile others are

@@ -48,8 +48,8 @@ pub(super) struct Site {
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) serving: Arc<Serving>,
-    /// A snapshot that is older is not fresh any more.
-    pub(super) stale_after: Duration,
+    /// A snapshot is fresh for so long at least.
+    pub(super) fresh_for: Duration,
 }
 
 impl Site {
@@ -124,8 +124,8 @@ pub(super) fn router(shown: Shown) -> Router {
 }
 
 async fn ready(State(shown): State<Shown>) -> Response {
-    let Some(age) = shown.serving.ready().map(|published| published.age()) else { return not_yet() };
-    let limit = shown.stale_after;
+    let Some(published) = shown.serving.ready() else { return not_yet() };
+    let (age, limit) = (published.age(), published.fresh_for(shown.fresh_for));
     if age > limit {
         let text = format!(
             "not ready: the last snapshot is {} s old, and {} s are the most\n",

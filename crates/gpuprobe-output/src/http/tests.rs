@@ -8,13 +8,10 @@ use gpuprobe_analysis::{LibraryProbes, Snapshot};
 use super::*;
 use crate::metrics::{Format, encode};
 
+const REFRESH: Duration = Duration::from_millis(50);
+
 fn settings() -> HttpSettings {
-    HttpSettings {
-        address: SocketAddr::from(([127, 0, 0, 1], 0)),
-        web_config: None,
-        refresh: Duration::from_secs(1),
-        complain: |_| {},
-    }
+    HttpSettings { address: SocketAddr::from(([127, 0, 0, 1], 0)), web_config: None, complain: |_| {} }
 }
 
 struct Started {
@@ -33,7 +30,7 @@ fn started_with(change: impl FnOnce(&mut Endpoint)) -> Started {
 
 fn started() -> Started {
     let started = started_with(|_| {});
-    started.latest.publish(Snapshot::default());
+    started.latest.publish(Snapshot::default(), REFRESH);
     started
 }
 
@@ -95,7 +92,7 @@ fn a_scrape_sees_the_last_snapshot() {
     assert_eq!(body, encode(&latest.get(), Format::Prometheus));
 
     let library = LibraryProbes { path: "/lib/libcuda.so.1".to_owned(), attached: 7, ..Default::default() };
-    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() });
+    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);
     let line = "gpuprobe_probes{library=\"/lib/libcuda.so.1\",state=\"attached\"} 7\n";
     until("the next snapshot is served", || ask(address, "/metrics").1.contains(line));
     assert!(ask(address, "/metrics").1.contains("gpuprobe_http_requests_total{code=\"200\"} "));
@@ -114,7 +111,7 @@ fn open_metrics_is_served_when_asked_for() {
 #[test]
 fn the_snapshot_is_there_as_json_with_its_time() {
     let &Started { address, ref latest, .. } = &started_with(|_| {});
-    latest.publish(Snapshot { unix_seconds: 1_733_143_016.5, ..Snapshot::default() });
+    latest.publish(Snapshot { unix_seconds: 1_733_143_016.5, ..Snapshot::default() }, REFRESH);
     let (head, body) = ask(address, "/api/snapshot");
     assert!(head.contains("content-type: application/json"), "{head}");
     let json: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -134,22 +131,23 @@ fn it_is_alive_before_it_is_ready_and_says_why_it_is_not() {
             "{head} {body}"
         );
     }
-    latest.publish(Snapshot::default());
+    latest.publish(Snapshot::default(), REFRESH);
     assert_eq!(ask(address, "/readyz").1, "ok\n");
 }
 
 #[test]
 fn a_snapshot_that_is_too_old_makes_it_unready() {
     let &Started { address, ref latest, .. } =
-        &started_with(|endpoint| endpoint.stale_after = Duration::from_millis(200));
-    latest.publish(Snapshot::default());
+        &started_with(|endpoint| endpoint.fresh_for = Duration::from_millis(200));
+    latest.publish(Snapshot::default(), REFRESH);
     until("the snapshot is too old", || status(address, "/readyz") == 503);
     assert!(ask(address, "/readyz").1.contains("the last snapshot is "));
     assert_eq!(status(address, "/healthz"), 200);
     assert_eq!(status(address, "/metrics"), 200, "what is known is told all the same");
-    let stale_after =
-        |seconds| HttpSettings { refresh: Duration::from_secs(seconds), ..settings() }.stale_after();
-    assert_eq!((stale_after(1), stale_after(20)), (Duration::from_secs(10), Duration::from_secs(60)));
+    latest.publish(Snapshot::default(), Duration::from_secs(20));
+    until("a snapshot a minute is enough where that was asked for", || status(address, "/readyz") == 200);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(status(address, "/readyz"), 200);
 }
 
 #[test]
@@ -241,7 +239,7 @@ fn who_does_not_take_the_answer_is_cut_off() {
     let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
     // more than the buffers of both sockets hold
     let library = LibraryProbes { path: "x".repeat(64 << 20), ..Default::default() };
-    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() });
+    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);
     let mut stream = connect(address);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     until("it is counted", || refused(latest, "slow_answer") == 1);
@@ -272,7 +270,7 @@ fn when_all_places_are_taken_the_oldest_that_has_not_asked_gives_way() {
 fn many_at_once_share_one_text() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let latest = Latest::default();
-    latest.publish(Snapshot { unix_seconds: 5.0, ..Snapshot::default() });
+    latest.publish(Snapshot { unix_seconds: 5.0, ..Snapshot::default() }, REFRESH);
     let serving = Arc::new(Serving::new(latest));
     let texts: Vec<_> = runtime.block_on(async {
         let one = || {

@@ -95,7 +95,6 @@ fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
     let settings = HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
-        refresh: args.refresh,
         complain: |text| note!("gpuprobe: {text}"),
     };
     Endpoint::open(settings).map_err(|error| match error {
@@ -206,7 +205,7 @@ impl Daemon {
         self.observer.sample()?;
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.own = self.own.read();
-        self.latest.publish(snapshot);
+        self.latest.publish(snapshot, self.args.refresh);
         Ok(())
     }
 

@@ -30,9 +30,11 @@ impl Daemon {
         self.observer.processes.keep_ended(new.max_ended);
         self.observer.probes.verbose = new.verbose;
         self.watch.look_every(new.rescan);
-        let DaemonArgs { paths, warm_up, rescan, max_ended, verbose, display_interval, .. } = new.clone();
+        let DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, .. } =
+            new.clone();
         let settled = self.args.clone();
-        self.args = DaemonArgs { paths, warm_up, rescan, max_ended, verbose, display_interval, ..settled };
+        self.args =
+            DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, ..settled };
         self.serve_as(new);
         if later.is_empty() {
             note!("gpuprobe: settings read again");
@@ -43,12 +45,12 @@ impl Daemon {
 
     /// Serves as these settings say; where that cannot be, as before.
     fn serve_as(&mut self, new: &DaemonArgs) {
-        let of = |args: &DaemonArgs| (args.metrics_addr, args.web_config.clone(), args.refresh);
+        let of = |args: &DaemonArgs| (args.metrics_addr, args.web_config.clone());
         if of(&self.args) == of(new) {
             return;
         }
-        let DaemonArgs { metrics_addr, web_config, refresh, .. } = new.clone();
-        let wanted = DaemonArgs { metrics_addr, web_config, refresh, ..self.args.clone() };
+        let DaemonArgs { metrics_addr, web_config, .. } = new.clone();
+        let wanted = DaemonArgs { metrics_addr, web_config, ..self.args.clone() };
         // it may be the same address
         drop(self.server.take());
         for args in [&wanted, &self.args.clone()] {
