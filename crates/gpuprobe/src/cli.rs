@@ -238,6 +238,9 @@ pub(crate) struct DaemonArgs {
     /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
     #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
     pub(crate) driver_folder: PathBuf,
+    /// Folder in which the kubelet keeps links to the logs of containers: their names tell the pods
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::CONTAINER_LOGS)]
+    pub(crate) container_logs: PathBuf,
     /// The driver's management library, a name for the loader or a path; `off` reads nothing of GPUs themselves
     #[arg(long, value_name = "LIBRARY", default_value = gpuprobe_capture::NVML_LIBRARY)]
     pub(crate) nvml: OsString,

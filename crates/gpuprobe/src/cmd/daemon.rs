@@ -58,7 +58,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     give_up_privileges(false).context("cannot give up privileges")?;
     let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
     let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
-    let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
+    let observer =
+        Observer::new(probes, Processes::new(args.max_ended).with_logs(&args.container_logs), holdings)
+            .with_gpus(gpus);
     let mut daemon = Daemon {
         observer: observer.with_states(states(args)?),
         signals,
