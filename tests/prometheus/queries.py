@@ -11,21 +11,6 @@ TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 # names of labels, which look like names of metrics
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
 SUFFIXES = ("_bucket", "_sum", "_count")
-# what the dashboard and the rules know of, and the daemon serves where NVML is at hand
-COMING = {
-    "gpuprobe_gpu_clock_hertz",
-    "gpuprobe_gpu_ecc_errors_total",
-    "gpuprobe_gpu_memory_total_bytes",
-    "gpuprobe_gpu_memory_used_bytes",
-    "gpuprobe_gpu_pcie_bytes_per_second",
-    "gpuprobe_gpu_power_watts",
-    "gpuprobe_gpu_process_memory_bytes",
-    "gpuprobe_gpu_temperature_celsius",
-    "gpuprobe_gpu_throttled",
-    "gpuprobe_gpu_utilization_ratio",
-    "gpuprobe_memory_unexplained_bytes",
-    "gpuprobe_xid_errors_total",
-}
 
 
 def of_dashboard(path):

@@ -38,10 +38,11 @@ def free_port():
 class Server:
     """A process that writes to a log of its own."""
 
-    def __init__(self, log, command):
+    def __init__(self, log, command, **environment):
         self.log = log
         with open(log, "w") as file:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            files = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            self.process = subprocess.Popen(command, env={**os.environ, **environment}, **files)
 
     def said(self):
         with open(self.log) as file:
@@ -58,9 +59,9 @@ class Server:
 
 
 class Daemon(Server):
-    def __init__(self, log, probe, options):
+    def __init__(self, log, probe, options, **environment):
         fixed = ["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "--refresh", "0.5"]
-        super().__init__(log, [probe, *fixed, *options])
+        super().__init__(log, [probe, *fixed, *options], **environment)
         self.address = until("the daemon tells its address", self.told)
 
     def told(self):
