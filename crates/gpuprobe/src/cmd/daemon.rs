@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Nvml, Urgent};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Latest, Sections, serve};
 use nix::sys::signal::Signal;
@@ -55,10 +55,12 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let signals = Signals::hold_back()?;
     let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
     let holdings = sections.memory.then(|| Holdings::new(Rules { warm_up_ns }, false));
-    let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
+    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
     let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
+    let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
+    let states = States::start(&args.nvml, args.refresh, only, args.verbose)?;
     let mut daemon = Daemon {
-        observer: observer.with_states(states(args)?),
+        observer: observer.with_states(states),
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
@@ -85,15 +87,6 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     daemon.until_told(args.display_interval)?;
     drop(server);
     Ok(0)
-}
-
-/// What is known of GPUs beside what processes do to them.
-fn states(args: &DaemonArgs) -> Result<Option<States>> {
-    if args.nvml == "off" {
-        return Ok(None);
-    }
-    let nvml = Nvml::start(&args.nvml, args.refresh).context("cannot start the thread that reads NVML")?;
-    Ok(Some(States::new(nvml, !args.pids.is_empty(), args.verbose)))
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
