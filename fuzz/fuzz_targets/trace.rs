@@ -7,5 +7,8 @@ mod shown;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    shown::shown(bytes);
+    if let Some(shown) = shown::shown(bytes) {
+        let lines = bytes.split(|byte| *byte == b'\n').count() as u64;
+        assert!(shown.events + shown.damaged <= lines);
+    }
 });

@@ -1,5 +1,5 @@
 // Opens pages that gpuprobe report wrote in Chromium without a window: nothing may be said on the console, the charts
-// must be there, search must hide and mark, and zoom must change what is shown.
+// must be there, search must hide and mark, and zoom must change what is shown. No script but the page's own may run.
 //
 //   page_check.mjs PLAYWRIGHT SCREENSHOT PAGE...        the screenshot is of the last page
 
@@ -33,6 +33,11 @@ async function look(path) {
   const said = [];
   page.on("console", (message) => said.push(message.text()));
   page.on("pageerror", (error) => said.push(String(error)));
+  page.on("dialog", (dialog) => {
+    // a script of the trace that ran would open one
+    said.push(`dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
   page.on("request", (request) => {
     if (!request.url().startsWith("file:")) said.push(`asked for ${request.url()}`);
   });
@@ -71,6 +76,18 @@ async function look(path) {
     expect(`${path}: fits ${width} columns`, !overflows);
   }
   expect(`${path}: the console is silent, but says ${said.join("; ")}`, said.length === 0);
+
+  // a script that got into the page after all is refused, and not run
+  said.length = 0;
+  await page.evaluate(() => {
+    const script = document.createElement("script");
+    script.textContent = "alert('script')";
+    document.body.append(script);
+    document.body.insertAdjacentHTML("beforeend", "<svg onload=\"alert('handler')\"></svg>");
+  });
+  await page.evaluate(() => new Promise(requestAnimationFrame));
+  const refused = said.filter((text) => text.includes("Content Security Policy"));
+  expect(`${path}: other scripts are refused, but ${said.join("; ")}`, refused.length === 2 && said.length === 2);
   await page.close();
 }
 

@@ -1,6 +1,8 @@
 // Loads Chrome's files into speedscope, in Chromium without a window, and compares what it shows with the trace:
 //
-//   speedscope_check.mjs SPEEDSCOPE PLAYWRIGHT TRACE...     of each trace there is TRACE.chrome
+//   speedscope_check.mjs SPEEDSCOPE PLAYWRIGHT TRACE...
+//
+// Of each trace there is TRACE.chrome, which gpuprobe made of it, and TRACE.slices, which trace.py did.
 //
 // speedscope draws on a canvas. So it is asked to save what it has loaded, in its own format, whose events are counted.
 import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -30,23 +32,13 @@ function serve() {
 	return new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(server)));
 }
 
-// The names of the calls of each thread, with the depth of each, in the order in which they began. What has no length
-// at all speedscope does not keep.
+// The names of the calls of each thread of the trace, with the depth of each, in the order in which they began. What has
+// no length at all speedscope does not keep.
 function expected(trace) {
-	const chrome = JSON.parse(readFileSync(trace + ".chrome"));
-	const threads = new Map();
-	for (const event of chrome.traceEvents.filter((event) => event.ph === "X" && event.dur > 0)) {
-		const key = `${event.pid} ${event.tid}`;
-		threads.set(key, [...(threads.get(key) ?? []), event]);
-	}
-	return [...threads.values()].map((events) => {
-		const depths = new Map();
-		return events.map((event) => {
-			const depth = (depths.get(event.args.parent) ?? -1) + 1;
-			depths.set(event.args.event_id, depth);
-			return JSON.stringify([depth, event.name]);
-		});
-	});
+	const threads = JSON.parse(readFileSync(trace + ".slices"));
+	const calls = (slices) =>
+		slices.filter(([, start, end]) => end > start).map(([name, , , depth]) => JSON.stringify([depth, name]));
+	return threads.map(calls).filter((calls) => calls.length > 0);
 }
 
 // The same of what speedscope has made of it.

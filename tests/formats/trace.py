@@ -18,7 +18,10 @@ class Call:
         self.start = int(Decimal(line["ts"]) * BILLION)
         self.end = None
         if "duration_us" in line:
-            self.end = self.start + int(Decimal(line["duration_us"]) * 1000)
+            length = int(Decimal(line["duration_us"]) * 1000)
+            if line["phase"] == "E":
+                self.start -= length
+            self.end = self.start + length
         self.depth = 0
 
 
@@ -27,7 +30,7 @@ class Trace:
 
     def __init__(self, path):
         self.calls, self.processes, self.losses, self.damaged = [], [], [], 0
-        last = 0
+        last, begun = 0, {}
         with open(path, "rb") as file:
             next(file)
             for raw in file:
@@ -39,11 +42,17 @@ class Trace:
                     last = max(last, int(Decimal(line["ts"]) * BILLION))
                 elif line["type"] == "loss":
                     self.losses.append(line)
-                    last = max(last, int(Decimal(line["ts"]) * BILLION))
                 elif line["type"] not in ("end", "meta"):
                     call = Call(line)
-                    self.calls.append(call)
                     last = max(last, call.end or call.start)
+                    # with --phases a call has two lines, of which the second knows more
+                    at = begun.get(call.id)
+                    if at is not None:
+                        self.calls[at] = call
+                        continue
+                    if line["phase"] == "B":
+                        begun[call.id] = len(self.calls)
+                    self.calls.append(call)
         exits = {p["pid"]: int(Decimal(p["ts"]) * BILLION) for p in self.processes if p["name"] == "exit"}
         for call in self.calls:
             if call.end is None:
@@ -81,4 +90,8 @@ class Trace:
 
 
 if __name__ == "__main__":
-    print(Trace(sys.argv[1]).damaged or "")
+    # trace.py TRACE tells how many lines are damaged, trace.py --slices TRACE the slices of each thread
+    if sys.argv[1] == "--slices":
+        json.dump(list(Trace(sys.argv[2]).slices().values()), sys.stdout)
+    else:
+        print(Trace(sys.argv[1]).damaged or "")

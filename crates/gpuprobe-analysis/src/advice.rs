@@ -174,9 +174,10 @@ fn tiny_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
 }
 
 fn launch_bound(work: &Work, watched_ns: u64) -> Option<Advice> {
-    let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+    let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let short = |latency| least_sum_below(latency, SHORT_LAUNCH_LOG2);
-    let calls_ns = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.latency)));
+    let calls_ns =
+        work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.totals.latency)));
     // on several streams the gap of one has the launches of the others in it
     let gaps_ns = if work.gaps.streams == 1 { short(&work.gaps.after_launch.lengths) } else { 0 };
     let one_ns = match work.busiest {

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use gpuprobe_event::counters::{CallCounts, Held, ProcessKey, ProcessMemory, WorkRows};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, Held, ProcessKey, ProcessMemory, WorkRows};
 use serde::Serialize;
 
 use crate::snapshot::{
-    FunctionCounts, KEPT_AFTER_EXIT_NS, MemoryCounts, MemoryTotals, ProcessInfo, ProcessSnapshot,
+    Failure, FunctionCounts, KEPT_AFTER_EXIT_NS, MemoryCounts, MemoryTotals, ProcessInfo, ProcessSnapshot,
 };
 use crate::work::Work;
 
@@ -28,6 +28,8 @@ pub struct EndedProcess {
     pub info: ProcessInfo,
     /// What it did, a row per function.
     pub calls: Vec<CallCounts>,
+    /// How it failed, a row per function and error.
+    pub failures: Vec<FailureCounts>,
     /// What it did to memory.
     pub memory: Option<ProcessMemory>,
     /// What it launched and copied.
@@ -43,6 +45,8 @@ pub struct PastProcesses {
     pub processes: u64,
     /// By function, sorted by family and name.
     pub functions: Vec<FunctionCounts>,
+    /// In which ways they failed, by function and error.
+    pub failures: Vec<Failure>,
     /// Memory; nothing is held any more.
     pub memory: MemoryCounts,
     /// Launches and copies.
@@ -59,6 +63,7 @@ impl PastProcesses {
             }
         }
         self.functions.sort_unstable_by_key(|f| (f.api, f.function));
+        process.failures.iter().for_each(|failure| failure.add_to(&mut self.failures));
         self.memory.add(&process.memory);
         self.work.add(&process.work);
     }
@@ -96,17 +101,25 @@ impl Ended {
     /// Keeps a process. What it held is gone with it. One that did nothing is not kept. Where there is no room, the
     /// oldest join the sums.
     pub fn keep(&mut self, mut process: EndedProcess) {
-        if process.calls.is_empty() && process.memory.is_none() && process.work.is_empty() {
+        let is_idle = process.calls.is_empty() && process.failures.is_empty();
+        if is_idle && process.memory.is_none() && process.work.is_empty() {
             return;
         }
         if let Some(memory) = &mut process.memory {
             self.totals.add_ended(memory);
             memory.held.fill(Held::default());
         }
-        let EndedProcess { key, info, calls, memory, work } = &process;
+        let EndedProcess { key, info, calls, failures, memory, work } = &process;
         let mut ended = ProcessSnapshot::new(*key, Some(info), calls, memory.as_ref());
         ended.work = Work::of_ended(work);
+        failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
         self.kept.push_back(Arc::new(ended));
+        self.keep_most(self.most);
+    }
+
+    /// Keeps at most so many one by one from now on.
+    pub fn keep_most(&mut self, most: usize) {
+        self.most = most;
         while self.kept.len() > self.most && self.sum_up_oldest() {
             self.forgotten_early += 1;
         }
@@ -191,7 +204,14 @@ mod tests {
         let info =
             ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
         let calls = functions.iter().map(row).collect();
-        EndedProcess { key, info, calls, memory: Some(memory), work: WorkRows::default() }
+        EndedProcess {
+            key,
+            info,
+            calls,
+            failures: Vec::new(),
+            memory: Some(memory),
+            work: WorkRows::default(),
+        }
     }
 
     fn pids(ended: &Ended) -> Vec<u32> {

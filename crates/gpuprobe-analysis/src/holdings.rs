@@ -173,6 +173,11 @@ pub struct Holdings {
 }
 
 impl Holdings {
+    /// Judges by these rules from now on.
+    pub fn judge_by(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
     /// Nobody yet. With `keeps_ended`, processes that end stay as they were.
     pub fn new(rules: Rules, keeps_ended: bool) -> Self {
         Self {

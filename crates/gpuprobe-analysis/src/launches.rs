@@ -1,6 +1,6 @@
 //! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
 
-use gpuprobe_event::counters::{Dimensions, GraphCounts, LATENCY_BUCKETS, LaunchCounts, widest};
+use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals};
 use serde::Serialize;
 
 /// The name of kernels whose own is not known, all of them together.
@@ -17,55 +17,25 @@ pub(crate) const SHORT_LAUNCH_LOG2: usize = 15;
 pub struct KernelLaunches {
     /// What it is called.
     pub kernel: String,
-    /// Launches that succeeded, without those that were captured into a graph.
-    pub launches: u64,
-    /// Launches that failed.
-    pub errors: u64,
     /// On how many streams; of several kernels, the sum.
     pub streams: u64,
-    /// Threads of all launches together.
-    pub threads: u64,
-    /// Time inside the calls that launch it, which is not the kernel's.
-    pub total_ns: u64,
-    /// The smallest and the largest grid.
-    pub grid: Dimensions,
-    /// The smallest and the largest block.
-    pub block: Dimensions,
-    /// The most bytes of dynamic shared memory.
-    pub shared_most: u64,
-    /// Distribution of the time inside the calls.
-    pub latency: [u64; LATENCY_BUCKETS],
+    /// How often, how large, and how long the calls took.
+    #[serde(flatten)]
+    pub totals: LaunchTotals,
 }
 
 impl From<&LaunchCounts> for KernelLaunches {
     fn from(row: &LaunchCounts) -> Self {
-        Self {
-            kernel: row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL).to_owned(),
-            launches: row.launches,
-            errors: row.errors,
-            streams: 1,
-            threads: row.threads,
-            total_ns: row.total_ns,
-            grid: row.grid,
-            block: row.block,
-            shared_most: row.shared_most,
-            latency: row.latency,
-        }
+        let kernel = row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL).to_owned();
+        Self { kernel, streams: 1, totals: row.totals.clone() }
     }
 }
 
 impl KernelLaunches {
     /// Adds other launches, of the same kernel or of others that share a row with it.
     pub(crate) fn add(&mut self, more: &Self) {
-        self.launches += more.launches;
-        self.errors += more.errors;
         self.streams += more.streams;
-        self.threads = self.threads.saturating_add(more.threads);
-        self.total_ns = self.total_ns.saturating_add(more.total_ns);
-        self.grid = widest(self.grid, more.grid);
-        self.block = widest(self.block, more.block);
-        self.shared_most = self.shared_most.max(more.shared_most);
-        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
+        self.totals.add(&more.totals);
     }
 }
 
@@ -79,7 +49,7 @@ pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
         }
         same
     });
-    kernels.sort_by(|a, b| b.launches.cmp(&a.launches).then_with(|| a.kernel.cmp(&b.kernel)));
+    kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
 }
 
 /// The kernels that were launched most, and one row for all others; nothing is missing from the sums.
@@ -146,16 +116,17 @@ mod tests {
 
     fn kernel(name: &str, launches: u64, grid: u32) -> KernelLaunches {
         let grid = Some(([grid, 1, 1], [grid, 1, 1]));
-        KernelLaunches { kernel: name.to_owned(), launches, streams: 1, grid, ..KernelLaunches::default() }
+        let totals = LaunchTotals { launches, grid, ..LaunchTotals::default() };
+        KernelLaunches { kernel: name.to_owned(), streams: 1, totals }
     }
 
     #[test]
     fn rows_of_one_kernel_are_one_and_the_most_launched_come_first() {
         let mut kernels = vec![kernel("b", 1, 8), kernel("a", 2, 1), kernel("b", 4, 2), kernel("c", 2, 1)];
         sum_up(&mut kernels);
-        let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.launches, k.streams)).collect();
+        let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches, k.streams)).collect();
         assert_eq!(got, [("b", 5, 2), ("a", 2, 1), ("c", 2, 1)]);
-        assert_eq!(kernels[0].grid, Some(([2, 1, 1], [8, 1, 1])));
+        assert_eq!(kernels[0].totals.grid, Some(([2, 1, 1], [8, 1, 1])));
     }
 
     #[test]
@@ -163,7 +134,7 @@ mod tests {
         let mut kernels: Vec<_> = (0..30).map(|i| kernel(&format!("k{i:02}"), 100 - i, 1)).collect();
         kernels.push(kernel("other", 1, 1));
         let top = top(&kernels, 20);
-        let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.launches).sum::<u64>();
+        let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.totals.launches).sum::<u64>();
         assert_eq!((top.len(), all(&top)), (21, all(&kernels)));
         assert_eq!(top[0].kernel, "other", "with ten others it is the largest");
         assert_eq!(super::top(&kernels[..20], 20).len(), 20);

@@ -2,6 +2,8 @@
 //! batches come and go. A leak is what keeps rising when all of that is over, and what a place holds at its lowest
 //! moments tells it: whatever is given back sooner or later is missing there.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::history::Point;
@@ -17,6 +19,13 @@ pub struct Rules {
     /// How long a place warms up, from its first allocation on. It is never less than a quarter of its age, so that what
     /// took long to load is not held against it when it has.
     pub warm_up_ns: u64,
+}
+
+impl Rules {
+    /// With a warm-up of this time.
+    pub fn after(warm_up: Duration) -> Self {
+        Self { warm_up_ns: u64::try_from(warm_up.as_nanos()).unwrap_or(u64::MAX) }
+    }
 }
 
 /// What is thought of a place.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::{Call, Class, Event, ProcessChange, Tgid};
+use gpuprobe_event::{Call, Class, Event, ProcessChange, ProcessEvent, Tgid};
 
 /// How finely a rate is told.
 const WINDOW_NS: u64 = 10_000_000;
@@ -52,6 +52,8 @@ pub struct Sample {
 #[derive(Debug, Default)]
 pub struct Levels {
     processes: HashMap<Tgid, Process>,
+    /// How often there was no room for another.
+    refused: usize,
 }
 
 #[derive(Debug, Default)]
@@ -72,11 +74,7 @@ impl Levels {
     pub fn feed(&mut self, event: &Event, out: &mut Vec<Sample>) {
         match event {
             Event::Call(call) => self.call(call, out),
-            Event::Process(change) if change.change == ProcessChange::Start => {
-                if let Some(process) = self.processes.get_mut(&change.tgid) {
-                    process.ended_ns = None;
-                }
-            }
+            Event::Process(change) if change.change == ProcessChange::Start => self.start(change, out),
             Event::Process(change) => {
                 let Some(process) = self.processes.get_mut(&change.tgid) else { return };
                 let at_ns = process.later(change.at_ns);
@@ -87,6 +85,35 @@ impl Levels {
             }
             Event::Loss(_) => {}
         }
+    }
+
+    fn start(&mut self, start: &ProcessEvent, out: &mut Vec<Sample>) {
+        if let Some(process) = self.processes.get_mut(&start.tgid) {
+            process.ended_ns = None;
+        }
+        if start.held.is_empty() || !self.has_room(start.tgid) {
+            return;
+        }
+        // the trace begins in the middle, with what was allocated before
+        let process = self.processes.entry(start.tgid).or_default();
+        process.live = start.held.iter().fold(0, |sum, held| sum.saturating_add(held.bytes));
+        let (at_ns, value) = (process.later(start.at_ns), process.live);
+        out.push(Sample { at_ns, tgid: start.tgid, level: Level::Live, value });
+    }
+
+    /// Whether a process is remembered, or can be.
+    fn has_room(&mut self, tgid: Tgid) -> bool {
+        if self.processes.len() < MOST_PROCESSES || self.processes.contains_key(&tgid) {
+            return true;
+        }
+        // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew. Where there are
+        // none of them, it is long until they are looked for again
+        if self.refused.is_multiple_of(MOST_PROCESSES) {
+            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
+        }
+        let has_room = self.processes.len() < MOST_PROCESSES;
+        self.refused = if has_room { 0 } else { self.refused + 1 };
+        has_room
     }
 
     /// The trace is over: the last rates.
@@ -105,12 +132,8 @@ impl Levels {
         if size == 0 && freed == 0 {
             return;
         }
-        if self.processes.len() >= MOST_PROCESSES && !self.processes.contains_key(&call.tgid) {
-            // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew
-            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
-            if self.processes.len() >= MOST_PROCESSES {
-                return;
-            }
+        if !self.has_room(call.tgid) {
+            return;
         }
         let process = self.processes.entry(call.tgid).or_default();
         if process.ended_ns.is_some_and(|at| call.start_ns < at) {
@@ -125,7 +148,7 @@ impl Levels {
             process.copied = process.copied.saturating_add(size);
             out.push(sample(Level::Copied, process.copied));
         } else {
-            // a trace that begins in the middle may free more than it allocated; that is not negative memory
+            // of a trace that lost something more may be freed than was allocated; that is not negative memory
             process.live = process.live.saturating_add(size).saturating_sub(freed);
             out.push(sample(Level::Live, process.live));
         }
@@ -161,7 +184,7 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::CopyPart;
+    use gpuprobe_event::{CopyPart, HeldMemory};
 
     use super::*;
     use crate::samples::{alloc, call, copy, free, process, unfinished};
@@ -192,6 +215,15 @@ mod tests {
         ];
         let live = |at, value| (Level::Live, at, value);
         assert_eq!(fed(events), [live(10, 100), live(20, 150), live(1030, 50), live(5000, 0)]);
+    }
+
+    #[test]
+    fn a_trace_that_begins_in_the_middle_tells_what_was_held() {
+        let kind = |allocations, bytes| HeldMemory { kind: "device".into(), allocations, bytes };
+        let held = vec![kind(2, 150), kind(1, 50)];
+        let start = ProcessEvent { held, ..process(ProcessChange::Start, 5, None) };
+        let events = [Event::Process(start), call_event(free(0x10, Some(100), 30))];
+        assert_eq!(fed(events), [(Level::Live, 5, 200), (Level::Live, 1030, 100)]);
     }
 
     #[test]
@@ -229,6 +261,21 @@ mod tests {
         let sync = call(gpuprobe_event::Api::Runtime, "cudaDeviceSynchronize", 0);
         let events = [copy(Some("H2D"), 9, 1), unfinished(alloc(0x10, 1, 10)), sync];
         assert_eq!(fed(events.map(call_event)), []);
+    }
+
+    #[test]
+    fn more_processes_than_can_be_are_not_looked_for_room_each_time() {
+        let mut levels = Levels::default();
+        let mut of = |pid: u32| {
+            let mut out = Vec::new();
+            levels.feed(&call_event(Call { tgid: Tgid(pid), ..alloc(0x10, 1, 10) }), &mut out);
+            out.len()
+        };
+        let most = u32::try_from(MOST_PROCESSES).unwrap();
+        assert_eq!((0..most).map(&mut of).sum::<usize>(), MOST_PROCESSES);
+        // with a look at all of them for each this would take minutes
+        assert_eq!((most..most + 100_000).map(&mut of).sum::<usize>(), 0);
+        assert_eq!(of(5), 1);
     }
 
     #[test]

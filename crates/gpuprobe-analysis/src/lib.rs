@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod advice;
+pub mod bins;
 pub mod buckets;
 pub mod copies;
 pub mod cost;
@@ -11,6 +12,7 @@ pub mod distribution;
 pub mod ended;
 pub mod errors;
 pub mod flame;
+pub mod function_counts;
 pub mod functions;
 pub mod gaps;
 pub mod gpu_state;
@@ -22,11 +24,13 @@ pub mod levels;
 pub mod losses;
 pub mod memory;
 pub mod nesting;
+pub mod own;
 pub mod places;
 pub mod processes;
 pub mod replay;
 pub mod slowest;
 pub mod snapshot;
+pub mod streams;
 pub mod summary;
 pub mod timeline;
 pub mod trend;
@@ -47,14 +51,15 @@ pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use levels::{Level, Levels, Sample};
 pub use losses::LossCount;
 pub use memory::{KindTotal, MemorySummary, Total};
-pub use nesting::{Nesting, Slice};
+pub use nesting::{Extent, Nesting, Slice};
+pub use own::{Answered, OwnProcess, Refused, Served};
 pub use places::Place;
 pub use processes::{ProcessEnd, ProcessSummary};
 pub use replay::{LiveCurve, Replay, ReplayReport};
 pub use slowest::SlowCall;
 pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
 pub use summary::{Summary, SummaryReport};
-pub use timeline::{Timeline, TimelineReport};
+pub use timeline::{Picture, Timeline, TimelineReport};
 pub use work::Work;
 
 #[cfg(test)]

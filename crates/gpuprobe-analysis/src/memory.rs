@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, EndedMemory, Tgid};
+use gpuprobe_event::{Call, Class, HeldMemory, Tgid};
 use serde::Serialize;
 
 /// A number of allocations and their bytes.
@@ -66,8 +66,15 @@ pub struct MemorySummary {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     live: HashMap<Tgid, BTreeMap<Name, Total>>,
+    /// Of all processes.
+    rows: usize,
     totals: MemorySummary,
 }
+
+/// Kinds of memory of processes that are told apart. More come only from files that nobody recorded.
+const MOST_ROWS: usize = 1 << 16;
+/// What all others are called.
+const OTHERS: (Tgid, Name) = (Tgid(0), Name::Borrowed("(others)"));
 
 impl Ledger {
     /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
@@ -98,9 +105,37 @@ impl Ledger {
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        for total in self.live.remove(&pid).unwrap_or_default().into_values() {
+        let held = self.live.remove(&pid).unwrap_or_default();
+        self.rows -= held.len();
+        for total in held.into_values() {
             self.totals.freed_by_exit = self.totals.freed_by_exit.plus(total);
         }
+    }
+
+    /// What a process holds, told anew.
+    pub(crate) fn set(&mut self, pid: Tgid, held: &[HeldMemory]) {
+        self.rows -= self.live.remove(&pid).map_or(0, |kinds| kinds.len());
+        for HeldMemory { kind, allocations, bytes } in held {
+            let row = self.row(pid, kind.clone());
+            *row = row.plus(Total { count: *allocations, bytes: *bytes });
+        }
+    }
+
+    /// What each process holds, by kind, those that hold most first.
+    pub(crate) fn standing(&self) -> Vec<(Tgid, Vec<HeldMemory>)> {
+        let of_kind = |(kind, total): (&Name, &Total)| HeldMemory {
+            kind: kind.clone(),
+            allocations: total.count,
+            bytes: total.bytes,
+        };
+        let held = |kinds: &BTreeMap<Name, Total>| -> Vec<_> {
+            kinds.iter().filter(|(_, total)| total.count > 0).map(of_kind).collect()
+        };
+        let mut all: Vec<_> = self.live.iter().map(|(pid, kinds)| (*pid, held(kinds))).collect();
+        all.retain(|(_, held)| !held.is_empty());
+        let bytes = |held: &[HeldMemory]| held.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
+        all.sort_by_key(|(pid, held)| (std::cmp::Reverse(bytes(held)), *pid));
+        all
     }
 
     pub(crate) fn report(&self) -> MemorySummary {
@@ -133,10 +168,10 @@ impl Ledger {
     }
 
     fn ended_with_context(&mut self, call: &Call) {
-        for EndedMemory { kind, allocations, bytes } in &call.effect.ended {
+        for HeldMemory { kind, allocations, bytes } in &call.effect.ended {
             let total = Total { count: *allocations, bytes: *bytes };
             self.totals.freed_by_context = self.totals.freed_by_context.plus(total);
-            let held = self.live.entry(call.tgid).or_default().entry(kind.clone()).or_default();
+            let held = self.row(call.tgid, kind.clone());
             held.count = held.count.saturating_sub(*allocations);
             held.bytes = held.bytes.saturating_sub(*bytes);
         }
@@ -144,7 +179,16 @@ impl Ledger {
 
     fn held(&mut self, call: &Call) -> &mut Total {
         let kind = call.effect.kind.clone().unwrap_or(Name::Borrowed("unknown"));
-        self.live.entry(call.tgid).or_default().entry(kind).or_default()
+        self.row(call.tgid, kind)
+    }
+
+    fn row(&mut self, tgid: Tgid, kind: Name) -> &mut Total {
+        let is_known = self.live.get(&tgid).is_some_and(|kinds| kinds.contains_key(&kind));
+        let (tgid, kind) = if is_known || self.rows < MOST_ROWS { (tgid, kind) } else { OTHERS };
+        self.live.entry(tgid).or_default().entry(kind).or_insert_with(|| {
+            self.rows += 1;
+            Total::default()
+        })
     }
 }
 
@@ -210,9 +254,44 @@ mod tests {
     fn more_than_can_be_counted_is_as_much_as_can_be() {
         let mut destroyed = free(0x10, Some(0), 20);
         let kind = Name::Borrowed("device");
-        destroyed.effect.ended = vec![EndedMemory { kind, allocations: u64::MAX, bytes: u64::MAX }];
+        destroyed.effect.ended = vec![HeldMemory { kind, allocations: u64::MAX, bytes: u64::MAX }];
         let report = fed(&[destroyed.clone(), destroyed]);
         assert_eq!(report.freed_by_context, Total { count: u64::MAX, bytes: u64::MAX });
+    }
+
+    #[test]
+    fn more_kinds_than_there_are_share_one() {
+        let mut ledger = Ledger::default();
+        let odd = |i: u32| {
+            let mut call = Call { tgid: Tgid(i % 7 + 1), ..alloc(0x10, 5, 10) };
+            call.effect.kind = Some(Name::Owned(i.to_string()));
+            call
+        };
+        (0..MOST_ROWS as u32 + 100).for_each(|i| ledger.feed(&odd(i), false));
+        assert_eq!(ledger.rows, MOST_ROWS + 1);
+        let others = ledger.report().live.into_iter().find(|live| live.kind == OTHERS.1);
+        assert_eq!(others.map(|live| live.total), Some(Total { count: 100, bytes: 500 }));
+        (0..8).for_each(|pid| ledger.clear(Tgid(pid)));
+        assert_eq!((ledger.rows, ledger.report().live.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_held_can_be_told_and_taken_in_again() {
+        let mut before = Ledger::default();
+        before.feed(&alloc(0x10, 100, 10), false);
+        before.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 700, 10) }, false);
+        let held = before.standing();
+        assert_eq!(held.iter().map(|(pid, _)| pid.0).collect::<Vec<_>>(), [200, 100]);
+        let mut after = Ledger::default();
+        for (pid, held) in &held {
+            // twice is as good as once
+            after.set(*pid, held);
+            after.set(*pid, held);
+        }
+        assert_eq!(after.standing(), held);
+        after.feed(&free(0x10, Some(100), 20), false);
+        assert_eq!(after.report().live, device(1, 700));
+        assert_eq!((after.rows, after.report().unknown_frees), (2, 0));
     }
 
     #[test]

@@ -5,12 +5,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpuprobe_event::{Call, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
+use gpuprobe_event::{Call, Event, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
 
 /// What is held at once, in bytes.
 const MOST_HELD: usize = 64 << 20;
 /// Threads and ended processes that are remembered; those of which nothing is held can be forgotten.
 const MOST_REMEMBERED: usize = 1 << 18;
+/// What a call takes beside its own size and its texts: its box, its place in a list, and what is kept of its thread.
+const AROUND_CALL: usize = 128;
+// each call held may be of another thread of another process, and there must be room for one more
+const _: () = assert!(MOST_HELD / (size_of::<Call>() + AROUND_CALL) * 2 < MOST_REMEMBERED);
 /// Calls inside each other. The kernel side keeps sixteen; more come only from files that it did not write.
 const DEEPEST: usize = 128;
 
@@ -39,6 +43,16 @@ pub struct Nesting {
     /// Whether any call was seen to return: where none was, that calls began is all that was recorded.
     returns: bool,
     moved: u64,
+    extent: Option<Extent>,
+}
+
+/// Times of the first and of the last thing that happened. The end of a call counts; a loss is noticed at any time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// When the first call began, or a process changed.
+    pub first_ns: u64,
+    /// When the last one was over.
+    pub last_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -51,9 +65,11 @@ struct Process {
 struct Thread {
     #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
     held: Vec<Box<Call>>,
+    /// Calls that have only begun, apart from the others: the end of one takes it away.
+    #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
+    begun: Vec<Box<Call>>,
+    /// Of both.
     held_bytes: usize,
-    /// Of what is held, calls that have only begun.
-    begun: usize,
     /// When the last outermost call that came out was over.
     over_ns: u64,
 }
@@ -65,11 +81,22 @@ enum Because {
     NextCall,
     /// The process or the trace is over.
     End,
-    /// There are too many; the call around them is still to come.
+    /// There are too many; the call around them is still to come. What is open comes out when it is known to be over.
     TooMany,
+    /// What is open is too much in itself.
+    TooManyOpen,
 }
 
 impl Nesting {
+    /// Takes in whatever happened, as [`Self::feed`] and [`Self::process`] do.
+    pub fn event(&mut self, event: Event, out: &mut Vec<Slice>) {
+        match event {
+            Event::Call(call) => self.feed(call, out),
+            Event::Process(change) => self.process(&change, out),
+            Event::Loss(_) => {}
+        }
+    }
+
     /// Takes in a call, and puts what is complete behind what is in `out`.
     pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
         let key = (call.tgid, call.tid);
@@ -79,6 +106,7 @@ impl Nesting {
             self.held_bytes -= self.thread(key).forget_begun(call.id);
         }
         let (outermost, start_ns, end_ns) = (call.parent.is_none(), call.start_ns, end_of(&call));
+        self.seen(start_ns, end_ns);
         if outermost && call.outcome == Outcome::Begun {
             self.close(key, start_ns, Because::NextCall, out);
         }
@@ -86,16 +114,22 @@ impl Nesting {
         if returned && outermost {
             self.close(key, start_ns, Because::NextCall, out);
         } else if self.held_bytes > MOST_HELD {
-            self.close(key, end_ns, Because::TooMany, out);
+            self.relieve(key, end_ns, out);
         }
     }
 
     /// A process ended or runs another program: what was open in it is over.
     pub fn process(&mut self, change: &ProcessEvent, out: &mut Vec<Slice>) {
-        let at = Some(change.at_ns).filter(|_| change.change != ProcessChange::Start);
+        self.seen(change.at_ns, change.at_ns);
+        let at_ns = change.at_ns;
+        if change.change == ProcessChange::Start {
+            if let Some(process) = self.processes.get_mut(&change.tgid) {
+                process.ended_ns = None;
+            }
+            return;
+        }
         let process = self.processes.entry(change.tgid).or_default();
-        process.ended_ns = at;
-        let Some(at_ns) = at else { return };
+        process.ended_ns = Some(at_ns);
         let tids: Vec<_> = process.threads.keys().copied().collect();
         for tid in tids {
             self.close((change.tgid, tid), at_ns, Because::End, out);
@@ -103,8 +137,9 @@ impl Nesting {
         self.make_room();
     }
 
-    /// The trace is over, at this time.
-    pub fn finish(&mut self, at_ns: u64, out: &mut Vec<Slice>) {
+    /// The trace is over: what is open was so until the last thing that happened.
+    pub fn finish(&mut self, out: &mut Vec<Slice>) {
+        let at_ns = self.extent().last_ns;
         let mut open: Vec<_> = self.processes.keys().copied().collect();
         open.sort_unstable();
         for tgid in open {
@@ -117,9 +152,20 @@ impl Nesting {
         }
     }
 
+    /// From when to when there was anything.
+    pub fn extent(&self) -> Extent {
+        self.extent.unwrap_or_default()
+    }
+
     /// Calls whose times did not fit with those of others on their thread, and were made to.
     pub fn moved(&self) -> u64 {
         self.moved
+    }
+
+    fn seen(&mut self, from_ns: u64, to_ns: u64) {
+        let extent = self.extent.get_or_insert(Extent { first_ns: from_ns, last_ns: to_ns });
+        extent.first_ns = extent.first_ns.min(from_ns);
+        extent.last_ns = extent.last_ns.max(to_ns);
     }
 
     fn thread(&mut self, (tgid, tid): (Tgid, Tid)) -> &mut Thread {
@@ -133,9 +179,9 @@ impl Nesting {
     fn hold(&mut self, key: (Tgid, Tid), call: Box<Call>) {
         let bytes = weight(&call);
         let thread = self.thread(key);
-        thread.begun += usize::from(call.outcome == Outcome::Begun);
         thread.held_bytes += bytes;
-        thread.held.push(call);
+        let list = if call.outcome == Outcome::Begun { &mut thread.begun } else { &mut thread.held };
+        list.push(call);
         self.held_bytes += bytes;
     }
 
@@ -146,26 +192,38 @@ impl Nesting {
         }
         self.threads = 0;
         self.processes.retain(|_, process| {
-            process.threads.retain(|_, thread| !thread.held.is_empty());
+            process.threads.retain(|_, thread| thread.held_bytes > 0);
             self.threads += process.threads.len();
             !process.threads.is_empty()
         });
+    }
+
+    /// Makes room for calls: those of one thread come out, and where that is not much, those of all. So much is gone
+    /// then that it will be long until the next time.
+    fn relieve(&mut self, key: (Tgid, Tid), until_ns: u64, out: &mut Vec<Slice>) {
+        self.close(key, until_ns, Because::TooMany, out);
+        if self.held_bytes <= MOST_HELD / 2 {
+            return;
+        }
+        let threads = |(tgid, process): (&Tgid, &Process)| {
+            let holding = process.threads.iter().filter(|(_, thread)| thread.held_bytes > 0);
+            holding.map(|(tid, _)| (*tgid, *tid)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = self.processes.iter().flat_map(threads).collect();
+        all.sort_unstable();
+        all.into_iter().for_each(|key| self.close(key, until_ns, Because::TooManyOpen, out));
     }
 
     fn close(&mut self, key: (Tgid, Tid), until_ns: u64, because: Because, out: &mut Vec<Slice>) {
         let thread = self.thread(key);
         let freed = std::mem::take(&mut thread.held_bytes);
         let mut calls = std::mem::take(&mut thread.held);
-        thread.begun = 0;
+        calls.append(&mut thread.begun);
         let floor_ns = thread.over_ns;
         self.held_bytes -= freed;
         if because == Because::TooMany {
-            // what is open comes out when it is known to be over, unless that is too much in itself
-            let open_bytes: usize = calls.iter().filter(|call| is_open(call)).map(|call| weight(call)).sum();
-            if open_bytes < MOST_HELD / 2 {
-                let open: Vec<_> = calls.extract_if(.., |call| is_open(call)).collect();
-                open.into_iter().for_each(|call| self.hold(key, call));
-            }
+            let open: Vec<_> = calls.extract_if(.., |call| is_open(call)).collect();
+            open.into_iter().for_each(|call| self.hold(key, call));
         }
         // ids of one thread rise, so they tell what began first where the times do not
         calls.sort_by_key(|call| (call.start_ns, call.id));
@@ -173,7 +231,7 @@ impl Nesting {
         let mut place = Place { floor_ns, until_ns, because, returns, path: Vec::new(), moved: 0 };
         out.extend(calls.into_iter().map(|call| place.put(call)));
         self.moved += place.moved;
-        if because != Because::TooMany {
+        if matches!(because, Because::NextCall | Because::End) {
             self.thread(key).over_ns = place.floor_ns;
         }
     }
@@ -182,13 +240,10 @@ impl Nesting {
 impl Thread {
     /// The end of a call has come: its beginning is not needed any more. Returns how many bytes less are held.
     fn forget_begun(&mut self, id: u64) -> usize {
-        if self.begun == 0 {
-            return 0;
-        }
-        let is_it = |call: &Call| call.id == id && call.outcome == Outcome::Begun;
-        let Some(at) = self.held.iter().rposition(|call| is_it(call)) else { return 0 };
-        let bytes = weight(&self.held.remove(at));
-        self.begun -= 1;
+        // those that are still open around it are few, whatever else a file may have
+        let first = self.begun.len().saturating_sub(DEEPEST);
+        let Some(at) = self.begun[first..].iter().rposition(|call| call.id == id) else { return 0 };
+        let bytes = weight(&self.begun.remove(first + at));
         self.held_bytes -= bytes;
         bytes
     }
@@ -256,12 +311,19 @@ fn end_of(call: &Call) -> u64 {
 fn weight(call: &Call) -> usize {
     let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
-    let lists = size_of_val(&*call.effect.parts) + size_of_val(&*call.effect.ended);
-    size_of::<Call>() + stack.sum::<usize>() + args.sum::<usize>() + lists + call.name.len()
+    let effect = &call.effect;
+    let text = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
+    let parts = effect.parts.iter().map(|part| size_of_val(part) + text(&part.kind) + text(&part.host));
+    let ended = effect.ended.iter().map(|ended| size_of_val(ended) + ended.kind.len());
+    // the names of kernels and processes are shared, unless somebody made a file where none are
+    let names = call.name.len() + call.process.len() + effect.kernel.as_ref().map_or(0, |name| name.len());
+    let words = text(&call.error) + text(&effect.kind) + text(&effect.host);
+    let lists: usize = stack.chain(args).chain(parts).chain(ended).sum();
+    size_of::<Call>() + AROUND_CALL + lists + names + words
 }
 
 fn value_weight(value: &Value) -> usize {
-    const ROOM: usize = size_of::<(gpuprobe_event::Name, Value)>();
+    const ROOM: usize = size_of::<(Name, Value)>();
     ROOM + match value {
         Value::Name(text) => text.len(),
         Value::Text(text) => text.len(),

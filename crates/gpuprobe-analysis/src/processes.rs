@@ -49,7 +49,7 @@ const MOST: usize = 1 << 16;
 const OTHERS: &str = "(others)";
 
 /// Processes in the order in which they were first seen. A pid used again after an exit is another process.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Processes {
     rows: Vec<ProcessSummary>,
     latest: HashMap<Tgid, usize>,
@@ -76,6 +76,11 @@ impl Processes {
         } else if row.name != *event.process {
             event.process.as_ref().clone_into(&mut row.name);
         }
+    }
+
+    /// What the process is called that has this pid.
+    pub(crate) fn name_of(&self, pid: Tgid) -> &str {
+        self.latest.get(&pid).and_then(|&row| self.rows.get(row)).map_or("", |row| &row.name)
     }
 
     pub(crate) fn report(&self) -> Vec<ProcessSummary> {

@@ -54,13 +54,11 @@ pub struct Replay {
     nesting: Nesting,
     levels: Levels,
     time: Flame,
+    memory: Flame,
     places: HashMap<(Tgid, SiteId), Allocated>,
-    /// Bytes allocated at places that have no room.
-    elsewhere: u64,
     live: HashMap<Tgid, (Arc<str>, Trend)>,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
-    last_ns: u64,
 }
 
 #[derive(Debug, Default)]
@@ -75,36 +73,21 @@ impl Replay {
     /// Takes in one event.
     pub fn feed(&mut self, event: Event) {
         self.summary.feed(&event);
-        self.timeline.feed(&event);
         self.levels.feed(&event, &mut self.samples);
-        match event {
-            Event::Call(call) => {
-                let end_ns = call.start_ns.saturating_add(call.duration_ns().unwrap_or(0));
-                self.last_ns = self.last_ns.max(end_ns);
-                self.allocation(&call);
-                self.name(&call);
-                self.nesting.feed(call, &mut self.slices);
-            }
-            Event::Process(change) => {
-                self.last_ns = self.last_ns.max(change.at_ns);
-                self.nesting.process(&change, &mut self.slices);
-            }
-            Event::Loss(_) => {}
+        if let Event::Call(call) = &event {
+            self.allocation(call);
+            self.name(call);
         }
+        self.nesting.event(event, &mut self.slices);
         self.draw();
     }
 
     /// The trace is over.
     pub fn finish(mut self) -> ReplayReport {
-        self.nesting.finish(self.last_ns, &mut self.slices);
+        self.nesting.finish(&mut self.slices);
         self.draw();
-        let mut memory = Flame::default();
         for place in self.places.values() {
-            let way = place.way.iter().flatten().rev().map(String::as_str);
-            memory.add(std::iter::once(&*place.process).chain(way), place.bytes);
-        }
-        if self.elsewhere > 0 {
-            memory.add(["(other places)"], self.elsewhere);
+            self.memory.add(way(&place.process, place.way.as_deref()), place.bytes);
         }
         let curve = |(tgid, (process, live))| LiveCurve { tgid, process, live };
         let mut live: Vec<_> = self.live.into_iter().map(curve).filter(|curve| curve.live.peak > 0).collect();
@@ -113,9 +96,9 @@ impl Replay {
         live.truncate(MOST_CURVES);
         ReplayReport {
             summary: self.summary.report(),
-            timeline: self.timeline.report(),
+            timeline: self.timeline.report(self.nesting.extent()),
             time: self.time.root().clone(),
-            memory: memory.root().clone(),
+            memory: self.memory.root().clone(),
             live,
             more_live,
         }
@@ -124,10 +107,13 @@ impl Replay {
     fn allocation(&mut self, call: &Call) {
         let is_allocation = matches!(call.class, Class::Alloc | Class::HostRegister | Class::Vmm);
         let (true, Some(bytes)) = (is_allocation, call.effect.size) else { return };
-        let key = (call.tgid, call.effect.site.unwrap_or(SiteId::UNKNOWN));
+        let Some(site) = call.effect.site else {
+            // what tells every stack has no numbers for them
+            return self.memory.add(way(&call.process, call.stack.as_deref()), bytes);
+        };
+        let key = (call.tgid, site);
         if !self.places.contains_key(&key) && self.places.len() >= MOST_PLACES {
-            self.elsewhere = self.elsewhere.saturating_add(bytes);
-            return;
+            return self.memory.add(["(other places)"], bytes);
         }
         let place = self.places.entry(key).or_default();
         place.process = Arc::clone(&call.process);
@@ -150,6 +136,7 @@ impl Replay {
                 trend.set(sample.at_ns, sample.value);
             }
         }
+        self.timeline.feed(&self.slices);
         self_times(&self.slices, |path, self_ns| {
             let Some(outermost) = path.first() else { return };
             let names = path.iter().map(|slice| slice.call.name.as_ref());
@@ -157,6 +144,11 @@ impl Replay {
         });
         self.slices.clear();
     }
+}
+
+/// A process and the frames in it, the outermost first.
+fn way<'a>(process: &'a str, stack: Option<&'a [String]>) -> impl Iterator<Item = &'a str> {
+    std::iter::once(process).chain(stack.unwrap_or_default().iter().rev().map(String::as_str))
 }
 
 /// For each call, the calls that it was made in and itself, and the time that was spent in it and in nothing below it.
@@ -220,5 +212,17 @@ mod tests {
         let report = replay.finish();
         assert_eq!(report.memory.children[&*name].children["main"].children["inner"].total, 4196);
         assert_eq!((report.live.len(), report.live[0].live.peak), (1, 4196));
+    }
+
+    #[test]
+    fn where_every_call_tells_its_stack_memory_goes_to_that() {
+        let mut replay = Replay::default();
+        for (at, frame, bytes) in [(10, "load", 100), (20, "train", 7), (30, "load", 50)] {
+            let stack = Some(vec![frame.to_owned(), "main".to_owned()]);
+            replay.feed(Event::Call(Box::new(Call { stack, ..alloc(0x10 * at, bytes, at) })));
+        }
+        let report = replay.finish();
+        let main = &report.memory.children["app"].children["main"];
+        assert_eq!((main.total, main.children["load"].total, main.children["train"].total), (157, 150, 7));
     }
 }

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, Held, ProcessKey, ProcessMemory, WorkRows,
 };
-use gpuprobe_event::{
-    Api, Class, FunctionId, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid, catalogue,
-};
+use gpuprobe_event::{Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
 use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
+pub use crate::function_counts::{Failure, FunctionCounts};
 use crate::gpu_state::GpuStates;
 use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, every_cause};
+use crate::own::{OwnProcess, Served};
 use crate::work::Work;
 
 /// How long a process is shown after its end, so that the last scrape sees its counters.
@@ -62,6 +62,8 @@ pub struct SkippedFiles {
 pub struct Inputs<'a> {
     /// Calls, a row per process and function.
     pub calls: &'a [CallCounts],
+    /// Failures, a row per process, function and error.
+    pub failures: &'a [FailureCounts],
     /// Memory, a row per process.
     pub memory: &'a [ProcessMemory],
     /// Memory, a row per context; where a process has none of these its memory is of no known GPU.
@@ -88,27 +90,6 @@ pub struct Inputs<'a> {
     pub now_ns: u64,
     /// Now, in seconds since 1970.
     pub unix_seconds: f64,
-}
-
-/// What one process did with one function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FunctionCounts {
-    /// The library family.
-    pub api: Api,
-    /// The exported name.
-    pub function: &'static str,
-    /// What it is for.
-    pub class: Class,
-    /// Calls that returned.
-    pub calls: u64,
-    /// Of these, how many failed.
-    pub errors: u64,
-    /// Bytes allocated or moved.
-    pub bytes: u64,
-    /// Time inside.
-    pub total_ns: u64,
-    /// Distribution of that time, see [`CallCounts::latency`].
-    pub latency: [u64; LATENCY_BUCKETS],
 }
 
 /// Live memory of one kind on one GPU.
@@ -179,6 +160,8 @@ pub struct ProcessSnapshot {
     pub exited_at_ns: Option<u64>,
     /// By function, sorted by family and name.
     pub functions: Vec<FunctionCounts>,
+    /// In which ways they failed, by function and error.
+    pub failures: Vec<Failure>,
     /// Memory.
     pub memory: MemoryCounts,
     /// Launches and copies.
@@ -235,6 +218,10 @@ pub struct Snapshot {
     pub libraries: Vec<LibraryProbes>,
     /// What could not be probed, every reason once.
     pub skipped: Vec<SkippedFiles>,
+    /// What gpuprobe itself takes up, where somebody looked.
+    pub own: Option<OwnProcess>,
+    /// What the endpoint has answered so far.
+    pub served: Served,
 }
 
 impl MemoryTotals {
@@ -284,6 +271,10 @@ impl Snapshot {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
             process.add_calls(counts);
         }
+        for counts in inputs.failures {
+            let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
+            Failure::from(counts).add_to(&mut process.failures);
+        }
         for memory in inputs.memory {
             let info = inputs.processes.get(&memory.process);
             match info.and_then(|info| info.exited_at_ns) {
@@ -321,6 +312,8 @@ impl Snapshot {
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
+            own: None,
+            served: Served::default(),
         }
     }
 }
@@ -374,6 +367,7 @@ impl ProcessSnapshot {
             container: info.and_then(|i| i.container.clone()),
             exited_at_ns: info.and_then(|i| i.exited_at_ns),
             functions: Vec::with_capacity(calls.len()),
+            failures: Vec::new(),
             memory: memory.map(memory_counts).unwrap_or_default(),
             work: Work::default(),
             allocations: Vec::new(),
@@ -396,30 +390,11 @@ impl ProcessSnapshot {
 
     /// Adds a row. Signatures of one name are one function to people, so their rows are summed.
     fn add_calls(&mut self, counts: &CallCounts) {
-        let (api, function, class) = named(counts.function);
-        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
-        let more = FunctionCounts { api, function, class, calls, errors, bytes, total_ns, latency };
+        let more = FunctionCounts::from(counts);
         match self.functions.iter_mut().find(|f| f.is_same(&more)) {
             Some(sum) => sum.add(&more),
             None => self.functions.push(more),
         }
-    }
-}
-
-impl FunctionCounts {
-    /// Whether these are rows of one function.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        (self.api, self.function) == (other.api, other.function)
-    }
-
-    /// Adds another row of this function. Bytes and times are made of what a process says, so their sums may be
-    /// anything.
-    pub(crate) fn add(&mut self, more: &Self) {
-        self.calls += more.calls;
-        self.errors += more.errors;
-        self.bytes = self.bytes.saturating_add(more.bytes);
-        self.total_ns = self.total_ns.saturating_add(more.total_ns);
-        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
     }
 }
 
@@ -460,13 +435,6 @@ impl MemoryCounts {
         self.replaced += more.replaced;
         self.ended_allocations += more.ended_allocations;
         self.ended_bytes = self.ended_bytes.saturating_add(more.ended_bytes);
-    }
-}
-
-fn named(id: FunctionId) -> (Api, &'static str, Class) {
-    match catalogue().get(id) {
-        Some(f) => (f.api, f.name, f.class),
-        None => (Api::Driver, "unknown", Class::Other),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
 
-use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange};
+use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, Tid};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
@@ -21,6 +21,8 @@ pub struct SummaryReport {
     pub first_ns: Option<u64>,
     /// See `first_ns`; the end of a call counts.
     pub last_ns: Option<u64>,
+    /// Whether that calls began is all that was recorded: neither what they came to nor how long they took.
+    pub only_begun: bool,
     /// All calls, nested ones too.
     pub calls: u64,
     /// Calls that were not made inside another: what the programs themselves asked for.
@@ -66,28 +68,34 @@ pub struct Summary {
     errors: Errors,
     processes: Processes,
     losses: Losses,
+    /// What it comes to where no call is seen to return; gone as soon as one is.
+    begun: Option<Box<Self>>,
 }
 
 impl Summary {
     /// Takes in one event.
     pub fn feed(&mut self, event: &Event) {
         match event {
-            // its end will be counted
-            Event::Call(call) if call.outcome == Outcome::Begun => {}
-            Event::Call(call) => self.call(call),
+            Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
+            Event::Call(call) => {
+                self.begun = None;
+                self.call(call);
+            }
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);
                 self.processes.feed_change(change);
+                if !change.held.is_empty() {
+                    self.memory.set(change.tgid, &change.held);
+                }
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
                     self.work.clear(change.tgid);
                 }
             }
-            Event::Loss(loss) => {
-                // a trace file can claim any count
-                let room = u64::MAX - self.losses.get(loss.cause);
-                self.losses.add(loss.cause, loss.count.min(room));
-            }
+            Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
+        }
+        if let Some(begun) = &mut self.begun {
+            begun.feed(event);
         }
     }
 
@@ -96,13 +104,35 @@ impl Summary {
         self.places = processes;
     }
 
+    /// The processes that hold memory, those that hold most first: with that a trace can begin in the middle.
+    pub fn standing(&self) -> Vec<ProcessEvent> {
+        let standing = |(tgid, held)| ProcessEvent {
+            id: 0,
+            at_ns: self.last_ns.unwrap_or(0),
+            change: ProcessChange::Start,
+            tgid,
+            tid: Tid(tgid.0),
+            process: self.processes.name_of(tgid).into(),
+            parent: None,
+            ns_pid: None,
+            container: None,
+            exit_status: None,
+            held,
+        };
+        self.memory.standing().into_iter().map(standing).collect()
+    }
+
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
+        if let Some(begun) = &self.begun {
+            return SummaryReport { only_begun: true, places: self.places.clone(), ..begun.report() };
+        }
         let processes = self.processes.report();
         let work = self.work.report();
         SummaryReport {
             first_ns: self.first_ns,
             last_ns: self.last_ns,
+            only_begun: false,
             calls: self.calls,
             outermost_calls: self.outermost_calls,
             outermost_errors: self.outermost_errors,
@@ -117,6 +147,24 @@ impl Summary {
             processes,
             losses: happened(&self.losses),
         }
+    }
+
+    /// A call began. Its end will be counted, unless none ever comes.
+    fn begins(&mut self, call: &Call) {
+        if self.calls > 0 {
+            return;
+        }
+        // all that there can be before the first call
+        let so_far = |summary: &Self| Self {
+            first_ns: summary.first_ns,
+            last_ns: summary.last_ns,
+            losses: summary.losses.clone(),
+            processes: summary.processes.clone(),
+            ..Self::default()
+        };
+        let mut begun = self.begun.take().unwrap_or_else(|| Box::new(so_far(self)));
+        begun.call(call);
+        self.begun = Some(begun);
     }
 
     fn call(&mut self, call: &Call) {
@@ -204,6 +252,42 @@ mod tests {
         assert_eq!(report.losses, [LossCount { cause: LossCause::TooDeep, count: u64::MAX }]);
         assert_eq!(report.memory.allocated, Total { count: 2, bytes: u64::MAX });
         assert_eq!(report.last_ns, Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_trace_can_go_on_from_what_stands() {
+        let mut first = Summary::default();
+        first.feed(&Event::Process(process(ProcessChange::Start, 0, None)));
+        first.feed(&Event::Call(Box::new(alloc(0x10, 4096, 50))));
+        first.feed(&Event::Call(Box::new(alloc(0x20, 10, 60))));
+        let free = Event::Call(Box::new(crate::samples::free(0x10, Some(4096), 70)));
+        let standing: Vec<_> = first.standing().into_iter().map(Event::Process).collect();
+        assert_eq!(standing.len(), 1);
+        let report = fed(&[standing, vec![free]].concat());
+        assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 10 });
+        assert_eq!(report.processes[0].name, first.report().processes[0].name);
+    }
+
+    #[test]
+    fn where_no_call_is_seen_to_return_those_that_began_are_counted() {
+        let begun =
+            |call: Call| Event::Call(Box::new(Call { outcome: Outcome::Begun, status: None, ..call }));
+        let launch = || call(Api::Driver, "cuLaunchKernel", 0);
+        let mut events = vec![
+            Event::Process(process(ProcessChange::Start, 20, None)),
+            begun(launch()),
+            begun(inside(call(Api::Driver, "cuCtxGetDevice", 0), 1)),
+            Event::Process(process(ProcessChange::Exit, 900, Some(3))),
+        ];
+        let report = fed(&events);
+        assert_eq!((report.only_begun, report.calls, report.outermost_calls), (true, 2, 1));
+        assert_eq!((report.first_ns, report.last_ns, report.functions.len()), (Some(20), Some(900), 2));
+        assert_eq!(report.processes.len(), 1);
+        assert_eq!((report.processes[0].calls, report.processes[0].end), (2, Some(ProcessEnd::Code(3))));
+        // the two ends of one call are one
+        events.insert(3, Event::Call(Box::new(launch())));
+        let report = fed(&events);
+        assert_eq!((report.only_begun, report.calls, report.functions[0].unfinished), (false, 1, 0));
     }
 
     #[test]

@@ -1,18 +1,20 @@
-//! What threads did over time, and when streams were given work, in bins that grow with the recording: memory is bounded
-//! whatever the length of a trace.
+//! What threads did over time, and when streams were given work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpuprobe_event::trace::type_of;
-use gpuprobe_event::{Call, Class, Event, Tgid, Tid};
+use gpuprobe_event::{Class, Event, Tgid, Tid};
 use serde::Serialize;
 
-/// Bins of a row. When the recording outgrows them, each two become one.
-pub const BINS: usize = 4096;
+use crate::bins::{Bins, Held};
+use crate::nesting::{Extent, Nesting, Slice};
+use crate::streams::given;
+
+/// Bins of a row: each is narrower than a column that can be told from others.
+pub const MOST_BINS: usize = 4096;
 /// Rows kept. Calls of others are counted.
 const MOST_ROWS: usize = 256;
-const FIRST_BIN_NS: u64 = 1000;
 
 /// What a thread was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +68,12 @@ pub enum Lane {
 /// Nanoseconds of each kind of doing in one bin.
 pub type Bin = [u64; Doing::ALL.len()];
 
+impl Held for Bin {
+    fn join(&mut self, later: &Self) {
+        self.iter_mut().zip(later).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+    }
+}
+
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
@@ -77,208 +85,282 @@ pub struct Row {
     pub lane: Lane,
     /// Calls in it.
     pub calls: u64,
-    /// What was done when; as many as there are bins.
-    pub bins: Vec<Bin>,
+    /// What was done when.
+    pub bins: Bins<Bin, MOST_BINS>,
 }
 
-/// Rows of all threads and streams, from `from_ns` in bins of `bin_ns`.
+impl Row {
+    /// Its bins in so many columns of the report's time. What is in a bin is shared by the columns that it lies in.
+    pub fn fitted(&self, report: &TimelineReport, columns: usize) -> Vec<Bin> {
+        let mut fitted = vec![Bin::default(); columns];
+        let span = (report.to_ns - report.from_ns).max(1);
+        // columns and parts of them from the beginning
+        let place = |at_ns: u64| (at_ns - report.from_ns) as f64 / span as f64 * columns as f64;
+        for (times, bin) in self.bins.iter().filter(|(_, bin)| **bin != Bin::default()) {
+            let from_ns = times.start.clamp(report.from_ns, report.to_ns);
+            let (from, to) = (place(from_ns), place(times.end.clamp(from_ns, report.to_ns)));
+            let mut left = *bin;
+            let mut column = (from as usize).min(columns.saturating_sub(1));
+            while let Some(into) = fitted.get_mut(column) {
+                column += 1;
+                let is_last = column as f64 >= to || column >= columns;
+                let passed = (column as f64 - from) / (to - from);
+                for i in 0..bin.len() {
+                    let rest = if is_last { 0 } else { (bin[i] as f64 * (1.0 - passed)) as u64 };
+                    into[i] = into[i].saturating_add(left[i].saturating_sub(rest));
+                    left[i] = left[i].min(rest);
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        fitted
+    }
+}
+
+/// Rows of all threads and streams between two times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineReport {
-    /// Where the first bin begins.
+    /// Where it begins: with the first thing that happened, or where that was asked for.
     pub from_ns: u64,
-    /// Where the last thing that is shown ended.
+    /// Where it ends: with the last thing that happened, or before.
     pub to_ns: u64,
-    /// How long a bin is.
-    pub bin_ns: u64,
     /// By process, threads before streams.
     pub rows: Vec<Row>,
-    /// Calls in rows for which there was no room.
+    /// Calls that belong into a row for which there was no room.
     pub left_out: u64,
 }
 
 /// Collects a [`TimelineReport`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Timeline {
-    from_ns: u64,
-    until_ns: u64,
-    to_ns: u64,
-    bin_ns: u64,
+    from_ns: Option<u64>,
+    until_ns: Option<u64>,
     rows: HashMap<(Tgid, Lane), Row>,
     left_out: u64,
 }
 
-impl Default for Timeline {
-    fn default() -> Self {
-        Self::new(0, u64::MAX)
-    }
-}
-
 impl Timeline {
-    /// Of what happens between two times.
-    pub fn new(from_ns: u64, until_ns: u64) -> Self {
-        let rows = HashMap::new();
-        Self { from_ns, until_ns, to_ns: from_ns, bin_ns: FIRST_BIN_NS, rows, left_out: 0 }
+    /// Of what happens between two times, where any are given.
+    pub fn new(from_ns: Option<u64>, until_ns: Option<u64>) -> Self {
+        Self { from_ns, until_ns, ..Self::default() }
     }
 
-    /// Takes in one event. Calls inside others are part of these.
-    pub fn feed(&mut self, event: &Event) {
-        let Event::Call(call) = event else { return };
-        let Some(duration_ns) = call.duration_ns().filter(|_| call.parent.is_none()) else { return };
-        let start_ns = call.start_ns.max(self.from_ns);
-        let end_ns = call.start_ns.saturating_add(duration_ns).min(self.until_ns);
-        if end_ns < start_ns || call.start_ns >= self.until_ns {
-            return;
-        }
-        self.to_ns = self.to_ns.max(end_ns);
-        while (end_ns - self.from_ns) / self.bin_ns >= BINS as u64 {
-            self.widen();
-        }
-        self.add(call, Lane::Thread(call.tid), start_ns, end_ns);
-        let gives_work =
-            matches!(call.class, Class::Launch | Class::GraphLaunch | Class::Memcpy | Class::Memset);
-        if let (true, false, Some(stream)) = (gives_work, call.failed(), call.effect.stream) {
-            self.add(call, Lane::Stream(stream), start_ns, end_ns);
+    /// Takes in calls as [`crate::Nesting`] gives them out. Those inside others are part of these.
+    pub fn feed(&mut self, slices: &[Slice]) {
+        for calls in slices.chunk_by(|_, next| next.depth > 0) {
+            let Some(outermost) = calls.first() else { continue };
+            let mut has_room = self.add(outermost, Lane::Thread(outermost.call.tid));
+            for given in given(calls) {
+                has_room &= self.add(given.slice, Lane::Stream(given.stream));
+            }
+            self.left_out += u64::from(!has_room);
         }
     }
 
-    fn widen(&mut self) {
-        self.bin_ns = self.bin_ns.saturating_mul(2);
-        for row in self.rows.values_mut() {
-            let pairs = row.bins.chunks(2).map(|pair| {
-                let mut sum = pair[0];
-                pair.iter().skip(1).for_each(|more| add(&mut sum, more));
-                sum
-            });
-            row.bins = pairs.collect();
+    /// Adds a call to a row; `false` where there is no room for that.
+    fn add(&mut self, slice: &Slice, lane: Lane) -> bool {
+        let from_ns = self.from_ns.unwrap_or(0);
+        let until_ns = self.until_ns.unwrap_or(u64::MAX);
+        if slice.end_ns < from_ns || slice.start_ns >= until_ns {
+            return true;
         }
-    }
-
-    fn add(&mut self, call: &Call, lane: Lane, start_ns: u64, end_ns: u64) {
+        let call = &slice.call;
         let key = (call.tgid, lane);
         if !self.rows.contains_key(&key) && self.rows.len() >= MOST_ROWS {
-            self.left_out += 1;
-            return;
+            return false;
         }
         let row = self.rows.entry(key).or_insert_with(|| Row {
             tgid: call.tgid,
             process: Arc::clone(&call.process),
             lane,
             calls: 0,
-            bins: Vec::new(),
+            bins: Bins::default(),
         });
         row.calls += 1;
         let doing = Doing::of(call.class) as usize;
-        let (from_ns, bin_ns) = (self.from_ns, self.bin_ns);
-        let (first, last) = ((start_ns - from_ns) / bin_ns, (end_ns - from_ns) / bin_ns);
-        let needed = usize::try_from(last).unwrap_or(BINS).min(BINS - 1) + 1;
-        if row.bins.len() < needed {
-            row.bins.resize(needed, Bin::default());
-        }
-        for (bin, sums) in
-            (first..=last).zip(&mut row.bins[usize::try_from(first).unwrap_or(0).min(needed - 1)..])
-        {
-            let begin = from_ns + bin * bin_ns;
-            let share = end_ns.min(begin.saturating_add(bin_ns)).saturating_sub(start_ns.max(begin));
+        let (start_ns, end_ns) = (slice.start_ns.max(from_ns), slice.end_ns.min(until_ns));
+        for (times, bin) in row.bins.between(start_ns, end_ns) {
+            let share = end_ns.min(times.end).saturating_sub(start_ns.max(times.start));
             // what is too short to be measured was there
-            sums[doing] = sums[doing].saturating_add(share.max(u64::from(start_ns == end_ns)));
+            bin[doing] = bin[doing].saturating_add(share.max(u64::from(start_ns == end_ns)));
         }
+        true
     }
 
-    /// What it came to so far.
-    pub fn report(&self) -> TimelineReport {
+    /// What it came to, of a trace of this extent.
+    pub fn report(&self, extent: Extent) -> TimelineReport {
         let mut rows: Vec<_> = self.rows.values().cloned().collect();
         rows.sort_by_key(|row| (row.tgid, row.lane));
-        let Self { from_ns, bin_ns, left_out, .. } = *self;
-        // up to the end that was asked for, where one was
-        let to_ns = if self.until_ns == u64::MAX { self.to_ns } else { self.until_ns };
-        TimelineReport { from_ns, to_ns, bin_ns, rows, left_out }
+        let from_ns = self.from_ns.unwrap_or(extent.first_ns);
+        let to_ns = self.until_ns.map_or(extent.last_ns, |until| until.min(extent.last_ns)).max(from_ns);
+        TimelineReport { from_ns, to_ns, rows, left_out: self.left_out }
     }
 }
 
-fn add(sum: &mut Bin, more: &Bin) {
-    sum.iter_mut().zip(more).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
+/// Makes a timeline of the events of a trace, where nothing else is made of them.
+#[derive(Debug)]
+pub struct Picture {
+    timeline: Timeline,
+    nesting: Nesting,
+    slices: Vec<Slice>,
 }
 
-/// The bins of a row, fitted to so many columns from `from_ns` to `to_ns`.
-pub fn fitted(report: &TimelineReport, row: &Row, columns: usize) -> Vec<Bin> {
-    let mut fitted = vec![Bin::default(); columns];
-    let span = u128::from((report.to_ns - report.from_ns).max(1));
-    for (i, bin) in row.bins.iter().enumerate() {
-        let middle = u128::from(report.bin_ns) * (2 * i as u128 + 1) / 2;
-        let column = usize::try_from(middle * columns as u128 / span).unwrap_or(columns);
-        if let Some(sum) = fitted.get_mut(column.min(columns.saturating_sub(1))) {
-            add(sum, bin);
-        }
+impl Picture {
+    /// Of what happens between two times, where any are given.
+    pub fn new(from_ns: Option<u64>, until_ns: Option<u64>) -> Self {
+        let timeline = Timeline::new(from_ns, until_ns);
+        Self { timeline, nesting: Nesting::default(), slices: Vec::new() }
     }
-    fitted
+
+    /// Takes in one event.
+    pub fn feed(&mut self, event: Event) {
+        self.nesting.event(event, &mut self.slices);
+        self.draw();
+    }
+
+    /// The trace is over. Its own extent is told as well, which may be another than that of the picture.
+    pub fn finish(mut self) -> (TimelineReport, Extent) {
+        self.nesting.finish(&mut self.slices);
+        self.draw();
+        let extent = self.nesting.extent();
+        (self.timeline.report(extent), extent)
+    }
+
+    fn draw(&mut self) {
+        self.timeline.feed(&self.slices);
+        self.slices.clear();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, Outcome};
+    use gpuprobe_event::{Api, Call, Outcome, ProcessChange};
 
     use super::*;
-    use crate::samples::{call, inside};
+    use crate::samples::{call, inside, process, unfinished};
 
     fn at(start_ns: u64, duration_ns: u64, class: Class) -> Call {
         let outcome = Outcome::Returned { value: 0, duration_ns };
         Call { start_ns, outcome, class, ..call(Api::Runtime, "f", 0) }
     }
 
+    fn shown(mut picture: Picture, calls: impl IntoIterator<Item = Call>) -> TimelineReport {
+        calls.into_iter().for_each(|call| picture.feed(Event::Call(Box::new(call))));
+        picture.finish().0
+    }
+
     fn fed(calls: impl IntoIterator<Item = Call>) -> TimelineReport {
-        let mut timeline = Timeline::default();
-        calls.into_iter().for_each(|call| timeline.feed(&Event::Call(Box::new(call))));
-        timeline.report()
+        shown(Picture::new(None, None), calls)
+    }
+
+    fn sum(bins: &[Bin], doing: Doing) -> u64 {
+        bins.iter().map(|bin| bin[doing as usize]).sum()
     }
 
     #[test]
-    fn time_goes_into_the_bins_in_which_it_passed() {
-        let report = fed([at(500, 1000, Class::Alloc), at(2100, 200, Class::Sync), at(2400, 0, Class::Sync)]);
-        let bins = &report.rows[0].bins;
-        assert_eq!((bins[0][0], bins[1][0], bins[2][3]), (500, 500, 201));
-        assert_eq!((report.to_ns, report.bin_ns, report.rows[0].calls), (2400, 1000, 3));
+    fn time_goes_into_the_columns_in_which_it_passed() {
+        let report = fed([at(500, 1000, Class::Alloc), at(2100, 200, Class::Sync), at(2500, 0, Class::Sync)]);
+        assert_eq!((report.from_ns, report.to_ns, report.rows[0].calls), (500, 2500, 3));
+        let columns = report.rows[0].fitted(&report, 4);
+        let memory: Vec<_> = columns.iter().map(|bin| bin[Doing::Memory as usize]).collect();
+        let sync: Vec<_> = columns.iter().map(|bin| bin[Doing::Sync as usize]).collect();
+        assert_eq!((memory, sync), (vec![500, 500, 0, 0], vec![0, 0, 0, 201]));
     }
 
     #[test]
-    fn bins_grow_with_the_recording_and_keep_their_sums() {
-        let calls = (0..10_000).map(|i| at(i * 10_000, 7_000, Class::Launch));
-        let report = fed(calls);
+    fn what_is_evenly_spread_is_evenly_drawn_in_any_number_of_columns() {
+        let report = fed((0..20_000).map(|i| at(i * 1000, 700, Class::Launch)));
         let row = &report.rows[0];
-        assert!(row.bins.len() <= BINS, "{}", row.bins.len());
-        assert_eq!(row.bins.iter().map(|bin| bin[2]).sum::<u64>(), 70_000_000);
-        assert_eq!(fitted(&report, row, 80).iter().map(|bin| bin[2]).sum::<u64>(), 70_000_000);
-        assert!(fitted(&report, row, 80).iter().all(|bin| bin[2] > 0), "evenly spread");
+        assert!(row.bins.iter().count() <= MOST_BINS);
+        for columns in [1, 37, 80, 200, 999, 1500] {
+            let fitted = row.fitted(&report, columns);
+            assert_eq!(sum(&fitted, Doing::Launch), 14_000_000, "{columns}");
+            let even = 14_000_000.0 / columns as f64;
+            // a column may begin and end in the middle of a call
+            let uneven =
+                |bin: &&Bin| (bin[Doing::Launch as usize] as f64 - even).abs() > 0.05 * even + 1400.0;
+            assert_eq!(fitted.iter().find(uneven), None, "{columns}: {even}");
+        }
+    }
+
+    #[test]
+    fn a_picture_begins_with_the_first_thing_that_happened() {
+        let minute = 60_000_000_000;
+        // the longer call is told after one that began later
+        let late = Call { tid: Tid(7), ..at(minute + 400, 100, Class::Sync) };
+        let report = fed([late, at(minute, 1000, Class::Launch)]);
+        assert_eq!((report.from_ns, report.to_ns), (minute, minute + 1000));
+        let columns = report.rows[1].fitted(&report, 10);
+        assert!(columns.iter().all(|bin| bin[Doing::Launch as usize] == 100), "{columns:?}");
+    }
+
+    #[test]
+    fn what_never_returned_is_drawn_to_the_end_of_its_process_or_of_the_trace() {
+        let mut picture = Picture::new(None, None);
+        let event = |tgid, call| Event::Call(Box::new(Call { tgid: Tgid(tgid), ..call }));
+        picture.feed(event(100, unfinished(at(100, 0, Class::Sync))));
+        picture.feed(Event::Process(process(ProcessChange::Exit, 300, None)));
+        picture.feed(event(200, unfinished(at(500, 0, Class::Sync))));
+        picture.feed(event(300, at(0, 1000, Class::Alloc)));
+        let (report, _) = picture.finish();
+        let waited = report.rows.iter().map(|row| sum(&row.fitted(&report, 10), Doing::Sync));
+        assert_eq!(waited.collect::<Vec<_>>(), [200, 500, 0]);
     }
 
     #[test]
     fn work_is_shown_on_its_stream_and_inner_calls_are_not_shown() {
-        let mut launch = at(0, 10, Class::Launch);
-        launch.effect.stream = Some(7);
-        let report = fed([inside(launch.clone(), 3), launch.clone(), Call { status: Some(1), ..launch }]);
+        let launch = |id, stream| {
+            let mut launch = Call { id, ..at(id * 100, 10, Class::Launch) };
+            launch.effect.stream = stream;
+            launch
+        };
+        let mut captured = launch(9, Some(7));
+        captured.effect.captured = true;
+        let calls = [
+            inside(launch(3, Some(7)), 2),
+            Call { outcome: Outcome::Returned { value: 0, duration_ns: 150 }, ..launch(2, None) },
+            launch(5, Some(1)),
+            launch(6, Some(0)),
+            Call { status: Some(1), ..launch(7, Some(7)) },
+            captured,
+        ];
+        let report = fed(calls);
         let lanes: Vec<_> = report.rows.iter().map(|row| (row.lane, row.calls)).collect();
-        assert_eq!(lanes, [(Lane::Thread(call(Api::Runtime, "f", 0).tid), 2), (Lane::Stream(7), 1)]);
+        assert_eq!(lanes, [(Lane::Thread(Tid(100)), 5), (Lane::Stream(0), 2), (Lane::Stream(7), 1)]);
     }
 
     #[test]
     fn only_what_lies_between_the_two_times_is_shown() {
-        let mut timeline = Timeline::new(1000, 2000);
-        for call in [
-            at(0, 500, Class::Sync),
-            at(900, 300, Class::Sync),
-            at(1900, 500, Class::Sync),
-            at(2500, 1, Class::Sync),
-        ] {
-            timeline.feed(&Event::Call(Box::new(call)));
-        }
-        let report = timeline.report();
+        let starts = [(0, 500), (900, 300), (1900, 500), (2500, 1)];
+        let calls = || starts.map(|(start, duration)| at(start, duration, Class::Sync));
+        let report = shown(Picture::new(Some(1000), Some(2000)), calls());
         assert_eq!((report.from_ns, report.to_ns, report.rows[0].calls), (1000, 2000, 2));
-        assert_eq!(report.rows[0].bins[0][3], 300);
+        let columns = report.rows[0].fitted(&report, 10);
+        assert_eq!([0, 1, 2, 9].map(|at: usize| columns[at][Doing::Sync as usize]), [100, 100, 0, 100]);
+        let report = shown(Picture::new(None, Some(u64::MAX)), calls());
+        assert_eq!((report.from_ns, report.to_ns), (0, 2501), "there is nothing after the end");
     }
 
     #[test]
-    fn times_and_numbers_that_cannot_be_true_do_no_harm() {
-        let many = (0..1000).map(|tid| Call { tid: Tid(tid), ..at(u64::MAX - 5, u64::MAX, Class::Alloc) });
+    fn a_call_that_has_no_room_is_left_out_once() {
+        let many = (0..1000).map(|tid| {
+            let mut launch = Call { tid: Tid(tid), ..at(tid.into(), 10, Class::Launch) };
+            launch.effect.stream = Some(100 + u64::from(tid));
+            launch
+        });
+        let report = fed(many);
+        assert_eq!((report.rows.len(), report.left_out), (MOST_ROWS, 1000 - MOST_ROWS as u64 / 2));
+    }
+
+    #[test]
+    fn times_that_cannot_be_true_do_no_harm() {
+        let many = (0..10).map(|tid| Call { tid: Tid(tid), ..at(u64::MAX - 5, u64::MAX, Class::Alloc) });
         let report = fed(many.chain([Call { tid: Tid(1), ..at(0, u64::MAX, Class::Alloc) }]));
-        assert_eq!((report.rows.len(), report.left_out), (MOST_ROWS, 1000 - MOST_ROWS as u64));
+        assert_eq!((report.rows.len(), report.to_ns), (10, u64::MAX));
+        for columns in [0, 1, 1000] {
+            assert_eq!(report.rows[1].fitted(&report, columns).len(), columns);
+        }
     }
 }

@@ -11,7 +11,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS, LaunchTotals};
 use gpuprobe_event::{Call, Class, CopyPart, Tgid};
 
 use self::busy::Busy;
@@ -107,7 +107,7 @@ impl Workload {
         let name = self.name_of(kernel.as_ref());
         let mut latency = [0; LATENCY_BUCKETS];
         latency[bucket(given.duration_ns)] = if given.failed { 1 } else { *kernels };
-        let mut one = KernelLaunches { total_ns: given.duration_ns, latency, ..KernelLaunches::default() };
+        let mut one = LaunchTotals { total_ns: given.duration_ns, latency, ..LaunchTotals::default() };
         if given.failed {
             one.errors = 1;
         } else {
@@ -117,10 +117,10 @@ impl Workload {
             one.shared_most = *shared;
         }
         let on = (Arc::clone(&name), given.tgid, given.stream);
-        if self.streams.len() < MOST_STREAMS && self.streams.insert(on) {
-            one.streams = 1;
-        }
-        self.kernels.entry(name).or_default().add(&one);
+        let is_new = self.streams.len() < MOST_STREAMS && self.streams.insert(on);
+        let row = self.kernels.entry(name).or_default();
+        row.streams += u64::from(is_new);
+        row.totals.add(&one);
         self.busy.launch(given);
         if !given.failed {
             self.idle.launch(given);

@@ -7,6 +7,7 @@
 #ifndef GP_CALL_BPF_H
 #define GP_CALL_BPF_H
 
+#include "failures.bpf.h"
 #include "work.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
@@ -190,6 +191,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call->function = index;
 	call->id = new_id(thread);
 	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
+	call->inner_failed = 0;
 	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
 	call->actions = outer ? outer->actions : 0;
 	call->instance = thread->instance;
@@ -380,6 +382,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (gp_config.launches && !gp_config.told && !thread->depth && !is_launch(function) &&
 	    !is_sync(function))
 		note_meanwhile(thread, call);
+	if (failed && (function->flags & (GP_COUNT | GP_FAILURES) || call->inner_failed))
+		count_failure(thread, call, function);
 	if (function->flags & GP_COUNT && !is_counted)
 		count_call(thread, call, function, failed);
 	if (function->flags & GP_NAMES && gp_config.names && !failed)

@@ -162,6 +162,8 @@ enum gp_function_flags {
 	GP_PER_THREAD = 1024,
 	/* it returns before what it asks for is done */
 	GP_ASYNC = 2048,
+	/* keep its failures, but for those that a call inside has been counted with */
+	GP_FAILURES = 4096,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
@@ -253,7 +255,9 @@ struct gp_call {
 	/* the GPU of the memory, as the process counts them */
 	__u8 device;
 	/* it is told or counted: a probe that is there only for what other calls need is nobody's parent */
-	__u16 is_told;
+	__u8 is_told;
+	/* a call inside it failed, and that is counted */
+	__u8 inner_failed;
 	__u8 space;
 	/* calls around this one that are told */
 	__u8 depth;
@@ -351,6 +355,15 @@ struct gp_count_key {
 	__u64 instance;
 	__u32 tgid;
 	__u32 function;
+};
+
+/* How often a function of a process failed in one way. */
+struct gp_failure_key {
+	__u64 instance;
+	__u32 tgid;
+	__u32 function;
+	__u32 error;
+	__u32 reserved;
 };
 
 /* Each call is in one bucket: how many there were is the sum. */

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, CopyPart, EndedMemory, Space};
+use gpuprobe_event::{Call, Class, CopyPart, HeldMemory, Space};
 
 use crate::wire::{from_bytes, gp_call, gp_part, number};
 
@@ -98,12 +98,12 @@ fn physical(call: &mut Call, raw: &gp_call) {
 }
 
 /// What ended with a context, by kind: the words of arguments on the stack, of which such calls have none.
-fn ended(raw: &gp_call) -> Vec<EndedMemory> {
+fn ended(raw: &gp_call) -> Vec<HeldMemory> {
     Space::ALL
         .into_iter()
         .zip(raw.stack.chunks_exact(2))
         .filter(|(_, words)| words[0] != 0)
-        .map(|(space, words)| EndedMemory {
+        .map(|(space, words)| HeldMemory {
             kind: Cow::Borrowed(space.as_str()),
             allocations: words[0],
             bytes: words[1],

@@ -22,6 +22,8 @@ pub enum Collect {
     Count,
     /// One record a call.
     Stream,
+    /// Count failures that no call inside is the cause of.
+    Failures,
     /// Only what other calls need: names of kernels, which context is current, what is captured.
     Aside,
 }

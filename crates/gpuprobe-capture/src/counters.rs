@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, SiteMemory,
-    ToldGpu, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    SiteMemory, ToldGpu, WorkRows,
 };
 use gpuprobe_event::{
     FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
@@ -16,8 +16,8 @@ use crate::error::CaptureError;
 use crate::numbered::Numbered;
 use crate::sites::Row;
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_live, gp_live_key,
-    gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
+    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_failure_key, gp_live,
+    gp_live_key, gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -25,6 +25,8 @@ use crate::wire::{
 pub struct Rows {
     /// Calls, a row per process and function.
     pub calls: Vec<CallCounts>,
+    /// Failures, a row per process, function and error.
+    pub failures: Vec<FailureCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
     /// Launches, graphs, copies and gaps.
@@ -78,6 +80,20 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
         }
     }
     sum
+}
+
+/// Failures by function and error.
+pub(crate) fn failures(map: &Map<'_>) -> Result<Vec<FailureCounts>, CaptureError> {
+    Ok(batch::entries(map)?.into_iter().map(failure).collect())
+}
+
+fn failure((key, count): (gp_failure_key, u64)) -> FailureCounts {
+    FailureCounts {
+        process: process_of(key.tgid, key.instance),
+        function: FunctionId(key.function),
+        status: i64::from(key.error as i32),
+        count,
+    }
 }
 
 pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
@@ -308,6 +324,12 @@ impl OfProcess for gp_site_key {
 }
 
 impl OfProcess for gp_count_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
+impl OfProcess for gp_failure_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
     }

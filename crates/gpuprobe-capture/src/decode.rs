@@ -354,6 +354,7 @@ impl Decoder {
             ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
             container: None,
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
+            held: Vec::new(),
         };
         // seen at its fork or exec; its first call tells again, for those that were there before
         if change == ProcessChange::Start && known {

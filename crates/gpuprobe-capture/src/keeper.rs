@@ -14,6 +14,7 @@ use crate::error::CaptureError;
 use crate::link::{self, MadeLink};
 use crate::object::map_of;
 use crate::request::{Probes, Request, answer_line, parse_answer};
+use crate::support::Tier;
 use crate::targets::TargetList;
 use crate::urgency::Urgent;
 
@@ -32,8 +33,12 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments.
-    pub(crate) fn start(mut command: Command, object: &Object) -> Result<Self, CaptureError> {
+    /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments. Before these
+    /// stands `--perf` where probes will be put in by perf events.
+    pub(crate) fn start(mut command: Command, object: &Object, tier: Tier) -> Result<Self, CaptureError> {
+        if tier == Tier::Perf {
+            command.arg("--perf");
+        }
         let mut files = vec![
             inheritable(map_of(object, "targets")?.as_fd())?,
             inheritable(map_of(object, "held")?.as_fd())?,

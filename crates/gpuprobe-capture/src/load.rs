@@ -195,7 +195,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             }
             "sites" => map.set_max_entries(config.site_entries)?,
             "site_nodes" => map.set_max_entries(config.site_nodes())?,
-            "counts" | "unused_counts" => map.set_max_entries(config.count_entries)?,
+            "counts" | "unused_counts" | "failures" => map.set_max_entries(config.count_entries)?,
             "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
             // the first row is nobody's
             "count_rows" => map.set_max_entries(config.count_entries + 1)?,

@@ -113,6 +113,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: Some(0),
+            held: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(1), instance: 1 }, process)
     }

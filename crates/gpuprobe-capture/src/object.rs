@@ -30,7 +30,7 @@ use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::task::Counted;
-use crate::wire::{as_bytes, gp_call, gp_context_key, gp_file, gp_live_key, gp_site_key};
+use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
 
 /// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
 pub(crate) const MOST_CALLS_AT_ONCE: usize = 1 << 13;
@@ -89,7 +89,7 @@ impl Capture {
         let support = support();
         let tier = check(&support, config.tier)?;
         let object = load(config, tier)?;
-        let keeper = Keeper::start(keeper, &object)?;
+        let keeper = Keeper::start(keeper, &object, tier)?;
         let mut tracepoints = Vec::new();
         for name in ["on_exit", "on_exec", "on_fork"] {
             let link = attach::program(&object, name)?.attach();
@@ -366,6 +366,11 @@ impl Capture {
         counters::counts(&self.counts_of()?)
     }
 
+    /// How often every function failed in every way. Asked for after the calls, none of these is missing here.
+    pub fn failures(&self) -> Result<Vec<gpuprobe_event::counters::FailureCounts>, CaptureError> {
+        counters::failures(&self.map("failures")?)
+    }
+
     /// What every process did to GPU memory.
     pub fn memory(&self) -> Result<Vec<gpuprobe_event::counters::ProcessMemory>, CaptureError> {
         counters::memory(&self.processes()?, &self.context_rows()?)
@@ -398,10 +403,13 @@ impl Capture {
         }
         let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
         let work = self.take_work(ended)?;
+        let mut failures = self.failures()?;
+        failures.retain(|row| ended.contains(&row.process));
+        counters::remove_of::<gp_failure_key>(&self.map("failures")?, ended)?;
         if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
         }
-        Ok(Rows { sites, work, ..rows })
+        Ok(Rows { sites, work, failures, ..rows })
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use gpuprobe_event::catalogue::{Arg, Place};
+use gpuprobe_event::catalogue::{Arg, Place, ResultKind};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
@@ -14,13 +14,17 @@ use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
 
 /// The row of one function.
 pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_function {
+    if collect == Collect::Failures && operation_of(f) == 0 {
+        return failures_row(f);
+    }
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
+        Collect::Failures => number::FUNCTION_FAILURES,
         Collect::Aside => 0,
     };
-    if matches!(f.result, gpuprobe_event::catalogue::ResultKind::Status(_)) {
+    if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
     }
     // what is called often and allocates nothing is spared the read
@@ -63,6 +67,17 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     }
     row.record_bytes = record_bytes(&row, counted.told && makes_several_copies(f));
     row
+}
+
+/// The row of a function that does nothing but fail: what it does to memory is told by the driver's inside it.
+fn failures_row(f: &Function) -> gp_function {
+    let status = if is_status(f) { number::FUNCTION_STATUS } else { 0 };
+    let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status;
+    gp_function { size_scale: 1, flags, ..gp_function::default() }
+}
+
+fn is_status(f: &Function) -> bool {
+    matches!(f.result, ResultKind::Status(_))
 }
 
 /// What the function tells of a kernel: which one it launches, or what one is called.

@@ -21,10 +21,10 @@ mod generated {
 
 pub(crate) use generated::types::{
     gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key,
-    gp_extent, gp_file, gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key, gp_launches,
-    gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_part, gp_physical, gp_place, gp_process_key,
-    gp_process_record, gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record, gp_stream, gp_task,
-    gp_way, gp_way_key,
+    gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key,
+    gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_part, gp_physical, gp_place,
+    gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record,
+    gp_stream, gp_task, gp_way, gp_way_key,
 };
 
 /// The compiled programs.
@@ -55,6 +55,7 @@ wire!(
     gp_copy_key,
     gp_count,
     gp_count_key,
+    gp_failure_key,
     gp_file,
     gp_function,
     gp_graph_counts,
@@ -165,6 +166,7 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
     pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
     pub(crate) const FUNCTION_ASYNC: u16 = 2048;
+    pub(crate) const FUNCTION_FAILURES: u16 = 4096;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -341,6 +343,7 @@ mod tests {
                 FUNCTION_KEEPS_RETURN,
                 FUNCTION_PER_THREAD,
                 FUNCTION_ASYNC,
+                FUNCTION_FAILURES,
             ]
             .map(u64::from),
         );

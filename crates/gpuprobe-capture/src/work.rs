@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpuprobe_event::counters::{
     CallCounts, CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts,
-    HostMemory, LATENCY_BUCKETS, LaunchCounts, LongGap, ProcessKey, StreamGaps, WorkRows,
+    HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, FunctionId};
 use libbpf_rs::Map;
@@ -176,19 +176,21 @@ impl Launched {
             handle: key.handle,
             kernel: None,
             stream: key.stream,
-            // a row that is counted in meanwhile may have its error before its call
-            launches: calls.saturating_sub(row.errors),
-            errors: row.errors,
-            threads: row.threads,
-            total_ns: row.total_ns,
-            grid: range(row.grid_least, row.grid_most),
-            block: range(row.block_least, row.block_most),
-            shared_most: row.shared_most,
-            latency: row.latency,
+            totals: LaunchTotals {
+                // a row that is counted in meanwhile may have its error before its call
+                launches: calls.saturating_sub(row.errors),
+                errors: row.errors,
+                threads: row.threads,
+                total_ns: row.total_ns,
+                grid: range(row.grid_least, row.grid_most),
+                block: range(row.block_least, row.block_most),
+                shared_most: row.shared_most,
+                latency: row.latency,
+            },
         };
         self.rows
             .entry((more.process, more.handle, more.stream))
-            .and_modify(|sum| sum.add(&more))
+            .and_modify(|sum| sum.totals.add(&more.totals))
             .or_insert(more);
     }
 
@@ -311,9 +313,10 @@ mod tests {
         launched.add(&key(9, 11), row(0, 0, 0));
         let mut rows: Vec<_> = launched.rows.into_values().collect();
         rows.sort_by_key(|row| row.stream);
-        let counts: Vec<_> = rows.iter().map(|row| (row.stream, row.launches, row.errors)).collect();
+        let counts: Vec<_> =
+            rows.iter().map(|row| (row.stream, row.totals.launches, row.totals.errors)).collect();
         assert_eq!(counts, [(7, 5, 1), (8, 9, 0)]);
-        assert_eq!(rows[0].grid, Some(([1, 1, 1], [4, 1, 1])));
+        assert_eq!(rows[0].totals.grid, Some(([1, 1, 1], [4, 1, 1])));
         let mut calls: Vec<_> = launched.calls.into_values().collect();
         calls.sort_by_key(|row| row.function);
         let counts: Vec<_> = calls.iter().map(|row| (row.function.0, row.calls, row.errors)).collect();

@@ -4,7 +4,7 @@ mod work;
 
 pub use work::{
     CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, HostMemory,
-    LaunchCounts, LongGap, StreamGaps, WorkRows, widest,
+    LaunchCounts, LaunchTotals, LongGap, StreamGaps, WorkRows,
 };
 
 use crate::catalogue::Space;
@@ -41,6 +41,19 @@ pub struct CallCounts {
     pub total_ns: u64,
     /// Distribution of that time.
     pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// How often a function of one process failed in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which function.
+    pub function: FunctionId,
+    /// What it returned.
+    pub status: i64,
+    /// How often.
+    pub count: u64,
 }
 
 /// What one process holds of one kind of memory.

@@ -239,6 +239,12 @@ pub fn status(f: &Function, ret: u64) -> Option<i64> {
     }
 }
 
+/// The name of a status, where the tables have one.
+pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
+    let ResultKind::Status(table) = f.result else { return None };
+    table.name_of(status)
+}
+
 /// The name of a failed status; `unknown` with its number where the tables have none.
 pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     let ResultKind::Status(table) = f.result else { return None };

@@ -106,7 +106,7 @@ pub struct Effect {
     /// Where the memory was allocated, also of a free.
     pub site: Option<SiteId>,
     /// What ended with a context, by kind.
-    pub ended: Vec<EndedMemory>,
+    pub ended: Vec<HeldMemory>,
     /// The GPU of the memory, as the process counts its GPUs.
     pub gpu: Option<u8>,
     /// Kind of memory (`device`, `pinned`...) or of copy (`H2D`...).
@@ -147,9 +147,9 @@ pub struct CopyPart {
     pub bytes: u64,
 }
 
-/// Memory of one kind that ended with the context it was allocated in.
+/// Memory of one kind: what ended with its context, or what a process holds at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedMemory {
+pub struct HeldMemory {
     /// `device`, `pinned`...
     pub kind: Name,
     /// How many allocations.
@@ -225,6 +225,8 @@ pub struct ProcessEvent {
     pub container: Option<Arc<str>>,
     /// For an exit, what a shell shows: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
+    /// What it holds, by kind, where a segment of a trace begins while it runs: those before may be gone.
+    pub held: Vec<HeldMemory>,
 }
 
 /// Something that should have been recorded was not.

@@ -17,7 +17,7 @@ pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use event::{
-    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};

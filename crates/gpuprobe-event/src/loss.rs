@@ -93,14 +93,15 @@ impl Losses {
         self.counts[cause as usize]
     }
 
-    /// Adds some.
+    /// Adds some. A trace file can claim any count, so there is a most.
     pub fn add(&mut self, cause: LossCause, count: u64) {
-        self.counts[cause as usize] += count;
+        let sum = &mut self.counts[cause as usize];
+        *sum = sum.saturating_add(count);
     }
 
     /// All together.
     pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// The causes that happened.
@@ -130,5 +131,13 @@ mod tests {
         losses.add(LossCause::TooDeep, 1);
         assert_eq!(losses.total(), 6);
         assert_eq!(losses.iter().collect::<Vec<_>>(), [(LossCause::RingFull, 5), (LossCause::TooDeep, 1)]);
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_as_much_as_can_be() {
+        let mut losses = Losses::default();
+        [u64::MAX, 1].into_iter().for_each(|count| losses.add(LossCause::RingFull, count));
+        losses.add(LossCause::TooDeep, 1);
+        assert_eq!((losses.get(LossCause::RingFull), losses.total()), (u64::MAX, u64::MAX));
     }
 }

@@ -7,7 +7,7 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use gpuprobe_analysis::snapshot::{FunctionCounts, LiveAllocation};
+use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
 use rates::Rates;
@@ -80,6 +80,7 @@ impl Classic {
         if self.sections.memory {
             unexplained(&mut out, snapshot);
         }
+        failures(&mut out, snapshot);
         losses(&mut out, snapshot);
         skipped(&mut out, snapshot);
         out.push_str(RULE);
@@ -133,6 +134,24 @@ fn calls(out: &mut String, snapshot: &Snapshot) {
     }
     for past in &snapshot.past {
         functions(out, &processes_line(past), &past.functions);
+    }
+    out.push('\n');
+}
+
+/// In which ways calls failed; nothing where none did.
+fn failures(out: &mut String, snapshot: &Snapshot) {
+    let running = snapshot.processes.iter().map(|process| (process_line(process), &process.failures));
+    let past = snapshot.past.iter().map(|past| (processes_line(past), &past.failures));
+    let mut failed = running.chain(past).filter(|(_, failures)| !failures.is_empty()).peekable();
+    if failed.peek().is_none() {
+        return;
+    }
+    out.push_str("failures per function:\n");
+    for (who, failures) in failed {
+        line(out, format_args!("{who}"));
+        for Failure { function, error, count, .. } in failures {
+            line(out, format_args!("\t{function}: {count} {error}"));
+        }
     }
     out.push('\n');
 }
@@ -253,6 +272,7 @@ mod tests {
             container: None,
             exited_at_ns: None,
             functions: Vec::new(),
+            failures: Vec::new(),
             memory: Default::default(),
             work: Default::default(),
             allocations: ptrs.map(live).collect(),

@@ -1,5 +1,5 @@
-//! Reports and snapshots for people and for machines: text, metrics, HTTP. Nothing here touches BPF or reads a clock;
-//! sockets are opened by the caller, and only [`http`] has a runtime.
+//! Reports and snapshots for people and for machines: text, metrics, HTTP. Nothing here touches BPF or opens a file;
+//! only [`http`] has sockets, a clock and a runtime, and reads its web config.
 #![forbid(unsafe_code)]
 
 pub mod classic;
@@ -23,7 +23,7 @@ pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;
 pub use curve::Strokes;
-pub use http::{HttpError, Latest, ServerHandle, serve};
+pub use http::{Endpoint, HttpError, HttpSettings, Latest, ServerHandle};
 pub use live::{Live, LiveOptions, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};

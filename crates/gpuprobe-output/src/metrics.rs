@@ -4,14 +4,16 @@
 
 mod collect;
 mod gpu;
+mod own;
+mod reference;
+mod samples;
 mod work;
 mod write;
 
-use std::collections::BTreeMap;
-
 use gpuprobe_analysis::Snapshot;
-use gpuprobe_event::counters::LATENCY_BUCKETS;
 
+pub use reference::reference;
+use samples::{Distribution, Samples};
 pub use write::Format;
 
 /// What a metric's numbers mean.
@@ -71,10 +73,10 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    work::METRICS.iter().chain(gpu::METRICS).chain(METRICS)
+    work::METRICS.iter().chain(gpu::METRICS).chain(own::METRICS).chain(METRICS)
 }
 
-/// Calls, memory, and how it stands with gpuprobe itself.
+/// Calls, memory, and how it stands with the probes.
 const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_calls",
@@ -96,8 +98,8 @@ const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_errors",
         Kind::Counter,
-        &["pid", "process", "container", "function"],
-        "Calls that returned a failure.",
+        &["pid", "process", "container", "function", "error"],
+        "Calls that returned a failure, by its name. One of the runtime's is counted where the driver is not to blame.",
         collect::errors,
     ),
     with_unit(
@@ -236,8 +238,8 @@ const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_ended_errors",
         Kind::Counter,
-        &["process", "function"],
-        "Calls of these processes that returned a failure.",
+        &["process", "function", "error"],
+        "Calls of these processes that returned a failure, by its name.",
         collect::ended_errors,
     ),
     with_unit(
@@ -311,75 +313,12 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
-/// The value of one series.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    /// A number with so many decimal places.
-    Decimal {
-        n: u64,
-        places: usize,
-    },
-    Histogram(Box<Distribution>),
-}
-
-/// A histogram with the kernel's buckets, see [`LATENCY_BUCKETS`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Distribution {
-    latency: [u64; LATENCY_BUCKETS],
-    sum_ns: u64,
-    count: u64,
-}
-
-/// The series of one metric by the values of its labels. Two sources with the same labels (a process that runs its
-/// own program again under the same pid) become one series: a scrape with a series twice is refused as a whole.
-#[derive(Debug, Default)]
-struct Samples {
-    series: BTreeMap<Vec<String>, Value>,
-}
-
-impl Samples {
-    fn number(&mut self, labels: &[&str], n: u64) {
-        self.decimal(labels, n, 0);
-    }
-
-    /// A time, which is written in seconds.
-    fn nanoseconds(&mut self, labels: &[&str], n: u64) {
-        self.decimal(labels, n, 9);
-    }
-
-    /// All values of a metric have the same decimal places.
-    fn decimal(&mut self, labels: &[&str], more: u64, places: usize) {
-        match self.slot(labels, || Value::Decimal { n: 0, places }) {
-            Value::Decimal { n, .. } => *n = n.saturating_add(more),
-            Value::Histogram(_) => {}
-        }
-    }
-
-    fn histogram(&mut self, labels: &[&str], more: &Distribution) {
-        let empty = || {
-            Value::Histogram(Box::new(Distribution { latency: [0; LATENCY_BUCKETS], sum_ns: 0, count: 0 }))
-        };
-        match self.slot(labels, empty) {
-            Value::Histogram(sum) => {
-                sum.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum = sum.saturating_add(n));
-                sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
-                sum.count = sum.count.saturating_add(more.count);
-            }
-            Value::Decimal { .. } => {}
-        }
-    }
-
-    fn slot(&mut self, labels: &[&str], empty: impl FnOnce() -> Value) -> &mut Value {
-        let labels = labels.iter().map(|&l| write::clean(l)).collect();
-        self.series.entry(labels).or_insert_with(empty)
-    }
-}
-
 /// All metrics of a snapshot as text.
 pub fn encode(snapshot: &Snapshot, format: Format) -> String {
     let mut out = String::new();
+    let mut samples = Samples::default();
     for metric in metrics() {
-        let mut samples = Samples::default();
+        samples.begin(metric.labels);
         (metric.collect)(snapshot, &mut samples);
         write::metric(&mut out, metric, &samples, format);
     }

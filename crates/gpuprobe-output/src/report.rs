@@ -8,13 +8,14 @@ use gpuprobe_analysis::ReplayReport;
 use gpuprobe_event::trace::{End, Meta};
 
 use self::svg::{escape, put};
+use crate::summary::ONLY_BEGUN;
 use crate::timestamp::timestamp;
 
 const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
-/// The page may load nothing at all, whatever a trace holds.
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+/// The page may load nothing at all and run no script but its own, whatever a trace holds. A test tells the hash when the
+/// script has changed.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-lhYkLm+qQ5uk9x9xNBOFC/pgl9gbKFefUlrVKdqSS1Q='; img-src data:";
 
 /// Where a report comes from.
 #[derive(Debug)]
@@ -45,6 +46,9 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
         escape(&title)
     );
     origin(&mut out, source);
+    if report.summary.only_begun {
+        put!(out, "<p class=\"bad\">{ONLY_BEGUN}</p>\n");
+    }
     sections::figures(&mut out, report);
     out.push_str(
         "<div class=\"tools\"><input id=\"search\" type=\"search\" placeholder=\"search functions, kernels, errors, frames\" \
@@ -60,7 +64,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     sections::time(&mut out, report);
     sections::errors(&mut out, &report.summary);
     sections::losses(&mut out, &report.summary, source);
-    put!(out, "<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
+    put!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n");
     out
 }
 
@@ -79,5 +83,46 @@ fn origin(out: &mut String, source: &Source<'_>) {
     );
     if source.end.is_none() {
         out.push_str("<p class=\"bad\">the trace has no end: its recording was interrupted</p>\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use gpuprobe_analysis::{Replay, Summary};
+    use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
+    use sha2::{Digest, Sha256};
+
+    use super::*;
+
+    fn page(report: &ReplayReport) -> String {
+        let meta = Meta { command: vec!["<script>alert(1)</script>".to_owned()], ..Meta::default() };
+        html(report, &Source { name: "trace", meta: &meta, end: None, damaged: 0 })
+    }
+
+    #[test]
+    fn the_policy_names_the_script_of_the_page_and_no_other() {
+        let page = page(&Replay::default().finish());
+        let scripts: Vec<_> = page.split("<script").skip(1).collect();
+        let [script] = scripts.as_slice() else { panic!("{} scripts", scripts.len()) };
+        let script = script.strip_prefix('>').and_then(|rest| rest.split_once("</script>")).unwrap().0;
+        let hash = STANDARD.encode(Sha256::digest(script));
+        assert!(page.contains(&format!("script-src 'sha256-{hash}'; ")), "the hash is {hash}");
+        assert!(!POLICY.contains("script-src 'unsafe-inline'"));
+    }
+
+    #[test]
+    fn what_was_filled_was_not_copied() {
+        let moved = |direction, bytes| {
+            let (host, sizes) = (HostMemory::Nothing, [0; LATENCY_BUCKETS]);
+            CopyTotals { direction, is_async: false, host, copies: 1, errors: 0, bytes, total_ns: 9, sizes }
+        };
+        let mut report = Replay::default().finish();
+        report.summary = Summary::default().report();
+        report.summary.work.copies =
+            vec![moved(CopyDirection::DeviceToDevice, 4096), moved(CopyDirection::Fill, 1 << 30)];
+        let page = page(&report);
+        assert!(page.contains("<b>4.0 KiB</b><span>copied</span>"), "{page}");
     }
 }

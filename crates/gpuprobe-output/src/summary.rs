@@ -18,6 +18,10 @@ use crate::work::kernel;
 const LONGEST_PLACE: usize = 120;
 const LONGEST_KERNEL: usize = 40;
 
+/// Said of a recording without returns.
+pub(crate) const ONLY_BEGUN: &str =
+    "that calls began is all that was recorded: no results, no durations, and not which are inside others";
+
 /// What the summary is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -50,7 +54,7 @@ fn classic(report: &SummaryReport) -> String {
     let (launches, transfers, transferred) = given(report);
     let allocated = report.memory.allocated;
     let size = |bytes: u64| format!("{bytes} bytes ({:.2} MB)", bytes as f64 / f64::from(1 << 20));
-    let lines = [
+    let mut lines = [
         ("Total CUDA API calls", report.outermost_calls.to_string()),
         ("Kernel launches", launches.to_string()),
         ("Memory allocations", allocated.count.to_string()),
@@ -58,13 +62,18 @@ fn classic(report: &SummaryReport) -> String {
         ("Memory transfers", transfers.to_string()),
         ("Total data transferred", size(transferred)),
     ];
+    if report.only_begun {
+        // what succeeded is not known where nothing was seen to return
+        lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
+    }
     let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
     format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n")
 }
 
-/// Kernel launches, copies and their bytes.
-fn given(report: &SummaryReport) -> (u64, u64, u64) {
-    let launches = report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.launches));
+/// Kernel launches, copies and their bytes; a memset copies nothing.
+pub(crate) fn given(report: &SummaryReport) -> (u64, u64, u64) {
+    let launches =
+        report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.totals.launches));
     let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
     let calls = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.copies));
     (launches, calls, copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes)))
@@ -76,13 +85,17 @@ fn header(report: &SummaryReport) -> String {
         0 => String::new(),
         n => format!(" and {n} inside them"),
     };
+    let results = if report.only_begun {
+        format!("; {ONLY_BEGUN}")
+    } else {
+        let errors = count(report.outermost_errors, "error", "errors");
+        format!(", {errors}, {} in calls", duration(report.outermost_ns))
+    };
     format!(
-        "{}{nested} in {} over {}, {}, {}\n",
+        "{}{nested} in {} over {}{results}\n",
         count(report.outermost_calls, "call", "calls"),
         count(report.processes.len() as u64, "process", "processes"),
         duration(span),
-        count(report.outermost_errors, "error", "errors"),
-        format_args!("{} in calls", duration(report.outermost_ns)),
     )
 }
 

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport, fitted};
+use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport};
 
-use crate::units::{count, duration, fitted as shortened, printable};
+use crate::units::{count, duration, fitted, printable, seconds};
+use crate::work::stream;
 
 /// Columns that are left for time however narrow a terminal is.
 const LEAST_COLUMNS: usize = 20;
@@ -41,9 +42,9 @@ pub fn timeline(report: &TimelineReport, width: usize) -> String {
     for (row, label) in report.rows.iter().zip(&labels) {
         if process != Some(row.tgid) {
             process = Some(row.tgid);
-            line(&mut out, &format!("{} {}", row.tgid, shortened(&printable(&row.process), LONGEST_LABEL)));
+            line(&mut out, &format!("{} {}", row.tgid, fitted(&printable(&row.process), LONGEST_LABEL)));
         }
-        let glyphs: String = fitted(report, row, columns).iter().map(|bin| glyph(bin, column_ns)).collect();
+        let glyphs: String = row.fitted(report, columns).iter().map(|bin| glyph(bin, column_ns)).collect();
         line(&mut out, &format!("  {label:<0$} {glyphs}", margin - 3));
     }
     let legend: Vec<_> = GLYPHS
@@ -68,10 +69,11 @@ fn line(out: &mut String, text: &str) {
     debug_assert!(written.is_ok());
 }
 
-fn label(lane: &Lane) -> String {
+/// What a row is of.
+pub(crate) fn label(lane: &Lane) -> String {
     match lane {
         Lane::Thread(tid) => format!("thread {tid}"),
-        Lane::Stream(stream) => format!("stream {stream:#x}"),
+        Lane::Stream(handle) => stream(*handle).into_owned(),
     }
 }
 
@@ -85,10 +87,6 @@ fn glyph(bin: &Bin, column_ns: u64) -> char {
         _ if all >= column_ns / 2 => large,
         _ => small,
     }
-}
-
-fn seconds(ns: u64) -> String {
-    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
 }
 
 /// Times above the columns that they are the beginnings of.
@@ -107,31 +105,41 @@ fn ticks(from_ns: u64, span_ns: u64, columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_analysis::bins::Bins;
     use gpuprobe_analysis::timeline::Row;
     use gpuprobe_event::{Tgid, Tid};
 
     use super::*;
 
+    const MS: u64 = 1_000_000;
+    const FROM: u64 = 2_000 * MS;
+
     fn report() -> TimelineReport {
-        let mut bins = vec![Bin::default(); 40];
-        bins[0][0] = 1_000_000;
-        (4..20).for_each(|i| bins[i][2] = 900_000);
-        bins[30][3] = 1000;
+        let mut bins = Bins::default();
+        let mut did = |doing: Doing, from_ns: u64, to_ns: u64| {
+            for (times, bin) in bins.between(FROM + from_ns, FROM + to_ns) {
+                let bin: &mut Bin = bin;
+                bin[doing as usize] += times.end.min(FROM + to_ns) - times.start.max(FROM + from_ns);
+            }
+        };
+        did(Doing::Memory, 0, MS - MS / 20);
+        (4..20).for_each(|i| did(Doing::Launch, i * MS + MS / 20, (i + 1) * MS - MS / 20));
+        did(Doing::Sync, 30 * MS + MS / 2, 30 * MS + MS / 2 + 1000);
         let row =
             |lane| Row { tgid: Tgid(7), process: "py\x1b[2Jthon".into(), lane, calls: 9, bins: bins.clone() };
         let rows = vec![row(Lane::Thread(Tid(7))), row(Lane::Stream(0))];
-        TimelineReport { from_ns: 2_000_000_000, to_ns: 2_040_000_000, bin_ns: 1_000_000, rows, left_out: 3 }
+        TimelineReport { from_ns: FROM, to_ns: FROM + 40 * MS, rows, left_out: 3 }
     }
 
     #[test]
     fn rows_line_up_under_their_times() {
-        let text = timeline(&report(), 53);
+        let text = timeline(&report(), 57);
         let expected = "\
 40.0 ms from 2.000000 s, a column is 1.0 ms
-             |2.000000 s     |2.016000 s
+                 |2.000000 s     |2.016000 s
 7 py\\u{1b}[2Jthon
-  thread 7   M...LLLLLLLLLLLLLLLL..........s.........
-  stream 0x0 M...LLLLLLLLLLLLLLLL..........s.........
+  thread 7       M...LLLLLLLLLLLLLLLL..........s.........
+  default stream M...LLLLLLLLLLLLLLLL..........s.........
 M memory  T transfer  L launch  S sync  O other; small: less than half of the column
 streams show the calls that gave them work, not when the GPU did it
 3 calls of further threads and streams are not shown

@@ -23,7 +23,12 @@ pub fn duration(ns: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// The same without a space: `1.2us`.
+/// A moment of a recording: `1.500000 s`.
+pub fn seconds(ns: u64) -> String {
+    format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
+}
+
+/// The same as [`duration`] without a space: `1.2us`.
 pub(crate) fn push_duration(out: &mut String, ns: u64) {
     if ns < 1000 {
         push_decimal(out, ns);

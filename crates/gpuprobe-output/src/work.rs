@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use gpuprobe_analysis::launches::{OTHER_KERNELS, UNKNOWN_KERNEL};
+use gpuprobe_analysis::streams::STREAM_OF_THREAD;
 use gpuprobe_analysis::{Advice, Bound, Gap, GraphLaunches, KernelLaunches};
 use gpuprobe_event::counters::GapKind;
 
@@ -20,7 +21,7 @@ pub(crate) fn is_named(kernel: &KernelLaunches) -> bool {
 
 /// What kernels that are not shown come to; `None` where all are.
 pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
-    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let more = count(kernels.len() as u64, "more kernel", "more kernels");
     (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
 }
@@ -74,11 +75,10 @@ pub(crate) fn meanwhile(gap: &Gap) -> &'static str {
 
 /// A stream, as people can tell it from others.
 pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
-    const OF_THREAD: u64 = 1 << 63;
-    match stream {
-        0 => "default stream".into(),
-        stream if stream & OF_THREAD != 0 => format!("default of thread {}", stream & !OF_THREAD).into(),
-        stream => format!("stream {stream:#x}").into(),
+    match (stream, u32::try_from(stream ^ STREAM_OF_THREAD)) {
+        (0, _) => "default stream".into(),
+        (_, Ok(thread)) => format!("default of thread {thread}").into(),
+        (stream, Err(_)) => format!("stream {stream:#x}").into(),
     }
 }
 
@@ -123,6 +123,7 @@ mod tests {
         assert_eq!(stream(0), "default stream");
         assert_eq!(stream(1 << 63 | 4242), "default of thread 4242");
         assert_eq!(stream(0x5601_0000_0080), "stream 0x560100000080");
+        assert_eq!(stream(u64::MAX), "stream 0xffffffffffffffff", "no thread has such a number");
     }
 
     #[test]

@@ -48,6 +48,11 @@ fn a_difference_is_told_by_its_first_line() {
 }
 
 #[test]
+fn the_page_that_tells_of_metrics() {
+    check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
+}
+
+#[test]
 fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));
@@ -104,14 +109,14 @@ fn names_of_kernels_are_whole_where_no_terminal_cuts_them() {
 #[test]
 fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
     let mut work = work();
-    for kernel in &mut work.kernels {
+    for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
     let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with numbers that can be, all of it fits
-    for kernel in &mut work.kernels {
+    for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (999_999_999, 7, 999_999_999 << 20);
         kernel.grid = Some(([1, 1, 1], [65_535, 1024, 1]));
     }

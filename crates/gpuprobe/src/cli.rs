@@ -93,7 +93,7 @@ pub(crate) struct AttachArgs {
 }
 
 /// Where the driver tells of the host's GPUs.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct NvmlArgs {
     /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
     #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
@@ -189,8 +189,12 @@ pub(crate) struct MemoryArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct DaemonArgs {
+    /// Settings: any of these options by its long name, such as `display_interval = 0`; options given here win. Read again
+    /// at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, where it is there]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Memory: allocations, frees, what is live, by process
     #[arg(long)]
     pub(crate) memleak: bool,
@@ -203,6 +207,9 @@ pub(crate) struct DaemonArgs {
     /// Address for the metrics endpoint, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
+    /// TLS and passwords for it: a YAML file in the form that Prometheus's exporters take, read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) web_config: Option<PathBuf>,
     /// Seconds between displays; 0 for none
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub(crate) display_interval: u64,
@@ -360,6 +367,9 @@ pub(crate) struct GuardArgs {
     /// Processes are held: they must be let go when the parent is killed
     #[arg(long)]
     pub(crate) holds: bool,
+    /// Probes are put in by perf events
+    #[arg(long)]
+    pub(crate) perf: bool,
     /// Inherited descriptors: the maps of targets and of answers, and the programs
     pub(crate) files: Vec<i32>,
 }

@@ -31,6 +31,11 @@ impl Gpus {
         Self { folder: folder.to_owned(), host, asked, every, views: HashMap::new() }
     }
 
+    /// From now on, the driver is asked that often.
+    pub(crate) fn ask_every(&mut self, every: Duration) {
+        self.every = every;
+    }
+
     /// Those of the host.
     pub(crate) fn host(&self) -> &[HostGpu] {
         &self.host

@@ -11,12 +11,14 @@ mod guard;
 mod launch;
 mod notes;
 mod observer;
+mod own;
 mod printer;
 mod probes;
 mod processes;
 mod progress;
 mod recording;
 mod select;
+mod settings;
 mod signals;
 mod skips;
 mod states;
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
         Some(Command::Report(args)) => cmd::report::run(&args),
         Some(Command::Timeline(args)) => cmd::timeline::run(&args),
         Some(Command::Memory(args)) => cmd::memory::run(&args),
-        Some(Command::Daemon(args)) => cmd::daemon::run(&args),
+        Some(Command::Daemon(_)) => daemon(),
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),
         Some(Command::Demo(args)) => cmd::demo::run(&args),
@@ -65,7 +67,7 @@ fn main() -> ExitCode {
             drop(Cli::command().print_help());
             Ok(2)
         }
-        None => cmd::daemon::run(&cli.daemon),
+        None => daemon(),
     };
     match done {
         Ok(status) => ExitCode::from(status),
@@ -75,4 +77,8 @@ fn main() -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+fn daemon() -> anyhow::Result<u8> {
+    cmd::daemon::run(&settings::read(&std::env::args_os().collect::<Vec<_>>())?)
 }

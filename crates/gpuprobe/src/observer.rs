@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Snapshot};
+use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Rules, Snapshot};
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Losses, SiteId};
@@ -47,6 +47,20 @@ impl Observer {
     /// Puts beside what processes do how it stands with the GPUs.
     pub(crate) fn with_states(self, states: Option<States>) -> Self {
         Self { states, ..self }
+    }
+
+    /// From now on, places are judged after so long.
+    pub(crate) fn set_warm_up(&mut self, warm_up: Duration) {
+        if let Some(holdings) = &mut self.holdings {
+            holdings.judge_by(Rules::after(warm_up));
+        }
+    }
+
+    /// From now on, the host is asked for its GPUs that often.
+    pub(crate) fn look_every(&mut self, every: Duration) {
+        if let Some(gpus) = &mut self.gpus {
+            gpus.ask_every(every);
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -143,8 +157,11 @@ impl Observer {
             memory.clear();
             contexts.clear();
         }
+        // before the failures, so that none of their errors is without a name
+        let calls = capture.counts()?;
         let mut snapshot = Snapshot::build(&Inputs {
-            calls: &capture.counts()?,
+            calls: &calls,
+            failures: &capture.failures()?,
             memory: &memory,
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(Gpus::host).unwrap_or_default(),

@@ -48,7 +48,7 @@ pub(crate) struct Probes {
     pub(crate) skips: Skips,
     /// Whether files that cannot be probed are nobody's concern yet.
     aside: bool,
-    verbose: bool,
+    pub(crate) verbose: bool,
 }
 
 /// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
@@ -256,7 +256,7 @@ impl Probes {
             }
             let begun = Instant::now();
             let (selection, collect) = (&self.selection, self.collect);
-            let collect = |id| if selection.takes_id(id) { collect } else { Collect::Aside };
+            let collect = |id| selection.collect(id, collect);
             let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
             let result = self.capture.attach(target, &collect);
             match result {

@@ -44,6 +44,11 @@ impl Processes {
         Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
     }
 
+    /// Of those that end, at most so many are shown one by one from now on.
+    pub(crate) fn keep_ended(&mut self, most: u32) {
+        self.ended.keep_most(most as usize);
+    }
+
     /// Leaves out what those that end did to memory.
     pub(crate) fn without_memory(self) -> Self {
         Self { without_memory: true, ..self }
@@ -161,7 +166,11 @@ impl Processes {
         for key in self.over.drain() {
             let info = self.infos.remove(&key).unwrap_or_default();
             let work = WorkRows::default();
-            ended.insert(key, EndedProcess { key, info, calls: Vec::new(), memory: None, work });
+            let (calls, failures) = (Vec::new(), Vec::new());
+            ended.insert(key, EndedProcess { key, info, calls, failures, memory: None, work });
+        }
+        for row in rows.failures {
+            ended.entry(row.process).and_modify(|process| process.failures.push(row));
         }
         for row in rows.calls {
             if let Some(process) = ended.get_mut(&row.process) {
@@ -235,6 +244,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: None,
+            held: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(tgid), instance }, event)
     }
@@ -266,6 +276,7 @@ mod tests {
         };
         Rows {
             calls: keys.iter().map(call).collect(),
+            failures: Vec::new(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
             work: WorkRows::default(),

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig};
-use gpuprobe_event::trace::{End, FORMAT, Meta, Phases};
+use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{Fit, summary};
@@ -17,7 +17,7 @@ use crate::probes::{Probes, config};
 use crate::processes::Processes;
 use crate::progress::Progress;
 use crate::select::Selection;
-use crate::trace_file::{Finished, Limits, TraceFile};
+use crate::trace_file::{Finished, Limits, Output, TraceFile, is_stdout};
 
 /// Sites that get their names for the summary.
 const MOST_NAMED: usize = 256;
@@ -46,11 +46,16 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    pub(crate) fn start(probes: &Probes, command: &[OsString], args: &RecordingArgs) -> Result<Self> {
+    pub(crate) fn start(
+        probes: &Probes,
+        command: &[OsString],
+        args: &RecordingArgs,
+        output: Output,
+    ) -> Result<Self> {
         let phases = if args.phases { Phases::Apart } else { Phases::Together };
         let limits = Limits { total: args.max_size, segment: args.segment_size };
         Ok(Self {
-            trace: TraceFile::create(args.output.as_deref(), phases, meta(probes, command), limits)?,
+            trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
             summary: Summary::default(),
             processes: Processes::new(0),
             progress: Progress::new(args.quiet),
@@ -62,15 +67,21 @@ impl Recording {
         self.processes.take(&batch, probes.capture.clock().elapsed_ns());
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
+            self.trace.event(&event, || self.summary.standing());
             self.summary.feed(&event);
-            self.trace.event(&event);
         }
         self.trace.keep_fresh();
         if self.progress.is_due() {
-            let lost = probes.capture.losses()?.total() + self.trace.removed();
-            self.progress.show(self.calls, self.trace.written(), lost);
+            let mut losses = probes.capture.losses()?;
+            losses.add(LossCause::SegmentRemoved, self.trace.removed());
+            self.progress.show(self.calls, self.trace.written(), losses.total());
         }
         Ok(())
+    }
+
+    /// Whether whoever read the trace has gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.trace.is_closed()
     }
 
     /// What processes held at their end, by place. Only the kernel's rows tell that of memory that ended with its context.
@@ -89,19 +100,48 @@ impl Recording {
     /// Ends it, when the probes are out and all that they sent has been taken in. `at_ns` is when that began.
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         self.held(probes)?;
+        let last = |losses: &Losses| Last::of(losses, at_ns, probes.skips.lines().collect());
+        // room for all of it first: that may take the place of segments, which the losses have to tell
+        let mut most = losses.clone();
+        most.add(LossCause::SegmentRemoved, u64::MAX);
+        self.trace.prepare_end(last(&most).bytes());
         losses.add(LossCause::SegmentRemoved, self.trace.removed());
-        for (cause, count) in losses.iter() {
-            let event = Event::Loss(LossEvent { at_ns, cause, count });
+        let Last { events, end } = last(&losses);
+        for event in events {
+            self.trace.event(&event, Vec::new);
             self.summary.feed(&event);
-            self.trace.event(&event);
         }
+        Ok(Recorded { summary: self.summary, trace: self.trace, end })
+    }
+}
+
+/// What a recording ends with.
+struct Last {
+    /// A line for each loss.
+    events: Vec<Event>,
+    end: End,
+}
+
+impl Last {
+    fn of(losses: &Losses, at_ns: u64, skipped: Vec<String>) -> Self {
+        let event = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
         let end = End {
             seconds: at_ns as f64 / 1e9,
             lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
-            skipped: probes.skips.lines().collect(),
+            skipped,
             ..End::default()
         };
-        Ok(Recorded { summary: self.summary, trace: self.trace, end })
+        Self { events: losses.iter().map(event).collect(), end }
+    }
+
+    /// What it takes in a file, at most.
+    fn bytes(&self) -> u64 {
+        // counts and the status of the command are filled in later
+        const FILLED_IN: usize = 128;
+        let mut lines = Vec::new();
+        self.events.iter().for_each(|event| event_line(event, Phases::Together, &mut lines));
+        end_line(&self.end, &mut lines);
+        (lines.len() + FILLED_IN) as u64
     }
 }
 
@@ -118,7 +158,7 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
         clock: "monotonic".to_owned(),
         start_unix: probes.capture.clock().start_unix(),
         command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
-        segment: None,
+        ..Meta::default()
     }
 }
 
@@ -146,6 +186,8 @@ impl Recorded {
 pub(crate) fn tell_place(trace: &Finished) {
     let Finished { path, segments, bytes: size } = trace;
     match segments {
+        // whoever reads it knows
+        _ if is_stdout(path) => {}
         0 | 1 => note!("trace: {}", path.display()),
         n => note!("trace: {} and {} more segments, {} in all", path.display(), n - 1, bytes(*size)),
     }

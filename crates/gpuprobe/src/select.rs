@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 use gpuprobe_capture::{
-    Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
+    Collect, Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
 };
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
@@ -16,8 +16,9 @@ pub(crate) enum Selection {
     /// The few that tell most, without those that the user does not want.
     Few { unwanted: Vec<Pattern>, tells_work: bool },
     /// What a daemon counts: the driver's functions of these classes. Of those that were not asked for by name, `few`
-    /// takes only what tells most and what live memory is made of.
-    Driver { classes: Vec<Class>, named: bool, few: bool },
+    /// takes only what tells most and what live memory is made of. With `failures`, also the runtime's functions of these
+    /// classes, for calls that fail before they reach the driver.
+    Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool },
 }
 
 impl Selection {
@@ -82,8 +83,9 @@ impl Selection {
             Self::Globs { wanted, unwanted, classes, tells_work, .. } => {
                 Self::Globs { wanted, unwanted, classes, tells_work, few: tier == Tier::Perf }
             }
-            Self::Driver { classes, named, .. } => {
-                Self::Driver { classes, named, few: tier == Tier::Perf && !named }
+            Self::Driver { classes, named, failures, .. } => {
+                let is_slow = tier == Tier::Perf;
+                Self::Driver { classes, named, few: is_slow && !named, failures: failures && !is_slow }
             }
             other => other,
         }
@@ -126,6 +128,7 @@ impl Selection {
             || self.takes_for_names(f)
             || self.takes_for_contexts(f)
             || self.takes_for_work(f)
+            || self.takes_for_failures(f)
             || self.takes_for_addresses(f);
         (!jumps && takes).then_some(f.id)
     }
@@ -133,6 +136,25 @@ impl Selection {
     /// Whether a function is wanted, by its row.
     pub(crate) fn takes_id(&self, id: FunctionId) -> bool {
         catalogue().get(id).is_some_and(|f| self.takes(f))
+    }
+
+    /// What the probes of a function do, where `wanted` is for those that are asked for.
+    pub(crate) fn collect(&self, id: FunctionId, wanted: Collect) -> Collect {
+        match catalogue().get(id) {
+            Some(f) if self.takes(f) => wanted,
+            Some(f) if self.takes_for_failures(f) => Collect::Failures,
+            _ => Collect::Aside,
+        }
+    }
+
+    /// Whether a function is probed only because it may fail by itself: one of the runtime's that is not called all the
+    /// time, as launches and what returns at once are. Whatever is looked at, it begins with the choice of a GPU.
+    fn takes_for_failures(&self, f: &Function) -> bool {
+        let Self::Driver { classes, failures: true, .. } = self else { return false };
+        let is_called_often = f.hot
+            || f.roles.asynchronous
+            || matches!(f.class, Class::Launch | Class::GraphLaunch | Class::Sync);
+        f.api == Api::Runtime && !is_called_often && (classes.contains(&f.class) || f.class == Class::Device)
     }
 
     /// Whether a function is probed only because its calls tell what kernels are called: where launches are wanted,
@@ -310,7 +332,7 @@ mod tests {
 
         let daemon = |named| {
             let classes = vec![Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Context];
-            Selection::Driver { classes, named, few: false }.on(Tier::Perf)
+            Selection::Driver { classes, named, few: false, failures: true }.on(Tier::Perf)
         };
         let (few, named) = (daemon(false), daemon(true));
         assert!(few.is_few() && taken(&few) < 80, "{}", taken(&few));

@@ -12,6 +12,8 @@ use gpuprobe_output::units::printable;
 const MOST_REMEMBERED: usize = 1 << 16;
 /// Lines kept for people.
 const MOST_LINES: usize = 1000;
+/// Their bytes together: the last line of a trace has all of them, and its readers take no line over a mebibyte.
+const MOST_BYTES: usize = 256 << 10;
 
 /// Counts by cause, and a line for each.
 #[derive(Debug, Default)]
@@ -21,6 +23,7 @@ pub(crate) struct Skips {
     counted: HashSet<u64>,
     hasher: RandomState,
     lines: BTreeSet<String>,
+    lines_bytes: usize,
     /// Lines that found no room.
     unlisted: u64,
 }
@@ -38,8 +41,8 @@ impl Skips {
             self.counts[cause as usize] += 1;
         }
         let line = line(skipped);
-        if self.lines.len() < MOST_LINES {
-            self.lines.insert(line.clone());
+        if self.lines.len() < MOST_LINES && self.lines_bytes + line.len() <= MOST_BYTES {
+            self.lines_bytes += if self.lines.insert(line.clone()) { line.len() } else { 0 };
         } else if !self.lines.contains(&line) {
             self.unlisted += 1;
         }
@@ -139,6 +142,14 @@ mod tests {
         assert_eq!(count(&skips, SkipCause::NotElf), all);
         assert_eq!(skips.lines().count(), MOST_LINES + 1);
         assert_eq!(skips.lines().last(), Some(format!("{} more", all - MOST_LINES as u64)));
+    }
+
+    #[test]
+    fn very_long_lines_are_counted_and_not_kept() {
+        let mut skips = Skips::default();
+        let long = |i| Skipped { path: format!("/{i}/{}", "x".repeat(100_000)).into(), ..file(i) };
+        (0..5).for_each(|inode| drop(skips.add(&long(inode))));
+        assert_eq!((skips.lines().count(), skips.lines().last()), (3, Some("3 more".to_owned())));
     }
 
     #[test]

@@ -1,26 +1,31 @@
 //! Where a recording goes, and how it stays readable whatever happens.
 
+mod output;
 mod place;
 mod sink;
 
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Meta, Phases, Writer};
+use gpuprobe_event::{Event, ProcessEvent};
+use gpuprobe_output::units::{bytes, count};
 
-use self::place::{cut_to_last_line, default_path, point, segment_path};
-use self::sink::{Sink, is_compressed};
+pub(crate) use self::output::{Output, is_stdout};
+use self::place::{cut_to_last_line, point, segment_path};
+use self::sink::{Abandoned, Sink, is_compressed};
 use crate::notes::note;
 
 /// How old what is only in our memory may be: so much is missing when we are killed.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// Segments that a trace of limited size is cut into.
 const SEGMENTS: u64 = 4;
+/// Room for the last line of a segment, which has the name of the next.
+const END_BYTES: u64 = 2 << 10;
 
 /// How much a trace may take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +53,16 @@ struct Segment {
     events: u64,
 }
 
+/// Why a trace could not be written any further.
+#[derive(Debug)]
+struct Failure {
+    error: io::Error,
+    /// Events that are not in it.
+    missing: u64,
+    /// There may be more of them: nobody knows how far what was compressed came.
+    is_least: bool,
+}
+
 /// A trace being written.
 #[derive(Debug)]
 pub(crate) struct TraceFile {
@@ -55,64 +70,100 @@ pub(crate) struct TraceFile {
     path: PathBuf,
     /// Of the one being written.
     current: PathBuf,
+    /// Not a pipe, nor a device.
+    is_file: bool,
     /// The link that points at the first one that is there.
     latest: Option<PathBuf>,
     /// `None` once the file could not be written any further.
     writer: Option<Writer<Sink>>,
-    failure: Option<io::Error>,
+    failure: Option<Failure>,
     phases: Phases,
     meta: Meta,
     limits: Limits,
     /// Those before the current one that are still there.
     before: VecDeque<Segment>,
+    /// Bytes of these.
+    before_bytes: u64,
     number: u32,
+    /// Lines that the current one began with, which are no events.
+    standing: u64,
     /// Events of segments that were removed.
     removed: u64,
     written_before: u64,
     flushed: Instant,
+    /// Only the last lines are to come; there is room for them.
+    is_ending: bool,
 }
 
 impl TraceFile {
-    /// Begins a trace; with no path given, under `traces/`, with `trace_latest.jsonl` pointing at it.
-    pub(crate) fn create(path: Option<&Path>, phases: Phases, meta: Meta, limits: Limits) -> Result<Self> {
-        let (path, latest) = match path {
-            Some(path) => (path.to_owned(), None),
-            None => default_path()?,
-        };
+    /// Begins a trace.
+    pub(crate) fn create(mut output: Output, phases: Phases, meta: Meta, limits: Limits) -> Result<Self> {
+        let path = output.path.clone();
         let cannot = || format!("cannot write the trace {}: give another place with -o", path.display());
-        let writer = begin(&path, phases, &meta).with_context(cannot)?;
-        if limits.segment().is_some() && !fs::metadata(&path).with_context(cannot)?.is_file() {
+        let file = output.create().with_context(cannot)?;
+        let is_file = file.metadata().with_context(cannot)?.is_file();
+        if limits.segment().is_some() && (!is_file || is_stdout(&path)) {
             bail!("{} cannot be cut into segments: give a file with -o", path.display());
         }
-        if let Some(latest) = &latest {
+        let writer = begin(file, &path, phases, &meta).with_context(cannot)?;
+        if let Some(latest) = &output.latest {
             point(latest, &path).with_context(cannot)?;
         }
         Ok(Self {
             current: path.clone(),
+            is_file: is_file && !is_stdout(&path),
             path,
-            latest,
+            latest: output.latest,
             writer: Some(writer),
             failure: None,
             phases,
             meta,
             limits,
             before: VecDeque::new(),
+            before_bytes: 0,
             number: 1,
+            standing: 0,
             removed: 0,
             written_before: 0,
             flushed: Instant::now(),
+            is_ending: false,
         })
     }
 
-    /// Writes an event. After a failure nothing more is written, and [`TraceFile::finish`] tells.
-    pub(crate) fn event(&mut self, event: &Event) {
-        let Some(writer) = &mut self.writer else { return };
-        let written = writer.event(event);
-        let is_full = self.limits.segment().is_some_and(|limit| writer.get_ref().written() >= limit);
-        let done = written.and_then(|()| if is_full { self.next_segment() } else { Ok(()) });
-        if let Err(error) = done {
-            self.fail(error);
+    /// Writes an event. Where it begins another segment, what stands by then is written before it. After a failure, which
+    /// is told at once, nothing more is written.
+    pub(crate) fn event(&mut self, event: &Event, standing: impl FnOnce() -> Vec<ProcessEvent>) {
+        if let Some(failure) = &mut self.failure {
+            failure.missing += 1;
+        } else if let Err(error) = self.write(event, standing) {
+            self.fail(error, 1);
         }
+    }
+
+    fn write(&mut self, event: &Event, standing: impl FnOnce() -> Vec<ProcessEvent>) -> io::Result<()> {
+        let limit = self.limits.segment().filter(|_| !self.is_ending);
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        // what is longer than a segment has one of its own
+        let limit = limit.filter(|_| writer.events() > 0);
+        if !writer.event_if(event, |sink, line| has_room(sink, line as u64, limit))? {
+            self.next_segment()?;
+            self.stand(standing())?;
+            self.writer.as_mut().map_or(Ok(()), |writer| writer.event(event))?;
+        }
+        self.keep_to_size(END_BYTES)
+    }
+
+    /// Begins a segment with what stands, as long as most of it is left for what happens.
+    fn stand(&mut self, standing: Vec<ProcessEvent>) -> io::Result<()> {
+        let (Some(writer), Some(limit)) = (&mut self.writer, self.limits.segment()) else { return Ok(()) };
+        for process in standing {
+            if writer.get_ref().most() > limit / 4 {
+                break;
+            }
+            writer.event(&Event::Process(process))?;
+        }
+        self.standing = writer.events();
+        Ok(())
     }
 
     /// Hands over what has waited long enough.
@@ -122,7 +173,7 @@ impl TraceFile {
         }
         self.flushed = Instant::now();
         if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
-            self.fail(error);
+            self.fail(error, 0);
         }
     }
 
@@ -136,33 +187,68 @@ impl TraceFile {
         self.removed
     }
 
+    /// Whether whoever read the trace has gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        let gone = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
+        !self.is_file && self.failure.as_ref().is_some_and(gone)
+    }
+
+    /// Makes room for the last lines, of so many bytes. Nothing is removed after that, so they can tell how much was.
+    pub(crate) fn prepare_end(&mut self, bytes: u64) {
+        self.is_ending = true;
+        let Some(writer) = &mut self.writer else { return };
+        let settled = writer.get_mut().settle();
+        if let Err(error) = settled.and_then(|_| self.keep_to_size(bytes)) {
+            self.fail(error, 0);
+        }
+    }
+
     fn next_segment(&mut self) -> io::Result<()> {
-        let next = segment_path(&self.path, self.number + 1);
+        let number = self.number + 1;
+        let next = segment_path(&self.path, number);
         let name = next.file_name().map(|name| name.to_string_lossy().into_owned());
-        self.close(&End { next: name, ..End::default() })?;
-        self.number += 1;
-        let meta = Meta { segment: Some(self.number), ..self.meta.clone() };
-        self.writer = Some(begin(&next, self.phases, &meta)?);
-        self.current = next;
-        self.make_room()
+        let meta = Meta { segment: Some(number), ..self.meta.clone() };
+        // before the other is ended, so that it leads to one that is there
+        let begun = File::create(&next).and_then(|file| begin(file, &next, self.phases, &meta));
+        match begun.and_then(|writer| self.close(&End { next: name, ..End::default() }).map(|()| writer)) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => {
+                // nothing is in it
+                fs::remove_file(&next).ok();
+                return Err(error);
+            }
+        }
+        (self.current, self.number) = (next, number);
+        self.keep_to_size(END_BYTES)
     }
 
     /// Ends the segment being written.
     fn close(&mut self, end: &End) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        let mut bytes = writer.get_mut().settle()?;
         let Some(writer) = self.writer.take() else { return Ok(()) };
-        let events = writer.events();
-        writer.finish(end)?.close()?;
-        let bytes = fs::metadata(&self.current).map_or(0, |file| file.len());
+        let events = writer.events() - std::mem::take(&mut self.standing);
+        if let Err(error) = writer.finish(end).and_then(Sink::close) {
+            self.written_before += bytes;
+            return Err(error);
+        }
+        if self.is_file {
+            bytes = fs::metadata(&self.current).map_or(bytes, |file| file.len());
+        }
         self.written_before += bytes;
+        self.before_bytes += bytes;
         self.before.push_back(Segment { path: self.current.clone(), bytes, events });
         Ok(())
     }
 
-    /// Removes the oldest segments until the current one can be filled.
-    fn make_room(&mut self) -> io::Result<()> {
+    /// Removes the oldest segments until the current one can be filled, and `more` can be written to it in any case.
+    fn keep_to_size(&mut self, more: u64) -> io::Result<()> {
         let (Some(total), Some(segment)) = (self.limits.total, self.limits.segment()) else { return Ok(()) };
-        while self.before.iter().map(|s| s.bytes).sum::<u64>().saturating_add(segment) > total {
+        let current = self.writer.as_ref().map_or(0, |writer| writer.get_ref().most()) + more;
+        let needed = if self.is_ending { current } else { current.max(segment) };
+        while self.before_bytes.saturating_add(needed) > total {
             let Some(oldest) = self.before.pop_front() else { break };
+            self.before_bytes -= oldest.bytes;
             match fs::remove_file(&oldest.path) {
                 // somebody was there before us
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -176,10 +262,29 @@ impl TraceFile {
         Ok(())
     }
 
-    fn fail(&mut self, error: io::Error) {
-        self.writer = None;
-        self.failure = Some(error);
-        // what is left of a line that was cut is taken away, so that the file ends with a whole one
+    /// It cannot be written any further: what is there stays, and people are told now. So many events were not even taken.
+    fn fail(&mut self, error: io::Error, refused: u64) {
+        let mut lost = Some(0);
+        if let Some(writer) = self.writer.take() {
+            let Abandoned { written, lost_lines } = writer.into_inner().abandon();
+            (self.written_before, lost) = (self.written_before + written, lost_lines);
+        }
+        if self.is_file {
+            self.mend();
+        }
+        // at the end that is told as the result of it all
+        if !self.is_ending {
+            let (trace, size) = (self.current.display(), bytes(self.written()));
+            note!(
+                "gpuprobe: the trace {trace} ends here: {error}: {size} are written, what comes now is only in the summary"
+            );
+        }
+        self.failure =
+            Some(Failure { error, missing: refused + lost.unwrap_or(0), is_least: lost.is_none() });
+    }
+
+    /// Takes away what is left of a line that was cut, so that the file ends with a whole one.
+    fn mend(&self) {
         if !is_compressed(&self.current)
             && let Err(error) = cut_to_last_line(&self.current)
         {
@@ -190,21 +295,24 @@ impl TraceFile {
     /// Ends the trace; tells where it, or the first segment that is left of it, is.
     pub(crate) fn finish(mut self, end: &End) -> Result<Finished> {
         if let Err(error) = self.close(end) {
-            self.fail(error);
+            self.fail(error, 0);
         }
-        match self.failure {
-            None => Ok(Finished {
+        let is_closed = self.is_closed();
+        let Some(Failure { error, missing, is_least }) = self.failure.filter(|_| !is_closed) else {
+            return Ok(Finished {
                 path: self.before.front().map_or(self.path, |segment| segment.path.clone()),
                 segments: self.before.len(),
-                bytes: self.before.iter().map(|segment| segment.bytes).sum(),
-            }),
-            Some(error) => Err(error).with_context(|| {
-                format!(
-                    "the trace {} is incomplete, it is readable to where it stops",
-                    self.current.display()
-                )
-            }),
-        }
+                bytes: self.before_bytes,
+            });
+        };
+        let least = if is_least { "at least " } else { "" };
+        let missing = count(missing, "event is", "events are");
+        Err(error).with_context(|| {
+            format!(
+                "the trace {} is incomplete: it is readable to where it stops, {least}{missing} not in it",
+                self.current.display()
+            )
+        })
     }
 }
 
@@ -220,67 +328,23 @@ pub(crate) struct Finished {
 }
 
 /// A file with its first line, which is written at once: whoever cannot write says so before anything runs.
-fn begin(path: &Path, phases: Phases, meta: &Meta) -> io::Result<Writer<Sink>> {
-    let mut writer = Writer::new(Sink::create(path)?, phases, meta)?;
-    writer.flush()?;
+fn begin(file: File, path: &Path, phases: Phases, meta: &Meta) -> io::Result<Writer<Sink>> {
+    let mut writer = Writer::new(Sink::new(file, path)?, phases, meta)?;
+    writer.get_mut().settle()?;
     Ok(writer)
 }
 
-#[cfg(test)]
-mod tests {
-    use gpuprobe_event::trace::{Line, Reader};
-    use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
-
-    use super::*;
-
-    fn event(id: u64) -> Event {
-        Event::Process(ProcessEvent {
-            id,
-            at_ns: id,
-            change: ProcessChange::Start,
-            tgid: Tgid(1),
-            tid: Tid(1),
-            process: "p".into(),
-            parent: None,
-            ns_pid: None,
-            container: None,
-            exit_status: None,
-        })
+/// Whether a segment of this limit has room for a line, and for its end.
+fn has_room(sink: &mut Sink, line: u64, limit: Option<u64>) -> io::Result<bool> {
+    let Some(limit) = limit else { return Ok(true) };
+    let needed = line + END_BYTES;
+    if sink.most() + needed <= limit {
+        return Ok(true);
     }
-
-    #[test]
-    fn a_full_disk_is_told_before_anything_runs() {
-        let full = Some(Path::new("/dev/full"));
-        assert!(TraceFile::create(full, Phases::Together, Meta::default(), Limits::default()).is_err());
-    }
-
-    #[test]
-    fn segments_follow_each_other_and_the_oldest_go() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("t.jsonl");
-        let limits = Limits { total: Some(40_000), segment: None };
-        let mut trace = TraceFile::create(Some(&path), Phases::Together, Meta::default(), limits).unwrap();
-        (0..2000).for_each(|id| trace.event(&event(id)));
-        let removed = trace.removed();
-        let finished = trace.finish(&End::default()).unwrap();
-        assert!(removed > 500 && finished.bytes <= 40_000, "{removed} {finished:?}");
-        let mut next = Some(finished.path.file_name().unwrap().to_string_lossy().into_owned());
-        let (mut ids, mut files) = (Vec::new(), 0);
-        while let Some(name) = next.take() {
-            files += 1;
-            let mut reader =
-                Reader::new(fs::File::open(folder.path().join(name)).map(io::BufReader::new).unwrap())
-                    .unwrap();
-            while let Some(line) = reader.read().unwrap() {
-                match line {
-                    Line::Event(Event::Process(process)) => ids.push(process.id),
-                    Line::End(end) => next = end.next,
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-        assert_eq!(ids, (removed..2000).collect::<Vec<_>>());
-        assert_eq!(files, fs::read_dir(folder.path()).unwrap().count());
-        assert_eq!(files, finished.segments);
-    }
+    // what is compressed may come to far less than it could; this is not asked for every line
+    let left = limit.saturating_sub(sink.settle()?);
+    Ok(left >= needed.max(limit / 8))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,18 +1,18 @@
 //! Where a recorded trace is read from.
 
 use std::cell::Cell;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
 use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Line, Reader};
-use gpuprobe_output::units::count;
+use gpuprobe_output::units::{count, printable};
+use nix::fcntl::OFlag;
 
 use crate::notes::{note, tell};
 
@@ -27,6 +27,8 @@ pub(crate) struct TraceInput {
     path: Option<PathBuf>,
     /// Lines skipped in the segments before this one.
     damaged: u64,
+    /// There were any.
+    has_begun_before: bool,
     progress: Option<Progress>,
 }
 
@@ -37,13 +39,26 @@ pub(crate) struct Ending {
     pub(crate) end: Option<End>,
     /// Why it could be read no further, where it goes on.
     pub(crate) broken: Option<Error>,
+    /// It came from stdin, and goes on in another file.
+    has_more: bool,
+    /// The number of the segment that it began with, where that is not the first.
+    late_start: Option<u32>,
 }
 
 impl Ending {
     /// What is wrong with a trace, for people.
     pub(crate) fn tell(&self, damaged: u64) {
+        if let Some(number) = self.late_start {
+            note!("the trace begins with its segment {number}: what was recorded before that is not counted");
+        }
         if damaged > 0 {
             note!("skipped {}", count(damaged, "damaged line", "damaged lines"));
+        }
+        if let Some(next) = self.end.as_ref().and_then(|end| end.next.as_deref()).filter(|_| self.has_more) {
+            let next = printable(next);
+            note!(
+                "the trace goes on in {next}, which is not read: give the name of the first file instead of -"
+            );
         }
         if self.end.is_none() {
             note!("the trace has no end: its recording was interrupted, or goes on");
@@ -68,9 +83,13 @@ impl TraceInput {
                 bail!("the trace is to come from stdin, which is a terminal: give the name of a file");
             }
             let reader = reader(io::stdin()).context("cannot read the trace on stdin")?;
-            return Ok(Self { reader, path: None, damaged: 0, progress: None });
+            return Ok(Self { reader, path: None, damaged: 0, has_begun_before: false, progress: None });
         }
-        let file = File::open(path).with_context(cannot)?;
+        Self::of_file(File::open(path).with_context(cannot)?, path)
+    }
+
+    fn of_file(file: File, path: &Path) -> Result<Self> {
+        let cannot = || format!("cannot read the trace {}", path.display());
         let metadata = file.metadata().with_context(cannot)?;
         if metadata.is_dir() {
             bail!("{} is a folder: give the name of a trace in it", path.display());
@@ -83,23 +102,28 @@ impl TraceInput {
             lines: 0,
         });
         let reader = reader(Counted { file, read }).with_context(cannot)?;
-        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, progress })
+        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, has_begun_before: false, progress })
     }
 
     /// Goes on with the next segment of a trace that was cut into some; it lies beside this one. `false` where there is
     /// none.
     fn go_on(&mut self, end: &End) -> Result<bool> {
         let (Some(path), Some(next)) = (&self.path, &end.next) else { return Ok(false) };
-        // the name comes out of the file: it leads to no other folder, and not in a circle
-        if Path::new(next).file_name() != Some(OsStr::new(next)) {
-            bail!("the trace goes on in a file of another folder, which is not read");
+        // the name comes out of the file: it leads to no other folder, to nothing but a file, and not in a circle
+        let shown = printable(next);
+        let mut parts = Path::new(next).components();
+        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == next.as_str())
+        {
+            bail!("the trace goes on in {shown:?}, which is no file of its folder, and not read");
         }
-        let following = Self::open(&path.with_file_name(next)).context("the trace goes on")?;
-        let number = |input: &Self| input.reader.meta().segment.unwrap_or(1);
-        if number(&following) <= number(self) {
-            bail!("the trace goes on in {next}, which is not its next segment");
+        // whoever reads it by a link finds its segments beside the file itself
+        let beside = path.canonicalize().unwrap_or_else(|_| path.clone()).with_file_name(next);
+        let file = open_plain(&beside).with_context(|| format!("the trace goes on in {shown}"))?;
+        let following = Self::of_file(file, &beside).context("the trace goes on")?;
+        if following.number() <= self.number() {
+            bail!("the trace goes on in {shown}, which is not its next segment");
         }
-        *self = Self { damaged: self.damaged(), ..following };
+        *self = Self { damaged: self.damaged(), has_begun_before: true, ..following };
         Ok(true)
     }
 
@@ -107,8 +131,12 @@ impl TraceInput {
     /// can be read no further, that is told in what is returned.
     pub(crate) fn each(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
         let mut end = None;
+        let late_start = Some(self.number()).filter(|number| *number > 1);
         let broken = loop {
             match self.reader.read() {
+                // known from the segments before
+                Ok(Some(Line::Event(Event::Process(process))))
+                    if self.has_begun_before && !process.held.is_empty() => {}
                 Ok(Some(Line::Event(event))) => then(event)?,
                 Ok(Some(Line::End(last))) => end = Some(last),
                 Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.go_on(end)) {
@@ -120,7 +148,12 @@ impl TraceInput {
             }
             self.tell_progress();
         };
-        Ok(Ending { end, broken })
+        Ok(Ending { end, broken, has_more: self.path.is_none(), late_start })
+    }
+
+    /// Which segment of the trace this is.
+    fn number(&self) -> u32 {
+        self.reader.meta().segment.unwrap_or(1)
     }
 
     /// Lines skipped because they made no sense.
@@ -148,6 +181,16 @@ impl TraceInput {
             tell(format_args!("\r\x1b[K"));
         }
     }
+}
+
+/// Opens a file that the user did not name: never anything that does something when it is opened, or waits.
+fn open_plain(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    Ok(file)
 }
 
 /// Makes a file for what becomes of a trace, unless it is the trace itself: that would be gone before it is read.
@@ -232,15 +275,44 @@ mod tests {
     fn a_segment_leads_nowhere_else() {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str| folder.path().join(name);
-        for (next, said) in
-            [("a", "not its next segment"), ("../a", "another folder"), ("x", "goes on"), ("", "folder")]
-        {
+        nix::unistd::mkfifo(&place("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        write(&place("c"), Some(3), None);
+        std::os::unix::fs::symlink(place("c"), place("link")).unwrap();
+        std::fs::create_dir(place("folder")).unwrap();
+        for (next, said) in [
+            ("a", "not its next segment"),
+            ("../a", "no file of its folder"),
+            ("/dev/stdin", "no file of its folder"),
+            ("c/", "no file of its folder"),
+            (".", "no file of its folder"),
+            ("..", "no file of its folder"),
+            ("", "no file of its folder"),
+            ("x", "goes on in x: No such file"),
+            ("\u{1b}[2J", "goes on in \\u{1b}[2J: No such file"),
+            ("-", "goes on in -: No such file"),
+            ("fifo", "no plain file"),
+            ("folder", "no plain file"),
+            ("link", "goes on in link"),
+        ] {
             write(&place("a"), Some(2), Some(next));
             let mut input = TraceInput::open(&place("a")).unwrap();
             let end = end(&mut input);
             let error = format!("{:#}", input.go_on(&end).unwrap_err());
             assert!(error.contains(said), "{next}: {error}");
         }
+    }
+
+    #[test]
+    fn segments_lie_beside_the_file_that_a_link_leads_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        std::fs::create_dir(place("traces")).unwrap();
+        write(&place("traces/a"), None, Some("b"));
+        write(&place("traces/b"), Some(2), None);
+        std::os::unix::fs::symlink("traces/a", place("link")).unwrap();
+        let mut input = TraceInput::open(&place("link")).unwrap();
+        let end = end(&mut input);
+        assert!(input.go_on(&end).unwrap());
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Watch {
         }
     }
 
+    /// From now on, everything is looked at once more every so many seconds.
+    pub(crate) fn look_every(&mut self, seconds: u64) {
+        self.rescan = Duration::from_secs(seconds);
+    }
+
     /// Descriptors to wait on.
     pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.mappings.iter().flat_map(Mappings::fds).collect()

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod certificates;
 pub mod gpus;
 pub mod kernel;
 pub mod ledger;

@@ -53,11 +53,16 @@ impl Daemon {
         let mut talk = Talk::start(command);
         let address = until(PATIENCE, "the daemon tells its address", || {
             let said = talk.stderr();
-            let address = said.lines().find_map(|l| l.split("http://").nth(1)?.strip_suffix("/metrics"));
+            let address = said.lines().find_map(|l| l.split("://").nth(1)?.strip_suffix("/metrics"));
             assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
             Some(address?.parse().unwrap_or_else(|e| panic!("{said}: {e}")))
         });
         Self { talk, address }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The metrics as they are now.

@@ -154,10 +154,19 @@ fn failures_are_counted_and_what_a_reset_takes_has_ended() {
             shown.assert_block(&block([3, 0, 0, 0], &[ALL_THREE], Some((&printed, [BYTES; 3]))));
         }
     }
-    shown.assert_block(&block([3, 1, 2, 1], &[ONE], Some((&printed, [BYTES, 0, 0]))));
+    let failures = [
+        "failures per function:".to_owned(),
+        format!("process {}", pid_of(&printed)),
+        "\tcuMemAlloc_v2: 1 CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
+        "\tcuMemFree_v2: 1 CUDA_ERROR_INVALID_VALUE".to_owned(),
+        String::new(),
+    ];
+    let with_failures = |block: Vec<String>| [block.as_slice(), &failures].concat();
+    let one_left = block([3, 1, 2, 1], &[ONE], Some((&printed, [BYTES, 0, 0])));
+    shown.assert_block(&with_failures(one_left));
     shown.example.go_on();
     shown.example.json();
-    let ended = block([3, 1, 2, 1], &[NO_LEAK, ENDED], Some((&printed, [0; 3])));
+    let ended = with_failures(block([3, 1, 2, 1], &[NO_LEAK, ENDED], Some((&printed, [0; 3]))));
     shown.assert_block(&ended);
     shown.example.go_on();
     assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());

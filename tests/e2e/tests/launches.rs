@@ -228,8 +228,8 @@ fn a_recording_tells_what_ran_what_was_captured_and_what_graphs_are_made_of() {
         assert_eq!(captured_alone + captured_in_graphs, captured, "by its lines");
 
         let work = outcome.trace.work();
-        let kernels = work.kernels.iter().filter(|k| k.launches > 0);
-        let kernels: BTreeMap<_, _> = kernels.map(|k| (k.kernel.clone(), k.launches)).collect();
+        let kernels = work.kernels.iter().filter(|k| k.totals.launches > 0);
+        let kernels: BTreeMap<_, _> = kernels.map(|k| (k.kernel.clone(), k.totals.launches)).collect();
         assert_eq!(kernels, expected, "in its summary");
         let summed = work.graphs;
         assert_eq!((summed.launches, summed.derived, summed.captured), (graphs, derived, captured));

@@ -57,8 +57,8 @@ fn many_tiny_copies_should_be_put_together() {
 
 /// Launches whose calls took `2^log2` nanoseconds each.
 fn launches(launches: u64, log2: usize) -> Work {
-    let mut kernel = KernelLaunches { launches, ..KernelLaunches::default() };
-    kernel.latency[log2] = launches;
+    let mut kernel = KernelLaunches::default();
+    (kernel.totals.launches, kernel.totals.latency[log2]) = (launches, launches);
     Work { kernels: vec![kernel], ..Work::default() }
 }
 
@@ -183,11 +183,8 @@ fn counts_that_cannot_be_true_do_not_overflow() {
         ..work.copies[0].clone()
     };
     work.copies.push(work.copies[0].clone());
-    let kernel = KernelLaunches {
-        launches: u64::MAX,
-        latency: [u64::MAX; LATENCY_BUCKETS],
-        ..KernelLaunches::default()
-    };
+    let mut kernel = KernelLaunches::default();
+    (kernel.totals.launches, kernel.totals.latency) = (u64::MAX, [u64::MAX; LATENCY_BUCKETS]);
     work.kernels = vec![kernel.clone(), kernel];
     let most = GapTotals { gaps: u64::MAX, total_ns: u64::MAX, lengths: [u64::MAX; LATENCY_BUCKETS] };
     work.gaps =

@@ -1,4 +1,4 @@
-use gpuprobe_event::{Api, Name};
+use gpuprobe_event::Api;
 
 use super::*;
 use crate::samples::{call, process, unfinished};
@@ -21,7 +21,8 @@ fn begun(call: Call) -> Call {
 fn nested(calls: impl IntoIterator<Item = Call>, end_ns: u64) -> (Vec<Slice>, u64) {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     calls.into_iter().for_each(|call| nesting.feed(Box::new(call), &mut out));
-    nesting.finish(end_ns, &mut out);
+    nesting.seen(end_ns, end_ns);
+    nesting.finish(&mut out);
     assert_eq!(nesting.held_bytes, 0);
     (out, nesting.moved())
 }
@@ -79,7 +80,8 @@ fn what_was_open_is_told_after_the_end_of_its_process_as_well() {
     nesting.process(&process(ProcessChange::Exit, 50, None), &mut out);
     nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
     nesting.feed(Box::new(unfinished(of(2, 1, 12, 12))), &mut out);
-    nesting.finish(1000, &mut out);
+    nesting.seen(1000, 1000);
+    nesting.finish(&mut out);
     assert_eq!(shape(&out), [(1, 10, 50, 0), (2, 12, 50, 1)]);
 }
 
@@ -213,7 +215,8 @@ fn open_calls_without_end_are_not_held_for_ever() {
         nesting.feed(Box::new(call), &mut out);
         assert!(nesting.held_bytes <= MOST_HELD);
     }
-    nesting.finish(500, &mut out);
+    nesting.seen(500, 500);
+    nesting.finish(&mut out);
     assert_eq!(out.len(), 199);
 }
 
@@ -225,4 +228,44 @@ fn threads_that_are_always_new_are_forgotten() {
         out.clear();
     }
     assert!(nesting.threads < MOST_REMEMBERED);
+}
+
+#[test]
+fn open_calls_of_very_many_threads_are_not_held_for_ever() {
+    const THREADS: u32 = 130_000;
+    for of_their_own in [false, true] {
+        let (mut nesting, mut out, mut told) = (Nesting::default(), Vec::new(), 0);
+        for i in 0..THREADS {
+            let tgid = Tgid(if of_their_own { i } else { 1 });
+            let call = Call { tgid, tid: Tid(i), ..begun(of(i.into(), 1, 5, 5)) };
+            nesting.feed(Box::new(call), &mut out);
+            assert!(nesting.held_bytes <= MOST_HELD);
+            told += out.len();
+            out.clear();
+        }
+        assert!(told > 0 && nesting.threads + nesting.processes.len() <= MOST_REMEMBERED);
+        nesting.finish(&mut out);
+        assert_eq!(told + out.len(), THREADS as usize);
+    }
+}
+
+#[test]
+fn names_count_as_what_is_held() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for id in 2..20 {
+        let mut call = begun(of(id, 1, 5, 5));
+        call.effect.kernel = Some("k".repeat(4 << 20).into());
+        nesting.feed(Box::new(call), &mut out);
+    }
+    assert!(!out.is_empty());
+}
+
+#[test]
+fn processes_that_only_began_are_not_kept() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    for pid in 0..10 {
+        let start = ProcessEvent { tgid: Tgid(pid), ..process(ProcessChange::Start, 5, None) };
+        nesting.process(&start, &mut out);
+    }
+    assert!(nesting.processes.is_empty());
 }

@@ -1,5 +1,5 @@
-use gpuprobe_event::LossCause;
-use gpuprobe_event::counters::Held;
+use gpuprobe_event::counters::{Held, LATENCY_BUCKETS};
+use gpuprobe_event::{Api, FunctionId, LossCause, catalogue};
 
 use super::*;
 use crate::ended::EndedProcess;
@@ -43,6 +43,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
     let mut losses = Losses::default();
     losses.add(LossCause::LiveFull, 4);
     Snapshot::build(&Inputs {
+        failures: &[],
         contexts: &[],
         gpus: &[],
         calls,
@@ -136,12 +137,14 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             key: key(tgid),
             info: info(at),
             calls: vec![counts(key(tgid), function("cudaFree"), 3)],
+            failures: Vec::new(),
             memory: Some(memory(key(tgid))),
             work: WorkRows::default(),
         });
     }
     let snapshot = |ended: &Ended| {
         Snapshot::build(&Inputs {
+            failures: &[],
             contexts: &[],
             gpus: &[],
             calls: &[counts(key(3), function("cudaFree"), 4)],
@@ -211,6 +214,7 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         site: SiteId::UNKNOWN,
     };
     let snapshot = Snapshot::build(&Inputs {
+        failures: &[],
         contexts: &[
             context(1, Some(0), held(some(1), none)),
             context(1, Some(1), held(some(2), none)),

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Call, Class, CopyPart, Tgid, Tid};
 
+use crate::streams::stream_of;
+
 /// GPUs that one call launches a kernel on.
 const MOST_LAUNCHED: u64 = 64;
-/// The thread's own default stream, as programs name it.
-const OWN_STREAM: u64 = 2;
-/// What stands for it: no address.
-const STREAM_OF_THREAD: u64 = 1 << 63;
 
 /// One call that gave work to a GPU, or was to.
 #[derive(Clone, Debug)]
@@ -78,7 +76,7 @@ impl Given {
             tid: call.tid,
             start_ns: call.start_ns,
             duration_ns: call.duration_ns()?,
-            stream: stream_of(call),
+            stream: stream_of(call).unwrap_or(0),
             failed: call.failed(),
             captured: effect.captured,
             task,
@@ -109,16 +107,5 @@ pub(super) fn host(direction: CopyDirection, word: Option<&str>) -> HostMemory {
         Some(host) => *host,
         None if matches!(direction, DeviceToDevice | Peer | Fill) => HostMemory::Nothing,
         None => HostMemory::Unknown,
-    }
-}
-
-/// The stream of a call, by what it was given for it: the default stream has two names, and a thread's own one too.
-pub(super) fn stream_of(call: &Call) -> u64 {
-    let per_thread = call.name.ends_with("_ptsz") || call.name.ends_with("_ptds");
-    match call.effect.stream.unwrap_or(0) {
-        OWN_STREAM => STREAM_OF_THREAD | u64::from(call.tid.0),
-        0 if per_thread => STREAM_OF_THREAD | u64::from(call.tid.0),
-        1 => 0,
-        stream => stream,
     }
 }

@@ -6,8 +6,9 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Call, Class, Tgid, Tid, catalogue};
 
-use super::given::{Given, stream_of};
+use super::given::Given;
 use crate::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
+use crate::streams::stream_of;
 use crate::work::bucket;
 
 /// Streams and threads that are followed; gaps of more of them are not told.
@@ -68,7 +69,7 @@ impl Idle {
         match call.class {
             Class::Sync => self.sync(call),
             Class::Stream if is_destroy(call) => {
-                self.streams.remove(&(call.tgid, stream_of(call)));
+                self.streams.remove(&(call.tgid, stream_of(call).unwrap_or(0)));
             }
             _ => {}
         }
@@ -80,7 +81,7 @@ impl Idle {
             if self.waits.len() < MOST_STREAMS || self.waits.contains_key(&call.tgid) {
                 self.waits.insert(call.tgid, at_ns);
             }
-        } else if let Some(stream) = self.streams.get_mut(&(call.tgid, stream_of(call))) {
+        } else if let Some(stream) = self.streams.get_mut(&(call.tgid, stream_of(call).unwrap_or(0))) {
             stream.synced_ns = Some(at_ns);
         }
         self.threads.remove(&(call.tgid, call.tid));

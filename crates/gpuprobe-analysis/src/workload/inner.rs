@@ -13,12 +13,16 @@ use super::given::{Given, Task};
 pub(super) const MOST_THREADS: usize = 1 << 14;
 /// Work of one thread that waits for the calls around it. None that is work itself makes so many calls.
 pub(super) const MOST_WAITING: usize = 256;
+/// Work of all threads that waits.
+pub(super) const MOST_WAITING_IN_ALL: usize = 1 << 16;
 /// Calls that something inside was counted of, before they were told. The kernel side keeps sixteen inside each other.
 const MOST_COUNTED: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inner {
     pub(super) threads: HashMap<(Tgid, Tid), Thread>,
+    /// Work that waits, of all of them.
+    pub(super) waiting: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,7 +68,9 @@ impl Inner {
         let mut given = given;
         let is_left = match self.threads.get_mut(&key) {
             Some(thread) => {
+                let before = thread.waiting.len();
                 thread.meet(call, &mut given, over);
+                self.waiting -= before - thread.waiting.len();
                 !thread.is_empty()
             }
             None => true,
@@ -82,20 +88,27 @@ impl Inner {
     /// All that waits, in the order in which each thread gave it: the calls around it will not be told.
     pub(super) fn take_all(&mut self) -> Vec<Given> {
         let threads = std::mem::take(&mut self.threads);
+        self.waiting = 0;
         threads.into_values().flat_map(|thread| thread.waiting).map(|(_, given)| given).collect()
     }
 
     /// The same of one process.
     pub(super) fn take_all_of(&mut self, tgid: Tgid) -> Vec<Given> {
         let ended = self.threads.extract_if(|(of, _), _| *of == tgid);
-        ended.flat_map(|(_, thread)| thread.waiting).map(|(_, given)| given).collect()
+        let all: Vec<_> = ended.flat_map(|(_, thread)| thread.waiting).map(|(_, given)| given).collect();
+        self.waiting -= all.len();
+        all
     }
 
     fn wait(&mut self, key: (Tgid, Tid), parent: u64, given: Given, over: &mut Vec<Given>) {
-        if self.threads.len() >= MOST_THREADS && !self.threads.contains_key(&key) {
+        let is_new = self.threads.len() >= MOST_THREADS && !self.threads.contains_key(&key);
+        if is_new || self.waiting >= MOST_WAITING_IN_ALL {
             self.forget_oldest(over);
         }
-        self.threads.entry(key).or_default().wait(parent, given, over);
+        let thread = self.threads.entry(key).or_default();
+        let before = thread.waiting.len();
+        thread.wait(parent, given, over);
+        self.waiting += thread.waiting.len() - before;
     }
 
     /// Half of the threads, those that gave nothing for longest: most of them have ended, and a call around was lost.
@@ -105,7 +118,9 @@ impl Inner {
         let newest_ns = *last.select_nth_unstable(middle).1;
         // where all are of one time, that is all of them
         let old = self.threads.extract_if(|_, thread| thread.last_ns() <= newest_ns);
+        let before = over.len();
         over.extend(old.flat_map(|(_, thread)| thread.waiting).map(|(_, given)| given));
+        self.waiting -= over.len() - before;
     }
 }
 

@@ -2,7 +2,7 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Effect, Tid};
 
-use super::inner::{MOST_THREADS, MOST_WAITING};
+use super::inner::{MOST_THREADS, MOST_WAITING, MOST_WAITING_IN_ALL};
 use super::*;
 use crate::gaps::LONGEST;
 use crate::samples::{call, copy, inside, took, unfinished};
@@ -52,7 +52,7 @@ fn wait(stream: Option<u64>) -> Call {
 }
 
 fn names(work: &Work) -> Vec<(&str, u64)> {
-    work.kernels.iter().map(|k| (k.kernel.as_str(), k.launches)).collect()
+    work.kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches)).collect()
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
     let work = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
     assert_eq!(names(&work), [("scale", 2)]);
     let row = &work.kernels[0];
-    assert_eq!((row.errors, row.streams, row.threads), (1, 2, 2 * 8 * 32));
-    assert_eq!((row.total_ns, row.latency[9]), (3000, 3), "three calls of 1000 ns");
-    assert_eq!(row.grid, Some(([4, 2, 1], [4, 2, 1])));
+    assert_eq!((row.totals.errors, row.streams, row.totals.threads), (1, 2, 2 * 8 * 32));
+    assert_eq!((row.totals.total_ns, row.totals.latency[9]), (3000, 3), "three calls of 1000 ns");
+    assert_eq!(row.totals.grid, Some(([4, 2, 1], [4, 2, 1])));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
     assert!(workload.inner.threads.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
     assert!(workload.kernels.len() <= MOST_KERNELS + 2);
     let work = workload.report();
-    let all: u64 = work.kernels.iter().map(|k| k.launches).sum();
+    let all: u64 = work.kernels.iter().map(|k| k.totals.launches).sum();
     let waited = 2 * MOST_WAITING as u64;
     assert_eq!(all, 2 * (u64::from(many) + 63) + waited, "a call launches on 64 GPUs at most");
     assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
@@ -255,7 +255,7 @@ fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
     let many = 2 * MOST_WAITING as u64;
     let mut calls = pairs(many);
     calls.push(Call { class: Class::Launch, ..group(many) });
-    let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.launches).sum();
+    let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.totals.launches).sum();
     assert_eq!(counted, many, "and not the launch around them");
     // work of another kind is none of the launches
     calls.pop();
@@ -304,6 +304,21 @@ fn threads_that_ended_inside_lost_calls_make_room() {
     let pair = pairs(1).into_iter().map(|call| Call { tid: Tid(many), start_ns: 1 << 40, ..call });
     pair.for_each(|call| workload.feed(&call));
     assert_eq!(names(&workload.report()), [("lost", u64::from(many)), ("k0", 1)]);
+}
+
+#[test]
+fn work_that_waits_on_many_threads_has_a_bound() {
+    let mut workload = Workload::default();
+    let many = MOST_WAITING_IN_ALL as u64 + 1000;
+    for i in 0..many {
+        let own = at(with_id(inside(launch("lost", 5), 9), i), i * 10, 1);
+        workload.feed(&Call { tid: Tid(u32::try_from(i % 1000).unwrap()), ..own });
+        assert!(workload.inner.waiting <= MOST_WAITING_IN_ALL);
+    }
+    assert_eq!(names(&workload.report()), [("lost", many)]);
+    workload.clear(Tgid(100));
+    assert_eq!((workload.inner.waiting, workload.inner.threads.len()), (0, 0));
+    assert_eq!(names(&workload.report()), [("lost", many)]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::ids::FunctionId;
 pub type Dimensions = Option<([u32; 3], [u32; 3])>;
 
 /// The dimensions that take in both.
-pub fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
+fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
     let (Some((least, most)), Some((other_least, other_most))) = (one, other) else { return one.or(other) };
     let volume = |d: &[u32; 3]| d.iter().map(|n| u128::from(*n)).product::<u128>();
     let least = if volume(&other_least) < volume(&least) { other_least } else { least };
@@ -19,7 +19,7 @@ pub fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
     Some((least, most))
 }
 
-/// Launches of one kernel on one stream by one process. A launch call's time is not the kernel's.
+/// Launches of one kernel on one stream by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchCounts {
     /// Which process.
@@ -30,6 +30,13 @@ pub struct LaunchCounts {
     pub kernel: Option<Arc<str>>,
     /// On which stream; the high bit is set for a thread's own default stream, which is named by the thread.
     pub stream: u64,
+    /// What was launched so.
+    pub totals: LaunchTotals,
+}
+
+/// Launches that are summed up. A launch call's time is not the kernel's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LaunchTotals {
     /// Launches that succeeded, without those that were captured into a graph.
     pub launches: u64,
     /// Launches that failed.
@@ -48,9 +55,8 @@ pub struct LaunchCounts {
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
-impl LaunchCounts {
-    /// Adds launches of the same kernel on the same stream, by another function. What a process says of threads may
-    /// be anything.
+impl LaunchTotals {
+    /// Adds other launches. What a process says of threads may be anything.
     pub fn add(&mut self, more: &Self) {
         self.launches += more.launches;
         self.errors += more.errors;

@@ -1,7 +1,7 @@
 //! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
-use crate::event::{Call, CopyPart, Effect, EndedMemory, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, CopyPart, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value};
 
 /// What a field is called.
 #[derive(Clone, Copy, Debug)]
@@ -102,13 +102,7 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
     if let Some(freed) = effect.freed {
         to.uint("freed", freed);
     }
-    if !effect.ended.is_empty() {
-        to.open("ended");
-        for EndedMemory { kind, allocations, bytes } in &effect.ended {
-            to.uints(kind, &[*allocations, *bytes]);
-        }
-        to.close();
-    }
+    memory_fields("ended", &effect.ended, to);
     if let Some(gpu) = effect.gpu {
         to.uint("gpu", gpu.into());
     }
@@ -142,6 +136,18 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
     if let Some(shared) = effect.shared {
         to.uint("shared", shared);
     }
+}
+
+/// By kind, how many allocations and bytes.
+fn memory_fields(key: &'static str, memory: &[HeldMemory], to: &mut impl Fields) {
+    if memory.is_empty() {
+        return;
+    }
+    to.open(key);
+    for HeldMemory { kind, allocations, bytes } in memory {
+        to.uints(kind, &[*allocations, *bytes]);
+    }
+    to.close();
 }
 
 fn copy_fields(effect: &Effect, to: &mut impl Fields) {
@@ -184,6 +190,7 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     if let Some(status) = process.exit_status {
         to.int("exit_status", status.into());
     }
+    memory_fields("held", &process.held, to);
 }
 
 fn object<'k>(key: impl Into<Key<'k>>, fields: &[(Name, Value)], to: &mut impl Fields) {

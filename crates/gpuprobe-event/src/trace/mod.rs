@@ -35,6 +35,9 @@ pub struct Meta {
     /// The command that was run, if one was.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Bytes of the whole command, where it is so long that only its beginning is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_bytes: Option<u64>,
     /// Of a trace that is cut into segments: which one it is, from the second on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u32>,

@@ -10,8 +10,9 @@ use thiserror::Error;
 use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
+use crate::cut::cut;
 use crate::event::{
-    Call, CopyPart, Effect, EndedMemory, Event, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
@@ -42,6 +43,21 @@ pub enum Line {
 
 /// A line longer than this is damage, not an event; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
+
+/// What is kept of text in a line, in bytes. Tables made of a trace have so many rows at most, so whatever bounds the text
+/// bounds them. What this program writes is shorter, but for frames of the most endless names.
+mod most {
+    /// The name of a process, a kind, an error, an argument.
+    pub(super) const NAME: usize = 256;
+    /// The name of a function that the catalogue does not have, or of a place in a program.
+    pub(super) const FUNCTION: usize = 1024;
+    /// The name of a kernel, as it is recorded.
+    pub(super) const KERNEL: usize = 4096;
+    /// A stack, with all its frames.
+    pub(super) const STACK: usize = 32 << 10;
+    /// Frames of a stack, and entries of other lists.
+    pub(super) const ENTRIES: usize = 256;
+}
 
 /// Names that are remembered, in bytes. A trace has few, unless somebody made it to have many.
 const MOST_NAMES: usize = 16 << 20;
@@ -187,18 +203,18 @@ impl<R: BufRead> Reader<R> {
             outcome,
             tgid: Tgid(small(object, "pid")?),
             tid: Tid(small(object, "tid")?),
-            process: self.name(object.get("process")?.as_str()?),
+            process: self.name(object.get("process")?.as_str()?, most::NAME),
             api,
-            name: known.map_or_else(|| text(object, "name").unwrap_or_default(), |f| Cow::Borrowed(f.name)),
+            name: match known {
+                Some(function) => Cow::Borrowed(function.name),
+                None => text(object, "name", most::FUNCTION).unwrap_or_default(),
+            },
             class: known.map_or(Class::Other, |f| f.class),
             status,
-            error: text(object, "error").filter(|_| status.is_some_and(is_failure)),
+            error: text(object, "error", most::NAME).filter(|_| status.is_some_and(is_failure)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             effect: self.effect(object),
-            stack: object
-                .get("stack")
-                .and_then(Json::as_array)
-                .map(|frames| frames.iter().filter_map(Json::as_str).map(str::to_owned).collect()),
+            stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
     }
 
@@ -214,11 +230,12 @@ impl<R: BufRead> Reader<R> {
             },
             tgid: Tgid(small(object, "pid")?),
             tid: Tid(small(object, "tid")?),
-            process: self.name(object.get("process")?.as_str()?),
+            process: self.name(object.get("process")?.as_str()?, most::NAME),
             parent: small(object, "ppid").map(Tgid),
             ns_pid: small(object, "ns_pid").map(Tgid),
-            container: object.get("container").and_then(Json::as_str).map(|id| self.name(id)),
+            container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
+            held: memory(object, "held"),
         })
     }
 
@@ -226,18 +243,18 @@ impl<R: BufRead> Reader<R> {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
-            ended: object.get("ended").and_then(Json::as_object).map(ended).unwrap_or_default(),
+            ended: memory(object, "ended"),
             gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
             ptr: hex_field(object, "ptr"),
             site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
-            kind: text(object, "kind"),
-            host: text(object, "host"),
+            kind: text(object, "kind", most::NAME),
+            host: text(object, "host", most::NAME),
             is_async: object.get("async").and_then(Json::as_bool),
             parts: object.get("parts").and_then(Json::as_array).map(|p| parts(p)).unwrap_or_default(),
             captured: object.get("captured").and_then(Json::as_bool).unwrap_or(false),
             kernels: number(object, "kernels"),
             stream: hex_field(object, "stream"),
-            kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name)),
+            kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name, most::KERNEL)),
             grid: object.get("grid").and_then(dim3),
             block: object.get("block").and_then(dim3),
             shared: number(object, "shared"),
@@ -245,7 +262,8 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// One allocation per name of a process or a kernel, not per line.
-    fn name(&mut self, name: &str) -> Arc<str> {
+    fn name(&mut self, name: &str, most: usize) -> Arc<str> {
+        let name = &*cut(name, most);
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
         }
@@ -268,8 +286,29 @@ fn small(object: &Object<'_>, field: &str) -> Option<u32> {
     number(object, field).and_then(|n| u32::try_from(n).ok())
 }
 
-fn text(object: &Object<'_>, field: &str) -> Option<Name> {
-    Some(Cow::Owned(object.get(field)?.as_str()?.to_owned()))
+fn text(object: &Object<'_>, field: &str, most: usize) -> Option<Name> {
+    object.get(field)?.as_str().map(|text| owned(text, most))
+}
+
+fn owned(text: &str, most: usize) -> Name {
+    Cow::Owned(cut(text, most).into_owned())
+}
+
+/// The innermost frames that there is room for, and how many others there are.
+fn stack(frames: &[Json<'_>]) -> Vec<String> {
+    let mut room = most::STACK;
+    let fits = |frame: &String| {
+        let bytes = frame.len() + size_of::<String>();
+        room.checked_sub(bytes).inspect(|left| room = *left).is_some()
+    };
+    let texts = frames.iter().take(most::ENTRIES).filter_map(Json::as_str);
+    let mut kept: Vec<_> =
+        texts.map(|frame| cut(frame, most::FUNCTION).into_owned()).take_while(fits).collect();
+    let more = frames.iter().filter(|frame| frame.as_str().is_some()).count() - kept.len();
+    if more > 0 {
+        kept.push(format!("({more} more)"));
+    }
+    kept
 }
 
 fn hex(text: &str) -> Option<u64> {
@@ -300,28 +339,29 @@ fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
 }
 
 /// By kind, how many allocations and bytes.
-fn ended(kinds: &Object<'_>) -> Vec<EndedMemory> {
+fn memory(object: &Object<'_>, field: &str) -> Vec<HeldMemory> {
     let kind = |(kind, json): (&str, &Json<'_>)| {
         let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
-        let kind = Cow::Owned(kind.to_owned());
-        Some(EndedMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
+        let kind = owned(kind, most::NAME);
+        Some(HeldMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
-    kinds.iter().filter_map(kind).collect()
+    let kinds = object.get(field).and_then(Json::as_object);
+    kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
 }
 
-/// The copies of a batch; more kinds than there are is nonsense.
+/// The copies of a batch.
 fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
-    const MOST: usize = 64;
     let part = |json: &Json<'_>| {
         let object = json.as_object()?;
-        let (kind, host) = (text(object, "kind"), text(object, "host"));
+        let (kind, host) = (text(object, "kind", most::NAME), text(object, "host", most::NAME));
         Some(CopyPart { kind, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
     };
-    list.iter().take(MOST).filter_map(part).collect()
+    list.iter().take(most::ENTRIES).filter_map(part).collect()
 }
 
 fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
-    object.iter().map(|(name, json)| (Cow::Owned(name.to_owned()), value(json, depth))).collect()
+    let fields = object.iter().take(most::ENTRIES);
+    fields.map(|(name, json)| (owned(name, most::NAME), value(json, depth))).collect()
 }
 
 fn value(json: &Json<'_>, depth: u32) -> Value {
@@ -330,9 +370,7 @@ fn value(json: &Json<'_>, depth: u32) -> Value {
     match json {
         Json::Uint(n) => Value::Uint(*n),
         Json::Int(n) => Value::Int(*n),
-        Json::String(text) => {
-            hex(text).map_or_else(|| Value::Name(Cow::Owned(text.clone().into_owned())), Value::Hex)
-        }
+        Json::String(text) => hex(text).map_or_else(|| Value::Name(owned(text, most::KERNEL)), Value::Hex),
         Json::Array(_) => dim3(json).map_or(Value::Unread, Value::Dim3),
         Json::Object(fields) if depth < DEEPEST => Value::Struct(values(fields, depth + 1)),
         _ => Value::Unread,

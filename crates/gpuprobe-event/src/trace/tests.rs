@@ -99,6 +99,7 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
+            held: vec![HeldMemory { kind: Cow::Borrowed("device"), allocations: 3, bytes: 4096 }],
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
@@ -120,6 +121,7 @@ fn meta() -> Meta {
         clock: "monotonic".to_owned(),
         start_unix: 1.5,
         command: vec!["./a.out".to_owned()],
+        command_bytes: None,
         segment: None,
     }
 }
@@ -284,18 +286,95 @@ fn a_line_of_a_gibibyte_is_skipped_without_being_kept() {
 fn names_that_are_always_new_are_not_all_kept() {
     let whole = written();
     let mut text: String = whole.lines().take(1).map(|meta| format!("{meta}\n")).collect();
-    let line = |name: &str| {
-        let event = Event::Call(Box::new(Call { process: Arc::from(name), ..malloc() }));
+    let line = |name: String| {
+        let effect = Effect { kernel: Some(Arc::from(name)), ..Effect::default() };
+        let event = Event::Call(Box::new(Call { effect, ..launch() }));
         let mut out = Vec::new();
         event_line(&event, Phases::Together, &mut out);
         String::from_utf8(out).unwrap()
     };
-    (0..80).for_each(|i| text.push_str(&line(&format!("{i}{}", "n".repeat(500_000)))));
+    (0..10_000).for_each(|i| text.push_str(&line(format!("{i}{}", "n".repeat(4000)))));
     let mut reader = Reader::new(text.as_bytes()).unwrap();
     while reader.read().unwrap().is_some() {
         assert!(reader.kept_bytes() < 20 << 20, "{} bytes", reader.kept_bytes());
     }
     assert_eq!(reader.damaged(), 0);
+}
+
+/// A call whose every text is this long, and whose every list has that many entries.
+fn endless(bytes: usize, entries: usize) -> Call {
+    let text = "x".repeat(bytes);
+    let name = || Cow::Owned(text.clone());
+    let ended = |i| HeldMemory { kind: Cow::Owned(format!("{i}{text}")), allocations: 1, bytes: 1 };
+    let part = || CopyPart { kind: Some(name()), host: Some(name()), copies: 1, bytes: 1 };
+    let effect = Effect {
+        kind: Some(name()),
+        host: Some(name()),
+        kernel: Some(Arc::from(text.as_str())),
+        ended: (0..entries).map(ended).collect(),
+        parts: (0..entries).map(|_| part()).collect(),
+        ..Effect::default()
+    };
+    Call {
+        process: Arc::from(text.as_str()),
+        name: name(),
+        error: Some(name()),
+        args: Some((0..entries).map(|_| (name(), Value::Name(name()))).collect()),
+        effect,
+        stack: Some(vec![text.clone(); entries]),
+        ..launch()
+    }
+}
+
+#[test]
+fn texts_and_lists_are_cut_to_what_a_recording_may_have() {
+    let of = |call: Call| {
+        let mut writer = Writer::new(Vec::new(), Phases::Together, &meta()).unwrap();
+        writer.event(&Event::Call(Box::new(call))).unwrap();
+        let text = String::from_utf8(writer.finish(&End::default()).unwrap()).unwrap();
+        let Some(Event::Call(call)) = read(&text).0.pop() else { panic!("it is a call") };
+        *call
+    };
+    let long = of(endless(50_000, 1));
+    let effect = &long.effect;
+    assert_eq!([long.process.len(), long.name.len(), long.error.as_ref().unwrap().len()], [256, 1024, 256]);
+    assert_eq!([effect.kind.as_ref().unwrap().len(), effect.host.as_ref().unwrap().len()], [256; 2]);
+    assert_eq!((effect.kernel.as_ref().unwrap().len(), effect.ended[0].kind.len()), (4096, 256));
+    assert_eq!(long.stack.as_ref().unwrap()[0].len(), 1024);
+    // names that differ behind the cut stay apart
+    assert!(effect.kernel.as_ref().unwrap().contains("...~"));
+
+    let many = of(endless(10, 2000));
+    let args = many.args.as_ref().unwrap().len();
+    assert_eq!((args, many.effect.ended.len(), many.effect.parts.len()), (256, 256, 256));
+    let stack = many.stack.as_ref().unwrap();
+    assert_eq!((stack.len(), stack[256].as_str()), (257, "(1744 more)"));
+    let stack = of(endless(1000, 100)).stack.unwrap();
+    assert_eq!((stack.len(), stack[32].as_str()), (33, "(68 more)"));
+}
+
+#[test]
+fn a_command_of_any_length_leaves_the_trace_readable() {
+    let kept = |command: Vec<String>| {
+        let writer = Writer::new(Vec::new(), Phases::Together, &Meta { command, ..meta() }).unwrap();
+        let bytes = writer.finish(&End::default()).unwrap();
+        Reader::new(&*bytes).unwrap().meta().clone()
+    };
+    let words = |word: &str, count: usize| std::iter::repeat_n(word.to_owned(), count).collect::<Vec<_>>();
+    let whole = words("word", 1000);
+    assert_eq!(kept(whole.clone()), Meta { command: whole, ..meta() });
+    for (command, bytes) in [
+        (words(&"\u{1}".repeat(1 << 20), 2), 2 << 20),
+        (words("", 1 << 20), 0),
+        ([words("python", 1), words(&"é".repeat(1 << 20), 1)].concat(), (2 << 20) + 6),
+    ] {
+        let meta = kept(command.clone());
+        assert_eq!(meta.command_bytes, Some(bytes));
+        assert!(meta.command.iter().map(String::len).sum::<usize>() <= 16 << 10);
+        let (shown, whole) = (meta.command.last().unwrap(), &command[meta.command.len() - 1]);
+        assert!(shown == whole || shown.contains("...~"), "{shown:?}");
+        assert_eq!(meta.command[0].is_empty(), command[0].is_empty());
+    }
 }
 
 #[test]

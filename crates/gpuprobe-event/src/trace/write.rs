@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::fields::{Fields, Key, call_fields, process_fields};
 use super::{End, Meta, type_of};
+use crate::cut::cut;
 use crate::event::{Call, Event, LossEvent, Name, Outcome, ProcessEvent};
 
 /// Writes a trace to anything that takes bytes.
@@ -30,16 +31,39 @@ impl<W: Write> Writer<W> {
 
     /// Writes one event.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
+        self.event_if(event, |_, _| Ok(true)).map(|_| ())
+    }
+
+    /// Writes one event, if that is right with whoever is asked about the bytes of its line; tells whether it was.
+    pub fn event_if(
+        &mut self,
+        event: &Event,
+        is_right: impl FnOnce(&mut W, usize) -> io::Result<bool>,
+    ) -> io::Result<bool> {
         self.line.clear();
         event_line(event, self.phases, &mut self.line);
+        if !is_right(&mut self.out, self.line.len())? {
+            return Ok(false);
+        }
+        self.out.write_all(&self.line)?;
         self.events += 1;
         self.calls += u64::from(matches!(event, Event::Call(call) if call.outcome != Outcome::Begun));
-        self.out.write_all(&self.line)
+        Ok(true)
     }
 
     /// Where it is written to.
     pub fn get_ref(&self) -> &W {
         &self.out
+    }
+
+    /// The same, to be asked to do something.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Gives it up without an end.
+    pub fn into_inner(self) -> W {
+        self.out
     }
 
     /// Events written so far.
@@ -63,9 +87,34 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends the first line of a trace.
+/// Appends the first line of a trace, with as much of the command as fits into a line that readers take.
 pub fn meta_line(meta: &Meta, out: &mut Vec<u8>) {
-    tagged("meta", meta, out);
+    match cut_command(&meta.command) {
+        None => tagged("meta", meta, out),
+        Some(command) => {
+            let command_bytes = Some(meta.command.iter().map(|word| word.len() as u64).sum());
+            tagged("meta", &Meta { command, command_bytes, ..meta.clone() }, out);
+        }
+    }
+}
+
+/// The beginning of a command that is too long to be kept.
+fn cut_command(words: &[String]) -> Option<Vec<String>> {
+    const MOST: usize = 16 << 10;
+    // of an empty word too: there may be very many
+    const AROUND_WORD: usize = r#""","#.len();
+    if words.iter().map(|word| word.len() + AROUND_WORD).sum::<usize>() <= MOST {
+        return None;
+    }
+    let mut room = MOST;
+    let mut kept = Vec::new();
+    for word in words {
+        let word = cut(word, room.saturating_sub(AROUND_WORD));
+        let Some(left) = room.checked_sub(word.len() + AROUND_WORD) else { break };
+        room = left;
+        kept.push(word.into_owned());
+    }
+    Some(kept)
 }
 
 /// Appends its last line.

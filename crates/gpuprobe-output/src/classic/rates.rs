@@ -119,6 +119,7 @@ mod tests {
             container: None,
             exited_at_ns,
             functions: Vec::new(),
+            failures: Vec::new(),
             memory: Default::default(),
             work: gpuprobe_analysis::Work { copies: vec![copies(bytes)], ..Default::default() },
             allocations: Vec::new(),

@@ -33,7 +33,8 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
             return;
         }
         line(out, format_args!("{who}"));
-        let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.launches));
+        let launches =
+            work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
         let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
         let kernels = match (named, named < work.kernels.len()) {
             (0, true) => "kernels of unknown name".to_owned(),
@@ -44,7 +45,8 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
         for row in shown {
             let name = kernel(&row.kernel, LONGEST_NAME);
-            line(out, format_args!("\t{name}: {} launches{}", row.launches, failed(row.errors)));
+            let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
+            line(out, format_args!("\t{name}: {launches} launches{failed}"));
         }
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });

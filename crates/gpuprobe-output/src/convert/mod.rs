@@ -5,7 +5,6 @@ mod chrome;
 mod folded;
 mod perfetto;
 mod proto;
-mod streams;
 mod tracks;
 
 use std::io::{self, Write};
@@ -76,7 +75,6 @@ pub struct Conversion<'w> {
     levels: Levels,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
-    last_ns: u64,
     converted: Converted,
 }
 
@@ -100,7 +98,6 @@ impl<'w> Conversion<'w> {
             levels: Levels::default(),
             slices: Vec::new(),
             samples: Vec::new(),
-            last_ns: 0,
             converted: Converted::default(),
         })
     }
@@ -110,36 +107,27 @@ impl<'w> Conversion<'w> {
         self.levels.feed(&event, &mut self.samples);
         match event {
             Event::Call(call) => {
-                self.seen(call.start_ns.saturating_add(call.duration_ns().unwrap_or(0)));
                 self.nesting.feed(call, &mut self.slices);
                 self.write_slices()?;
             }
             Event::Process(change) => {
-                self.seen(change.at_ns);
                 self.nesting.process(&change, &mut self.slices);
                 self.write_slices()?;
                 self.format.process(&change)?;
             }
-            Event::Loss(loss) => {
-                self.seen(loss.at_ns);
-                self.format.loss(&loss)?;
-            }
+            Event::Loss(loss) => self.format.loss(&loss)?,
         }
         self.write_samples()
     }
 
     /// Ends the output; `end` is missing where the trace was cut.
     pub fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
-        self.nesting.finish(self.last_ns, &mut self.slices);
+        self.nesting.finish(&mut self.slices);
         self.write_slices()?;
         self.levels.finish(&mut self.samples);
         self.write_samples()?;
         self.format.finish(end)?;
         Ok(Converted { moved: self.nesting.moved(), ..self.converted })
-    }
-
-    fn seen(&mut self, at_ns: u64) {
-        self.last_ns = self.last_ns.max(at_ns);
     }
 
     fn write_slices(&mut self) -> io::Result<()> {

@@ -3,13 +3,14 @@
 
 use std::io::{self, Write};
 
+use gpuprobe_analysis::streams::given;
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of};
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent};
 
 use super::annotations::{Annotations, Interned};
 use super::tracks::{LOSSES, Tracks};
-use super::{Format, proto, streams};
+use super::{Format, proto};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -192,12 +193,12 @@ impl<W: Write> Format for Perfetto<W> {
             self.slice(slice)?;
         }
         self.close_to(0)?;
-        for given in streams::given(slices) {
-            let call = given.call;
+        for given in given(slices) {
+            let call = &given.slice.call;
             self.tracks.process(call.tgid, &call.process);
             let track = self.tracks.stream(call.tgid, given.stream);
             let named = Some((type_of(call.class), given.name));
-            self.event((Kind::Instant, track, given.at_ns), named, |to| {
+            self.event((Kind::Instant, track, given.slice.start_ns), named, |to| {
                 to.uint("event_id", call.id);
                 if let Some(size) = call.effect.size {
                     to.uint("size", size);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use gpuprobe_analysis::Level;
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
-use super::{proto, streams, thread_name};
+use super::{proto, thread_name};
+use crate::work;
 
 /// The track of losses, which belong to no process.
 pub(super) const LOSSES: u64 = 1;
@@ -135,7 +136,7 @@ impl Tracks {
         let parent = process.uuid;
         self.describe(uuid, |out| {
             proto::uint(out, descriptor::PARENT_UUID, parent);
-            proto::text(out, descriptor::NAME, &streams::name(stream));
+            proto::text(out, descriptor::NAME, &work::stream(stream));
         });
         uuid
     }

@@ -1,67 +1,205 @@
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::TcpStream;
+use std::time::Instant;
 
-use gpuprobe_analysis::LibraryProbes;
+use axum::http::StatusCode;
+use gpuprobe_analysis::{LibraryProbes, Snapshot};
 
 use super::*;
+use crate::metrics::{Format, encode};
 
-fn started() -> (ServerHandle, SocketAddr, Latest) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let latest = Latest::default();
-    (serve(listener, latest.clone()).unwrap(), address, latest)
+const REFRESH: Duration = Duration::from_millis(50);
+
+fn settings() -> HttpSettings {
+    HttpSettings { address: SocketAddr::from(([127, 0, 0, 1], 0)), web_config: None, complain: |_| {} }
+}
+
+struct Started {
+    // first, so that it goes first
+    _server: ServerHandle,
+    address: SocketAddr,
+    latest: Latest,
+}
+
+fn started_with(change: impl FnOnce(&mut Endpoint)) -> Started {
+    let mut endpoint = Endpoint::open(settings()).unwrap();
+    change(&mut endpoint);
+    let (address, latest) = (endpoint.address, Latest::default());
+    Started { _server: endpoint.serve(latest.clone()).unwrap(), address, latest }
+}
+
+fn started() -> Started {
+    let started = started_with(|_| {});
+    started.latest.publish(Snapshot::default(), REFRESH);
+    started
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// The status and the whole answer to these bytes.
+fn answer_to(address: SocketAddr, request: &[u8]) -> (u16, String) {
+    let mut stream = connect(address);
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    // what is cut off may end by a reset
+    stream.read_to_end(&mut answer).ok();
+    let answer = String::from_utf8(answer).unwrap();
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    (status, answer)
 }
 
 /// Head and body of the answer to one request.
-fn ask(address: SocketAddr, path: &str, accept: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{accept}Connection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+fn ask_with(address: SocketAddr, method: &str, path: &str, headers: &str) -> (String, String) {
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+    let (_, answer) = answer_to(address, request.as_bytes());
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.to_owned(), body.to_owned())
 }
 
+fn ask(address: SocketAddr, path: &str) -> (String, String) {
+    ask_with(address, "GET", path, "")
+}
+
+fn status(address: SocketAddr, path: &str) -> u16 {
+    answer_to(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).0
+}
+
+/// Waits until this holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Connections that were refused for a reason, as far as the endpoint has counted them.
+fn refused(latest: &Latest, reason: &str) -> u64 {
+    let refused = latest.counts().read().refused;
+    refused.iter().find(|refused| refused.reason == reason).unwrap().connections
+}
+
 #[test]
 fn a_scrape_sees_the_last_snapshot() {
-    let (_server, address, latest) = started();
-    let (head, body) = ask(address, "/metrics", "");
+    let &Started { address, ref latest, .. } = &started();
+    let (head, body) = ask(address, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
-    assert_eq!(body, encode(&Snapshot::default(), Format::Prometheus));
+    assert_eq!(body, encode(&latest.get(), Format::Prometheus));
 
     let library = LibraryProbes { path: "/lib/libcuda.so.1".to_owned(), attached: 7, ..Default::default() };
-    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() });
-    let (_, body) = ask(address, "/metrics", "");
+    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);
     let line = "gpuprobe_probes{library=\"/lib/libcuda.so.1\",state=\"attached\"} 7\n";
-    assert!(body.contains(line), "{body}");
+    until("the next snapshot is served", || ask(address, "/metrics").1.contains(line));
+    assert!(ask(address, "/metrics").1.contains("gpuprobe_http_requests_total{code=\"200\"} "));
 }
 
 #[test]
 fn open_metrics_is_served_when_asked_for() {
-    let (_server, address, _latest) = started();
+    let &Started { address, ref latest, .. } = &started();
     let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
-    let (head, body) = ask(address, "/metrics", accept);
+    let (head, body) = ask_with(address, "GET", "/metrics", accept);
     let expected = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(head.contains(expected), "{head}");
-    assert_eq!(body, encode(&Snapshot::default(), Format::OpenMetrics));
+    assert_eq!(body, encode(&latest.get(), Format::OpenMetrics));
 }
 
 #[test]
-fn health_index_and_nothing_else() {
-    let (_server, address, _latest) = started();
-    assert_eq!(ask(address, "/healthz", "").1, "ok\n");
-    assert!(ask(address, "/", "").1.contains("/metrics"));
-    assert!(ask(address, "/etc/passwd", "").0.starts_with("HTTP/1.1 404"));
+fn the_snapshot_is_there_as_json_with_its_time() {
+    let &Started { address, ref latest, .. } = &started_with(|_| {});
+    latest.publish(Snapshot { unix_seconds: 1_733_143_016.5, ..Snapshot::default() }, REFRESH);
+    let (head, body) = ask(address, "/api/snapshot");
+    assert!(head.contains("content-type: application/json"), "{head}");
+    let json: serde_json::Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(json["time"], "2024-12-02T12:36:56Z");
+    assert_eq!(json["snapshot"]["unix_seconds"], 1_733_143_016.5);
+    assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn it_is_alive_before_it_is_ready_and_says_why_it_is_not() {
+    let &Started { address, ref latest, .. } = &started_with(|_| {});
+    assert_eq!(ask(address, "/healthz").1, "ok\n");
+    for path in ["/readyz", "/metrics", "/api/snapshot"] {
+        let (head, body) = ask(address, path);
+        assert!(
+            head.starts_with("HTTP/1.1 503 ") && body.contains("probes are being put in"),
+            "{head} {body}"
+        );
+    }
+    latest.publish(Snapshot::default(), REFRESH);
+    assert_eq!(ask(address, "/readyz").1, "ok\n");
+}
+
+#[test]
+fn a_snapshot_that_is_too_old_makes_it_unready() {
+    let &Started { address, ref latest, .. } =
+        &started_with(|endpoint| endpoint.fresh_for = Duration::from_millis(200));
+    latest.publish(Snapshot::default(), REFRESH);
+    until("the snapshot is too old", || status(address, "/readyz") == 503);
+    assert!(ask(address, "/readyz").1.contains("the last snapshot is "));
+    assert_eq!(status(address, "/healthz"), 200);
+    assert_eq!(status(address, "/metrics"), 200, "what is known is told all the same");
+    latest.publish(Snapshot::default(), Duration::from_secs(20));
+    until("a snapshot a minute is enough where that was asked for", || status(address, "/readyz") == 200);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(status(address, "/readyz"), 200);
+}
+
+#[test]
+fn the_index_has_links_and_there_is_nothing_else() {
+    let &Started { address, .. } = &started();
+    let (head, body) = ask(address, "/");
+    assert!(head.contains("content-type: text/html"), "{head}");
+    assert!(body.contains(env!("CARGO_PKG_VERSION")) && !body.contains("<script"), "{body}");
+    for link in body.split("href=\"").skip(1) {
+        let path = link.split('"').next().unwrap();
+        assert_eq!(status(address, path), 200, "{path}");
+    }
+    assert_eq!(status(address, "/etc/passwd"), 404);
+    assert_eq!(status(address, "//metrics"), 404);
+}
+
+#[test]
+fn head_is_answered_without_a_body_and_other_methods_with_what_there_is() {
+    let &Started { address, .. } = &started();
+    let (_, body) = ask(address, "/metrics");
+    let (head, nothing) = ask_with(address, "HEAD", "/metrics", "");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && nothing.is_empty(), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+    for method in ["POST", "DELETE", "OPTIONS", "NONSENSE"] {
+        let (head, _) = ask_with(address, method, "/metrics", "");
+        assert!(head.starts_with("HTTP/1.1 405 ") && head.contains("allow: GET,HEAD"), "{method}: {head}");
+    }
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_counted() {
+    let &Started { address, ref latest, .. } = &started();
+    let with = |headers: &str| format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+    let body = StatusCode::PAYLOAD_TOO_LARGE.as_u16();
+    assert_eq!(answer_to(address, with("Content-Length: 1\r\n").as_bytes()).0, body);
+    assert_eq!(answer_to(address, with("Transfer-Encoding: chunked\r\n").as_bytes()).0, body);
+    assert_eq!(answer_to(address, with("Content-Length: 0\r\n").as_bytes()).0, 200);
+    let long = with(&format!("X: {}\r\n", "a".repeat(LIMITS.head_bytes)));
+    assert_eq!(answer_to(address, long.as_bytes()).0, 431);
+    assert_eq!(answer_to(address, with(&"X: a\r\n".repeat(200)).as_bytes()).0, 431);
+    assert_eq!(answer_to(address, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").0, 400);
+    assert_eq!(answer_to(address, b"GET /metrics SMTP\r\n\r\n").0, 400);
+    until("all are counted", || refused(latest, "too_large") == 2 && refused(latest, "malformed") == 2);
+    let requests = latest.counts().read().requests;
+    let count = |code| requests.iter().find(|a| a.code == code).map(|a| a.requests);
+    assert_eq!((count(200), count(body), count(431)), (Some(1), Some(2), None));
 }
 
 #[test]
 fn dropping_the_handle_stops_it_even_with_a_client_that_waits() {
-    let (server, address, _latest) = started();
-    assert_eq!(ask(address, "/healthz", "").1, "ok\n");
+    let Started { _server: server, address, .. } = started();
+    assert_eq!(ask(address, "/healthz").1, "ok\n");
     let mut idle = TcpStream::connect(address).unwrap();
     idle.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
     let begun = Instant::now();
@@ -70,30 +208,83 @@ fn dropping_the_handle_stops_it_even_with_a_client_that_waits() {
     assert!(TcpStream::connect(address).is_err());
 }
 
+/// A client that has begun its request.
+fn slow(address: SocketAddr) -> TcpStream {
+    let mut stream = connect(address);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
+    stream
+}
+
+fn assert_cut(mut stream: TcpStream) {
+    let mut rest = Vec::new();
+    // closed, or reset because of what was sent
+    stream.read_to_end(&mut rest).ok();
+    assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
+}
+
 #[test]
-fn slow_clients_are_cut_off_and_do_not_keep_others_out() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let limits = Limits { connections: 4, request: Duration::from_millis(300), ..LIMITS };
-    let _server = serve_within(limits, listener, Latest::default()).unwrap();
-    let slow = || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        stream
-    };
+fn slow_requests_are_cut_off() {
+    let limits = Limits { request: Duration::from_millis(300), ..LIMITS };
+    let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
     let begun = Instant::now();
-    let streams: Vec<_> = (0..4).map(|_| slow()).collect();
-    assert_eq!(ask(address, "/healthz", "").1, "ok\n");
-    assert!(begun.elapsed() >= limits.request, "there was no place before");
-    for mut stream in streams {
-        let mut rest = Vec::new();
-        // closed, or reset because of what was sent
-        assert!(
-            stream.read_to_end(&mut rest).is_ok_and(|_| !rest.starts_with(b"HTTP/1.1 200"))
-                || rest.is_empty()
-        );
+    let streams = [slow(address), connect(address)];
+    streams.into_iter().for_each(assert_cut);
+    assert!(begun.elapsed() >= limits.request);
+    until("both are counted", || refused(latest, "slow_request") == 2);
+}
+
+#[test]
+fn who_does_not_take_the_answer_is_cut_off() {
+    let limits = Limits { answer: Duration::from_millis(300), ..LIMITS };
+    let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
+    // more than the buffers of both sockets hold
+    let library = LibraryProbes { path: "x".repeat(64 << 20), ..Default::default() };
+    latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);
+    let mut stream = connect(address);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    until("it is counted", || refused(latest, "slow_answer") == 1);
+}
+
+#[test]
+fn when_all_places_are_taken_the_oldest_that_has_not_asked_gives_way() {
+    let limits = Limits { connections: 4, ..LIMITS };
+    let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
+    let mut streams: Vec<_> = (0..4).map(|_| slow(address)).collect();
+    let begun = Instant::now();
+    for _ in 0..2 {
+        assert_eq!(ask(address, "/healthz").1, "ok\n");
     }
+    assert!(begun.elapsed() < limits.request, "nobody waits for slow ones");
+    // the second found the place of the first free
+    until("it is counted", || refused(latest, "crowded_out") == 1);
+    assert_cut(streams.remove(0));
+    for mut stream in streams {
+        stream.write_all(b"t: x\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "the others were left alone: {answer}");
+    }
+}
+
+#[test]
+fn many_at_once_share_one_text() {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let latest = Latest::default();
+    latest.publish(Snapshot { unix_seconds: 5.0, ..Snapshot::default() }, REFRESH);
+    let serving = Arc::new(Serving::new(latest));
+    let texts: Vec<_> = runtime.block_on(async {
+        let one = || {
+            let serving = Arc::clone(&serving);
+            tokio::spawn(async move { serving.page(latest::Page::Json).await.unwrap() })
+        };
+        let all: Vec<_> = (0..200).map(|_| one()).collect();
+        let mut texts = Vec::new();
+        for text in all {
+            texts.push(text.await.unwrap());
+        }
+        texts
+    });
+    assert!(texts.iter().all(|text| text.as_ptr() == texts[0].as_ptr() && !text.is_empty()));
 }
 
 #[test]
@@ -113,6 +304,6 @@ fn the_accept_header_decides_the_format() {
         ("text/html,;;q==,=", Prometheus),
     ];
     for (accept, format) in cases {
-        assert_eq!(negotiate(accept), format, "{accept}");
+        assert_eq!(routes::negotiate(accept), format, "{accept}");
     }
 }

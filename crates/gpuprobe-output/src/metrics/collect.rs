@@ -1,9 +1,10 @@
 //! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpuprobe_analysis::places::number_alike;
-use gpuprobe_analysis::snapshot::{FunctionCounts, KindHeld, MemoryCounts};
+use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, KindHeld, MemoryCounts};
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::Gpu;
 
@@ -13,7 +14,7 @@ use crate::units::fitted;
 
 /// Names of functions may be as long as a page.
 const LONGEST_SITE: usize = 160;
-/// The site of whatever has no series of its own.
+/// The site, or the error, of whatever has no series of its own.
 const OTHER: &str = "other";
 
 /// The labels that name a process.
@@ -63,10 +64,29 @@ fn distribution(f: &FunctionCounts) -> Distribution {
     Distribution { latency: f.latency, sum_ns: f.total_ns, count }
 }
 
+/// Failures by name, and under [`OTHER`] those that the kernel side had no room for.
+fn each_failure(functions: &[FunctionCounts], failures: &[Failure], mut then: impl FnMut(&str, &str, u64)) {
+    let mut named: HashMap<_, u64> = HashMap::new();
+    for failure in failures {
+        let sum = named.entry((failure.api, failure.function)).or_default();
+        *sum = sum.saturating_add(failure.count);
+        then(failure.function, failure.error, failure.count);
+    }
+    for f in functions {
+        let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
+        if rest > 0 {
+            then(f.function, OTHER, rest);
+        }
+    }
+}
+
 pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |[pid, process, container], f| {
-        samples.number(&[pid, process, container, f.function], f.errors);
-    });
+    for process in &snapshot.processes {
+        let [pid, name, container] = who(process);
+        each_failure(&process.functions, &process.failures, |function, error, n| {
+            samples.number(&[&pid, &name, &container, function, error], n);
+        });
+    }
 }
 
 pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
@@ -180,7 +200,11 @@ pub(super) fn ended_durations(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn ended_errors(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_function(snapshot, |process, f| samples.number(&[process, f.function], f.errors));
+    for past in &snapshot.past {
+        each_failure(&past.functions, &past.failures, |function, error, n| {
+            samples.number(&[&past.name, function, error], n);
+        });
+    }
 }
 
 pub(super) fn ended_allocated(snapshot: &Snapshot, samples: &mut Samples) {

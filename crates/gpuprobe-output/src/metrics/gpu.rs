@@ -12,7 +12,7 @@ const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
 const USER: &[&str] = &["pid", "process", "container", "gpu"];
 
 /// A value and how many of its digits are decimal places.
-type Reading = Option<(u64, usize)>;
+type Reading = Option<(u64, u8)>;
 
 const fn gauge(
     family: &'static str,

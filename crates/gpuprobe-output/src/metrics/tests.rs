@@ -45,7 +45,8 @@ fn the_table_keeps_to_the_rules_of_both_formats() {
     };
     let mut families: Vec<_> = metrics().map(|m| m.family).collect();
     for metric in metrics() {
-        assert!(name(metric.family) && metric.family.starts_with("gpuprobe_"), "{}", metric.family);
+        let ours = ["gpuprobe_", "process_"].iter().any(|start| metric.family.starts_with(start));
+        assert!(name(metric.family) && ours, "{}", metric.family);
         assert!(metric.labels.iter().all(|l| name(l) && *l != "le"));
         assert!(!["_total", "_info", "_count", "_sum", "_bucket"].iter().any(|s| metric.family.ends_with(s)));
         assert!(metric.unit.is_none_or(|unit| metric.family.ends_with(&format!("_{unit}"))));

@@ -134,8 +134,8 @@ fn shown(kernel: &str) -> Cow<'_, str> {
 fn kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
         let [pid, name, container] = who(process);
-        for kernel in top(&process.work.kernels, MOST_KERNELS).iter().filter(|k| k.launches > 0) {
-            samples.number(&[&pid, &name, &container, &shown(&kernel.kernel)], kernel.launches);
+        for kernel in top(&process.work.kernels, MOST_KERNELS).iter().filter(|k| k.totals.launches > 0) {
+            samples.number(&[&pid, &name, &container, &shown(&kernel.kernel)], kernel.totals.launches);
         }
     }
 }
@@ -207,7 +207,7 @@ fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
 fn ended_kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {
     for past in &snapshot.past {
         for kernel in top(&past.work.kernels, MOST_KERNELS) {
-            samples.number(&[&past.name, &shown(&kernel.kernel)], kernel.launches);
+            samples.number(&[&past.name, &shown(&kernel.kernel)], kernel.totals.launches);
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Metrics in the two text formats. They differ in the names of families, in units, in kinds and in the end mark.
 
 use std::fmt::{Arguments, Write};
+use std::sync::LazyLock;
 
-use super::{Distribution, Kind, Metric, Samples, Value};
+use super::samples::Series;
+use super::{Distribution, Kind, Metric, Samples};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,20 +28,25 @@ impl Format {
 /// Upper bounds of the buckets that are written, as powers of two nanoseconds: 1 us to 1 s by factors of four. All
 /// 32 of the kernel's buckets for every function of every process would be more than most servers want to keep.
 const BOUNDS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+/// The same in seconds, as they are written.
+static LE: LazyLock<[String; BOUNDS.len()]> =
+    LazyLock::new(|| BOUNDS.map(|bound| ((1_u64 << bound) as f64 / 1e9).to_string()));
 
 /// One metric with all its series; nothing where it has none.
 pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, format: Format) {
-    if samples.series.is_empty() {
+    if samples.is_empty() {
         return;
     }
     head(out, metric, format);
-    for (labels, value) in &samples.series {
+    let name = sample_name(metric);
+    let mut writer = Writer { out, line: String::new(), digits: itoa::Buffer::new() };
+    for (labels, value) in samples.series() {
         match value {
-            Value::Decimal { n, places } => {
-                let (name, labels) = (sample_name(metric), label_set(metric, labels, None));
-                put(out, format_args!("{name}{labels} {}\n", decimal(*n, *places)));
+            Series::Decimal(n, places) => {
+                writer.begin(&name, "", labels);
+                writer.end(n, places);
             }
-            Value::Histogram(distribution) => histogram(out, metric, labels, distribution),
+            Series::Histogram(distribution) => writer.histogram(metric.family, labels, distribution),
         }
     }
 }
@@ -51,19 +58,22 @@ fn head(out: &mut String, metric: &Metric, format: Format) {
         (Format::Prometheus, Kind::Info) => (sample_name(metric), Kind::Gauge),
         (Format::Prometheus, kind) => (sample_name(metric), kind),
     };
-    let word = match kind {
-        Kind::Counter => "counter",
-        Kind::Gauge => "gauge",
-        Kind::Histogram => "histogram",
-        Kind::Info => "info",
-    };
-    put(out, format_args!("# HELP {name} {}\n# TYPE {name} {word}\n", metric.help));
+    put(out, format_args!("# HELP {name} {}\n# TYPE {name} {}\n", metric.help, kind_word(kind)));
     if let (Format::OpenMetrics, Some(unit)) = (format, metric.unit) {
         put(out, format_args!("# UNIT {name} {unit}\n"));
     }
 }
 
-fn sample_name(metric: &Metric) -> String {
+pub(super) fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+        Kind::Info => "info",
+    }
+}
+
+pub(super) fn sample_name(metric: &Metric) -> String {
     let suffix = match metric.kind {
         Kind::Counter => "_total",
         Kind::Info => "_info",
@@ -72,60 +82,100 @@ fn sample_name(metric: &Metric) -> String {
     format!("{}{suffix}", metric.family)
 }
 
-fn histogram(out: &mut String, metric: &Metric, labels: &[String], distribution: &Distribution) {
-    let family = metric.family;
-    let mut bucket = |le: &str, n: u64| {
-        put(out, format_args!("{family}_bucket{} {n}\n", label_set(metric, labels, Some(le))));
-    };
-    for bound in BOUNDS {
-        // bucket i of the kernel ends at 2^(i+1) ns, so those below `bound` lie under 2^bound ns
-        let below = distribution.latency[..bound].iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
-        bucket(&((1_u64 << bound) as f64 / 1e9).to_string(), below);
-    }
-    bucket("+Inf", distribution.count);
-    let labels = label_set(metric, labels, None);
-    put(out, format_args!("{family}_sum{labels} {}\n", decimal(distribution.sum_ns, 9)));
-    put(out, format_args!("{family}_count{labels} {}\n", distribution.count));
+/// Writes samples. There may be hundreds of thousands, so what lines share is put together once.
+struct Writer<'a> {
+    out: &'a mut String,
+    /// A line of a histogram up to the bound of its bucket.
+    line: String,
+    digits: itoa::Buffer,
 }
 
-/// A number to the last digit of so many decimal places.
-fn decimal(n: u64, places: usize) -> String {
-    let digits = format!("{n:0width$}", width = places + 1);
-    match digits.split_at(digits.len() - places) {
-        (whole, "") => whole.to_owned(),
-        (whole, rest) => format!("{whole}.{rest}"),
+impl Writer<'_> {
+    /// A line up to its value.
+    fn begin(&mut self, name: &str, suffix: &str, labels: &str) {
+        self.out.push_str(name);
+        self.out.push_str(suffix);
+        if !labels.is_empty() {
+            self.out.push('{');
+            self.out.push_str(labels);
+            self.out.push('}');
+        }
+        self.out.push(' ');
+    }
+
+    /// A number to the last digit of so many decimal places.
+    fn end(&mut self, n: u64, places: u8) {
+        let factor = 10_u64.pow(places.into());
+        self.out.push_str(self.digits.format(n / factor));
+        if places > 0 {
+            put(self.out, format_args!(".{:0width$}", n % factor, width = usize::from(places)));
+        }
+        self.out.push('\n');
+    }
+
+    fn histogram(&mut self, family: &str, labels: &str, distribution: &Distribution) {
+        self.line.clear();
+        let comma = if labels.is_empty() { "" } else { "," };
+        put(&mut self.line, format_args!("{family}_bucket{{{labels}{comma}le=\""));
+        let (mut below, mut from) = (0_u64, 0);
+        for (bound, le) in BOUNDS.into_iter().zip(LE.iter()) {
+            // bucket i of the kernel ends at 2^(i+1) ns, so those below `bound` lie under 2^bound ns
+            below = distribution.latency[from..bound].iter().fold(below, |sum, n| sum.saturating_add(*n));
+            from = bound;
+            self.bucket(le, below);
+        }
+        self.bucket("+Inf", distribution.count);
+        self.begin(family, "_sum", labels);
+        self.end(distribution.sum_ns, 9);
+        self.begin(family, "_count", labels);
+        self.end(distribution.count, 0);
+    }
+
+    fn bucket(&mut self, le: &str, n: u64) {
+        self.out.push_str(&self.line);
+        self.out.push_str(le);
+        self.out.push_str("\"} ");
+        self.end(n, 0);
     }
 }
 
 /// Labels that most have no value for: they are left out then, which means the same.
 const LEFT_OUT: [&str; 3] = ["container", "numbering", "uuid"];
 
-/// `{name="value",...}`; nothing where there are none.
-fn label_set(metric: &Metric, values: &[String], le: Option<&str>) -> String {
-    let mut out = String::new();
-    let own = metric.labels.iter().copied().zip(values.iter().map(String::as_str));
-    let own = own.filter(|(name, value)| !value.is_empty() || !LEFT_OUT.contains(name));
-    for (i, (name, value)) in own.chain(le.map(|le| ("le", le))).enumerate() {
-        let before = if i == 0 { "{" } else { "," };
-        put(&mut out, format_args!("{before}{name}=\""));
-        escape(&mut out, value);
+/// Appends `name="value",...`.
+pub(super) fn labels(out: &mut String, names: &[&str], values: &[&str]) {
+    let mut comma = "";
+    for (name, value) in names.iter().zip(values) {
+        if value.is_empty() && LEFT_OUT.contains(name) {
+            continue;
+        }
+        out.push_str(comma);
+        out.push_str(name);
+        out.push_str("=\"");
+        escape(out, value);
         out.push('"');
+        comma = ",";
     }
-    if !out.is_empty() {
-        out.push('}');
-    }
-    out
 }
 
 /// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so
 /// one process could hide all the others by its name. Line feeds have an escape of their own and stay.
 pub(super) fn clean(value: &str) -> String {
-    value.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    value.chars().map(cleaned).collect()
 }
 
-/// The three characters that both formats want escaped.
+fn cleaned(c: char) -> char {
+    if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }
+}
+
+/// A clean value, with the three characters escaped that both formats want escaped.
 fn escape(out: &mut String, value: &str) {
-    for c in value.chars() {
+    // nearly all are so plain that nothing is to be done
+    if value.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
+        out.push_str(value);
+        return;
+    }
+    for c in value.chars().map(cleaned) {
         match c {
             '\\' => out.push_str("\\\\"),
             '"' => out.push_str("\\\""),
@@ -136,7 +186,7 @@ fn escape(out: &mut String, value: &str) {
 }
 
 /// Writing into a `String` cannot fail.
-fn put(out: &mut String, text: Arguments<'_>) {
+pub(super) fn put(out: &mut String, text: Arguments<'_>) {
     let written = out.write_fmt(text);
     debug_assert!(written.is_ok());
 }

@@ -1,14 +1,14 @@
 //! What threads did over time, and when streams were given work.
 
-use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport, fitted};
+use gpuprobe_analysis::timeline::{Bin, Doing, Row, TimelineReport};
 
 use super::svg::{escape, put};
+use crate::timeline::label;
 use crate::units::{count, duration};
-use crate::work::stream;
 
 /// Columns of a row: as fine as it can be zoomed.
 const COLUMNS: usize = 1500;
-/// Rows that are drawn.
+/// Rows that are drawn, those with most calls.
 const MOST_ROWS: usize = 48;
 
 pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
@@ -29,16 +29,14 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
          <div class=\"lanes\" id=\"timeline\">\n"
     );
     let mut process = None;
-    for row in report.rows.iter().take(MOST_ROWS) {
+    let (drawn, hidden) = busiest(&report.rows);
+    for row in drawn {
         if process != Some(row.tgid) {
             process = Some(row.tgid);
             put!(out, "<div class=\"who\">{} {}</div>\n", row.tgid, escape(&row.process));
         }
-        let name = match row.lane {
-            Lane::Thread(tid) => format!("thread {tid}"),
-            Lane::Stream(handle) => stream(handle).into_owned(),
-        };
-        let bins = fitted(report, row, COLUMNS);
+        let name = label(&row.lane);
+        let bins = row.fitted(report, COLUMNS);
         let calls = count(row.calls, "call", "calls");
         put!(out, "<div class=\"lane\" title=\"{name}: {calls}\">{name}</div>");
         put!(out, "<svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">");
@@ -46,15 +44,24 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         out.push_str("</svg>\n");
     }
     out.push_str("</div>\n<p>streams show the calls that gave them work, not when the GPU did it</p>\n");
-    let hidden = report.rows.len().saturating_sub(MOST_ROWS);
-    if hidden > 0 || report.left_out > 0 {
-        let rows = count(hidden as u64, "row", "rows");
-        put!(
-            out,
-            "<p>{rows} and {} of further threads are not drawn</p>\n",
-            count(report.left_out, "call", "calls")
-        );
+    if hidden > 0 {
+        put!(out, "<p>{} with fewer calls not drawn</p>\n", count(hidden as u64, "row", "rows"));
     }
+    if report.left_out > 0 {
+        let calls = count(report.left_out, "call", "calls");
+        put!(out, "<p>{calls} of further threads and streams not drawn</p>\n");
+    }
+}
+
+/// The rows with most calls, in the order in which they were, and how many are not among them.
+fn busiest(rows: &[Row]) -> (Vec<&Row>, usize) {
+    let mut numbered: Vec<_> = rows.iter().enumerate().collect();
+    numbered.sort_by_key(|(_, row)| std::cmp::Reverse(row.calls));
+    numbered.truncate(MOST_ROWS);
+    numbered.sort_by_key(|(at, _)| *at);
+    let drawn: Vec<_> = numbered.into_iter().map(|(_, row)| row).collect();
+    let hidden = rows.len() - drawn.len();
+    (drawn, hidden)
 }
 
 /// Columns that look the same are one rectangle.
@@ -83,4 +90,30 @@ fn look(bin: &Bin, column_ns: u64) -> Option<(Doing, u64)> {
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
     let height = (u128::from(all) * 10 / u128::from(column_ns)).clamp(2, 10);
     (all > 0).then_some((Doing::ALL[most], u64::try_from(height).unwrap_or(10)))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_analysis::bins::Bins;
+    use gpuprobe_analysis::timeline::Lane;
+    use gpuprobe_event::{Tgid, Tid};
+
+    use super::*;
+
+    #[test]
+    fn the_rows_with_most_calls_are_drawn_in_the_order_of_processes() {
+        let row = |pid: u32| {
+            let (lane, bins) = (Lane::Thread(Tid(pid)), Bins::default());
+            Row { tgid: Tgid(pid), process: "p".into(), lane, calls: pid.into(), bins }
+        };
+        let rows: Vec<_> = (1..=60).map(row).collect();
+        let report = TimelineReport { from_ns: 5, to_ns: 9, rows, left_out: 3 };
+        let mut out = String::new();
+        timeline(&mut out, &report);
+        let drawn: Vec<u32> = (1..=60).filter(|pid| out.contains(&format!(">thread {pid}<"))).collect();
+        assert_eq!(drawn, (13..=60).collect::<Vec<_>>());
+        assert!(out.find(">thread 13<") < out.find(">thread 60<"));
+        assert!(out.contains("<p>12 rows with fewer calls not drawn</p>"), "{out}");
+        assert!(out.contains("<p>3 calls of further threads and streams not drawn</p>"), "{out}");
+    }
 }

@@ -7,6 +7,7 @@ use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
 use super::svg::{bar, curve, distribution, escape, flame, put};
+use crate::summary::given;
 use crate::units::{bytes, count, duration};
 use crate::work::{evidence, graphs};
 
@@ -16,14 +17,12 @@ const MOST_ROWS: usize = 200;
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
     let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
-    let launches: u64 =
-        summary.work.kernels.iter().map(|kernel| kernel.launches).fold(0, u64::saturating_add);
+    let (launches, _, copied) = given(summary);
     let kernels = launches.saturating_add(summary.work.graphs.derived);
-    let copied = summary.work.copies.iter().map(|copy| copy.bytes).fold(0, u64::saturating_add);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
     let lost = summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
-    let figures = [
-        (duration(span), "from the first call to the last"),
+    let mut figures = [
+        (duration(span), "from the first event to the last"),
         (summary.outermost_calls.to_string(), "calls"),
         (duration(summary.outermost_ns), "in calls, over all threads"),
         (kernels.to_string(), "kernels launched"),
@@ -32,6 +31,10 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
         (summary.outermost_errors.to_string(), "errors"),
         (lost.to_string(), "lost"),
     ];
+    if summary.only_begun {
+        // all between the calls and the losses is told by returns
+        figures[2..7].iter_mut().for_each(|(value, _)| *value = "-".to_owned());
+    }
     out.push_str("<div class=\"figures\" id=\"figures\">");
     for (value, what) in figures {
         put!(out, "<div><b>{value}</b><span>{what}</span></div>");
@@ -60,10 +63,10 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
         return;
     }
     out.push_str("<h2>Memory held over time</h2>\n<div id=\"memory\">\n");
-    let to_ns = report.summary.last_ns.unwrap_or(0);
+    let between = (report.timeline.from_ns, report.timeline.to_ns);
     for held in &report.live {
         put!(out, "<p>{} {}: {} at the end</p>\n", held.tgid, escape(&held.process), bytes(held.live.last));
-        curve(out, &held.live, to_ns);
+        curve(out, &held.live, between);
     }
     if report.more_live > 0 {
         put!(out, "<p>and {} that held less</p>\n", count(report.more_live as u64, "process", "processes"));
@@ -86,18 +89,18 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
     table(out, "kernels", &["launches", "", "threads a launch", "streams", "mean launch call", "kernel"]);
-    let most = work.kernels.first().map_or(0, |kernel| kernel.launches);
+    let most = work.kernels.first().map_or(0, |kernel| kernel.totals.launches);
     for kernel in work.kernels.iter().take(MOST_ROWS) {
         let name = escape(&kernel.kernel);
-        let of_each = |sum: u64| sum.checked_div(kernel.launches).unwrap_or(0);
+        let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
             "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
-            kernel.launches,
-            bar(kernel.launches, most, "launch"),
-            of_each(kernel.threads),
+            kernel.totals.launches,
+            bar(kernel.totals.launches, most, "launch"),
+            of_each(kernel.totals.threads),
             kernel.streams,
-            duration(of_each(kernel.total_ns))
+            duration(of_each(kernel.totals.total_ns))
         );
     }
     end_table(out, work.kernels.len());
@@ -109,7 +112,7 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
     if copies.is_empty() {
         return;
     }
-    out.push_str("<h2>Copies</h2>\n");
+    out.push_str("<h2>Copies and memsets</h2>\n");
     table(out, "copies", &["copies", "bytes", "", "bandwidth", "kind, mode, host memory"]);
     let most = copies.iter().map(|copy| copy.bytes).max().unwrap_or(0);
     for copy in copies {

@@ -4,7 +4,7 @@ use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::flame::FlameNode;
 use gpuprobe_analysis::trend::Trend;
 
-use crate::units::{bytes, duration, printable};
+use crate::units::{bytes, duration, printable, seconds};
 
 /// Appends formatted text. Writing into a `String` cannot fail.
 macro_rules! put {
@@ -42,20 +42,20 @@ pub(super) fn bar(value: u64, most: u64, class: &str) -> String {
 }
 
 /// A value over time.
-pub(super) fn curve(out: &mut String, trend: &Trend, to_ns: u64) {
+pub(super) fn curve(out: &mut String, trend: &Trend, (from_ns, to_ns): (u64, u64)) {
     const HEIGHT: f64 = 120.0;
     const WIDTH: f64 = 1000.0;
-    let span = to_ns.max(1) as f64;
+    let span = to_ns.saturating_sub(from_ns).max(1) as f64;
     let most = trend.peak.max(1) as f64;
     let y = |value: u64| HEIGHT - HEIGHT * value as f64 / most;
     let (mut points, mut last) = (String::new(), 0);
-    for (i, bin) in trend.bins.iter().enumerate() {
-        let Some(span_of) = bin else { continue };
-        let x = WIDTH * (i as f64 * trend.bin_ns as f64 / span).min(1.0);
-        for value in [last, span_of.most, span_of.least, span_of.last] {
+    for (times, bin) in trend.bins.iter() {
+        let Some(values) = bin else { continue };
+        let x = WIDTH * (times.start.saturating_sub(from_ns) as f64 / span).min(1.0);
+        for value in [last, values.most, values.least, values.last] {
             put!(points, "{x:.1},{:.1} ", y(value));
         }
-        last = span_of.last;
+        last = values.last;
     }
     let end = y(trend.last);
     put!(
@@ -64,7 +64,7 @@ pub(super) fn curve(out: &mut String, trend: &Trend, to_ns: u64) {
          <line class=\"grid\" x1=\"0\" y1=\"{HEIGHT}\" x2=\"{WIDTH}\" y2=\"{HEIGHT}\"/>\
          <polygon class=\"area\" points=\"0,{HEIGHT} {points}{WIDTH},{end:.1} {WIDTH},{HEIGHT}\"/></svg>"
     );
-    put!(out, "<p>0 to {}; the peak is {}</p>", duration(to_ns), bytes(trend.peak));
+    put!(out, "<p>{} to {}; the peak is {}</p>", seconds(from_ns), seconds(to_ns), bytes(trend.peak));
 }
 
 /// How long calls took: a bar for each bucket, by the logarithm of the time.
@@ -175,14 +175,25 @@ mod tests {
     #[test]
     fn curves_and_distributions_of_nothing_or_of_the_largest_numbers_are_drawn() {
         let mut out = String::new();
-        curve(&mut out, &Trend::default(), 0);
+        curve(&mut out, &Trend::default(), (0, 0));
         let mut trend = Trend::default();
         trend.set(u64::MAX, u64::MAX);
-        curve(&mut out, &trend, u64::MAX);
+        curve(&mut out, &trend, (0, u64::MAX));
         let buckets =
             [Bucket { from: 0, to: 1, count: u64::MAX }, Bucket { from: 5, to: u64::MAX, count: 1 }];
         out += &distribution(&buckets, "launch");
         out += &distribution(&[], "launch");
         assert!(!out.contains("NaN") && !out.contains("inf"), "{out}");
+    }
+
+    #[test]
+    fn a_curve_begins_where_the_recording_does() {
+        let minute = 60_000_000_000;
+        let (mut trend, mut out) = (Trend::default(), String::new());
+        trend.set(minute, 50);
+        trend.set(minute + 500, 100);
+        curve(&mut out, &trend, (minute, minute + 1000));
+        assert!(out.contains("0.0,60.0 500.0,60.0 500.0,0.0"), "{out}");
+        assert!(out.contains("<p>60.000000 s to 60.000001 s; the peak is 100 B</p>"), "{out}");
     }
 }

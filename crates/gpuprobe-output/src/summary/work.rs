@@ -47,7 +47,7 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
     table.extend(kernels.iter().map(cells));
     let mut align = vec![Right; titles.len()];
     // most programs have none that fail
-    if kernels.iter().all(|kernel| kernel.errors == 0) {
+    if kernels.iter().all(|kernel| kernel.totals.errors == 0) {
         align.remove(1);
         table.iter_mut().for_each(|row| drop(row.remove(1)));
     }
@@ -55,7 +55,7 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
     if room >= NAME_BESIDE_BARS + BAR + 2 {
         room -= BAR + 2;
         align.push(Left);
-        push_bars(&mut table, &kernels.iter().map(|kernel| kernel.launches).collect::<Vec<_>>());
+        push_bars(&mut table, &kernels.iter().map(|kernel| kernel.totals.launches).collect::<Vec<_>>());
     }
     let room = if fit == Fit::Terminal { room } else { LONGEST_NAME };
     let names = kernels.iter().map(|kernel| kernel_name(&kernel.kernel, room));
@@ -79,19 +79,19 @@ fn push_bars(table: &mut [Vec<String>], values: &[u64]) {
 
 fn cells(kernel: &KernelLaunches) -> Vec<String> {
     // a call may launch on several devices at once
-    let calls = kernel.latency.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
-    let calls = if calls == 0 { kernel.launches.saturating_add(kernel.errors) } else { calls };
+    let calls = kernel.totals.latency.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
+    let calls = if calls == 0 { kernel.totals.launches.saturating_add(kernel.totals.errors) } else { calls };
     let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let threads = kernel.threads.checked_div(kernel.launches).filter(|threads| *threads > 0);
+    let threads = kernel.totals.threads.checked_div(kernel.totals.launches).filter(|threads| *threads > 0);
     vec![
-        kernel.launches.to_string(),
-        kernel.errors.to_string(),
+        kernel.totals.launches.to_string(),
+        kernel.totals.errors.to_string(),
         or_nothing(threads.map(|threads| threads.to_string())),
-        or_nothing(kernel.grid.map(range)),
-        or_nothing(kernel.block.map(range)),
-        or_nothing((kernel.shared_most > 0).then(|| bytes(kernel.shared_most))),
+        or_nothing(kernel.totals.grid.map(range)),
+        or_nothing(kernel.totals.block.map(range)),
+        or_nothing((kernel.totals.shared_most > 0).then(|| bytes(kernel.totals.shared_most))),
         kernel.streams.to_string(),
-        or_nothing(kernel.total_ns.checked_div(calls).map(duration)),
+        or_nothing(kernel.totals.total_ns.checked_div(calls).map(duration)),
     ]
 }
 

@@ -203,6 +203,7 @@ fn changes() -> Vec<Event> {
             ns_pid: None,
             container: container.map(Into::into),
             exit_status,
+            held: Vec::new(),
         })
     };
     vec![

@@ -12,7 +12,8 @@ use gpuprobe_analysis::{
     CostReport, Ended, EndedProcess, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
 };
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
+    WorkRows,
 };
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
@@ -65,6 +66,7 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
         ns_pid: None,
         container: None,
         exit_status,
+        held: Vec::new(),
     })
 }
 
@@ -133,6 +135,16 @@ fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) ->
     CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, latency }
 }
 
+fn failures(process: ProcessKey, rows: &[(&str, i64, u64)]) -> Vec<FailureCounts> {
+    let row = |&(name, status, count): &(&str, i64, u64)| FailureCounts {
+        process,
+        function: catalogue().lookup(Api::Driver, None, name).expect(name).id,
+        status,
+        count,
+    };
+    rows.iter().map(row).collect()
+}
+
 fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
     let mut held = [Held::default(); Space::ALL.len()];
     held[Space::Device as usize] = device;
@@ -163,7 +175,8 @@ fn past() -> Ended {
         launches.errors = 1;
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
-        ended.keep(EndedProcess { key, info, calls, memory, work: WorkRows::default() });
+        let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
+        ended.keep(EndedProcess { key, info, calls, failures, memory, work: WorkRows::default() });
     }
     ended
 }
@@ -197,7 +210,7 @@ fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
 pub(crate) fn snapshot() -> Snapshot {
     let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
     let mut copies = counts(train, Api::Driver, "cuMemcpyHtoD_v2", 4, 21);
-    (copies.bytes, copies.errors) = (32_000_000, 1);
+    (copies.bytes, copies.errors) = (32_000_000, 4);
     let calls = [
         counts(train, Api::Driver, "cuLaunchKernel", 1000, 12),
         counts(again, Api::Driver, "cuLaunchKernel", 1, 31),
@@ -219,6 +232,8 @@ pub(crate) fn snapshot() -> Snapshot {
         contexts: &contexts,
         gpus: &gpus,
         calls: &calls,
+        // one of the four had no room, and two have a number that nobody knows
+        failures: &failures(train, &[("cuMemcpyHtoD_v2", 1, 1), ("cuMemcpyHtoD_v2", 4242, 2)]),
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
         work: &work::rows(train),
@@ -270,6 +285,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             contexts: &[],
             gpus: &[],
             calls: &[],
+            failures: &[],
             memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
             work: &WorkRows::default(),

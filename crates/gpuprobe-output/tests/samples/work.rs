@@ -2,7 +2,7 @@
 
 use gpuprobe_event::counters::{
     CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS,
-    LaunchCounts, LongGap, ProcessKey, StreamGaps, WorkRows,
+    LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::{Api, catalogue};
 
@@ -12,14 +12,14 @@ fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64)
         handle,
         kernel: kernel.map(Into::into),
         stream: 0x5601_0000_0080,
-        launches,
-        errors: 0,
-        threads: launches * 256,
-        total_ns: launches * 4_000,
-        grid: Some(([1, 1, 1], [64, 1, 1])),
-        block: Some(([256, 1, 1], [256, 1, 1])),
-        shared_most: 0,
-        latency: [0; LATENCY_BUCKETS],
+        totals: LaunchTotals {
+            launches,
+            threads: launches * 256,
+            total_ns: launches * 4_000,
+            grid: Some(([1, 1, 1], [64, 1, 1])),
+            block: Some(([256, 1, 1], [256, 1, 1])),
+            ..LaunchTotals::default()
+        },
     }
 }
 
@@ -28,8 +28,12 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
     let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);
     let mut launches: Vec<_> = few.collect();
-    launches.push(LaunchCounts { errors: 3, shared_most: 49_152, ..kernel(process, Some(&hard), 1, 1000) });
-    launches.push(LaunchCounts { grid: None, block: None, threads: 0, ..kernel(process, None, 2, 50) });
+    let mut shared = kernel(process, Some(&hard), 1, 1000);
+    (shared.totals.errors, shared.totals.shared_most) = (3, 49_152);
+    launches.push(shared);
+    let mut unsized_one = kernel(process, None, 2, 50);
+    (unsized_one.totals.grid, unsized_one.totals.block, unsized_one.totals.threads) = (None, None, 0);
+    launches.push(unsized_one);
     launches.push(kernel(process, None, 3, 5));
     let copy = |direction, is_async, host, bytes: u64| {
         let mut sizes = [0; LATENCY_BUCKETS];

@@ -1,7 +1,7 @@
 //! Any bytes, shown in every way that a trace can be: what must be true of the outputs whatever the trace says. Tests
 //! here give it damaged traces, the fuzzer in `fuzz/` whatever it comes up with.
 
-use gpuprobe_analysis::{Replay, ReplayReport, Timeline};
+use gpuprobe_analysis::{Picture, Replay, ReplayReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
 use gpuprobe_output::report::{Source, html};
 use gpuprobe_output::{Conversion, Fit, Target, summary, timeline};
@@ -25,7 +25,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let mut reader = Reader::new(bytes).ok()?;
     let meta = reader.meta().clone();
     let mut replay = Replay::default();
-    let mut part = Timeline::new(NS_PER_SECOND / 100, NS_PER_SECOND);
+    let mut part = Picture::new(Some(NS_PER_SECOND / 100), Some(NS_PER_SECOND));
     let mut outputs = Target::ALL.map(|_| Vec::new());
     let mut conversions: Vec<_> = Target::ALL
         .into_iter()
@@ -38,7 +38,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
             Line::End(last) => end = Some(last),
             Line::Event(event) => {
                 events += 1;
-                part.feed(&event);
+                part.feed(event.clone());
                 for conversion in &mut conversions {
                     conversion.feed(event.clone()).expect("a buffer takes everything");
                 }
@@ -56,7 +56,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let report = replay.finish();
     assert_text("summary", &summary(&report.summary, Fit::File), bytes);
     assert_text("timeline", &timeline(&report.timeline, WIDTH), bytes);
-    assert_text("part of the timeline", &timeline(&part.report(), WIDTH), bytes);
+    assert_text("part of the timeline", &timeline(&part.finish().0, WIDTH), bytes);
     assert_page(&report, &meta, end.as_ref(), bytes);
     Some(Shown { events, damaged: reader.damaged() })
 }

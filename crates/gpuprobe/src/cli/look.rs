@@ -22,10 +22,10 @@ pub(crate) struct TimelineArgs {
     /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// From this moment on, such as 1.5s or 200ms after the recording began
-    #[arg(long, value_name = "TIME", value_parser = moment, default_value = "0s")]
-    pub(crate) from: Duration,
-    /// Up to this moment
+    /// From this moment on, such as 1.5s or 200ms after the recording began [default: the first event]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) from: Option<Duration>,
+    /// Up to this moment [default: the last event]
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) to: Option<Duration>,
     /// Columns [default: those of the terminal, or 100]

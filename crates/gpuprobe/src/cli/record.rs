@@ -17,7 +17,7 @@ pub(crate) struct RecordingArgs {
     /// The classic form: a line when a call begins and one when it has returned
     #[arg(long)]
     pub(crate) phases: bool,
-    /// Write the trace here; a name that ends in .zst is compressed [default: traces/trace_<time>.jsonl, with
+    /// Write the trace here; a name that ends in .zst is compressed; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with
     /// traces/trace_latest.jsonl pointing at it]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

@@ -1,23 +1,26 @@
 //! `gpuprobe daemon`: every CUDA process of the host, counted in the kernel.
 
-use std::net::TcpListener;
+mod reload;
+
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
-use gpuprobe_output::{Classic, Latest, Sections, serve};
+use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
+use crate::own::Own;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::Selection;
-use crate::signals::Signals;
+use crate::signals::{Arrived, Signals};
 use crate::states::States;
 use crate::stdout::print;
 use crate::watch::Watch;
@@ -45,16 +48,15 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
-    let selection = Selection::Driver { classes, named, few: false };
-    let listener = TcpListener::bind(args.metrics_addr).with_context(|| {
-        format!("cannot listen on {}: give another address with --metrics-addr", args.metrics_addr)
-    })?;
-    let address = listener.local_addr().context("cannot tell the address of the metrics endpoint")?;
+    let selection = Selection::Driver { classes, named, few: false, failures: true };
+    let endpoint = open_endpoint(args)?;
+    let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let signals = Signals::hold_back()?;
-    let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
-    let holdings = sections.memory.then(|| Holdings::new(Rules { warm_up_ns }, false));
+    // before there are other threads: each has its own
+    give_up_privileges(false).context("cannot give up privileges")?;
+    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
     let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
     let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
@@ -64,11 +66,15 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
-        refresh: args.refresh,
+        args: args.clone(),
         latest: Latest::default(),
+        server: None,
+        own: Own::new(Path::new("/proc")),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
     };
+    // whether it is ready can be asked from here on
+    daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
     for pid in &args.pids {
         daemon.observer.probes.attach_process(Tgid(*pid))?;
         daemon.observer.probes.capture.add_target(Tgid(*pid))?;
@@ -82,11 +88,21 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     }
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
-    let server = serve(listener, daemon.latest.clone())?;
-    note!("gpuprobe: metrics on http://{address}/metrics");
-    daemon.until_told(args.display_interval)?;
-    drop(server);
+    note!("gpuprobe: metrics on {url}/metrics");
+    daemon.until_told()?;
     Ok(0)
+}
+
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
+    let settings = HttpSettings {
+        address: args.metrics_addr,
+        web_config: args.web_config.clone(),
+        complain: |text| note!("gpuprobe: {text}"),
+    };
+    Endpoint::open(settings).map_err(|error| match error {
+        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
+        error => error.into(),
+    })
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
@@ -119,43 +135,57 @@ fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
     (sections, classes)
 }
 
+/// Whether a signal is to end the daemon. A terminal that goes away ends it; a process that says the same means that
+/// the settings are to be read again.
+fn ends(arrived: &Arrived) -> bool {
+    match arrived.signal {
+        Signal::SIGHUP => !arrived.from_process,
+        signal => matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT),
+    }
+}
+
 struct Daemon {
     observer: Observer,
     signals: Signals,
     watch: Watch,
-    /// How often counters are read and published.
-    refresh: Duration,
+    /// Its settings.
+    args: DaemonArgs,
     latest: Latest,
+    server: Option<ServerHandle>,
+    own: Own,
     shows_memory: bool,
     classic: Classic,
 }
 
 impl Daemon {
-    fn until_told(&mut self, display_seconds: u64) -> Result<()> {
-        let display_every = Duration::from_secs(display_seconds);
+    fn until_told(&mut self) -> Result<()> {
         let start = Instant::now();
         let (mut published, mut displayed) = (start, start);
         loop {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
-            let snapshot_due = self.refresh.saturating_sub(published.elapsed());
+            let snapshot_due = self.args.refresh.saturating_sub(published.elapsed());
             let due = self.observer.due().map_or(snapshot_due, |due| due.min(snapshot_due));
             // until ways that are not known have been learnt, every allocation by them sends its stack
             let urgent = Urgent::begin();
             self.observer.probes.capture.wait(&others, due);
-            let ends = |s: &Signal| matches!(s, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT);
-            if self.signals.take().iter().any(|a| ends(&a.signal)) {
+            let arrived = self.signals.take();
+            if arrived.iter().any(ends) {
                 return Ok(());
+            }
+            if arrived.iter().any(|a| a.signal == Signal::SIGHUP) {
+                self.reload();
             }
             let batch = self.observer.probes.take()?;
             drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
-            if published.elapsed() >= self.refresh {
+            if published.elapsed() >= self.args.refresh {
                 published = Instant::now();
                 self.publish()?;
             }
-            if display_seconds > 0 && displayed.elapsed() >= display_every {
+            let display_every = Duration::from_secs(self.args.display_interval);
+            if !display_every.is_zero() && displayed.elapsed() >= display_every {
                 displayed = Instant::now();
                 self.display()?;
             }
@@ -166,7 +196,9 @@ impl Daemon {
     fn publish(&mut self) -> Result<()> {
         self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
         self.observer.sample()?;
-        self.latest.publish(self.observer.snapshot(self.watch.losses(), &[])?);
+        let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
+        snapshot.own = self.own.read();
+        self.latest.publish(snapshot, self.args.refresh);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gpuprobe_capture::{Ended, Kept, TargetList};
+use gpuprobe_capture::{Ended, Kept, TargetList, give_up_privileges};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -21,6 +21,10 @@ pub(crate) fn run(args: &GuardArgs) -> Result<u8> {
     // who ends a whole service or container sends this to us too; the parent still needs us then
     let _held_back = Signals::hold_back()?;
     let mut kept = Kept::receive(&args.files, args.holds).context("cannot take over the probes")?;
+    if !args.holds {
+        // of a daemon: it lets nobody go, and may run for months
+        give_up_privileges(args.perf).context("cannot give up privileges")?;
+    }
     let ended = kept.serve(io::stdin().lock(), io::stdout().lock());
     // the parent was killed or failed, and may have left processes waiting or stopped
     let free = args.holds && ended == Ended::Gone;

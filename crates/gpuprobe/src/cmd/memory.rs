@@ -43,10 +43,9 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         sites: true,
         ..config(&args.attach)
     };
-    let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false };
+    let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false, failures: false };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?;
-    let warm_up_ns = u64::try_from(args.warm_up.as_nanos()).unwrap_or(u64::MAX);
-    let holdings = Holdings::new(Rules { warm_up_ns }, true);
+    let holdings = Holdings::new(Rules::after(args.warm_up), true);
     let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
     let observer = Observer::new(probes, Processes::new(0), Some(holdings)).with_gpus(gpus);
     let is_host = args.pids.is_empty() && args.command.is_empty();

@@ -10,6 +10,7 @@ use crate::following::{Following, Wanted};
 use crate::notes::note;
 use crate::recording::{Recording, recording_config, tell_place};
 use crate::select::Selection;
+use crate::trace_file::Output;
 
 pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let selection = Selection::from_globs(&args.recording.events)?.telling_work();
@@ -19,14 +20,15 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         ..recording_config(&args.recording, &selection)
     };
     let wanted = Wanted { pids: &args.pids, paths: &[] };
+    let output = Output::find(args.recording.output.as_deref())?;
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;
-    let mut recording = Recording::start(&following.probes, &[], &args.recording)?;
+    let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;
     if args.duration.is_none() {
         note!("gpuprobe: recording: Ctrl-C ends it and keeps the trace");
     }
     let start = Instant::now();
     let is_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
-    while following.goes_on() && !following.is_over() && !is_over() {
+    while following.goes_on() && !following.is_over() && !is_over() && !recording.is_closed() {
         let batch = following.take()?;
         recording.take(batch, &following.probes)?;
     }

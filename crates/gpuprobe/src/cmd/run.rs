@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use gpuprobe_capture::{CaptureConfig, Collect};
 use gpuprobe_event::{LossCause, Tgid};
 
@@ -12,7 +12,7 @@ use crate::probes::Probes;
 use crate::recording::{Recorded, Recording, recording_config, tell_place};
 use crate::select::Selection;
 use crate::supervise::Supervised;
-use crate::trace_file::Finished;
+use crate::trace_file::{Finished, Output, is_stdout};
 
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let recorded = record(&args.command, probes(&args.recording)?, &args.recording)?;
@@ -57,8 +57,14 @@ pub(crate) fn record(
     mut probes: Probes,
     args: &RecordingArgs,
 ) -> Result<RecordedCommand> {
+    if args.output.as_deref().is_some_and(is_stdout) {
+        bail!(
+            "on stdout the trace would be mixed with what the command prints: give a file or a FIFO with -o"
+        );
+    }
+    let output = Output::find(args.output.as_deref())?;
     let mut supervised = Supervised::waiting(command)?;
-    let mut recording = Recording::start(&probes, command, args)?;
+    let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.go(&probes)?;
     let status = loop {
         let (batch, ended) = supervised.look(&mut probes)?;

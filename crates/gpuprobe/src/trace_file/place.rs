@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-pub(super) fn default_path() -> Result<(PathBuf, Option<PathBuf>)> {
+pub(super) fn default_path() -> Result<(PathBuf, PathBuf)> {
     let folder = Path::new("traces");
     fs::create_dir_all(folder).context("cannot make the folder traces: give another place with -o")?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn default_path() -> Result<(PathBuf, Option<PathBuf>)> {
         name = folder.join(format!("trace_{stamp}_{again}.jsonl"));
         again += 1;
     }
-    Ok((name, Some(folder.join("trace_latest.jsonl"))))
+    Ok((name, folder.join("trace_latest.jsonl")))
 }
 
 /// Makes a link point at a file beside it, replacing the old one at once.

@@ -27,9 +27,18 @@ pub(crate) enum Sink {
     Compressed(Compressor),
 }
 
+/// What became of what a sink had taken.
+#[derive(Debug)]
+pub(crate) struct Abandoned {
+    /// Bytes of the file.
+    pub(crate) written: u64,
+    /// Lines that are not in it, where that can be known.
+    pub(crate) lost_lines: Option<u64>,
+}
+
 impl Sink {
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        let file = File::create(path)?;
+    /// Begins to write to a file that was opened by this name.
+    pub(crate) fn new(file: File, path: &Path) -> io::Result<Self> {
         if is_compressed(path) {
             return Compressor::start(file).map(Self::Compressed);
         }
@@ -41,6 +50,40 @@ impl Sink {
         match self {
             Self::Plain { written, .. } => *written,
             Self::Compressed(compressor) => compressor.written.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What the file may come to when all that it was given has been written: nobody knows before how far it can be
+    /// compressed.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Self::Plain { written, .. } => *written,
+            Self::Compressed(compressor) => compressor.most(),
+        }
+    }
+
+    /// Waits until all that it was given is in the file, and tells what that came to.
+    pub(crate) fn settle(&mut self) -> io::Result<u64> {
+        match self {
+            Self::Plain { file, .. } => file.flush()?,
+            Self::Compressed(compressor) => compressor.settle()?,
+        }
+        Ok(self.written())
+    }
+
+    /// Gives it up, and tells what became of what it had taken.
+    pub(crate) fn abandon(self) -> Abandoned {
+        match self {
+            Self::Plain { file, written } => {
+                let unwritten = file.into_parts().1.unwrap_or_default();
+                let lost_lines = unwritten.iter().filter(|byte| **byte == b'\n').count() as u64;
+                Abandoned { written: written - unwritten.len() as u64, lost_lines: Some(lost_lines) }
+            }
+            Self::Compressed(mut compressor) => {
+                // what it has may still be readable to its end
+                compressor.finish().ok();
+                Abandoned { written: compressor.written.load(Ordering::Acquire), lost_lines: None }
+            }
         }
     }
 
@@ -76,8 +119,8 @@ impl Write for Sink {
 #[derive(Debug)]
 enum Item {
     Bytes(Vec<u8>),
-    /// All that came before it shall be readable, whatever happens to us.
-    Flush,
+    /// All that came before it shall be readable, whatever happens to us; whoever waits for that is told.
+    Flush(Option<SyncSender<()>>),
 }
 
 /// A thread that compresses, and the queue to it.
@@ -86,6 +129,10 @@ pub(crate) struct Compressor {
     block: Vec<u8>,
     queue: Option<SyncSender<Item>>,
     thread: Option<JoinHandle<io::Result<()>>>,
+    /// Bytes that it was given.
+    given: u64,
+    /// Of these, what the file surely has.
+    settled: Arc<AtomicU64>,
     written: Arc<AtomicU64>,
 }
 
@@ -94,18 +141,44 @@ impl Compressor {
         let (queue, items) = sync_channel(MOST_WAITING);
         let written = Arc::new(AtomicU64::new(0));
         let counted = Counted { file, written: Arc::clone(&written) };
+        let settled = Arc::new(AtomicU64::new(0));
+        let settles = Arc::clone(&settled);
         let thread = std::thread::Builder::new()
             .name("compressor".to_owned())
-            .spawn(move || compress(counted, &items))?;
+            .spawn(move || compress(counted, &items, &settles))?;
         let block = Vec::with_capacity(BLOCK);
-        Ok(Self { block, queue: Some(queue), thread: Some(thread), written })
+        Ok(Self { block, queue: Some(queue), thread: Some(thread), given: 0, settled, written })
+    }
+
+    /// What cannot be compressed grows a little: by a few bytes for each block, and at the end.
+    fn most(&self) -> u64 {
+        const END: u64 = 64;
+        // in this order: what settles meanwhile is counted twice rather than not at all
+        let settled = self.settled.load(Ordering::Acquire);
+        let written = self.written.load(Ordering::Acquire);
+        let waiting = self.given - settled;
+        written + waiting + waiting / 256 + END
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        let (told, tells) = sync_channel(1);
+        self.send_block()?;
+        self.send(Item::Flush(Some(told)))?;
+        match tells.recv() {
+            Ok(()) => Ok(()),
+            Err(_) => self.ended(),
+        }
+    }
+
+    /// The thread has ended before it was told to, and knows why.
+    fn ended(&mut self) -> io::Result<()> {
+        self.finish().and_then(|()| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
     fn send(&mut self, item: Item) -> io::Result<()> {
         match &self.queue {
             Some(queue) if queue.send(item).is_ok() => Ok(()),
-            // the thread has ended, and knows why
-            _ => self.finish().and_then(|()| Err(io::ErrorKind::BrokenPipe.into())),
+            _ => self.ended(),
         }
     }
 
@@ -138,6 +211,7 @@ impl Compressor {
 impl Write for Compressor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.block.extend_from_slice(bytes);
+        self.given += bytes.len() as u64;
         if self.block.len() >= BLOCK {
             self.send_block()?;
         }
@@ -146,16 +220,25 @@ impl Write for Compressor {
 
     fn flush(&mut self) -> io::Result<()> {
         self.send_block()?;
-        self.send(Item::Flush)
+        self.send(Item::Flush(None))
     }
 }
 
-fn compress(file: Counted, items: &Receiver<Item>) -> io::Result<()> {
+fn compress(file: Counted, items: &Receiver<Item>, settled: &AtomicU64) -> io::Result<()> {
     let mut encoder = zstd::Encoder::new(file, LEVEL)?;
+    let mut taken = 0;
     for item in items {
         match item {
-            Item::Bytes(bytes) => encoder.write_all(&bytes)?,
-            Item::Flush => encoder.flush()?,
+            Item::Bytes(bytes) => {
+                encoder.write_all(&bytes)?;
+                taken += bytes.len() as u64;
+            }
+            Item::Flush(waits) => {
+                encoder.flush()?;
+                settled.store(taken, Ordering::Release);
+                // whoever waited may have gone
+                waits.map(|waits| waits.send(()).ok());
+            }
         }
     }
     encoder.finish()?.flush()
@@ -171,7 +254,7 @@ struct Counted {
 impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.file.write(bytes)?;
-        self.written.fetch_add(n as u64, Ordering::Relaxed);
+        self.written.fetch_add(n as u64, Ordering::AcqRel);
         Ok(n)
     }
 
@@ -201,7 +284,7 @@ mod tests {
     fn what_was_flushed_is_readable_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl.zst");
-        let mut sink = Sink::create(&path).unwrap();
+        let mut sink = Sink::new(File::create(&path).unwrap(), &path).unwrap();
         sink.write_all(b"one line\n").unwrap();
         sink.flush().unwrap();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -215,6 +298,27 @@ mod tests {
     }
 
     #[test]
+    fn what_it_may_come_to_is_never_less_than_what_it_came_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.jsonl.zst");
+        let mut sink = Sink::new(File::create(&path).unwrap(), &path).unwrap();
+        let size = || std::fs::metadata(&path).unwrap().len();
+        let mut noise = 1_u64;
+        for lines in 0..2000_u64 {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            sink.write_all(noise.to_string().as_bytes()).unwrap();
+            let most = sink.most();
+            if lines % 100 == 0 {
+                assert_eq!(sink.settle().unwrap(), size());
+                assert!(size() <= most, "{} of at most {most}", size());
+            }
+        }
+        let most = sink.most();
+        sink.close().unwrap();
+        assert!(size() <= most, "{} of at most {most}", size());
+    }
+
+    #[test]
     fn a_full_disk_is_told_by_whoever_writes_or_closes() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut compressor = Compressor::start(full).unwrap();
@@ -222,5 +326,9 @@ mod tests {
         let failed = (0..1000).find_map(|_| compressor.write_all(&line).err());
         let error = failed.unwrap_or_else(|| compressor.finish().unwrap_err());
         assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut compressor = Compressor::start(full).unwrap();
+        compressor.write_all(b"one line\n").unwrap();
+        assert_eq!(compressor.settle().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

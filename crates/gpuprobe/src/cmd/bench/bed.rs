@@ -139,7 +139,7 @@ impl Bed {
                 seen
             }
             Work::Launches => {
-                let launched = done.launches.iter().map(|row| row.launches).sum();
+                let launched = done.launches.iter().map(|row| row.totals.launches).sum();
                 vec![calls("cuLaunchKernel"), launched]
             }
             Work::Copies => {

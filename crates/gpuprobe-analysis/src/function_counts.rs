@@ -1,0 +1,122 @@
+//! What processes did with functions: calls and failures, with names to them.
+
+use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
+use gpuprobe_event::decode::known_error_name;
+use gpuprobe_event::{Api, Class, FunctionId, catalogue};
+use serde::Serialize;
+
+/// What one process did with one function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionCounts {
+    /// The library family.
+    pub api: Api,
+    /// The exported name.
+    pub function: &'static str,
+    /// What it is for.
+    pub class: Class,
+    /// Calls that returned.
+    pub calls: u64,
+    /// Of these, how many failed.
+    pub errors: u64,
+    /// Bytes allocated or moved.
+    pub bytes: u64,
+    /// Time inside.
+    pub total_ns: u64,
+    /// Distribution of that time, see [`CallCounts::latency`].
+    pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// One way in which a function of one process failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The library family.
+    pub api: Api,
+    /// The exported name.
+    pub function: &'static str,
+    /// The name of the error.
+    pub error: &'static str,
+    /// How often.
+    pub count: u64,
+}
+
+/// An error that no table has a name for. A process can make its own library return any number, so numbers are no names.
+const UNKNOWN_ERROR: &str = "unknown";
+
+impl From<&CallCounts> for FunctionCounts {
+    fn from(counts: &CallCounts) -> Self {
+        let (api, function, class) = named(counts.function);
+        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
+        Self { api, function, class, calls, errors, bytes, total_ns, latency }
+    }
+}
+
+impl From<&FailureCounts> for Failure {
+    fn from(counts: &FailureCounts) -> Self {
+        let (api, function, _) = named(counts.function);
+        let known = catalogue().get(counts.function).and_then(|f| known_error_name(f, counts.status));
+        Self { api, function, error: known.unwrap_or(UNKNOWN_ERROR), count: counts.count }
+    }
+}
+
+impl Failure {
+    /// Adds it to others, in their order. Signatures of one name are one function to people.
+    pub(crate) fn add_to(self, failures: &mut Vec<Self>) {
+        let key = |f: &Self| (f.api, f.function, f.error);
+        match failures.binary_search_by_key(&key(&self), key) {
+            Ok(at) => failures[at].count = failures[at].count.saturating_add(self.count),
+            Err(at) => failures.insert(at, self),
+        }
+    }
+}
+
+impl FunctionCounts {
+    /// Whether these are rows of one function.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.api, self.function) == (other.api, other.function)
+    }
+
+    /// Adds another row of this function. Bytes and times are made of what a process says, so their sums may be
+    /// anything.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.errors += more.errors;
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
+    }
+}
+
+fn named(id: FunctionId) -> (Api, &'static str, Class) {
+    match catalogue().get(id) {
+        Some(f) => (f.api, f.name, f.class),
+        None => (Api::Driver, "unknown", Class::Other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+    use gpuprobe_event::counters::ProcessKey;
+
+    use super::*;
+
+    #[test]
+    fn failures_are_summed_by_name_and_numbers_without_one_are_one() {
+        let process = ProcessKey { tgid: Tgid(1), instance: 1 };
+        let id = |api, name| catalogue().lookup(api, Some(12), name).unwrap().id;
+        let (driver, runtime) = (id(Api::Driver, "cuMemAlloc_v2"), id(Api::Runtime, "cudaMalloc"));
+        let mut failures = Vec::new();
+        for (function, status, count) in
+            [(runtime, 35, 1), (driver, 2, 3), (driver, 4242, 5), (driver, 2, u64::MAX), (driver, -7, 6)]
+        {
+            Failure::from(&FailureCounts { process, function, status, count }).add_to(&mut failures);
+        }
+        let all: Vec<_> = failures.iter().map(|f| (f.function, f.error, f.count)).collect();
+        let expected = [
+            ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY", u64::MAX),
+            ("cuMemAlloc_v2", "unknown", 11),
+            ("cudaMalloc", "cudaErrorInsufficientDriver", 1),
+        ];
+        assert_eq!(all, expected);
+    }
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Failures by function and error. A failure is counted where it came from: a call of the runtime that fails
+ * because a call of the driver inside it did is not another one.
+ */
+#ifndef GP_FAILURES_BPF_H
+#define GP_FAILURES_BPF_H
+
+#include "common.bpf.h"
+
+/* A plain hash: failures are seldom, and what is forgotten would be missing from a counter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 10240); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_failure_key);
+	__type(value, __u64);
+} failures SEC(".maps");
+
+GP_OWN_FRAME int add_failure(const struct gp_call *call)
+{
+	struct gp_failure_key key = {.instance = call->instance,
+				     .tgid = call->tgid,
+				     .function = call->function,
+				     .error = call->result};
+	__u64 *count = bpf_map_lookup_elem(&failures, &key), one = 1;
+
+	if (!count) {
+		if (!bpf_map_update_elem(&failures, &key, &one, BPF_NOEXIST))
+			return 0;
+		/* of two threads that do this at once, one wins */
+		count = bpf_map_lookup_elem(&failures, &key);
+	}
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else
+		count_loss(GP_LOSS_COUNTERS_FULL);
+	return 0;
+}
+
+static __always_inline void count_failure(struct gp_thread *thread, const struct gp_call *call,
+					  const struct gp_function *function)
+{
+	bool is_cause = function->flags & GP_COUNT ||
+			(function->flags & GP_FAILURES && !call->inner_failed);
+
+	if (is_cause)
+		add_failure(call);
+	if (thread->depth && (is_cause || call->inner_failed))
+		open_call(thread, thread->depth - 1)->inner_failed = 1;
+}
+
+#endif

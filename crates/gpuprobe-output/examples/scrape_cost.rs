@@ -1,0 +1,117 @@
+//! What a scrape costs on a crowded host: a thousand processes with twenty functions each.
+//!
+//!     cargo run --release -p gpuprobe-output --example scrape_cost
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpuprobe_analysis::snapshot::{FunctionCounts, MemoryCounts};
+use gpuprobe_analysis::{ProcessSnapshot, Snapshot, Work};
+use gpuprobe_event::counters::LATENCY_BUCKETS;
+use gpuprobe_event::{Api, Class, Tgid, catalogue};
+use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
+
+type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const PROCESSES: u32 = 1000;
+const FUNCTIONS: usize = 20;
+const ROUNDS: usize = 7;
+
+fn main() -> Done {
+    let snapshot = crowd();
+    for format in [Format::Prometheus, Format::OpenMetrics] {
+        let (took, bytes) = best(|| encode(&snapshot, format).len());
+        println!("encode {format:?}: {took:?} for {bytes} bytes");
+    }
+    let (took, bytes) = best(|| serde_json::to_vec(&snapshot).map_or(0, |json| json.len()));
+    println!("encode JSON: {took:?} for {bytes} bytes");
+
+    let latest = Latest::default();
+    let settings = HttpSettings {
+        address: SocketAddr::from(([127, 0, 0, 1], 0)),
+        web_config: None,
+        complain: |text| println!("{text}"),
+    };
+    let endpoint = Endpoint::open(settings)?;
+    let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;
+    let _server = endpoint.serve(latest.clone())?;
+    latest.publish(snapshot.clone(), Duration::from_secs(1));
+    scrape("the first ever", address)?;
+    for _ in 0..3 {
+        latest.publish(snapshot.clone(), Duration::from_secs(1));
+        scrape("while a snapshot is taken up", address)?;
+        std::thread::sleep(Duration::from_millis(500));
+        scrape("the first of a snapshot", address)?;
+        scrape("the second", address)?;
+    }
+    Ok(())
+}
+
+/// Processes that run and call the same functions.
+fn crowd() -> Snapshot {
+    let functions: Vec<_> = catalogue()
+        .functions()
+        .iter()
+        .filter(|f| f.api == Api::Driver && f.class != Class::Other)
+        .take(FUNCTIONS)
+        .collect();
+    let process = |pid: u32| {
+        let counts = |(i, f): (usize, &&gpuprobe_event::Function)| FunctionCounts {
+            api: f.api,
+            function: f.name,
+            class: f.class,
+            calls: u64::from(pid) * 1000,
+            errors: 0,
+            bytes: 0,
+            total_ns: u64::from(pid) * 4_321_987 + i as u64,
+            latency: std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|b| u64::from(pid) * (b as u64 % 7)),
+        };
+        Arc::new(ProcessSnapshot {
+            pid: Tgid(100_000 + pid),
+            instance: 1,
+            name: "python3".to_owned(),
+            ns_pid: None,
+            container: Some("4f84a3d8f21048f6ef56005af98e7ea7395c0ffee0ddba11".to_owned()),
+            exited_at_ns: None,
+            functions: functions.iter().enumerate().map(counts).collect(),
+            failures: Vec::new(),
+            memory: MemoryCounts::default(),
+            work: Work::default(),
+            allocations: Vec::new(),
+        })
+    };
+    Snapshot { unix_seconds: 1.0, processes: (0..PROCESSES).map(process).collect(), ..Snapshot::default() }
+}
+
+fn best(mut work: impl FnMut() -> usize) -> (Duration, usize) {
+    let mut bytes = 0;
+    let mut times: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let begun = Instant::now();
+            bytes = work();
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    (times[0], bytes)
+}
+
+/// Time to the first byte of the answer, and to the last.
+fn scrape(what: &str, address: SocketAddr) -> Done {
+    let begun = Instant::now();
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut buffer = vec![0; 1 << 20];
+    let mut bytes = stream.read(&mut buffer)?;
+    let first = begun.elapsed();
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => break,
+            n => bytes += n,
+        }
+    }
+    println!("{what}: {first:?} to the first byte, {:?} to the last of {bytes}", begun.elapsed());
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! What a daemon is told: by its command line, and for all that this does not say by a file. The options of the command
+//! line are the only list of settings there is: a line of the file is one of them.
+
+use std::ffi::OsString;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use toml::de::{DeTable, DeValue};
+
+use crate::cli::DaemonArgs;
+
+/// Read where it is there and no other is named.
+const DEFAULT_FILE: &str = "/etc/gpuprobe/gpuprobe.toml";
+/// Options that are about the command line itself.
+const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
+/// Naming one of these on the command line means these and no others.
+const FEATURES: [&str; 3] = ["memleak", "cudatrace", "bandwidth-util"];
+
+/// The settings of a daemon that was started with these words.
+pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
+    let words: Vec<_> = match words {
+        [program, first, rest @ ..] if first == "daemon" => [std::slice::from_ref(program), rest].concat(),
+        words => words.to_vec(),
+    };
+    let given = command().try_get_matches_from(&words)?;
+    let file = given.get_one::<PathBuf>("config").cloned();
+    let file = file.or_else(|| Path::new(DEFAULT_FILE).exists().then(|| PathBuf::from(DEFAULT_FILE)));
+    let Some(file) = file else { return Ok(DaemonArgs::from_arg_matches(&given)?) };
+    let text = fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}: name another file with --config", file.display()))?;
+    let more = of_file(&text, &given).with_context(|| format!("in {}", file.display()))?;
+    let all = command().try_get_matches_from(words.into_iter().chain(more))?;
+    Ok(DaemonArgs::from_arg_matches(&all)?)
+}
+
+fn command() -> Command {
+    DaemonArgs::augment_args(Command::new("gpuprobe"))
+}
+
+/// The words that a file adds to the command line: whatever that has not said already.
+fn of_file(text: &str, given: &ArgMatches) -> Result<Vec<OsString>> {
+    let table = DeTable::parse(text).map_err(|error| {
+        let line = error.span().map(|span| line_of(text, &span)).unwrap_or(1);
+        anyhow!("line {line}: {}", error.message())
+    })?;
+    let command = command();
+    let is_given = |arg: &Arg| given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let is_feature = |arg: &Arg| FEATURES.contains(&arg.get_long().unwrap_or_default());
+    let names_features = command.get_arguments().any(|arg| is_feature(arg) && is_given(arg));
+    let mut words = Vec::new();
+    for (key, value) in table.get_ref() {
+        let line = line_of(text, &key.span());
+        let at = || format!("line {line}");
+        let arg = option(&command, key.get_ref()).with_context(at)?;
+        let more = words_of(arg, value.get_ref()).with_context(at)?;
+        // each by itself, so that what is wrong is told with its line
+        let alone = [OsString::from("gpuprobe")].into_iter().chain(more.iter().cloned());
+        if let Err(error) = command.clone().try_get_matches_from(alone) {
+            bail!("line {line}: {}", first_line(&error));
+        }
+        if !is_given(arg) && !(names_features && is_feature(arg)) {
+            words.extend(more);
+        }
+    }
+    Ok(words)
+}
+
+/// The option that a key stands for.
+fn option<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
+    let long = key.replace('_', "-");
+    let known = command.get_arguments().find(|arg| arg.get_long() == Some(&long));
+    known
+        .filter(|_| !NOT_IN_A_FILE.contains(&long.as_str()))
+        .with_context(|| format!("`{key}` is no setting: `gpuprobe daemon --help` lists them"))
+}
+
+/// A line of the file as words of the command line.
+fn words_of(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<OsString>> {
+    let long = arg.get_long().unwrap_or_default();
+    let word = |text: &str| OsString::from(format!("--{long}={text}"));
+    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    match value {
+        DeValue::Boolean(wanted) if is_switch => {
+            Ok(wanted.then(|| format!("--{long}").into()).into_iter().collect())
+        }
+        _ if is_switch => bail!("`{long}` is either true or false"),
+        DeValue::Array(values) if matches!(arg.get_action(), ArgAction::Append) => {
+            values.iter().map(|value| scalar(long, value.get_ref()).map(|text| word(&text))).collect()
+        }
+        value => Ok(vec![word(&scalar(long, value)?)]),
+    }
+}
+
+fn scalar(long: &str, value: &DeValue<'_>) -> Result<String> {
+    Ok(match value {
+        DeValue::String(text) => text.to_string(),
+        // as people may write it: in any base, with underscores
+        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
+            .with_context(|| format!("`{long}` is too large"))?
+            .to_string(),
+        DeValue::Float(number) => number.to_string(),
+        _ => bail!("`{long}` is one value"),
+    })
+}
+
+fn line_of(text: &str, span: &Range<usize>) -> usize {
+    1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count()
+}
+
+/// What an error of the command line says, without how to use it.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn with_file(text: &str, options: &[&str]) -> Result<DaemonArgs> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        let config = file.path().to_str().unwrap();
+        let words = [&["gpuprobe", "daemon", "--config", config], options].concat();
+        read(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_file_says_what_the_command_line_does_not() {
+        let text = "# all kinds of values\nmetrics_addr = \"127.0.0.1:1\"\nrefresh = 0.5\nmax-ended = 0x10\n\
+                    memleak = true\ncudatrace = false\npath = [\"/a b\", \"/c\"]\npid = 7\nattach = \"multi\"\n";
+        let all = with_file(text, &[]).unwrap();
+        assert_eq!((all.metrics_addr.port(), all.refresh), (1, Duration::from_millis(500)));
+        assert_eq!((all.max_ended, all.memleak, all.cudatrace), (16, true, false));
+        assert_eq!((all.paths.len(), all.pids.as_slice()), (2, [7].as_slice()));
+        assert_eq!(all.display_interval, 5, "what neither says is as it always is");
+
+        let won = with_file(text, &["--cudatrace", "-p", "/d", "--refresh", "2"]).unwrap();
+        assert_eq!((won.memleak, won.cudatrace), (false, true), "features that are named are all there are");
+        assert_eq!((won.paths, won.refresh), (vec![PathBuf::from("/d")], Duration::from_secs(2)));
+        assert_eq!(won.metrics_addr.port(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_told_with_its_line() {
+        for (text, expected) in [
+            (
+                "\nrefresh = 0\n",
+                "line 2: invalid value '0' for '--refresh <SECONDS>': give a number greater than 0",
+            ),
+            ("refresh = [1]", "line 1: `refresh` is one value"),
+            ("refrehs = 1", "line 1: `refrehs` is no setting"),
+            ("config = \"x\"", "line 1: `config` is no setting"),
+            ("memleak = 1", "line 1: `memleak` is either true or false"),
+            ("[metrics]\naddr = 1", "line 1: `metrics` is no setting"),
+            ("# \nrefresh = ", "line 2: "),
+            ("refresh = 1\nrefresh = 2", "line 2: "),
+            ("attach = \"best\"", "line 1: invalid value 'best'"),
+        ] {
+            let error = format!("{:#}", with_file(text, &[]).unwrap_err());
+            assert!(error.contains(expected), "{text:?}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let missing = read(&["gpuprobe", "--config", "/nowhere"].map(OsString::from)).unwrap_err();
+        assert!(format!("{missing:#}").starts_with("cannot read /nowhere: name another"), "{missing:#}");
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_though_the_command_line_wins() {
+        let error = with_file("refresh = \"x\"", &["--refresh", "1"]).unwrap_err();
+        assert!(format!("{error:#}").contains("line 1"), "{error:#}");
+    }
+}

@@ -1,0 +1,46 @@
+//! Certificates for tests of TLS, made by openssl.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process::{finish, shown};
+
+/// A certificate and its key.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The file of the certificate.
+    pub cert: PathBuf,
+    /// The file of its key.
+    pub key: PathBuf,
+}
+
+/// An authority of its own, in this folder.
+pub fn authority(folder: &Path, name: &str) -> Certificate {
+    made(folder, name, None)
+}
+
+/// A certificate for who is at 127.0.0.1, signed by an authority.
+pub fn signed(folder: &Path, name: &str, by: &Certificate) -> Certificate {
+    made(folder, name, Some(by))
+}
+
+fn made(folder: &Path, name: &str, by: Option<&Certificate>) -> Certificate {
+    let file = |end: &str| folder.join(format!("{name}.{end}"));
+    let made = Certificate { cert: file("crt"), key: file("key") };
+    let (cert, key, subject) = (shown(&made.cert), shown(&made.key), format!("/CN={name}"));
+    let mut command = Command::new("openssl");
+    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+    command.args(["-days", "2", "-subj", &subject, "-keyout", &key, "-out", &cert]);
+    if let Some(by) = by {
+        command.args(["-CA", &shown(&by.cert), "-CAkey", &shown(&by.key)]);
+        command.args([
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ]);
+    }
+    let finished = finish(&mut command);
+    assert_eq!(finished.status, 0, "openssl: {}", finished.stderr);
+    made
+}

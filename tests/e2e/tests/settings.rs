@@ -1,0 +1,136 @@
+//! The daemon's settings: a file, reading it again, what it gives up after its start, and how soon it ends.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::kernel::{children_of, links, links_of};
+use gpuprobe_e2e::metrics::Daemon;
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
+use gpuprobe_e2e::recording::pid_of;
+use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_standin::Cuda;
+use nix::sys::signal::Signal;
+
+/// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_SYS_RESOURCE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE.
+const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 23 | 1 << 24 | 1 << 38 | 1 << 39 | 1 << 40;
+
+/// What every thread of a process may do, as bits.
+fn capabilities(pid: u32) -> Vec<u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |folder: &Path| {
+        let status = fs::read_to_string(folder.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapPrm:\t")).unwrap().to_owned();
+        u64::from_str_radix(&line, 16).unwrap()
+    };
+    tasks.map(|task| of(&task.unwrap().path())).collect()
+}
+
+#[test]
+fn a_daemon_gives_up_what_it_does_not_need_and_sees_what_comes_later() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let daemon = Daemon::with(&["--memleak", "--attach", tier]);
+        let pid = daemon.talk.pid();
+        let mut all = capabilities(pid);
+        assert!(all.len() > 1, "it has threads");
+        let keepers = children_of(pid);
+        assert_eq!(keepers.len(), 1);
+        // perf events on functions take CAP_SYS_ADMIN, and are made by the keeper
+        let more = if *tier == "perf" { 1 << 21 } else { 0 };
+        all.extend(keepers.iter().flat_map(|keeper| capabilities(*keeper)).map(|bits| bits & !more));
+        assert!(all.iter().all(|bits| bits & !KEPT == 0 && *bits != 0), "{all:x?}");
+        // a library that was nowhere when it began
+        let folder = places::folder();
+        let built = places::standins(Cuda::Cuda12);
+        places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+        let library = shown(folder.path().join("libcuda.so.1"));
+        let mut ledger =
+            Talk::start(Command::new(folder.path().join("ledger")).args(["--calls", "500", "--pauses", "1"]));
+        ledger.json();
+        daemon.until(PATIENCE, &format!("{library} is probed by {tier}"), |m| m.text.contains(&library));
+        ledger.finish();
+
+        let (mut talk, held) = (daemon.talk, links_of(pid));
+        assert!(!held.is_empty());
+        let begun = Instant::now();
+        talk.signal(Signal::SIGTERM);
+        assert_eq!(talk.end(), 0, "{}", talk.stderr());
+        if *tier != "perf" {
+            assert!(begun.elapsed() < Duration::from_secs(1), "{tier}: {:?}", begun.elapsed());
+        }
+        until(PATIENCE, "its probes are gone", || {
+            links().is_none_or(|now| now.is_disjoint(&held)).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let built = places::standins(Cuda::Cuda12);
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let config = folder.path().join("gpuprobe.toml");
+    let address = "metrics_addr = \"127.0.0.1:0\"\n";
+    fs::write(&config, format!("display_interval = 0\nmemleak = true\n{address}")).unwrap();
+    let mut daemon = Daemon::of(gpuprobe(&["daemon", "--config", &shown(&config)]).arg("--refresh=0.2"));
+    let said = |daemon: &Daemon, text: &str| {
+        until(PATIENCE, text, || daemon.talk.stderr().contains(text).then_some(()));
+    };
+    let mut ledger =
+        Talk::start(Command::new(folder.path().join("ledger")).args(["--calls", "2000", "--pauses", "1"]));
+    let pid = pid_of(&ledger.json());
+    daemon.until(PATIENCE, "the driver is probed", |m| m.text.contains(&library));
+    assert_eq!(ledger.finish().0, 0);
+    let before =
+        daemon.until(PATIENCE, "its calls", |m| m.of("gpuprobe_memory_allocated_bytes_total", pid) > Some(0));
+    assert!(before.samples("gpuprobe_copies_total").next().is_none(), "memory alone was asked for");
+    assert_eq!(daemon.talk.printed(), [""; 0], "nothing is to be displayed");
+
+    fs::write(&config, "display_interval = 1\nmemleak = true\nbandwidth-utl = true\n").unwrap();
+    daemon.talk.signal(Signal::SIGHUP);
+    said(&daemon, "the settings stay as they were: in ");
+    said(&daemon, "line 3: `bandwidth-utl` is no setting");
+
+    let second = folder.path().join("second.so");
+    fs::copy(&library, &second).unwrap();
+    let path = format!("path = [{second:?}]");
+    fs::write(&config, format!("display_interval = 1\nmemleak = true\nmax_kernels = 7\n{address}{path}\n"))
+        .unwrap();
+    daemon.talk.signal(Signal::SIGHUP);
+    said(&daemon, "settings read again; after a restart: max_kernels");
+    until(PATIENCE, "it displays", || (!daemon.talk.printed().is_empty()).then_some(()));
+    let after = daemon.until(PATIENCE, "the library", |m| m.text.contains(&shown(&second)));
+    let allocated = "gpuprobe_memory_allocated_bytes_total";
+    assert_eq!(after.of(allocated, pid), before.of(allocated, pid), "nothing that was counted is lost");
+}
+
+#[test]
+fn wrong_settings_are_told_in_one_line() {
+    let folder = places::folder();
+    let config = folder.path().join("gpuprobe.toml");
+    fs::write(&config, "# settings\nrefresh = \"soon\"\n").unwrap();
+    let finished = finish(&mut gpuprobe(&["daemon", "--config", &shown(&config)]));
+    let expected = format!(
+        "gpuprobe: in {}: line 2: invalid value 'soon' for '--refresh <SECONDS>': give a number greater than 0\n",
+        shown(&config)
+    );
+    assert_eq!((finished.status, finished.stderr), (1, expected));
+    let missing = finish(&mut gpuprobe(&["--config", "/nowhere.toml"]));
+    assert_eq!(missing.status, 1);
+    assert!(
+        missing.stderr.starts_with("gpuprobe: cannot read /nowhere.toml: name another"),
+        "{}",
+        missing.stderr
+    );
+}

@@ -1,0 +1,54 @@
+"""Manifests against the schemas of Kubernetes, and the chart against the plain manifest.
+
+    manifests.py VERSION PLAIN CHART CHART_WITH_EVERYTHING
+"""
+
+import sys
+
+import kubernetes_validate
+import yaml
+
+# of the Prometheus operator: Kubernetes has no schema of these
+OPERATORS = {"PodMonitor", "PrometheusRule"}
+
+
+def read(path):
+    with open(path) as file:
+        return [document for document in yaml.safe_load_all(file) if document]
+
+
+def problems(version, plain, chart, everything):
+    for path in (plain, chart, everything):
+        for document in read(path):
+            if document["kind"] in OPERATORS:
+                continue
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                yield f"{path}: {document['kind']}: {error.message}"
+    kinds = sorted(document["kind"] for document in read(everything))
+    if kinds != sorted(["ServiceAccount", "DaemonSet", "ConfigMap", *OPERATORS]):
+        yield f"the chart with everything has {kinds}"
+    for field, ours in pod(chart).items():
+        if pod(plain).get(field) != ours:
+            yield f"{field} of the chart and of the plain manifest differ:\n{ours}\n{pod(plain).get(field)}"
+    with open("packaging/prometheus/rules.yml") as file:
+        rules = yaml.safe_load(file)
+    if [document["spec"] for document in read(everything) if document["kind"] == "PrometheusRule"] != [rules]:
+        yield "the chart's rules are others"
+    container = pod(everything)["containers"][0]
+    if "SYS_ADMIN" not in container["securityContext"]["capabilities"]["add"] or container["args"][-1] != "--memleak":
+        yield f"settings of the chart do nothing: {container}"
+
+
+def pod(path):
+    """The pod's specification, without what a chart has a setting for and a manifest has not."""
+    found = [document for document in read(path) if document["kind"] == "DaemonSet"]
+    specification = found[0]["spec"]["template"]["spec"]
+    specification["containers"][0].pop("imagePullPolicy", None)
+    return specification
+
+
+found = list(problems(*sys.argv[1:]))
+print("\n".join(found) or "nothing is wrong")
+sys.exit(bool(found))

@@ -1,0 +1,142 @@
+"""The programs under test: the daemon, Prometheus, and workloads that keep books. What is ended is what was started here."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+# longer than anything here takes on a machine that others keep busy
+PATIENCE = 60
+
+
+def until(what, look, patience=PATIENCE):
+    """What `look` returns, as soon as it returns something; fails with what it raised last."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            if found := look():
+                return found
+            problem = "it did not come"
+        except (AssertionError, OSError) as error:
+            problem = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}, within {patience} s: {problem}")
+        time.sleep(0.2)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A process that writes to a log of its own."""
+
+    def __init__(self, log, command):
+        self.log = log
+        with open(log, "w") as file:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    def said(self):
+        with open(self.log) as file:
+            return file.read()
+
+    def runs(self):
+        assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said()}"
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(PATIENCE)
+        return self.process.returncode
+
+
+class Daemon(Server):
+    def __init__(self, log, probe, options):
+        fixed = ["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "--refresh", "0.5"]
+        super().__init__(log, [probe, *fixed, *options])
+        self.address = until("the daemon tells its address", self.told)
+
+    def told(self):
+        self.runs()
+        found = re.search(r"http://(\S+)/metrics", self.said())
+        return found and found[1]
+
+    def scrape(self):
+        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+
+class Prometheus(Server):
+    def __init__(self, folder, binaries, target, rules):
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "5s"},
+            "rule_files": [os.path.abspath(rules)],
+            "scrape_configs": [{"job_name": "gpuprobe", "static_configs": [{"targets": [target]}]}],
+        }
+        # JSON is YAML
+        with open(f"{folder}/prometheus.yml", "w") as file:
+            json.dump(config, file)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        # so that a busy machine is no reason for a scrape to be late
+        command = ["nice", "-n", "-10", f"{binaries}/prometheus"]
+        command += [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+        command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+        super().__init__(f"{folder}/prometheus.log", command)
+        until("Prometheus is ready", self.ready)
+
+    def ready(self):
+        self.runs()
+        return urllib.request.urlopen(f"{self.url}/-/ready", timeout=PATIENCE).status == 200
+
+    def ask(self, path, **words):
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(words)}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{words}: {error.read().decode()}") from error
+
+    def query(self, query, **words):
+        """(labels, value) of each series now."""
+        return [(row["metric"], float(row["value"][1])) for row in self.ask("query", query=query, **words)["result"]]
+
+    def by(self, label, query):
+        """Values by one label; a series without it is under the empty name."""
+        return {labels.get(label, ""): value for labels, value in self.query(query)}
+
+    def over(self, query, start, end):
+        """All values of all series of a span."""
+        rows = self.ask("query_range", query=query, start=start, end=end, step=2)["result"]
+        return [float(value) for row in rows for _, value in row["values"]]
+
+
+class Workload:
+    """A program that says in JSON what it has done, and goes on when it is sent a line."""
+
+    def __init__(self, program, *words, **environment):
+        self.name = os.path.basename(program)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([program, *words], env={**os.environ, **environment}, **pipes)
+        self.pid = self.process.pid
+
+    def books(self):
+        line = self.process.stdout.readline()
+        assert line, f"{self.name} ended with {self.process.wait()}"
+        return json.loads(line)
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE)
