@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{Allocation, ProcessKey, SiteMemory};
-use gpuprobe_event::{LossCause, Losses, SiteId, Tgid};
+use gpuprobe_event::{Container, LossCause, Losses, SiteId, Tgid};
 use serde::Serialize;
 
 use crate::history::History;
@@ -58,7 +58,7 @@ pub struct ProcessPlaces {
     /// Its name.
     pub name: String,
     /// The container it is in.
-    pub container: Option<String>,
+    pub container: Option<Container>,
     /// It has ended, and held this then.
     pub has_ended: bool,
     /// All that it holds.

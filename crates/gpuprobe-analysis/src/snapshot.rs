@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, Held, ProcessKey, ProcessMemory, WorkRows,
 };
-use gpuprobe_event::{Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
+use gpuprobe_event::{Container, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
 use serde::Serialize;
 
 use crate::ended::{Ended, PastProcesses};
@@ -28,7 +28,7 @@ pub struct ProcessInfo {
     /// Its pid as it sees it itself, where that is another.
     pub ns_pid: Option<Tgid>,
     /// The container it is in.
-    pub container: Option<String>,
+    pub container: Option<Container>,
     /// When it ended, on the clock of [`Inputs::now_ns`].
     pub exited_at_ns: Option<u64>,
     /// Which of the host's GPUs its own are.
@@ -155,7 +155,7 @@ pub struct ProcessSnapshot {
     /// Its pid as it sees it itself, where that is another.
     pub ns_pid: Option<Tgid>,
     /// The container it is in.
-    pub container: Option<String>,
+    pub container: Option<Container>,
     /// When it ended, if it did.
     pub exited_at_ns: Option<u64>,
     /// By function, sorted by family and name.

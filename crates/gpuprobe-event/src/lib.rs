@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
+pub mod container;
 pub mod counters;
 pub mod cut;
 pub mod decode;
@@ -16,6 +17,7 @@ pub mod loss;
 pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
+pub use container::{Container, Pod};
 pub use event::{
     Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
 };

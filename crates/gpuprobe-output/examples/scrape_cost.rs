@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_analysis::snapshot::{FunctionCounts, MemoryCounts};
 use gpuprobe_analysis::{ProcessSnapshot, Snapshot, Work};
 use gpuprobe_event::counters::LATENCY_BUCKETS;
-use gpuprobe_event::{Api, Class, Tgid, catalogue};
+use gpuprobe_event::{Api, Class, Container, Pod, Tgid, catalogue};
 use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
 
 type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -73,7 +73,14 @@ fn crowd() -> Snapshot {
             instance: 1,
             name: "python3".to_owned(),
             ns_pid: None,
-            container: Some("4f84a3d8f21048f6ef56005af98e7ea7395c0ffee0ddba11".to_owned()),
+            container: Some(Container {
+                id: "4f84a3d8f21048f6ef56005af98e7ea7395c0ffee0ddba11".to_owned(),
+                pod: Some(Pod {
+                    namespace: "research".to_owned(),
+                    name: format!("train-{pid}"),
+                    container: "main".to_owned(),
+                }),
+            }),
             exited_at_ns: None,
             functions: functions.iter().enumerate().map(counts).collect(),
             failures: Vec::new(),

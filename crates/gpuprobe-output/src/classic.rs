@@ -244,7 +244,7 @@ fn processes_line(past: &PastProcesses) -> String {
 /// The pid inside its namespace and the container, where a process has them; nothing for most.
 fn whereabouts(process: &ProcessSnapshot) -> String {
     let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
-    let container = process.container.as_deref().map(|id| format!("container {:.12}", printable(id)));
+    let container = process.container.as_ref().map(|c| format!("container {}", printable(&c.shown())));
     let known: Vec<_> = inside.into_iter().chain(container).collect();
     if known.is_empty() { String::new() } else { format!(" [{}]", known.join(", ")) }
 }

@@ -60,7 +60,8 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
 
 fn head(out: &mut String, process: &ProcessPlaces) {
     let name = printable(&process.name);
-    let container = process.container.as_deref().map(|c| format!(" in {}", printable(c))).unwrap_or_default();
+    let container = process.container.as_ref().map(|c| format!(" in {}", printable(&c.shown())));
+    let container = container.unwrap_or_default();
     let holds = if process.has_ended { "held at its end" } else { "holds" };
     let watched = process.ends_ns.last().map_or(0, |end| end.saturating_sub(process.began_ns));
     line(

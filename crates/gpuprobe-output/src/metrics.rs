@@ -45,14 +45,22 @@ pub struct Metric {
     collect: fn(&Snapshot, &mut Samples),
 }
 
-const PROCESS: &[&str] = &["pid", "process", "container"];
-const FUNCTION: &[&str] = &["pid", "process", "container", "api", "function"];
+/// The labels that name a process, and further ones behind them.
+macro_rules! of_process {
+    ($($more:literal),* $(,)?) => {
+        &["pid", "process", "container_id", "container", "pod", "namespace", $($more),*]
+    };
+}
+use of_process;
+
+const PROCESS: &[&str] = of_process![];
+const FUNCTION: &[&str] = of_process!["api", "function"];
 /// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
 /// says so.
-const KIND: &[&str] = &["pid", "process", "container", "gpu", "numbering", "kind"];
+const KIND: &[&str] = of_process!["gpu", "numbering", "kind"];
 /// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
 /// process, and `other`.
-const SITE: &[&str] = &["pid", "process", "container", "site"];
+const SITE: &[&str] = of_process!["site"];
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
 const NAME: &[&str] = &["process"];
 const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
@@ -98,7 +106,7 @@ const METRICS: &[Metric] = &[
     metric(
         "gpuprobe_errors",
         Kind::Counter,
-        &["pid", "process", "container", "function", "error"],
+        of_process!["function", "error"],
         "Calls that returned a failure, by its name. One of the runtime's is counted where the driver is not to blame.",
         collect::errors,
     ),

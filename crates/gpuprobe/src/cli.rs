@@ -250,6 +250,9 @@ pub(crate) struct DaemonArgs {
     pub(crate) refresh: Duration,
     #[command(flatten)]
     pub(crate) nvml: NvmlArgs,
+    /// Folder in which the kubelet keeps links to the logs of containers: their names tell the pods
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::CONTAINER_LOGS)]
+    pub(crate) container_logs: PathBuf,
     /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
     /// of its age
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]

@@ -1,12 +1,14 @@
 //! The processes that are known: who runs, who has ended, and when the kernel's rows of these are taken out.
 
 use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
+use gpuprobe_discover::pod_of;
 use gpuprobe_event::counters::{ProcessKey, WorkRows};
-use gpuprobe_event::{GpuNumbers, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
 /// has a few of them in each pass.
@@ -29,6 +31,8 @@ pub(crate) struct Processes {
     ended: Ended,
     /// Whether what they did to memory is nobody's concern: it is followed for the addresses of copies alone.
     without_memory: bool,
+    /// Where the kubelet keeps links to the logs of containers, by which their pods are known.
+    logs: PathBuf,
     taken: Option<Instant>,
     released: Option<Instant>,
 }
@@ -47,6 +51,11 @@ impl Processes {
     /// Of those that end, at most so many are shown one by one from now on.
     pub(crate) fn keep_ended(&mut self, most: u32) {
         self.ended.keep_most(most as usize);
+    }
+
+    /// Asks the kubelet's links in this folder for the pods of containers.
+    pub(crate) fn with_logs(self, logs: &Path) -> Self {
+        Self { logs: logs.to_owned(), ..self }
     }
 
     /// Leaves out what those that end did to memory.
@@ -86,13 +95,14 @@ impl Processes {
             ProcessChange::Start => {
                 self.end_others(key, now_ns);
                 self.running.insert(key.tgid, key);
-                self.infos.insert(key, info(process));
+                self.infos.insert(key, self.info(process));
             }
             // another program runs in this process: what the one before it held is gone
             ProcessChange::Exec => self.end_others(key, now_ns),
             ProcessChange::Exit => {
                 // its start may have been lost; its rows are there all the same
-                self.infos.entry(key).or_insert_with(|| info(process));
+                let info = self.info(process);
+                self.infos.entry(key).or_insert(info);
                 self.end(key, now_ns);
             }
         }
@@ -189,6 +199,17 @@ impl Processes {
         ended.into_iter().for_each(|process| self.ended.keep(process));
     }
 
+    fn info(&self, process: &ProcessEvent) -> ProcessInfo {
+        let container = process.container.as_deref();
+        ProcessInfo {
+            name: process.process.to_string(),
+            ns_pid: process.ns_pid,
+            container: container.map(|id| Container { id: id.to_owned(), pod: pod_of(&self.logs, id) }),
+            exited_at_ns: None,
+            gpus: GpuNumbers::default(),
+        }
+    }
+
     /// Forgets those that ended long ago.
     pub(crate) fn forget_old(&mut self, now_ns: u64) {
         self.ended.forget_old(now_ns);
@@ -211,16 +232,6 @@ fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
     }
     for row in rows.gaps {
         ended.entry(row.process).and_modify(|process| process.work.gaps.push(row));
-    }
-}
-
-fn info(process: &ProcessEvent) -> ProcessInfo {
-    ProcessInfo {
-        name: process.process.to_string(),
-        ns_pid: process.ns_pid,
-        container: process.container.as_deref().map(str::to_owned),
-        exited_at_ns: None,
-        gpus: GpuNumbers::default(),
     }
 }
 

@@ -62,7 +62,7 @@ fn of_file(text: &str, given: &ArgMatches) -> Result<Vec<OsString>> {
         if let Err(error) = command.clone().try_get_matches_from(alone) {
             bail!("line {line}: {}", first_line(&error));
         }
-        if !is_given(arg) && !(names_features && is_feature(arg)) {
+        if !(is_given(arg) || names_features && is_feature(arg)) {
             words.extend(more);
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuprobe_analysis::places::number_alike;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, KindHeld, MemoryCounts};
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
-use gpuprobe_event::Gpu;
+use gpuprobe_event::{Container, Gpu, Tgid};
 
 use super::write::clean;
 use super::{Distribution, Samples};
@@ -17,45 +17,56 @@ const LONGEST_SITE: usize = 160;
 /// The site, or the error, of whatever has no series of its own.
 const OTHER: &str = "other";
 
-/// The labels that name a process.
-pub(super) fn who(process: &ProcessSnapshot) -> [String; 3] {
-    [process.pid.to_string(), process.name.clone(), process.container.clone().unwrap_or_default()]
+/// Begins the series of one process.
+pub(super) fn of_process(samples: &mut Samples, process: &ProcessSnapshot) {
+    named(samples, process.pid, &process.name, process.container.as_ref());
 }
 
-fn each_function(snapshot: &Snapshot, mut then: impl FnMut([&str; 3], &FunctionCounts)) {
+pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
+    let id = container.map_or("", |container| &container.id);
+    let pod = container.and_then(|container| container.pod.as_ref());
+    let [container, pod, namespace] =
+        pod.map_or([""; 3], |pod| [&pod.container, &pod.name, &pod.namespace].map(String::as_str));
+    samples.of(&[&pid.to_string(), name, id, container, pod, namespace]);
+}
+
+fn each_function(
+    snapshot: &Snapshot,
+    samples: &mut Samples,
+    then: impl Fn(&mut Samples, &[&str], &FunctionCounts),
+) {
     for process in &snapshot.processes {
-        let who = who(process);
-        process.functions.iter().for_each(|f| then(who.each_ref().map(String::as_str), f));
+        of_process(samples, process);
+        for f in &process.functions {
+            then(samples, &[f.api.as_str(), f.function], f);
+        }
     }
 }
 
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         for held in &process.memory.held {
             let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
             let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
-            samples.number(&[&pid, &name, &container, &gpu, numbering, held.kind.as_str()], value(held));
+            samples.number(&[&gpu, numbering, held.kind.as_str()], value(held));
         }
     }
 }
 
 fn each_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&ProcessSnapshot) -> u64) {
     for process in snapshot.processes.iter().filter(|p| !p.memory.held.is_empty()) {
-        samples.number(&who(process).each_ref().map(String::as_str), value(process));
+        of_process(samples, process);
+        samples.number(&[], value(process));
     }
 }
 
 pub(super) fn calls(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |[pid, process, container], f| {
-        samples.number(&[pid, process, container, f.api.as_str(), f.function], f.calls);
-    });
+    each_function(snapshot, samples, |samples, labels, f| samples.number(labels, f.calls));
 }
 
 pub(super) fn durations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, |[pid, process, container], f| {
-        samples.histogram(&[pid, process, container, f.api.as_str(), f.function], &distribution(f));
-    });
+    each_function(snapshot, samples, |samples, labels, f| samples.histogram(labels, &distribution(f)));
 }
 
 fn distribution(f: &FunctionCounts) -> Distribution {
@@ -82,9 +93,9 @@ fn each_failure(functions: &[FunctionCounts], failures: &[Failure], mut then: im
 
 pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         each_failure(&process.functions, &process.failures, |function, error, n| {
-            samples.number(&[&pid, &name, &container, function, error], n);
+            samples.number(&[function, error], n);
         });
     }
 }
@@ -105,8 +116,8 @@ fn each_site(
     rest: impl Fn(&Total) -> u64,
 ) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
-        let mut put = |site: &str, n| samples.number(&[&pid, &process.name, container, site], n);
+        named(samples, process.pid, &process.name, process.container.as_ref());
+        let mut put = |site: &str, n| samples.number(&[site], n);
         let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|place| place.has_series);
         site_labels(&shown).iter().zip(&shown).for_each(|(site, place)| put(site, value(place)));
         others.iter().for_each(|place| put(OTHER, value(place)));
@@ -135,8 +146,8 @@ pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        let (pid, container) = (process.pid.to_string(), process.container.as_deref().unwrap_or_default());
-        samples.number(&[&pid, &process.name, container], process.not_followed as u64);
+        named(samples, process.pid, &process.name, process.container.as_ref());
+        samples.number(&[], process.not_followed as u64);
     }
 }
 

@@ -4,12 +4,12 @@ use gpuprobe_analysis::{GpuUser, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, EccErrors, Engine, THROTTLE_REASONS};
 
-use super::collect::who;
-use super::{Kind, Metric, Samples, metric, with_unit};
+use super::collect::{named, of_process};
+use super::{Kind, Metric, Samples, metric, of_process, with_unit};
 
 const GPU: &[&str] = &["gpu", "uuid", "name"];
 const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
-const USER: &[&str] = &["pid", "process", "container", "gpu"];
+const USER: &[&str] = of_process!["gpu"];
 
 /// A value and how many of its digits are decimal places.
 type Reading = Option<(u64, u8)>;
@@ -179,7 +179,7 @@ pub(super) const METRICS: &[Metric] = &[
         metric(
             "gpuprobe_gpu_process_utilization_ratio",
             Kind::Gauge,
-            &["pid", "process", "container", "gpu", "engine"],
+            of_process!["gpu", "engine"],
             "Share of the last while in which a process kept a part of a GPU busy; the driver does not always tell it.",
             process_utilization,
         ),
@@ -293,26 +293,27 @@ fn xids(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 /// The labels that name a process. Of one that made no call nothing is known but its name.
-fn named(snapshot: &Snapshot, user: &GpuUser) -> [String; 3] {
-    let stranger = || [user.pid.to_string(), user.name.clone(), String::new()];
-    snapshot.running(user.pid).map_or_else(stranger, who)
+fn of_user(samples: &mut Samples, snapshot: &Snapshot, user: &GpuUser) {
+    match snapshot.running(user.pid) {
+        Some(process) => of_process(samples, process),
+        None => named(samples, user.pid, &user.name, None),
+    }
 }
 
 fn users(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuUser) -> Option<u64>) {
     for user in &snapshot.gpu_states.users {
         if let Some(bytes) = value(user) {
-            let [pid, name, container] = named(snapshot, user);
-            samples.number(&[&pid, &name, &container, &user.gpu.to_string()], bytes);
+            of_user(samples, snapshot, user);
+            samples.number(&[&user.gpu.to_string()], bytes);
         }
     }
 }
 
 fn process_utilization(snapshot: &Snapshot, samples: &mut Samples) {
     for user in &snapshot.gpu_states.users {
-        let [pid, name, container] = named(snapshot, user);
+        of_user(samples, snapshot, user);
         for (engine, percent) in Engine::ALL.into_iter().zip(user.busy_percent.into_iter().flatten()) {
-            let labels = [&pid, &name, &container, &user.gpu.to_string(), engine.as_str()];
-            samples.decimal(&labels, percent.into(), 2);
+            samples.decimal(&[&user.gpu.to_string(), engine.as_str()], percent.into(), 2);
         }
     }
 }

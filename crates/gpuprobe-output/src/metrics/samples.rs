@@ -46,6 +46,8 @@ pub(super) enum Series<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     names: &'static [&'static str],
+    /// The first labels of all series that follow, as they are written, and how many they are.
+    first: (String, usize),
     /// Labels of all series as they are written, one after the other.
     text: String,
     series: Vec<(Range<usize>, Value)>,
@@ -59,10 +61,20 @@ impl Samples {
     /// Begins a metric whose labels have these names.
     pub(super) fn begin(&mut self, names: &'static [&'static str]) {
         self.names = names;
+        self.first.0.clear();
+        self.first.1 = 0;
         self.text.clear();
         self.series.clear();
         self.distributions.clear();
         self.known.clear();
+    }
+
+    /// Begins series of this metric whose first labels have these values. What they share is written once.
+    pub(super) fn of(&mut self, labels: &[&str]) {
+        let (text, count) = &mut self.first;
+        text.clear();
+        *count = labels.len();
+        write::labels(text, 0, self.names, labels);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,7 +123,9 @@ impl Samples {
     /// The value of the series with these labels, which is `empty` where it is new.
     fn slot(&mut self, labels: &[&str], empty: Value) -> &mut Value {
         let start = self.text.len();
-        write::labels(&mut self.text, self.names, labels);
+        self.text.push_str(&self.first.0);
+        let names = self.names.get(self.first.1..).unwrap_or_default();
+        write::labels(&mut self.text, start, names, labels);
         let range = start..self.text.len();
         let mut key = self.hasher.hash_one(&self.text[range.clone()]);
         let place = loop {

@@ -8,17 +8,17 @@ use gpuprobe_analysis::{Gaps, Snapshot, Work};
 use gpuprobe_event::counters::{CopyTotals, GapKind, HostMemory};
 use gpuprobe_event::cut::cut;
 
-use super::collect::who;
-use super::{Distribution, Kind, Metric, NAME, PROCESS, Samples, metric, with_unit};
+use super::collect::of_process;
+use super::{Distribution, Kind, Metric, NAME, PROCESS, Samples, metric, of_process, with_unit};
 
 /// Kernels of a process that have series of their own; all others are summed up as `other`.
 const MOST_KERNELS: usize = 20;
 /// Bytes of a name that are shown: some of those that templates make are far longer than a scrape can bear.
 const MOST_NAME: usize = 200;
 
-const KERNEL: &[&str] = &["pid", "process", "container", "kernel"];
-const COPY: &[&str] = &["pid", "process", "container", "kind", "mode"];
-const GAP: &[&str] = &["pid", "process", "container", "after"];
+const KERNEL: &[&str] = of_process!["kernel"];
+const COPY: &[&str] = of_process!["kind", "mode"];
+const GAP: &[&str] = of_process!["after"];
 const NAME_KERNEL: &[&str] = &["process", "kernel"];
 const NAME_COPY: &[&str] = &["process", "kind", "mode"];
 
@@ -53,12 +53,14 @@ pub(super) const METRICS: &[Metric] = &[
             Kind::Counter,
             COPY,
             "Bytes copied, by direction and by whether the call waits for it.",
-            |snapshot, samples| each_copy(snapshot, |labels, copy| samples.number(labels, copy.bytes)),
+            |snapshot, samples| {
+                each_copy(snapshot, samples, |samples, labels, copy| samples.number(labels, copy.bytes))
+            },
         ),
         "bytes",
     ),
     metric("gpuprobe_copies", Kind::Counter, COPY, "Copies and memsets.", |snapshot, samples| {
-        each_copy(snapshot, |labels, copy| samples.number(labels, copy.copies))
+        each_copy(snapshot, samples, |samples, labels, copy| samples.number(labels, copy.copies))
     }),
     with_unit(
         metric(
@@ -74,7 +76,7 @@ pub(super) const METRICS: &[Metric] = &[
         metric(
             "gpuprobe_copy_host_bytes",
             Kind::Counter,
-            &["pid", "process", "container", "kind", "memory"],
+            of_process!["kind", "memory"],
             "Bytes copied from or to host memory, by what it is: pageable memory is copied twice.",
             copy_host_bytes,
         ),
@@ -94,7 +96,7 @@ pub(super) const METRICS: &[Metric] = &[
         metric(
             "gpuprobe_stream_gap_longest_seconds",
             Kind::Gauge,
-            &["pid", "process", "container", "after", "meanwhile"],
+            of_process!["after", "meanwhile"],
             "The longest of these, by the call that took the launching thread longest meanwhile.",
             longest_gaps,
         ),
@@ -133,31 +135,32 @@ fn shown(kernel: &str) -> Cow<'_, str> {
 
 fn kernel_launches(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         for kernel in top(&process.work.kernels, MOST_KERNELS).iter().filter(|k| k.totals.launches > 0) {
-            samples.number(&[&pid, &name, &container, &shown(&kernel.kernel)], kernel.totals.launches);
+            samples.number(&[&shown(&kernel.kernel)], kernel.totals.launches);
         }
     }
 }
 
 fn each_graph(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&Work) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.work.graphs.launches > 0) {
-        samples.number(&who(process).each_ref().map(String::as_str), value(&process.work));
+        of_process(samples, process);
+        samples.number(&[], value(&process.work));
     }
 }
 
-fn each_copy(snapshot: &Snapshot, mut then: impl FnMut(&[&str], &CopyTotals)) {
+fn each_copy(snapshot: &Snapshot, samples: &mut Samples, then: impl Fn(&mut Samples, &[&str], &CopyTotals)) {
     for process in &snapshot.processes {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         for copy in &process.work.copies {
-            then(&[&pid, &name, &container, copy.direction.as_str(), copy.mode()], copy);
+            then(samples, &[copy.direction.as_str(), copy.mode()], copy);
         }
     }
 }
 
 /// The time of a call that does not wait says nothing of the copy.
 fn copy_seconds(snapshot: &Snapshot, samples: &mut Samples) {
-    each_copy(snapshot, |labels, copy| {
+    each_copy(snapshot, samples, |samples, labels, copy| {
         if !copy.is_async {
             samples.nanoseconds(labels, copy.total_ns);
         }
@@ -166,24 +169,23 @@ fn copy_seconds(snapshot: &Snapshot, samples: &mut Samples) {
 
 fn copy_host_bytes(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         for copy in process.work.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
-            let labels = [&pid, &name, &container, copy.direction.as_str(), copy.host.as_str()];
-            samples.number(&labels, copy.bytes);
+            samples.number(&[copy.direction.as_str(), copy.host.as_str()], copy.bytes);
         }
     }
 }
 
 fn gaps(snapshot: &Snapshot, samples: &mut Samples) {
     for process in &snapshot.processes {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         let Gaps { after_sync, after_launch, .. } = &process.work.gaps;
         for (kind, gaps) in [(GapKind::AfterSync, after_sync), (GapKind::AfterLaunch, after_launch)] {
             // as for calls, the count is that of the buckets
             let count = gaps.lengths.iter().sum();
             if count > 0 {
                 let distribution = Distribution { latency: gaps.lengths, sum_ns: gaps.total_ns, count };
-                samples.histogram(&[&pid, &name, &container, kind.as_str()], &distribution);
+                samples.histogram(&[kind.as_str()], &distribution);
             }
         }
     }
@@ -192,13 +194,13 @@ fn gaps(snapshot: &Snapshot, samples: &mut Samples) {
 /// What one of many did is a gauge of a process that runs.
 fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        let [pid, name, container] = who(process);
+        of_process(samples, process);
         let mut told = HashSet::new();
         // the longest come first
         for gap in &process.work.gaps.longest {
             let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
             if told.insert((after, meanwhile)) {
-                samples.nanoseconds(&[&pid, &name, &container, after, meanwhile], gap.ns);
+                samples.nanoseconds(&[after, meanwhile], gap.ns);
             }
         }
     }

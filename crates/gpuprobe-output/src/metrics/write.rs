@@ -140,11 +140,11 @@ impl Writer<'_> {
 }
 
 /// Labels that most have no value for: they are left out then, which means the same.
-const LEFT_OUT: [&str; 3] = ["container", "numbering", "uuid"];
+const LEFT_OUT: [&str; 6] = ["container_id", "container", "pod", "namespace", "numbering", "uuid"];
 
-/// Appends `name="value",...`.
-pub(super) fn labels(out: &mut String, names: &[&str], values: &[&str]) {
-    let mut comma = "";
+/// Appends `name="value",...` to a set of labels that begins at `start`.
+pub(super) fn labels(out: &mut String, start: usize, names: &[&str], values: &[&str]) {
+    let mut comma = if out.len() > start { "," } else { "" };
     for (name, value) in names.iter().zip(values) {
         if value.is_empty() && LEFT_OUT.contains(name) {
             continue;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::{Holdings, MemoryReport, ProcessInfo, ProcessPlaces, Rules};
 use gpuprobe_event::counters::{self, Allocation, ProcessKey, SiteMemory};
-use gpuprobe_event::{Frame, LossCause, Losses, SiteId, Space};
+use gpuprobe_event::{Container, Frame, LossCause, Losses, SiteId, Space};
 
 use super::{MIB, key};
 
@@ -80,7 +80,7 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str, container: Option<&str>, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
-        container: container.map(str::to_owned),
+        container: container.map(|id| Container { id: id.to_owned(), pod: None }),
         exited_at_ns,
         ..ProcessInfo::default()
     };

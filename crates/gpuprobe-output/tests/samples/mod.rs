@@ -17,8 +17,8 @@ use gpuprobe_event::counters::{
 };
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses, Outcome, PciAddress,
-    ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
+    Api, Call, Container, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses, Outcome,
+    PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
 };
 use memory::places;
 
@@ -206,6 +206,11 @@ fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
     (vec![context(0), context(1)], vec![gpu(0, None), gpu(1, Some(Uuid([0x5a; 16])))])
 }
 
+fn in_a_pod() -> Container {
+    let [namespace, name, container] = ["research", "train-0", "main"].map(str::to_owned);
+    Container { id: "3f2a9c0d1e2b4f5a".repeat(4), pod: Some(Pod { namespace, name, container }) }
+}
+
 /// Two running processes, one of them twice under the same pid, one that has ended, and some that ended long ago.
 pub(crate) fn snapshot() -> Snapshot {
     let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
@@ -241,7 +246,7 @@ pub(crate) fn snapshot() -> Snapshot {
         processes: &HashMap::from([
             (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
-            (ended, info("short", Some(1))),
+            (ended, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),
         ended: &past(),
         losses: &losses,

@@ -56,13 +56,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let signals = Signals::hold_back()?;
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
-    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
-    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
-    let observer = Observer::new(probes, Processes::new(args.max_ended), holdings).with_gpus(gpus);
-    let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
-    let states = States::start(&args.nvml, args.refresh, only, args.verbose)?;
     let mut daemon = Daemon {
-        observer: observer.with_states(states),
+        observer: observer(args, sections, probes)?,
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
@@ -91,6 +86,15 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     note!("gpuprobe: metrics on {url}/metrics");
     daemon.until_told()?;
     Ok(0)
+}
+
+fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
+    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
+    let processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
+    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
+    let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
+    let states = States::start(&args.nvml, args.refresh, only, args.verbose)?;
+    Ok(Observer::new(probes, processes, holdings).with_gpus(gpus).with_states(states))
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {

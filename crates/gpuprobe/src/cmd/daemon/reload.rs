@@ -83,6 +83,7 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("max_allocations", old.max_allocations != new.max_allocations),
         ("max_counters", old.max_counters != new.max_counters),
         ("max_kernels", old.max_kernels != new.max_kernels),
+        ("container_logs", old.container_logs != new.container_logs),
         ("nvml", old.nvml.nvml != new.nvml.nvml),
         ("driver_folder", old.nvml.driver_folder != new.nvml.driver_folder),
     ];
