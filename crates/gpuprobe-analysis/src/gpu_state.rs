@@ -18,13 +18,24 @@ const ON_GPU: [Space; 4] = [Space::Device, Space::Pool, Space::Vmm, Space::Array
 
 /// Of whom NVML's figures can be compared with what was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum Compared<'a> {
     /// Memory is not followed.
     Nobody,
-    /// Only some processes are watched.
-    Watched,
-    /// The whole host is: of a process that nothing is known of, nothing was seen.
+    /// Only these processes are watched, and what they begin.
+    Only(&'a [Tgid]),
+    /// The whole host is.
     Everybody,
+}
+
+impl Compared<'_> {
+    /// Whether calls of this process would have been seen.
+    fn watches(self, pid: Tgid) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Only(pids) => pids.contains(&pid),
+            Self::Everybody => true,
+        }
+    }
 }
 
 /// One of the host's GPUs.
@@ -97,7 +108,7 @@ impl GpuStates {
         readings: &GpuReadings,
         snapshot: &Snapshot,
         others: &HashMap<Tgid, String>,
-        compared: Compared,
+        compared: Compared<'_>,
     ) -> Self {
         let numbered = readings.gpus.iter().filter_map(|s| Some((s.id.number_among(&snapshot.gpus)?, s)));
         let gpus: BTreeMap<u8, &GpuState> = numbered.collect();
@@ -112,12 +123,14 @@ impl GpuStates {
                 let name = known.map(|p| &p.name).or_else(|| others.get(&process.pid));
                 let Some(name) = name else { continue };
                 let is_only = on.get(&process.pid) == Some(&1);
+                let is_compared =
+                    compared.watches(process.pid) || known.is_some() && compared != Compared::Nobody;
                 users.push(GpuUser {
                     gpu,
                     pid: process.pid,
                     name: name.clone(),
                     memory_bytes: process.memory_bytes,
-                    seen_bytes: seen(known, gpu, is_only, compared),
+                    seen_bytes: is_compared.then(|| seen(known, gpu, is_only)).flatten(),
                     busy_percent: process.busy_percent,
                 });
             }
@@ -147,14 +160,9 @@ impl Snapshot {
     }
 }
 
-/// What a process was seen to hold on a GPU. Where it is not certain which GPU some of its memory is on, that is known all
-/// the same if NVML finds it on one alone.
-fn seen(process: Option<&ProcessSnapshot>, gpu: u8, is_only: bool, compared: Compared) -> Option<u64> {
-    match (compared, process) {
-        (Compared::Nobody, _) | (Compared::Watched, None) => return None,
-        (Compared::Everybody, None) => return Some(0),
-        (Compared::Watched | Compared::Everybody, Some(_)) => {}
-    }
+/// What a process was seen to hold on a GPU: nothing, where it made no call. Where it is not certain which GPU some of its
+/// memory is on, that is known all the same if NVML finds it on one alone.
+fn seen(process: Option<&ProcessSnapshot>, gpu: u8, is_only: bool) -> Option<u64> {
     let held = process.into_iter().flat_map(|process| &process.memory.held);
     let mut bytes = 0_u64;
     for held in held.filter(|held| ON_GPU.contains(&held.kind) && held.live_bytes > 0) {

@@ -61,7 +61,7 @@ impl Nvml {
         let every = every.max(SHORTEST);
         let told = Arc::new(Mutex::new(Told::default()));
         let (library, listener) = (library.to_owned(), Arc::downgrade(&told));
-        thread::Builder::new().name("nvml".to_owned()).spawn(move || follow(&library, every, &listener))?;
+        spawn(move || follow(&library, every, &listener))?;
         Ok(Self { told, believed: BELIEVED.max(3 * every) })
     }
 
@@ -79,6 +79,22 @@ impl Nvml {
     pub fn trouble(&self) -> Option<String> {
         lock(&self.told).trouble.take()
     }
+}
+
+/// Starts a thread that no signal meant for us goes to, whenever we begin to hold them back ourselves.
+fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: the sets are plain data, the first filled in by the call that is made for it, the second by that which tells
+    // what was set before; a thread begins with the mask of the one that starts it.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    let started = thread::Builder::new().name("nvml".to_owned()).spawn(work);
+    // SAFETY: the set is what the call above has told.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    started.map(drop)
 }
 
 /// What is kept is whole at any moment, whoever panicked.
@@ -161,7 +177,7 @@ pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
         let nvml = Library::builder().lib_path(&name).init()?;
         Ok(NvmlVersions { library: nvml.sys_nvml_version()?, driver: nvml.sys_driver_version()? })
     };
-    let asked = thread::Builder::new().name("nvml".to_owned()).spawn(move || {
+    let asked = spawn(move || {
         // nobody listens any more where it took too long
         sender.send(ask()).ok();
     });
@@ -188,6 +204,22 @@ mod tests {
         assert_eq!(nvml.readings(), readings);
         let nvml = Nvml { believed: Duration::ZERO, ..nvml };
         assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
+    }
+
+    #[test]
+    fn the_thread_is_hit_by_no_signal_and_ours_are_as_before() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&line, 16).unwrap()
+        };
+        let (before, (sender, receiver)) = (blocked(), channel());
+        spawn(move || sender.send(blocked()).unwrap()).unwrap();
+        let ends: u64 =
+            [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].map(|signal| 1_u64 << (signal - 1)).iter().sum();
+        assert_eq!(receiver.recv().unwrap() & ends, ends);
+        assert_eq!(blocked(), before);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+pub use gpus::gpus_compared;
 use rates::Rates;
 
 use crate::timestamp::timestamp;

@@ -19,7 +19,7 @@ pub mod timestamp;
 pub mod units;
 mod work;
 
-pub use classic::{Classic, Sections};
+pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;
 pub use curve::Strokes;

@@ -1,12 +1,12 @@
 //! The same report for programs: one object in one line.
 
-use gpuprobe_analysis::{MemoryReport, PlaceMemory, ProcessPlaces};
+use gpuprobe_analysis::{GpuStates, GpuUser, MemoryReport, PlaceMemory, ProcessPlaces};
 use serde_json::{Value, json};
 
 use crate::memory_view::{NOT_FOLLOWED, reason};
 
 /// The report as a line of JSON, with its line feed. Times are in seconds, `at` is since the process was first seen.
-pub fn memory_json(report: &MemoryReport, unix_seconds: f64) -> String {
+pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64) -> String {
     let mut missing: serde_json::Map<String, Value> =
         report.missing.iter().map(|loss| (loss.cause.as_str().to_owned(), json!(loss.count))).collect();
     if report.not_followed() > 0 {
@@ -17,8 +17,21 @@ pub fn memory_json(report: &MemoryReport, unix_seconds: f64) -> String {
         "complete": report.is_complete(),
         "missing": missing,
         "processes": report.processes.iter().map(process).collect::<Vec<_>>(),
+        "gpu_memory": states.users.iter().filter(|u| u.seen_bytes.is_some()).map(user).collect::<Vec<_>>(),
     });
     format!("{object}\n")
+}
+
+/// All memory of a process on a GPU, as the driver tells it, and what of it no call explains.
+fn user(user: &GpuUser) -> Value {
+    json!({
+        "pid": user.pid,
+        "process": user.name,
+        "gpu": user.gpu,
+        "memory_bytes": user.memory_bytes,
+        "seen_bytes": user.seen_bytes,
+        "unexplained_bytes": user.unexplained_bytes(),
+    })
 }
 
 fn seconds(ns: u64) -> f64 {

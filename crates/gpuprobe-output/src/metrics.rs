@@ -51,7 +51,7 @@ macro_rules! of_process {
         &["pid", "process", "container_id", "container", "pod", "namespace", $($more),*]
     };
 }
-pub(self) use of_process;
+use of_process;
 
 const PROCESS: &[&str] = of_process![];
 const FUNCTION: &[&str] = of_process!["api", "function"];

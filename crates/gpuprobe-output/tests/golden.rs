@@ -3,11 +3,11 @@
 mod conversions;
 mod samples;
 
-use gpuprobe_analysis::{Advice, Bound, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};
+use gpuprobe_analysis::{Advice, Bound, GpuStates, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};
 use gpuprobe_event::{Event, LossCause};
 use gpuprobe_output::{
-    Classic, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, memory,
-    memory_json, pending, summary,
+    Classic, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, gpus_compared,
+    memory, memory_json, pending, summary,
 };
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory::{crowded_report, memory_report};
@@ -255,7 +255,8 @@ fn memory_fits_the_terminal_and_steers_none() {
 #[test]
 fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
     check("memory_crowded.txt", &memory(&crowded_report(), NOON, &WIDE));
-    let json: serde_json::Value = serde_json::from_str(&memory_json(&crowded_report(), NOON)).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(&memory_json(&crowded_report(), &GpuStates::default(), NOON)).unwrap();
     assert_eq!(json["complete"], serde_json::json!(false));
     assert_eq!(json["missing"], serde_json::json!({"not_followed": 6}));
     let told: Vec<_> = json["processes"]
@@ -276,6 +277,13 @@ fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
 
 #[test]
 fn memory_as_json() {
-    check("memory.json", &memory_json(&memory_report(&[(LossCause::LiveFull, 3)]), NOON));
-    check("memory_empty.json", &memory_json(&Default::default(), NOON));
+    let report = memory_report(&[(LossCause::LiveFull, 3)]);
+    check("memory.json", &memory_json(&report, &snapshot().gpu_states, NOON));
+    check("memory_empty.json", &memory_json(&Default::default(), &GpuStates::default(), NOON));
+}
+
+#[test]
+fn memory_beside_what_the_driver_tells() {
+    check("memory_gpus.txt", &gpus_compared(&snapshot(), 100));
+    assert_eq!(gpus_compared(&Snapshot::default(), 100), "");
 }

@@ -92,6 +92,17 @@ pub(crate) struct AttachArgs {
     pub(crate) verbose: bool,
 }
 
+/// Where the driver tells of the host's GPUs.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct NvmlArgs {
+    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    pub(crate) driver_folder: PathBuf,
+    /// The driver's management library, a name for the loader or a path; `off` reads nothing of GPUs themselves
+    #[arg(long, value_name = "LIBRARY", default_value = gpuprobe_capture::NVML_LIBRARY)]
+    pub(crate) nvml: OsString,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// Only this library, or program with CUDA linked in (repeatable); by default all that processes use
@@ -170,6 +181,8 @@ pub(crate) struct MemoryArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) nvml: NvmlArgs,
+    #[command(flatten)]
     pub(crate) attach: AttachArgs,
     /// A command to start and to watch to its end
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
@@ -235,15 +248,11 @@ pub(crate) struct DaemonArgs {
     /// Seconds between two readings of the counters; metrics are as old as this at most
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) refresh: Duration,
-    /// Folder in which the driver lists the host's GPUs; another one where the host's /proc is mounted elsewhere
-    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
-    pub(crate) driver_folder: PathBuf,
+    #[command(flatten)]
+    pub(crate) nvml: NvmlArgs,
     /// Folder in which the kubelet keeps links to the logs of containers: their names tell the pods
     #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::CONTAINER_LOGS)]
     pub(crate) container_logs: PathBuf,
-    /// The driver's management library, a name for the loader or a path; `off` reads nothing of GPUs themselves
-    #[arg(long, value_name = "LIBRARY", default_value = gpuprobe_capture::NVML_LIBRARY)]
-    pub(crate) nvml: OsString,
     /// Seconds in which a place in a program may grow before it is suspected of a leak; it is always at least a quarter
     /// of its age
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]

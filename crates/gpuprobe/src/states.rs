@@ -2,24 +2,37 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::time::Duration;
 
+use anyhow::{Context, Result};
 use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
 use gpuprobe_capture::Nvml;
 use gpuprobe_event::{GpuReadings, Tgid};
 
+use crate::cli::NvmlArgs;
 use crate::notes::note;
 
 #[derive(Debug)]
 pub(crate) struct States {
     nvml: Nvml,
-    /// Not the whole host is watched.
-    only_some: bool,
+    /// Who is watched, where that is not the whole host.
+    only: Option<Vec<Tgid>>,
     verbose: bool,
 }
 
 impl States {
-    pub(crate) fn new(nvml: Nvml, only_some: bool, verbose: bool) -> Self {
-        Self { nvml, only_some, verbose }
+    /// Begins to read every so often; `None` where that is not wanted.
+    pub(crate) fn start(
+        args: &NvmlArgs,
+        every: Duration,
+        only: Option<Vec<Tgid>>,
+        verbose: bool,
+    ) -> Result<Option<Self>> {
+        if args.nvml == "off" {
+            return Ok(None);
+        }
+        let nvml = Nvml::start(&args.nvml, every).context("cannot start the thread that reads NVML")?;
+        Ok(Some(Self { nvml, only, verbose }))
     }
 
     /// Puts what was read last into a snapshot; never waits.
@@ -27,10 +40,10 @@ impl States {
         if let Some(trouble) = self.nvml.trouble().filter(|_| self.verbose) {
             note!("gpuprobe: {trouble}");
         }
-        let compared = match (follows_memory, self.only_some) {
-            (false, _) => Compared::Nobody,
-            (true, true) => Compared::Watched,
-            (true, false) => Compared::Everybody,
+        let compared = match &self.only {
+            _ if !follows_memory => Compared::Nobody,
+            Some(pids) => Compared::Only(pids),
+            None => Compared::Everybody,
         };
         let readings = self.nvml.readings();
         let others = others(&readings, snapshot);

@@ -16,6 +16,7 @@ use gpuprobe_e2e::recording::pid_of;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::{Cuda, Library};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 /// What a scrape may take on a machine that others keep busy; NVML is held up for far longer.
 const SOON: Duration = Duration::from_secs(5);
@@ -200,6 +201,7 @@ fn assert_processes(host: &mut Host) {
     };
     host.daemon.until_equal(PATIENCE, |metrics, found| found.compare("processes", &told(metrics), &expected));
     assert_displayed(&mut host.daemon, pid);
+    assert_memory_tells(host, pid);
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
     // NVML goes on telling of it
@@ -217,7 +219,7 @@ fn without_container(line: &str) -> String {
 fn assert_displayed(daemon: &mut Daemon, pid: u32) {
     let gpu = "GPU 1 (Stand-in GPU 0): busy 42%, memory 2.0 GiB of 80.0 GiB, 45 C, 123.5 of 700.0 W, sm 1510 MHz, \
                memory 1520 MHz, throttled by sw_power_cap and hw_thermal_slowdown";
-    let user = ": 4.8 MiB, 976.6 KiB seen by calls, 3.8 MiB unexplained (context, code, before the probes), busy 60%";
+    let user = ": 4.8 MiB, 976.6 KiB seen by calls, 3.8 MiB unexplained, busy 60%";
     let process = format!("\tprocess {pid}");
     let mut shown = Vec::new();
     until(PATIENCE, "the section of GPUs", || {
@@ -226,6 +228,20 @@ fn assert_displayed(daemon: &mut Daemon, pid: u32) {
         let used = |line: &&String| line.starts_with(&process) && line.ends_with(user);
         (headed && shown.iter().any(|line| used(&line))).then_some(())
     });
+}
+
+/// To `gpuprobe memory`, which began after the program, nothing of what it holds is explained.
+fn assert_memory_tells(host: &Host, pid: u32) {
+    let nvml = shown(places::standins(Cuda::Cuda12).library(Library::Nvml));
+    let (driver, watched) = (shown(host.folder.path().join("driver")), pid.to_string());
+    let words = ["memory", "-d", &watched, "--watch", "--interval", "0.2", "--json"];
+    let mut command = gpuprobe(&[&words[..], &["--nvml", &nvml, "--driver-folder", &driver]].concat());
+    let mut memory = Talk::start(command.env("STANDIN_NVML", host.file()));
+    let on = |gpu: u8, bytes: u64| json!({"pid": pid, "process": "gpus", "gpu": gpu, "memory_bytes": bytes, "seen_bytes": 0, "unexplained_bytes": bytes});
+    let expected = json!([on(1, 5_000_000), on(2, 1_500_000)]);
+    until(PATIENCE, "what is not explained", || (memory.json()["gpu_memory"] == expected).then_some(()));
+    memory.signal(Signal::SIGINT);
+    assert_eq!(memory.end(), 0, "{}", memory.stderr());
 }
 
 fn assert_errors(host: &Host) {

@@ -35,7 +35,7 @@ fn gpu(number: u8, users: &[(u32, Option<u64>)]) -> GpuState {
     }
 }
 
-fn built(gpus: Vec<GpuState>, processes: Vec<Arc<ProcessSnapshot>>, compared: Compared) -> GpuStates {
+fn built(gpus: Vec<GpuState>, processes: Vec<Arc<ProcessSnapshot>>, compared: Compared<'_>) -> GpuStates {
     let others = HashMap::from([(Tgid(50), "stranger".to_owned())]);
     let readings = GpuReadings { is_up: true, gpus, xids: Vec::new() };
     GpuStates::build(&readings, &snapshot(processes), &others, compared)
@@ -98,7 +98,10 @@ fn who_has_ended_is_left_out_and_who_was_never_seen_is_compared_where_all_are_wa
     let expected = [(0, 7, Some(0), Some(1), Some(0)), (0, 50, Some(0), Some(3), Some(0))];
     assert_eq!(figures(&states), expected);
     assert_eq!(states.users[1].name, "stranger");
-    let states = built(gpus(), processes(), Compared::Watched);
+    // whoever is asked for is compared before its first call, and others that are in the snapshot are its children
+    let states = built(gpus(), processes(), Compared::Only(&[Tgid(50)]));
+    assert_eq!(figures(&states), expected);
+    let states = built(gpus(), processes(), Compared::Only(&[Tgid(4)]));
     assert_eq!(figures(&states), [(0, 7, Some(0), Some(1), Some(0)), (0, 50, None, None, None)]);
     let states = built(gpus(), processes(), Compared::Nobody);
     assert_eq!(figures(&states), [(0, 7, None, None, None), (0, 50, None, None, None)]);

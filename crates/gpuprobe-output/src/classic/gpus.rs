@@ -1,16 +1,35 @@
 //! The section about GPUs: a line for each, and one for each process on it.
 
-use gpuprobe_analysis::Snapshot;
 use gpuprobe_analysis::gpu_state::{GpuUser, NumberedGpu};
+use gpuprobe_analysis::{GpuStates, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
 
 use super::{line, process_line};
-use crate::units::{bytes, printable};
+use crate::units::{bytes, fitted, printable};
+
+const UNEXPLAINED: &str =
+    "(unexplained: the context, code of kernels, libraries' own, managed memory, all from before the probes)";
+
+/// The GPUs of those whose memory was compared with what was seen of them, as lines of this width; nothing where NVML
+/// tells nothing of them.
+pub fn gpus_compared(snapshot: &Snapshot, width: usize) -> String {
+    let mut states = snapshot.gpu_states.clone();
+    states.users.retain(|user| user.seen_bytes.is_some());
+    let is_used = |gpu: &NumberedGpu| states.users.iter().any(|user| user.gpu == gpu.gpu);
+    states.gpus.retain(is_used);
+    let mut out = String::new();
+    section(&mut out, snapshot, &states);
+    let spaced = out.replace('\t', "  ");
+    spaced.lines().flat_map(|line| [fitted(line, width), "\n".into()]).collect()
+}
+
+pub(super) fn gpus(out: &mut String, snapshot: &Snapshot) {
+    section(out, snapshot, &snapshot.gpu_states);
+}
 
 /// Nothing where NVML tells nothing.
-pub(super) fn gpus(out: &mut String, snapshot: &Snapshot) {
-    let states = &snapshot.gpu_states;
+fn section(out: &mut String, snapshot: &Snapshot, states: &GpuStates) {
     if states.gpus.is_empty() {
         return;
     }
@@ -22,6 +41,9 @@ pub(super) fn gpus(out: &mut String, snapshot: &Snapshot) {
             let who = snapshot.running(user.pid).map_or_else(stranger, process_line);
             line(out, format_args!("\t{who}: {}", used(user)));
         }
+    }
+    if states.users.iter().any(|user| user.unexplained_bytes().is_some_and(|bytes| bytes > 0)) {
+        line(out, format_args!("{UNEXPLAINED}"));
     }
     out.push('\n');
 }
@@ -66,11 +88,7 @@ fn used(user: &GpuUser) -> String {
             format!(", {} seen by calls, {} more than that", bytes(seen), bytes(above))
         }
         (Some(seen), Some(rest), None) => {
-            format!(
-                ", {} seen by calls, {} unexplained (context, code, before the probes)",
-                bytes(seen),
-                bytes(rest)
-            )
+            format!(", {} seen by calls, {} unexplained", bytes(seen), bytes(rest))
         }
         _ => String::new(),
     };

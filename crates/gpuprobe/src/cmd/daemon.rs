@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Nvml, Urgent, give_up_privileges};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
@@ -56,13 +56,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let signals = Signals::hold_back()?;
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
-    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
-    let gpus = Gpus::new(&args.driver_folder, Duration::from_secs(args.rescan));
-    let observer =
-        Observer::new(probes, Processes::new(args.max_ended).with_logs(&args.container_logs), holdings)
-            .with_gpus(gpus);
     let mut daemon = Daemon {
-        observer: observer.with_states(states(args)?),
+        observer: observer(args, sections, probes)?,
         signals,
         // before the host is looked at, so that nothing falls between the two
         watch: Watch::start(args.rescan),
@@ -93,6 +88,15 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     Ok(0)
 }
 
+fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
+    let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
+    let processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
+    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
+    let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
+    let states = States::start(&args.nvml, args.refresh, only, args.verbose)?;
+    Ok(Observer::new(probes, processes, holdings).with_gpus(gpus).with_states(states))
+}
+
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
     let settings = HttpSettings {
         address: args.metrics_addr,
@@ -103,15 +107,6 @@ fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
     })
-}
-
-/// What is known of GPUs beside what processes do to them.
-fn states(args: &DaemonArgs) -> Result<Option<States>> {
-    if args.nvml == "off" {
-        return Ok(None);
-    }
-    let nvml = Nvml::start(&args.nvml, args.refresh).context("cannot start the thread that reads NVML")?;
-    Ok(Some(States::new(nvml, !args.pids.is_empty(), args.verbose)))
 }
 
 fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {

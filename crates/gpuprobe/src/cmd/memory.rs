@@ -12,12 +12,14 @@ use gpuprobe_output::{MemoryOptions, Strokes};
 
 use crate::cli::MemoryArgs;
 use crate::followed::{Followed, process_of_thread};
+use crate::gpus::Gpus;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer, unix_seconds};
 use crate::probes::{Probes, config};
 use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::Signals;
+use crate::states::States;
 use crate::stdout::{Closed, print};
 use crate::supervise::Supervised;
 use crate::watch::{RESCAN_SECONDS, Watch};
@@ -44,7 +46,11 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
     let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false, failures: false };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?;
     let holdings = Holdings::new(Rules::after(args.warm_up), true);
-    Ok(Observer::new(probes, Processes::new(0), Some(holdings)))
+    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
+    let observer = Observer::new(probes, Processes::new(0), Some(holdings)).with_gpus(gpus);
+    let is_host = args.pids.is_empty() && args.command.is_empty();
+    let only = (!is_host).then(|| args.pids.iter().copied().map(Tgid).collect());
+    Ok(observer.with_states(States::start(&args.nvml, SAMPLE_EVERY, only, args.attach.verbose)?))
 }
 
 /// What is shown, where and how often.
@@ -87,9 +93,10 @@ impl<'a> View<'a> {
 
     fn show(&mut self) -> Result<()> {
         let report = self.observer.memory(&self.losses)?;
+        let snapshot = self.observer.snapshot(&self.losses, &[])?;
         let now = unix_seconds();
         if self.args.json {
-            return self.write(&gpuprobe_output::memory_json(&report, now));
+            return self.write(&gpuprobe_output::memory_json(&report, &snapshot.gpu_states, now));
         }
         let size = self.file.is_none().then(|| terminal_size(io::stdout())).flatten();
         let options = MemoryOptions {
@@ -99,6 +106,7 @@ impl<'a> View<'a> {
             utc_offset_seconds: utc_offset_seconds(now),
         };
         let text = gpuprobe_output::memory(&report, now, &options);
+        let text = text + &gpuprobe_output::gpus_compared(&snapshot, options.width);
         match size {
             Some((_, rows)) if self.args.watch => self.write(&redrawn(&text, rows.into())),
             _ if self.args.watch => self.write(&format!("{text}\n")),

@@ -84,8 +84,8 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("max_counters", old.max_counters != new.max_counters),
         ("max_kernels", old.max_kernels != new.max_kernels),
         ("container_logs", old.container_logs != new.container_logs),
-        ("nvml", old.nvml != new.nvml),
-        ("driver_folder", old.driver_folder != new.driver_folder),
+        ("nvml", old.nvml.nvml != new.nvml.nvml),
+        ("driver_folder", old.nvml.driver_folder != new.nvml.driver_folder),
     ];
     all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
