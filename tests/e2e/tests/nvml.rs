@@ -211,7 +211,7 @@ fn assert_processes(host: &mut Host) {
 }
 
 fn without_container(line: &str) -> String {
-    let Some((before, rest)) = line.split_once(",container=\"") else { return line.to_owned() };
+    let Some((before, rest)) = line.split_once(",container_id=\"") else { return line.to_owned() };
     format!("{before}{}", rest.split_once('"').map_or("", |(_, rest)| rest))
 }
 
