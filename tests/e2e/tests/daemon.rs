@@ -313,7 +313,7 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
 
 /// The metrics that have series, without those that tell of the host and of gpuprobe itself.
 fn families(metrics: &Metrics) -> BTreeSet<String> {
-    const OF_ALL: [&str; 9] = [
+    const OF_ALL: [&str; 12] = [
         "calls_total",
         "call_duration_seconds",
         "errors_total",
@@ -323,6 +323,9 @@ fn families(metrics: &Metrics) -> BTreeSet<String> {
         "build_info",
         "gpu_info",
         "nvml_up",
+        "snapshot_timestamp_seconds",
+        "http_requests_total",
+        "http_connections_refused_total",
     ];
     let named = |line: &str| line.strip_prefix("# TYPE gpuprobe_")?.split(' ').next().map(str::to_owned);
     metrics.text.lines().filter_map(named).filter(|name| !OF_ALL.contains(&name.as_str())).collect()
