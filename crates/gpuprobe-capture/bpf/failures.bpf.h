@@ -41,8 +41,7 @@ GP_OWN_FRAME int add_failure(const struct gp_call *call)
 static __always_inline void count_failure(struct gp_thread *thread, const struct gp_call *call,
 					  const struct gp_function *function)
 {
-	bool is_cause = function->flags & GP_COUNT ||
-			(function->flags & GP_FAILURES && !call->inner_failed);
+	bool is_cause = function->flags & GP_COUNT || (function->flags & GP_FAILURES && !call->inner_failed);
 
 	if (is_cause)
 		add_failure(call);

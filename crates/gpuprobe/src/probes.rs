@@ -39,6 +39,9 @@ pub(crate) struct Probes {
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
     considered: HashSet<(FileId, bool)>,
+    /// Of those with probes, the libraries of which nothing was asked for: what they tell is about others, or only that
+    /// calls fail. Nobody misses their first calls.
+    beside: HashSet<FileId>,
     /// Files that were asked for by name, and stay probed.
     named: HashSet<FileId>,
     /// Whether anything of the runtime is to be probed.
@@ -93,6 +96,7 @@ impl Probes {
             selection,
             collect,
             considered: HashSet::new(),
+            beside: HashSet::new(),
             named: HashSet::new(),
             asked_for: 0,
             skips: Skips::default(),
@@ -199,7 +203,8 @@ impl Probes {
         self.attach_scan(placed);
         self.attach_scan(mapped);
         self.let_go(|id| in_use.contains(id) || in_places.contains(id));
-        let late = |a: &&Attached| in_use.contains(&a.id) && !before.contains(&a.id);
+        let late =
+            |a: &&Attached| in_use.contains(&a.id) && !before.contains(&a.id) && !self.beside.contains(&a.id);
         self.capture.attached().filter(late).count()
     }
 
@@ -217,6 +222,7 @@ impl Probes {
         self.capture.detach_files(&unused.into_iter().map(|(id, _)| id).collect());
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id) || found(id));
+        self.beside.retain(|id| attached.contains(id));
     }
 
     /// Holds processes started with this program's loader until their libraries are probed.
@@ -237,9 +243,9 @@ impl Probes {
         }
     }
 
-    /// Probes what is new in a scan; tells how many libraries that were.
+    /// Probes what is new in a scan; tells how many libraries with something that was asked for that were.
     fn attach_scan(&mut self, scan: Scan) -> usize {
-        let before = self.capture.attached().count();
+        let mut new_ones = 0;
         let Scan { libraries, skipped } = scan;
         self.skip_all(&skipped);
         let new: Vec<Library> =
@@ -254,7 +260,7 @@ impl Probes {
                 self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
                 continue;
             }
-            let begun = Instant::now();
+            let (begun, before) = (Instant::now(), self.capture.attached().count());
             let (selection, collect) = (&self.selection, self.collect);
             let collect = |id| selection.collect(id, collect);
             let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
@@ -263,9 +269,15 @@ impl Probes {
                 Ok(attached) => {
                     let (count, skipped) = (attached.functions, attached.skipped.clone());
                     let took = duration(begun.elapsed().as_nanos() as u64);
-                    self.tell(|| format!("{}: {count} functions in {took}", library.path.display()));
+                    let what = if asked_for > 0 { "" } else { " beside" };
+                    self.tell(|| format!("{}: {count} functions{what} in {took}", library.path.display()));
                     self.skip_all(&skipped);
                     self.asked_for += asked_for;
+                    if asked_for == 0 {
+                        self.beside.insert(library.id);
+                    } else {
+                        new_ones += self.capture.attached().count() - before;
+                    }
                 }
                 Err(error) => {
                     let (cause, reason) = (SkipCause::Refused, error.to_string());
@@ -273,7 +285,7 @@ impl Probes {
                 }
             }
         }
-        self.capture.attached().count() - before
+        new_ones
     }
 
     fn skip_all(&mut self, skipped: &[Skipped]) {
