@@ -78,6 +78,8 @@ pub struct Ended {
     past: BTreeMap<String, Arc<PastProcesses>>,
     totals: MemoryTotals,
     forgotten_early: u64,
+    /// How long they are shown one by one.
+    shown_ns: u64,
 }
 
 impl Default for Ended {
@@ -95,7 +97,18 @@ impl Ended {
             past: BTreeMap::new(),
             totals: MemoryTotals::default(),
             forgotten_early: 0,
+            shown_ns: KEPT_AFTER_EXIT_NS,
         }
+    }
+
+    /// Shows them one by one for so long from now on.
+    pub fn show_for(&mut self, ns: u64) {
+        self.shown_ns = ns;
+    }
+
+    /// Whether one that ended then is not shown any more.
+    pub(crate) fn is_old(&self, exited_at_ns: u64, now_ns: u64) -> bool {
+        now_ns.saturating_sub(exited_at_ns) >= self.shown_ns
     }
 
     /// Keeps a process. What it held is gone with it. One that did nothing is not kept. Where there is no room, the
@@ -127,10 +140,11 @@ impl Ended {
 
     /// Sums up those that ended too long ago to be shown one by one.
     pub fn forget_old(&mut self, now_ns: u64) {
-        let old = |p: &Arc<ProcessSnapshot>| {
-            p.exited_at_ns.is_some_and(|at| now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS)
+        let is_old = |this: &Self| {
+            let oldest = this.kept.front().and_then(|process| process.exited_at_ns);
+            oldest.is_some_and(|at| this.is_old(at, now_ns))
         };
-        while self.kept.front().is_some_and(old) {
+        while is_old(self) {
             self.sum_up_oldest();
         }
     }

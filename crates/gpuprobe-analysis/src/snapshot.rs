@@ -17,7 +17,7 @@ use crate::losses::{LossCount, every_cause};
 use crate::own::{OwnProcess, Served};
 use crate::work::Work;
 
-/// How long a process is shown after its end, so that the last scrape sees its counters.
+/// How long a process is shown after its end if nobody says otherwise, so that the last scrape sees its counters.
 pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
 
 /// What is known of a process besides its counters.
@@ -339,10 +339,7 @@ fn entry<'a>(
     key: ProcessKey,
 ) -> Option<&'a mut ProcessSnapshot> {
     let info = inputs.processes.get(&key);
-    if info
-        .and_then(|i| i.exited_at_ns)
-        .is_some_and(|at| inputs.now_ns.saturating_sub(at) >= KEPT_AFTER_EXIT_NS)
-    {
+    if info.and_then(|i| i.exited_at_ns).is_some_and(|at| inputs.ended.is_old(at, inputs.now_ns)) {
         return None;
     }
     let process =

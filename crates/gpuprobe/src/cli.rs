@@ -237,7 +237,11 @@ pub(crate) struct DaemonArgs {
     /// while it is counted, 5 MB by default
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_kernels: u32,
-    /// Most ended processes with metrics of their own, for five minutes after their end; what others did is summed up
+    /// Seconds for which a process that has ended keeps metrics of its own, so that the last scrape sees them; after that
+    /// what it did is summed up by name
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub(crate) keep_ended: Duration,
+    /// Most ended processes with metrics of their own, as long as --keep-ended says; what others did is summed up
     /// by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_ended: u32,

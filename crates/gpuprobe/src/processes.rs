@@ -48,9 +48,10 @@ impl Processes {
         Self { ended: Ended::bounded(most_ended as usize), ..Self::default() }
     }
 
-    /// Of those that end, at most so many are shown one by one from now on.
-    pub(crate) fn keep_ended(&mut self, most: u32) {
+    /// Of those that end, at most so many are shown one by one from now on, for so long.
+    pub(crate) fn keep_ended(&mut self, most: u32, time: Duration) {
         self.ended.keep_most(most as usize);
+        self.ended.show_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Asks the kubelet's links in this folder for the pods of containers.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, run_many, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, resident_kilobytes, run_many, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Talk, alone, needs, places};
 use gpuprobe_event::{Api, Class, catalogue};
@@ -73,6 +73,44 @@ fn thousands_of_short_processes_lose_nothing() {
         let total = |l: &String| l.strip_prefix("num_successful_mallocs:")?.trim().parse::<u64>().ok();
         lines.iter().rev().find_map(total).filter(|total| *total >= allocations)
     });
+}
+
+#[test]
+fn processes_that_come_and_go_leave_their_sums_and_nothing_else() {
+    const TIMES: usize = 500;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let (folder, daemon) = watched("driver_only", &["--keep-ended", "2"]);
+    let name = format!("brief{}", std::process::id());
+    let program = folder.path().join(&name);
+    fs::rename(folder.path().join("driver_only"), &program).unwrap();
+    let printed = finish(&mut Command::new(&program)).json().remove(0);
+    let launches = counts_of(&printed["calls"])["cuLaunchKernel"];
+    let (mut resident, pid) = (Vec::new(), daemon.talk.pid());
+    for round in 1..=3 {
+        run_many(&program, if round == 1 { TIMES - 1 } else { TIMES });
+        let all = (round * TIMES) as u64;
+        // counters are exact, and gone after their time: what is left is the sum by name
+        daemon.until_equal(PATIENCE, |metrics, found| {
+            found.compare(
+                "processes",
+                &metrics.of_name("gpuprobe_ended_processes_total", &name, "process").get(&name),
+                &Some(&all),
+            );
+            let calls = metrics.of_name("gpuprobe_ended_calls_total", &name, "function");
+            found.compare("launches", &calls.get("cuLaunchKernel").copied(), &Some(launches * all));
+            for gone in [CALLS, LIVE] {
+                found.compare(gone, &metrics.of_name(gone, &name, "pid"), &Counts::new());
+            }
+        });
+        resident.push(resident_kilobytes(pid));
+    }
+    println!("resident: {resident:?} kB");
+    assert!(resident.iter().all(|kilobytes| *kilobytes < 60 << 10), "{resident:?}");
+    // what the first round made room for is enough for those that follow
+    assert!(resident[2] < resident[0] + (4 << 10), "{resident:?}");
 }
 
 /// What a daemon with no feature named counts.

@@ -90,7 +90,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
 
 fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
     let holdings = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
-    let processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
+    let mut processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
+    processes.keep_ended(args.max_ended, args.keep_ended);
     let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = States::start(&args.nvml, args.refresh, only, args.verbose)?;

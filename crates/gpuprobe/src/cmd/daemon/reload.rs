@@ -27,14 +27,21 @@ impl Daemon {
         }
         self.observer.set_warm_up(new.warm_up);
         self.observer.look_every(Duration::from_secs(new.rescan));
-        self.observer.processes.keep_ended(new.max_ended);
+        self.observer.processes.keep_ended(new.max_ended, new.keep_ended);
         self.observer.probes.verbose = new.verbose;
         self.watch.look_every(new.rescan);
-        let DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, .. } =
-            new.clone();
-        let settled = self.args.clone();
-        self.args =
-            DaemonArgs { paths, warm_up, rescan, max_ended, verbose, refresh, display_interval, ..settled };
+        let fixed = self.args.clone();
+        self.args = DaemonArgs {
+            paths: new.paths.clone(),
+            warm_up: new.warm_up,
+            rescan: new.rescan,
+            max_ended: new.max_ended,
+            keep_ended: new.keep_ended,
+            verbose: new.verbose,
+            refresh: new.refresh,
+            display_interval: new.display_interval,
+            ..fixed
+        };
         self.serve_as(new);
         if later.is_empty() {
             note!("gpuprobe: settings read again");
@@ -103,11 +110,12 @@ mod tests {
     }
 
     /// Settings that take effect at once.
-    const AT_ONCE: [&str; 9] = [
+    const AT_ONCE: [&str; 10] = [
         "path",
         "warm-up",
         "rescan",
         "max-ended",
+        "keep-ended",
         "verbose",
         "refresh",
         "display-interval",
