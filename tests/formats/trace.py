@@ -7,12 +7,23 @@ from decimal import Decimal
 BILLION = 10**9
 
 
+def cut(name, most=1024):
+    """A name as gpuprobe keeps it: one that is too long ends with a number that is made of all of it."""
+    text = name.encode("utf-8", "replace")
+    if len(text) <= most:
+        return name
+    number = 0x811C9DC5
+    for byte in text:
+        number = ((number ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return text[: most - 12].decode("utf-8", "ignore") + f"...~{number:08x}"
+
+
 class Call:
     def __init__(self, line):
         self.line = line
         self.id = line["event_id"]
         self.parent = line.get("parent")
-        self.name = line["name"]
+        self.name = cut(line["name"])
         self.process = line["process"]
         self.thread = (line["pid"], line["tid"])
         self.start = int(Decimal(line["ts"]) * BILLION)

@@ -129,7 +129,8 @@ impl Nesting {
             return;
         }
         let process = self.processes.entry(change.tgid).or_default();
-        process.ended_ns = Some(at_ns);
+        // the process goes on in another program
+        process.ended_ns = Some(at_ns).filter(|_| change.change == ProcessChange::Exit);
         let tids: Vec<_> = process.threads.keys().copied().collect();
         for tid in tids {
             self.close((change.tgid, tid), at_ns, Because::End, out);

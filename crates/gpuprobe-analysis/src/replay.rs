@@ -74,9 +74,14 @@ impl Replay {
     pub fn feed(&mut self, event: Event) {
         self.summary.feed(&event);
         self.levels.feed(&event, &mut self.samples);
-        if let Event::Call(call) = &event {
-            self.allocation(call);
-            self.name(call);
+        match &event {
+            Event::Call(call) => {
+                self.allocation(call);
+                self.name(call.tgid, &call.process);
+            }
+            // it holds something from before the trace begins
+            Event::Process(process) if !process.held.is_empty() => self.name(process.tgid, &process.process),
+            _ => {}
         }
         self.nesting.event(event, &mut self.slices);
         self.draw();
@@ -124,9 +129,9 @@ impl Replay {
     }
 
     /// Levels know processes by their numbers only.
-    fn name(&mut self, call: &Call) {
-        if self.live.len() < 1 << 12 && !self.live.contains_key(&call.tgid) {
-            self.live.insert(call.tgid, (Arc::clone(&call.process), Trend::default()));
+    fn name(&mut self, tgid: Tgid, process: &Arc<str>) {
+        if self.live.len() < 1 << 12 && !self.live.contains_key(&tgid) {
+            self.live.insert(tgid, (Arc::clone(process), Trend::default()));
         }
     }
 
@@ -175,10 +180,10 @@ fn self_times(slices: &[Slice], mut then: impl FnMut(&[&Slice], u64)) {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, Outcome};
+    use gpuprobe_event::{Api, HeldMemory, Outcome, ProcessChange, ProcessEvent};
 
     use super::*;
-    use crate::samples::{alloc, call, inside};
+    use crate::samples::{alloc, call, inside, process};
 
     #[test]
     fn time_goes_to_the_call_it_was_spent_in() {
@@ -196,6 +201,16 @@ mod tests {
         let malloc = &process.children["cudaMalloc"];
         assert_eq!((report.time.total, malloc.total, malloc.children["cuMemAlloc_v2"].total), (105, 105, 60));
         assert_eq!(report.summary.calls, 3);
+    }
+
+    #[test]
+    fn what_was_held_before_the_trace_begins_is_drawn() {
+        let held = vec![HeldMemory { kind: "device".into(), allocations: 1, bytes: 1 << 20 }];
+        let start = ProcessEvent { held, ..process(ProcessChange::Start, 10, None) };
+        let mut replay = Replay::default();
+        replay.feed(Event::Process(start));
+        let report = replay.finish();
+        assert_eq!((report.live.len(), report.live[0].live.peak), (1, 1 << 20));
     }
 
     #[test]

@@ -247,7 +247,8 @@ static __always_inline int enter(struct pt_regs *ctx)
 }
 
 /* The open call that returns now, taken off the stack; those above it were abandoned. */
-static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function,
+					   bool is_missed)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *top;
@@ -262,7 +263,8 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 			return top;
 		count_loss(GP_LOSS_ABANDONED);
 	}
-	count_loss(GP_LOSS_UNMATCHED_RETURN);
+	if (is_missed)
+		count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return NULL;
 }
 
@@ -321,29 +323,22 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
 }
 
-/* Whether a call that has returned is one of those asked for. */
-static __always_inline bool is_wanted(const struct gp_call *call, bool failed)
-{
-	return !(gp_config.outermost_only && call->parent) && !(gp_config.errors_only && !failed) &&
-	       call->duration_ns >= gp_config.min_duration_ns;
-}
-
 static __always_inline int leave(struct pt_regs *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
-	struct gp_function *function;
-	bool failed, is_counted = false;
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+	/* nothing is counted of a call that is there for its failures alone */
+	bool is_missed = function && !(function->flags & GP_FAILURES), failed, is_counted = false;
 	struct gp_call *call;
 
 	if (!thread) {
-		if (is_target(bpf_get_current_pid_tgid() >> 32))
+		if (is_missed && is_target(bpf_get_current_pid_tgid() >> 32))
 			count_loss(GP_LOSS_UNMATCHED_RETURN);
 		return 0;
 	}
-	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index);
-	function = bpf_map_lookup_elem(&functions, &index);
+	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index, is_missed);
 	if (!call || !function)
 		return 0;
 	call->duration_ns = now - call->start_ns;

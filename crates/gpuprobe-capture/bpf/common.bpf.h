@@ -235,4 +235,11 @@ static __always_inline __u32 log2_bucket(__u64 n)
 	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
 }
 
+/* Whether a call that has returned is one of those asked for. */
+static __always_inline bool is_wanted(const struct gp_call *call, bool failed)
+{
+	return !(gp_config.outermost_only && call->parent) && !(gp_config.errors_only && !failed) &&
+	       call->duration_ns >= gp_config.min_duration_ns;
+}
+
 #endif

@@ -62,7 +62,7 @@ impl Nvml {
         let told = Arc::new(Mutex::new(Told::default()));
         let (library, listener) = (library.to_owned(), Arc::downgrade(&told));
         spawn(move || follow(&library, every, &listener))?;
-        Ok(Self { told, believed: BELIEVED.max(3 * every) })
+        Ok(Self { told, believed: BELIEVED.max(every.saturating_mul(3)) })
     }
 
     /// What was read last. Where that is too long ago nothing is known of the GPUs; errors stay counted.

@@ -26,8 +26,8 @@ pub struct Source<'a> {
     pub meta: &'a Meta,
     /// Its last one; `None` where the recording was interrupted.
     pub end: Option<&'a End>,
-    /// Lines that could not be read.
-    pub damaged: u64,
+    /// What is missing of it, a line each.
+    pub missing: &'a [String],
 }
 
 /// The page.
@@ -98,7 +98,7 @@ mod tests {
 
     fn page(report: &ReplayReport) -> String {
         let meta = Meta { command: vec!["<script>alert(1)</script>".to_owned()], ..Meta::default() };
-        html(report, &Source { name: "trace", meta: &meta, end: None, damaged: 0 })
+        html(report, &Source { name: "trace", meta: &meta, end: None, missing: &[] })
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
         .with_context(|| format!("cannot read {}: name another file with --config", file.display()))?;
     let more = of_file(&text, &given).with_context(|| format!("in {}", file.display()))?;
     let all = command().try_get_matches_from(words.into_iter().chain(more))?;
-    Ok(DaemonArgs::from_arg_matches(&all)?)
+    Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
 }
 
 fn command() -> Command {

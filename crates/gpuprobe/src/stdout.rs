@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 /// Whoever read our output has had enough: a reason to end, and no failure. The pipe to the guard can break too, so the
 /// kind of an error does not tell this.
@@ -27,6 +28,39 @@ fn print_to(out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Closed.into()),
         written => written.context("cannot write the output"),
+    }
+}
+
+/// Prints on a thread of its own: who does not read our output must not hold us up.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    texts: SyncSender<String>,
+    failures: Receiver<Error>,
+}
+
+impl Printer {
+    pub(crate) fn start() -> io::Result<Self> {
+        let (texts, taken) = sync_channel::<String>(1);
+        let (failed, failures) = channel();
+        std::thread::Builder::new().name("display".to_owned()).spawn(move || {
+            for text in taken {
+                if let Err(error) = print(&text) {
+                    // who asked for it may have ended meanwhile
+                    drop(failed.send(error));
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { texts, failures })
+    }
+
+    /// Prints this, unless there is still so much to be read that nobody would see it. Fails where printing failed before.
+    pub(crate) fn print(&self, text: String) -> Result<()> {
+        if let Ok(error) = self.failures.try_recv() {
+            return Err(error);
+        }
+        drop(self.texts.try_send(text));
+        Ok(())
     }
 }
 

@@ -16,7 +16,8 @@ use gpuprobe_event::{Event, ProcessEvent};
 use gpuprobe_output::units::{bytes, count};
 
 pub(crate) use self::output::{Output, is_stdout};
-use self::place::{cut_to_last_line, point, segment_path};
+pub(crate) use self::place::segment_path;
+use self::place::{cut_to_last_line, point};
 use self::sink::{Abandoned, Sink, is_compressed};
 use crate::notes::note;
 
@@ -205,7 +206,9 @@ impl TraceFile {
 
     fn next_segment(&mut self) -> io::Result<()> {
         let number = self.number + 1;
-        let next = segment_path(&self.path, number);
+        // whoever reads a trace by a link looks for its segments beside the file itself
+        let first = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let next = segment_path(&first, number);
         let name = next.file_name().map(|name| name.to_string_lossy().into_owned());
         let meta = Meta { segment: Some(number), ..self.meta.clone() };
         // before the other is ended, so that it leads to one that is there

@@ -15,6 +15,7 @@ use gpuprobe_output::units::{count, printable};
 use nix::fcntl::OFlag;
 
 use crate::notes::{note, tell};
+use crate::trace_file::segment_path;
 
 const BUFFER: usize = 1 << 18;
 /// What a file that zstd has compressed begins with.
@@ -46,23 +47,30 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// What is wrong with a trace, for people.
-    pub(crate) fn tell(&self, damaged: u64) {
-        if let Some(number) = self.late_start {
-            note!("the trace begins with its segment {number}: what was recorded before that is not counted");
-        }
-        if damaged > 0 {
-            note!("skipped {}", count(damaged, "damaged line", "damaged lines"));
-        }
-        if let Some(next) = self.end.as_ref().and_then(|end| end.next.as_deref()).filter(|_| self.has_more) {
+    /// What is missing of a trace, for people, a line each.
+    pub(crate) fn missing(&self, damaged: u64) -> Vec<String> {
+        let next = self.end.as_ref().and_then(|end| end.next.as_deref()).filter(|_| self.has_more);
+        let late = self.late_start.map(|number| {
+            format!(
+                "the trace begins with its segment {number}: what was recorded before that is not counted"
+            )
+        });
+        let damaged =
+            (damaged > 0).then(|| format!("skipped {}", count(damaged, "damaged line", "damaged lines")));
+        let next = next.map(|next| {
             let next = printable(next);
-            note!(
+            format!(
                 "the trace goes on in {next}, which is not read: give the name of the first file instead of -"
-            );
-        }
-        if self.end.is_none() {
-            note!("the trace has no end: its recording was interrupted, or goes on");
-        }
+            )
+        });
+        let interrupted = "the trace has no end: its recording was interrupted, or goes on";
+        let interrupted = self.end.is_none().then(|| interrupted.to_owned());
+        [late, damaged, next, interrupted].into_iter().flatten().collect()
+    }
+
+    /// Tells it.
+    pub(crate) fn tell(&self, damaged: u64) {
+        self.missing(damaged).iter().for_each(|missing| note!("{missing}"));
     }
 }
 
@@ -196,10 +204,12 @@ fn open_plain(path: &Path) -> io::Result<File> {
 /// Makes a file for what becomes of a trace, unless it is the trace itself: that would be gone before it is read.
 pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
     let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    if let Some(same) = id(path)
-        && id(trace) == Some(same)
-    {
-        bail!("{} is the trace itself: give another place", path.display());
+    if let Some(same) = id(path) {
+        let later = (2..).map(|number| id(&segment_path(trace, number)));
+        let mut parts = std::iter::once(id(trace)).chain(later.take_while(Option::is_some));
+        if parts.any(|part| part == Some(same)) {
+            bail!("{} is the trace itself: give another place", path.display());
+        }
     }
     File::create(path).with_context(|| format!("cannot write {}: give another place", path.display()))
 }

@@ -269,3 +269,14 @@ fn processes_that_only_began_are_not_kept() {
     }
     assert!(nesting.processes.is_empty());
 }
+
+#[test]
+fn what_is_open_after_an_exec_is_so_until_the_end() {
+    let (mut nesting, mut out) = (Nesting::default(), Vec::new());
+    nesting.process(&process(ProcessChange::Exec, 10, None), &mut out);
+    nesting.feed(Box::new(begun(of(1, 0, 20, 21))), &mut out);
+    nesting.feed(Box::new(of(2, 1, 30, 530)), &mut out);
+    nesting.finish(&mut out);
+    assert_eq!(shape(&out), [(1, 20, 530, 0), (2, 30, 530, 1)]);
+    assert_eq!(nesting.moved(), 0);
+}

@@ -41,7 +41,7 @@ pub(super) struct Limits {
 pub(super) const LIMITS: Limits = Limits {
     connections: 256,
     request: Duration::from_secs(5),
-    answer: Duration::from_secs(30),
+    answer: Duration::from_secs(10),
     patience: Duration::from_secs(2),
     head_bytes: 16 << 10,
 };

@@ -109,7 +109,14 @@ impl Published {
 
     /// The page, and how long it took where it was made just now. That is done by another thread: meanwhile others are
     /// answered.
-    async fn page(&self, page: Page) -> (Bytes, Option<Duration>) {
+    ///
+    /// Who asked may go away before it is made. It is made all the same, so that the next one does not begin anew.
+    async fn page(self: &Arc<Self>, page: Page) -> (Bytes, Option<Duration>) {
+        let this = Arc::clone(self);
+        tokio::spawn(async move { this.made(page).await }).await.unwrap_or_default()
+    }
+
+    async fn made(&self, page: Page) -> (Bytes, Option<Duration>) {
         let mut took = None;
         let made = self.pages[page.index()].get_or_init(|| async {
             let snapshot = Arc::clone(&self.snapshot);

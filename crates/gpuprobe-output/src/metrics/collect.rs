@@ -152,7 +152,11 @@ pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.peak_bytes);
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.held.is_empty())
+    {
+        of_process(samples, process);
+        samples.number(&[], process.memory.peak_bytes);
+    }
 }
 
 pub(super) fn ended_allocations(snapshot: &Snapshot, samples: &mut Samples) {

@@ -88,7 +88,9 @@ fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
 fn look(bin: &Bin, column_ns: u64) -> Option<(Doing, u64)> {
     let all = bin.iter().copied().fold(0, u64::saturating_add);
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
-    let height = (u128::from(all) * 10 / u128::from(column_ns)).clamp(2, 10);
+    // rounded: of a column that is taken up by one call its neighbours may have a nanosecond
+    let (all_ns, column_ns) = (u128::from(all), u128::from(column_ns.max(1)));
+    let height = ((all_ns * 10 + column_ns / 2) / column_ns).clamp(2, 10);
     (all > 0).then_some((Doing::ALL[most], u64::try_from(height).unwrap_or(10)))
 }
 

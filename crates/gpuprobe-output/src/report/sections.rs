@@ -224,12 +224,11 @@ pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<
             escape(loss.cause.meaning())
         );
     }
-    if summary.losses.is_empty() {
-        out.push_str("<li>nothing was lost</li>\n");
+    for missing in source.missing {
+        put!(out, "<li class=\"bad\">{}</li>\n", escape(missing));
     }
-    if source.damaged > 0 {
-        let lines = count(source.damaged, "damaged line", "damaged lines");
-        put!(out, "<li class=\"bad\">{lines} of the trace skipped</li>\n");
+    if summary.losses.is_empty() && source.missing.is_empty() {
+        out.push_str("<li>nothing was lost</li>\n");
     }
     for skipped in source.end.iter().flat_map(|end| &end.skipped) {
         put!(out, "<li>not watched: {}</li>\n", escape(skipped));

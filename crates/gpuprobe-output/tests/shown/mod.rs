@@ -92,7 +92,10 @@ fn assert_text(what: &str, text: &str, bytes: &[u8]) {
 }
 
 fn assert_page(report: &ReplayReport, meta: &Meta, end: Option<&End>, bytes: &[u8]) {
-    let page = html(report, &Source { name: "<script>name", meta, end, damaged: 0 });
+    let page = html(
+        report,
+        &Source { name: "<script>name", meta, end, missing: &["segment <b>7</b> is gone".to_owned()] },
+    );
     assert_bounded("page", page.len(), bytes);
     let lower = page.to_ascii_lowercase();
     for ours in ["<script", "</script", "<style", "</style", "<meta http-equiv"] {

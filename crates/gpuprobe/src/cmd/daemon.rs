@@ -22,7 +22,7 @@ use crate::processes::Processes;
 use crate::select::Selection;
 use crate::signals::{Arrived, Signals};
 use crate::states::States;
-use crate::stdout::print;
+use crate::stdout::Printer;
 use crate::watch::Watch;
 
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
@@ -67,6 +67,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         own: Own::new(Path::new("/proc")),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
+        printer: Printer::start().context("cannot start the thread of the display")?,
     };
     // whether it is ready can be asked from here on
     daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
@@ -160,6 +161,7 @@ struct Daemon {
     own: Own,
     shows_memory: bool,
     classic: Classic,
+    printer: Printer,
 }
 
 impl Daemon {
@@ -219,7 +221,7 @@ impl Daemon {
         } else {
             self.classic.render(&self.latest.get())
         };
-        print(&text)
+        self.printer.print(text)
     }
 }
 

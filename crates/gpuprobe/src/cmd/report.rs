@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
+use gpuprobe_output::units::{count, printable};
 use gpuprobe_output::{Fit, summary};
 
 use crate::cli::ReportArgs;
@@ -31,8 +32,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
         }
         Some(path) => {
             let name = args.trace.to_string_lossy();
-            let source =
-                Source { name: &name, meta: &meta, end: ending.end.as_ref(), damaged: input.damaged() };
+            let mut missing = ending.missing(input.damaged());
+            missing.extend(ending.broken.as_ref().map(|error| format!("{error:#}")));
+            let source = Source { name: &name, meta: &meta, end: ending.end.as_ref(), missing: &missing };
             write(path, &args.trace, &html(&report, &source), &report)?;
         }
     }
@@ -43,7 +45,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
 fn told(ending: &Ending, damaged: u64) {
     ending.tell(damaged);
     for skipped in ending.end.iter().flat_map(|end| &end.skipped) {
-        note!("not watched: {skipped}");
+        note!("not watched: {}", printable(skipped));
     }
 }
 
@@ -53,6 +55,6 @@ fn write(path: &Path, trace: &Path, page: &str, report: &ReplayReport) -> Result
     }
     let cannot = || format!("cannot write {}", path.display());
     create(path, trace)?.write_all(page.as_bytes()).with_context(cannot)?;
-    note!("wrote {} ({} calls)", path.display(), report.summary.calls);
+    note!("wrote {} ({})", path.display(), count(report.summary.calls, "call", "calls"));
     Ok(())
 }

@@ -52,7 +52,7 @@ pub(super) fn cut_to_last_line(path: &Path) -> io::Result<()> {
 }
 
 /// Where a segment after the first goes: beside it, with its number before the endings.
-pub(super) fn segment_path(first: &Path, number: u32) -> PathBuf {
+pub(crate) fn segment_path(first: &Path, number: u32) -> PathBuf {
     let name = first.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let stem = name.strip_suffix(".zst").unwrap_or(&name);
     let stem = stem.strip_suffix(".jsonl").unwrap_or(stem);

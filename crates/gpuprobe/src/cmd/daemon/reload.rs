@@ -12,6 +12,10 @@ impl Daemon {
     /// Reads the settings again. Where they are wrong, everything stays as it is.
     pub(super) fn reload(&mut self) {
         let words: Vec<_> = std::env::args_os().collect();
+        if let Some(file) = self.args.config.as_ref().filter(|file| !file.exists()) {
+            note!("gpuprobe: the settings stay as they were: {} is not there any more", file.display());
+            return;
+        }
         match settings::read(&words) {
             Ok(new) => self.apply(&new),
             Err(error) => note!("gpuprobe: the settings stay as they were: {error:#}"),
@@ -53,13 +57,15 @@ impl Daemon {
     /// Serves as these settings say; where that cannot be, as before.
     fn serve_as(&mut self, new: &DaemonArgs) {
         let of = |args: &DaemonArgs| (args.metrics_addr, args.web_config.clone());
-        if of(&self.args) == of(new) {
+        if of(&self.args) == of(new) && self.server.is_some() {
             return;
         }
         let DaemonArgs { metrics_addr, web_config, .. } = new.clone();
         let wanted = DaemonArgs { metrics_addr, web_config, ..self.args.clone() };
-        // it may be the same address
-        drop(self.server.take());
+        // two cannot have the same address; another one is tried before the old is given up, which may not be had again
+        if wanted.metrics_addr == self.args.metrics_addr {
+            drop(self.server.take());
+        }
         for args in [&wanted, &self.args.clone()] {
             let served = open_endpoint(args).and_then(|endpoint| {
                 let url = endpoint.url();
@@ -73,6 +79,9 @@ impl Daemon {
                     return;
                 }
                 Err(error) => note!("gpuprobe: {error:#}"),
+            }
+            if self.server.is_some() {
+                return;
             }
         }
     }
