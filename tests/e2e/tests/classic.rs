@@ -87,7 +87,13 @@ impl Shown {
         let is_time = |c: char| c.is_ascii_digit() || "- :".contains(c);
         assert!(block[1].len() == 19 && block[1].chars().all(is_time), "{block:?}");
         // the tests themselves may run in a container, which is told behind the pid; programs of others may come and go
-        let plain = |line: &String| line.split(" [").next().unwrap_or_default().to_owned();
+        let plain = |line: &String| match line
+            .split_once(" [")
+            .map(|(before, rest)| (before, rest.split_once(']')))
+        {
+            Some((before, Some((_, after)))) => format!("{before}{after}"),
+            _ => line.clone(),
+        };
         let is_ours = |line: &&String| !line.starts_with("lost ") && !line.starts_with("not probed ");
         Some(block[3..end].iter().filter(is_ours).map(plain).collect())
     }
@@ -156,7 +162,7 @@ fn failures_are_counted_and_what_a_reset_takes_has_ended() {
     }
     let failures = [
         "failures per function:".to_owned(),
-        format!("process {}", pid_of(&printed)),
+        format!("process {} (classic)", pid_of(&printed)),
         "\tcuMemAlloc_v2: 1 CUDA_ERROR_OUT_OF_MEMORY".to_owned(),
         "\tcuMemFree_v2: 1 CUDA_ERROR_INVALID_VALUE".to_owned(),
         String::new(),
