@@ -119,9 +119,9 @@ fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
-/// The libraries below a folder that have probes, by the names that processes gave them.
+/// The driver's libraries below a folder that have probes, by the names that processes gave them.
 fn probed(metrics: &Metrics, folder: &Path) -> Vec<String> {
-    let ours = |path: &String| Path::new(path).starts_with(folder);
+    let ours = |path: &String| Path::new(path).starts_with(folder) && path.ends_with("/libcuda.so.1");
     let attached = metrics.samples("gpuprobe_probes").filter(|(l, n)| *n > 0 && l["state"] == "attached");
     attached.map(|(mut labels, _)| labels.remove("library").unwrap_or_default()).filter(ours).collect()
 }

@@ -53,7 +53,9 @@ fn every_figure_is_exact_on_every_tier() {
         // on perf each function takes a tenth of a second to let go of
         let features: &[&str] = if *tier == "perf" { &["--memleak"] } else { &[] };
         let options = [features, &["--attach", tier]].concat();
-        assert_exact(&options, &["--operations", "1000000"], 20);
+        // what is decided in the kernel is the same code on all: the best has the full length
+        let operations = if Some(tier) == tiers::here().first() { "1000000" } else { "300000" };
+        assert_exact(&options, &["--operations", operations], 20);
     }
 }
 
