@@ -247,8 +247,7 @@ static __always_inline int enter(struct pt_regs *ctx)
 }
 
 /* The open call that returns now, taken off the stack; those above it were abandoned. */
-static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function,
-					   bool is_missed)
+static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *top;
@@ -263,8 +262,7 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 			return top;
 		count_loss(GP_LOSS_ABANDONED);
 	}
-	if (is_missed)
-		count_loss(GP_LOSS_UNMATCHED_RETURN);
+	count_unmatched(function);
 	return NULL;
 }
 
@@ -328,17 +326,16 @@ static __always_inline int leave(struct pt_regs *ctx)
 	__u64 now = bpf_ktime_get_ns();
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
-	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
-	/* nothing is counted of a call that is there for its failures alone */
-	bool is_missed = function && !(function->flags & GP_FAILURES), failed, is_counted = false;
+	struct gp_function *function;
+	bool failed, is_counted = false;
 	struct gp_call *call;
 
 	if (!thread) {
-		if (is_missed && is_target(bpf_get_current_pid_tgid() >> 32))
-			count_loss(GP_LOSS_UNMATCHED_RETURN);
+		count_unmatched(index);
 		return 0;
 	}
-	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index, is_missed);
+	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index);
+	function = bpf_map_lookup_elem(&functions, &index);
 	if (!call || !function)
 		return 0;
 	call->duration_ns = now - call->start_ns;

@@ -17,7 +17,7 @@ struct {
 	__type(value, __u64);
 } failures SEC(".maps");
 
-GP_OWN_FRAME int add_failure(const struct gp_call *call)
+static __always_inline int add_failure(const struct gp_call *call)
 {
 	struct gp_failure_key key = {.instance = call->instance,
 				     .tgid = call->tgid,
@@ -38,8 +38,8 @@ GP_OWN_FRAME int add_failure(const struct gp_call *call)
 	return 0;
 }
 
-static __always_inline void count_failure(struct gp_thread *thread, const struct gp_call *call,
-					  const struct gp_function *function)
+GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *call,
+			       const struct gp_function *function)
 {
 	bool is_cause = function->flags & GP_COUNT || (function->flags & GP_FAILURES && !call->inner_failed);
 
@@ -47,6 +47,17 @@ static __always_inline void count_failure(struct gp_thread *thread, const struct
 		add_failure(call);
 	if (thread->depth && (is_cause || call->inner_failed))
 		open_call(thread, thread->depth - 1)->inner_failed = 1;
+	return 0;
+}
+
+/* A return without its call. Nothing is counted of a function that is there for its failures alone. */
+GP_OWN_FRAME int count_unmatched(__u32 index)
+{
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+
+	if (function && !(function->flags & GP_FAILURES) && is_target(bpf_get_current_pid_tgid() >> 32))
+		count_loss(GP_LOSS_UNMATCHED_RETURN);
+	return 0;
 }
 
 #endif
