@@ -107,7 +107,7 @@ const METRICS: &[Metric] = &[
         "gpuprobe_errors",
         Kind::Counter,
         of_process!["function", "error"],
-        "Calls that returned a failure, by its name. One of the runtime's is counted where the driver is not to blame.",
+        "Calls that returned a failure, by its name; those of the runtime that never reached the driver, where its function is not called all the time.",
         collect::errors,
     ),
     with_unit(

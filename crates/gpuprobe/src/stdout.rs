@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use anyhow::{Context, Error, Result};
+use gpuprobe_output::units::count;
 
 /// Whoever read our output has had enough: a reason to end, and no failure. The pipe to the guard can break too, so the
 /// kind of an error does not tell this.
@@ -36,6 +37,8 @@ fn print_to(out: &mut impl Write, text: &str) -> Result<()> {
 pub(crate) struct Printer {
     texts: SyncSender<String>,
     failures: Receiver<Error>,
+    /// Texts that there was no room for, since one was printed last.
+    left_out: u64,
 }
 
 impl Printer {
@@ -51,15 +54,20 @@ impl Printer {
                 }
             }
         })?;
-        Ok(Self { texts, failures })
+        Ok(Self { texts, failures, left_out: 0 })
     }
 
     /// Prints this, unless there is still so much to be read that nobody would see it. Fails where printing failed before.
-    pub(crate) fn print(&self, text: String) -> Result<()> {
+    /// How many were left out is told with the next.
+    pub(crate) fn print(&mut self, text: String) -> Result<()> {
         if let Ok(error) = self.failures.try_recv() {
             return Err(error);
         }
-        drop(self.texts.try_send(text));
+        let text = match self.left_out {
+            0 => text,
+            n => format!("{} nobody read left out\n{text}", count(n, "display that", "displays that")),
+        };
+        self.left_out = if self.texts.try_send(text).is_ok() { 0 } else { self.left_out + 1 };
         Ok(())
     }
 }
