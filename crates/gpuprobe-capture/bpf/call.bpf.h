@@ -8,6 +8,7 @@
 #define GP_CALL_BPF_H
 
 #include "failures.bpf.h"
+#include "open.bpf.h"
 #include "work.bpf.h"
 
 static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
@@ -130,29 +131,16 @@ static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp
 	return address;
 }
 
-static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+/* Tells that a call has begun, where that is wanted, and where it was called from when nobody will tell
+ * later. */
+static __always_inline void send_begin(struct gp_call *call, const struct gp_function *function,
+				       struct pt_regs *ctx)
 {
-	__u64 bytes = function->record_bytes;
+	bool is_told = function->flags & GP_STREAM && !(gp_config.outermost_only && call->parent);
 
-	/* keeps the compiler from folding the check into one that the verifier cannot follow */
-	barrier_var(bytes);
-	if (bytes < 8 || bytes > sizeof(*call))
-		bytes = sizeof(*call);
-	if (bpf_ringbuf_output(&calls, (void *)call, bytes, wakes_reader(bytes)))
-		count_loss(GP_LOSS_RING_FULL);
-}
-
-/* Tells that a call has begun, where that is wanted. */
-static __always_inline void send_begin(struct gp_thread *thread, struct gp_call *call,
-				       const struct gp_function *function, struct pt_regs *ctx)
-{
-	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
-		return;
-	if (gp_config.entry_only && gp_config.stacks)
+	if (is_told && gp_config.entry_only && gp_config.stacks)
 		send_stack(call, ctx);
-	call->flags |= GP_BEGUN;
-	send_call(call, function);
-	call->flags &= ~GP_BEGUN;
+	tell_begin(call, function);
 }
 
 /* Returns 0 when the return is wanted, 1 when it is not. */
@@ -186,31 +174,12 @@ static __always_inline int enter(struct pt_regs *ctx)
 	call = open_call(thread, thread->depth);
 	thread->depth++;
 
-	call->kind = GP_RECORD_CALL;
-	call->flags = 0;
-	call->function = index;
-	call->id = new_id(thread);
-	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
-	call->inner_failed = 0;
-	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
-	call->actions = outer ? outer->actions : 0;
-	call->instance = thread->instance;
-	call->tgid = thread->tgid;
-	call->tid = thread->tid;
+	begin_call(thread, call, outer, function, index);
 	call->stack_pointer = PT_REGS_SP(ctx);
-	call->depth = outer ? outer->depth + outer->is_told : 0;
 	call->library = cookie >> 32;
-	call->duration_ns = 0;
-	call->since_ns = 0;
-	call->context = 0;
-	call->site = 0;
-	call->copy_kind = 0;
-	call->host = 0;
 	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))
 		call->return_address = return_address(ctx, outer);
-	call->pointer = 0;
 	call->space = function->space;
-	call->device = GP_NO_DEVICE;
 	save_registers(call, ctx);
 	read_at_entry(call, function);
 	call->bytes = size_at_entry(call, function);
@@ -235,14 +204,14 @@ static __always_inline int enter(struct pt_regs *ctx)
 		meet_kernel(call, function, outer);
 	if (gp_config.entry_only) {
 		call->start_ns = bpf_ktime_get_ns();
-		send_begin(thread, call, function, ctx);
+		send_begin(call, function, ctx);
 		thread->depth--;
 		return 1;
 	}
 	/* as late as possible, so that the time of this probe is not the function's */
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases)
-		send_begin(thread, call, function, ctx);
+		send_begin(call, function, ctx);
 	return 0;
 }
 
@@ -266,45 +235,6 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 	return NULL;
 }
 
-/* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
-GP_OWN_FRAME __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
-{
-	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
-	__u32 *known = bpf_map_lookup_elem(&counts, &key), row;
-
-	if (known)
-		return *known;
-	row = unused_row(&unused_counts, &gp_count_rows_used);
-	if (!bpf_map_lookup_elem(&count_rows, &row)) {
-		__sync_fetch_and_add(&gp_count_rows_used, -1);
-	} else {
-		if (!bpf_map_update_elem(&counts, &key, &row, BPF_NOEXIST))
-			return row;
-		bpf_map_push_elem(&unused_counts, &row, BPF_ANY);
-	}
-	/* of two threads that do this at once, one wins */
-	known = bpf_map_lookup_elem(&counts, &key);
-	if (known)
-		return *known;
-	count_loss(GP_LOSS_COUNTERS_FULL);
-	return 0;
-}
-
-static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)
-{
-	struct gp_counted *last = &thread->counted[function & (GP_COUNTED - 1)];
-	__u32 row = last->row;
-
-	if (!row || last->function != function) {
-		row = row_of_count(thread->instance, thread->tgid, function);
-		if (!row)
-			return NULL;
-		last->function = function;
-		last->row = row;
-	}
-	return bpf_map_lookup_elem(&count_rows, &row);
-}
-
 static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call,
 				       const struct gp_function *function, bool failed)
 {
@@ -312,13 +242,9 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 
 	if (!count)
 		return;
-	/* a CPU's copy, but programs may be preempted on it: hence atomic */
-	if (failed)
-		__sync_fetch_and_add(&count->errors, 1);
-	else if (function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
+	if (!failed && function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
 		__sync_fetch_and_add(&count->bytes, call->bytes);
-	__sync_fetch_and_add(&count->total_ns, call->duration_ns);
-	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+	count_latency(count, call->duration_ns, failed);
 }
 
 static __always_inline int leave(struct pt_regs *ctx)
@@ -378,6 +304,11 @@ static __always_inline int leave(struct pt_regs *ctx)
 		count_failure(thread, call, function);
 	if (function->flags & GP_COUNT && !is_counted)
 		count_call(thread, call, function, failed);
+	if (gp_config.driver && call->entered) {
+		tell_driver_time(thread, call);
+		if (function->flags & GP_COUNT)
+			count_driver_time(thread, call);
+	}
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
 		tell_name(call, function);
 	if (function->flags & GP_STREAM && is_wanted(call, failed)) {

@@ -55,11 +55,17 @@ struct gp_config {
 	__u8 copies;
 	/* instead of that, the record of a call tells what became of its work */
 	__u8 told;
-	__u8 reserved[3];
+	/* calls of the kernel on devices of the driver are looked at */
+	__u8 driver;
+	__u8 reserved[2];
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
 	/* rows of launches up to which each stream of a kernel has one of its own */
 	__u32 rows_by_stream;
+	/* the first of the rows of the kernel's calls */
+	__u32 driver_rows;
+	/* ourselves, whose calls are nobody's concern */
+	__u32 own_tgid;
 	__u32 reserved_too;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;

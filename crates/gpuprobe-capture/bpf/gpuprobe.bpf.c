@@ -4,6 +4,7 @@
  * tier that the kernel has.
  */
 #include "bare.bpf.h"
+#include "driver.bpf.h"
 #include "process.bpf.h"
 
 /*

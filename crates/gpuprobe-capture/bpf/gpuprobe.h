@@ -266,15 +266,19 @@ struct gp_call {
 	__u64 since_ns;
 	/* where it returns to */
 	__u64 return_address;
-	/* of what is allocated or freed */
+	/* of what is allocated or freed; of a call of the kernel, the number of the device */
 	__u32 site;
 	/* of a copy, where they were looked for: 1 more than its gp_copy_kind; gp_host_memory */
 	__u8 copy_kind;
 	__u8 host;
-	__u16 reserved;
+	/* the calls of the kernel that it made on devices of the driver, up to what fits */
+	__u16 entered;
+	/* and how long they took */
+	__u64 driver_ns;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
-	/* of a call that ended a context: the allocations and bytes of each space that ended with it */
+	/* of a call that ended a context: the allocations and bytes of each space that ended with it; of an
+	 * ioctl, the beginning of its argument */
 	__u64 stack[GP_STACK_WORDS];
 	/* of a batch of copies: gp_part, as many as fit */
 	__u8 pointee[GP_POINTEE];
@@ -371,6 +375,9 @@ struct gp_count {
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;
+	/* calls that entered the driver, and their time there */
+	__u64 entered;
+	__u64 driver_ns;
 	__u64 latency[GP_BUCKETS];
 };
 
@@ -381,6 +388,7 @@ struct gp_file {
 	__u32 reserved;
 };
 
+#include "driver.h"
 #include "config.h"
 
 #endif

@@ -90,11 +90,21 @@ struct super_block {
 
 struct inode {
 	unsigned long i_ino;
+	__u32 i_rdev;
 	struct super_block *i_sb;
 };
 
 struct file {
 	struct inode *f_inode;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
 };
 
 struct vm_area_struct {
@@ -139,6 +149,7 @@ struct mm_struct {
 
 struct task_struct {
 	struct mm_struct *mm;
+	struct files_struct *files;
 	struct uprobe_task *utask;
 	int pid;
 	int tgid;

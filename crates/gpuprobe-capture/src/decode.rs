@@ -10,6 +10,7 @@ use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
 };
+use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
     Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
     Tid, catalogue,
@@ -17,6 +18,7 @@ use gpuprobe_event::{
 
 use crate::account::{account, tell_parts, tell_work};
 use crate::clock::Clock;
+use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
 use crate::records::Records;
@@ -51,6 +53,8 @@ pub(crate) struct Decoder {
     resolve: Box<dyn Resolve>,
     stacks: WaitingStacks,
     pub(crate) sites: Sites,
+    /// Of the NVIDIA driver, whose commands it names.
+    version: Version,
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
     follows: bool,
     pub(crate) undecodable: u64,
@@ -68,6 +72,7 @@ impl Decoder {
             resolve,
             stacks: WaitingStacks::default(),
             sites,
+            version: loaded_version(),
             follows,
             undecodable: 0,
         }
@@ -291,6 +296,10 @@ impl Decoder {
             effect: effect(function, &words),
             stack: None,
         });
+        if let Some(which) = call_of(function.id) {
+            tell_driver(&mut call, which, raw, self.version);
+            return call;
+        }
         if function.class == Class::Launch
             && let Some(handle) = launched(function, &words)
         {

@@ -11,6 +11,7 @@ pub mod bench;
 mod clock;
 mod counters;
 mod decode;
+mod driver;
 mod error;
 mod files;
 #[doc(hidden)]

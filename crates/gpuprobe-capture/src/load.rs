@@ -6,6 +6,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
 use crate::attach::programs;
 use crate::clock::boottime_ns;
+use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, version_of};
@@ -42,6 +43,8 @@ pub struct CaptureConfig {
     pub copies: bool,
     /// Instead of counting these, let the record of each call tell what became of its work.
     pub told: bool,
+    /// Look at calls of the kernel on the driver's devices.
+    pub driver: bool,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -85,6 +88,7 @@ impl Default for CaptureConfig {
             launches: false,
             copies: false,
             told: false,
+            driver: false,
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
@@ -195,7 +199,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             }
             "sites" => map.set_max_entries(config.site_entries)?,
             "site_nodes" => map.set_max_entries(config.site_nodes())?,
-            "counts" | "unused_counts" | "failures" => map.set_max_entries(config.count_entries)?,
+            "commands" if !config.driver => map.set_max_entries(1)?,
+            "counts" | "unused_counts" | "failures" | "commands" => {
+                map.set_max_entries(config.count_entries)?
+            }
             "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
             // the first row is nobody's
             "count_rows" => map.set_max_entries(config.count_entries + 1)?,
@@ -218,6 +225,9 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     launches: config.launches.into(),
                     copies: config.copies.into(),
                     told: config.told.into(),
+                    driver: config.driver.into(),
+                    driver_rows: first_row().map_or(u32::MAX, |row| row.0),
+                    own_tgid: std::process::id(),
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
@@ -235,6 +245,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         let is_probe = name.starts_with("call_") || name.starts_with("bare_");
         let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
+        let load = if SYSCALLS.contains(&name.as_str()) { config.driver } else { load };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);
     }

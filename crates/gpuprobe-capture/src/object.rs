@@ -1,5 +1,6 @@
 //! The loaded programs and everything attached through them.
 
+mod driver;
 mod sites;
 
 use std::cell::RefCell;

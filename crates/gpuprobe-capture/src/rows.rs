@@ -76,6 +76,22 @@ fn failures_row(f: &Function) -> gp_function {
     gp_function { size_scale: 1, flags, ..gp_function::default() }
 }
 
+/// The row of a call of the kernel. What it asks for takes the place of arguments on the stack.
+pub(crate) fn driver_row(f: &Function, collect: Collect) -> gp_function {
+    let flags = match collect {
+        Collect::Stream => number::FUNCTION_STREAM,
+        _ => number::FUNCTION_COUNT,
+    };
+    let has_argument = ["ioctl", "open"].contains(&f.name);
+    let bytes = if has_argument { offset_of!(gp_call, pointee) } else { offset_of!(gp_call, out) };
+    gp_function {
+        size_scale: 1,
+        flags,
+        record_bytes: u16::try_from(bytes).unwrap_or(u16::MAX),
+        ..gp_function::default()
+    }
+}
+
 fn is_status(f: &Function) -> bool {
     matches!(f.result, ResultKind::Status(_))
 }

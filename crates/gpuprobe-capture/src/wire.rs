@@ -20,11 +20,11 @@ mod generated {
 }
 
 pub(crate) use generated::types::{
-    gp_call, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key, gp_count, gp_count_key,
-    gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts, gp_kernel_key, gp_launch_key,
-    gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out, gp_part, gp_physical, gp_place,
-    gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key, gp_site_node, gp_stack_record,
-    gp_stream, gp_task, gp_way, gp_way_key,
+    gp_call, gp_command, gp_command_key, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key,
+    gp_count, gp_count_key, gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts,
+    gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out,
+    gp_part, gp_physical, gp_place, gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key,
+    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way, gp_way_key,
 };
 
 /// The compiled programs.
@@ -48,6 +48,8 @@ macro_rules! wire {
 
 wire!(
     gp_call,
+    gp_command,
+    gp_command_key,
     gp_config,
     gp_context,
     gp_context_key,
@@ -110,6 +112,12 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
 /// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
 pub(crate) mod number {
     pub(crate) const NO_DEVICE: u8 = 255;
+    pub(crate) const STACK_WORDS: usize = 12;
+    pub(crate) const ANY_MINOR: u32 = 0xf_ffff;
+
+    pub(crate) const DRIVER_IOCTL: u32 = 0;
+    pub(crate) const DRIVER_OPEN: u32 = 2;
+    pub(crate) const DRIVER_CALLS: u32 = 4;
     /// In `gp_live.since_ns`.
     pub(crate) const SPARE: u64 = 1 << 63;
 
@@ -396,6 +404,10 @@ mod tests {
         assert_eq!(kinds[usize::from(COPY_BY_ADDRESS)], "BY_ADDRESS");
         let hosts = names_of_header("gp_host_memory", "");
         assert_eq!(hosts.len(), counters::HostMemory::ALL.len());
+        let calls = names_of_header("gp_driver_call", "");
+        let at = |n: u32| calls[n as usize].as_str();
+        assert_eq!([at(DRIVER_IOCTL), at(DRIVER_OPEN)], ["IOCTL", "OPEN"]);
+        assert_eq!(at(DRIVER_CALLS), "DRIVER_CALLS");
         let gaps = names_of_header("gp_gap_kind", "");
         assert_eq!(gaps, ["AFTER_SYNC", "AFTER_LAUNCH", "GAP_KINDS"]);
     }

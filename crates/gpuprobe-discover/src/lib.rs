@@ -8,6 +8,7 @@ mod address_space;
 mod branches;
 mod container;
 mod demangle;
+mod devices;
 mod elf;
 mod environ;
 mod error;
@@ -34,6 +35,7 @@ mod visible;
 
 pub use container::container_of;
 pub use demangle::demangled;
+pub use devices::{Device, devices};
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use gpus::{DRIVER_FOLDER, host_gpus};

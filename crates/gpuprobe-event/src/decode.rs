@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::catalogue::{
     Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
 };
+use crate::errno;
 use crate::event::{Effect, Name, Value, is_failure};
 
 /// What a probe saved of one call. A slice that could not be read is empty.
@@ -235,6 +236,7 @@ pub fn status(f: &Function, ret: u64) -> Option<i64> {
     match f.result {
         // an enum comes back in the low half of the register; the rest is whatever was there
         ResultKind::Status(_) => Some(i64::from(ret as u32 as i32)),
+        ResultKind::Errno => Some(ret.cast_signed()).filter(|n| errno::is_error(*n)),
         _ => None,
     }
 }
@@ -247,6 +249,9 @@ pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
 
 /// The name of a failed status; `unknown` with its number where the tables have none.
 pub fn error_name(f: &Function, status: i64) -> Option<Name> {
+    if f.result == ResultKind::Errno {
+        return errno::is_error(status).then(|| errno::name(status));
+    }
     let ResultKind::Status(table) = f.result else { return None };
     is_failure(status).then(|| match table.name_of(status) {
         Some(name) => Cow::Borrowed(name),

@@ -132,6 +132,10 @@ pub struct Effect {
     pub block: Option<[u32; 3]>,
     /// Bytes of dynamic shared memory, where a launch asks for any.
     pub shared: Option<u64>,
+    /// The device of the driver that a call of the kernel was made on: `nvidiactl`, `nvidia0`...
+    pub dev: Option<Name>,
+    /// What an ioctl asks of the driver.
+    pub cmd: Option<Name>,
 }
 
 /// Copies of one kind in a batch.
@@ -161,7 +165,8 @@ pub struct HeldMemory {
 impl Call {
     /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
-        self.status.is_some_and(is_failure)
+        // the driver's own status comes in the argument of a call that itself went well
+        self.status.is_some_and(is_failure) || (self.api == Api::Kernel && self.error.is_some())
     }
 
     /// How long it took, if it returned.

@@ -8,6 +8,8 @@ pub mod container;
 pub mod counters;
 pub mod cut;
 pub mod decode;
+pub mod driver;
+pub mod errno;
 pub mod event;
 pub mod frame;
 pub mod gpu;

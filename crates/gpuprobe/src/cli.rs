@@ -87,6 +87,9 @@ pub(crate) struct AttachArgs {
     /// Size of the ring buffer between kernel and gpuprobe, in MiB (rounded up to a power of two)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) buffer: Option<u32>,
+    /// Also what is asked of the driver beneath: ioctl, mmap, open and poll on /dev/nvidia*, each in the call that makes it
+    #[arg(long)]
+    pub(crate) kernel: bool,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,

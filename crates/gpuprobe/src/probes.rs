@@ -5,13 +5,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped};
 use gpuprobe_discover::{
-    DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of, loader_of,
-    plan,
+    Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
+    devices, loader_of, plan,
 };
 use gpuprobe_event::{Api, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
@@ -51,7 +51,28 @@ pub(crate) struct Probes {
     pub(crate) skips: Skips,
     /// Whether files that cannot be probed are nobody's concern yet.
     aside: bool,
+    /// Of the driver, where what is asked of it is watched.
+    devices: Option<Devices>,
     pub(crate) verbose: bool,
+}
+
+/// The driver's devices. Its second half is loaded when somebody first needs it, and gets a number then.
+#[derive(Debug, Default)]
+struct Devices {
+    looked: Option<Instant>,
+}
+
+impl Devices {
+    const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+    fn is_due(&self) -> bool {
+        self.looked.is_none_or(|looked| looked.elapsed() >= Self::LOOK_EVERY)
+    }
+
+    fn look(&mut self, proc_root: &Path) -> Vec<Device> {
+        self.looked = Some(Instant::now());
+        devices(proc_root, Path::new("/dev"))
+    }
 }
 
 /// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
@@ -69,6 +90,7 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     if let Some(mebibytes) = args.buffer {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
+    config.driver = args.kernel;
     config
 }
 
@@ -89,7 +111,7 @@ impl Probes {
             };
             note!("gpuprobe: attaching by perf, so only the most telling functions are traced ({others})");
         }
-        let probes = Self {
+        let mut probes = Self {
             capture,
             inspector: Inspector::new(),
             wants_runtime: selection.takes_any(Api::Runtime),
@@ -101,8 +123,13 @@ impl Probes {
             asked_for: 0,
             skips: Skips::default(),
             aside: false,
+            devices: config.driver.then(Devices::default),
             verbose,
         };
+        if let Some(devices) = &mut probes.devices {
+            let found = devices.look(Path::new(PROC));
+            probes.capture.attach_driver(&found, collect)?;
+        }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
         Ok(probes)
     }
@@ -116,6 +143,10 @@ impl Probes {
 
     /// Takes what the kernel side has sent, with the containers of processes filled in.
     pub(crate) fn take(&mut self) -> Result<Batch, CaptureError> {
+        if let Some(devices) = self.devices.as_mut().filter(|devices| devices.is_due()) {
+            let found = devices.look(Path::new(PROC));
+            self.capture.tell_devices(&found)?;
+        }
         let mut batch = self.capture.take()?;
         fill_containers(&mut batch);
         Ok(batch)

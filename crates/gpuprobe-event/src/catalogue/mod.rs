@@ -35,11 +35,13 @@ pub enum Api {
     Nvml,
     /// libnccl.so.2
     Nccl,
+    /// The kernel: what processes ask of the driver's devices, and the driver's own functions.
+    Kernel,
 }
 
 impl Api {
     /// All of them, in the order of the tables.
-    pub const ALL: [Self; 4] = [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl];
+    pub const ALL: [Self; 5] = [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel];
 
     /// The word used in traces and metrics.
     pub fn as_str(self) -> &'static str {
@@ -48,6 +50,7 @@ impl Api {
             Self::Runtime => "runtime",
             Self::Nvml => "nvml",
             Self::Nccl => "nccl",
+            Self::Kernel => "kernel",
         }
     }
 
@@ -72,6 +75,8 @@ pub enum ResultKind {
     Pointer,
     /// A plain integer.
     Int,
+    /// A number that is negative when it is an error's.
+    Errno,
     /// Nothing that is readable in the result register (void, or a struct by hidden pointer).
     Void,
     /// No public prototype.

@@ -12,11 +12,12 @@ use crate::ids::FunctionId;
 /// The CUDA releases whose headers the tables were made from, in order.
 pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
 
-const TABLES: [(Api, &str); 4] = [
+const TABLES: [(Api, &str); 5] = [
     (Api::Driver, include_str!("../../catalogue/driver.tbl")),
     (Api::Runtime, include_str!("../../catalogue/runtime.tbl")),
     (Api::Nvml, include_str!("../../catalogue/nvml.tbl")),
     (Api::Nccl, include_str!("../../catalogue/nccl.tbl")),
+    (Api::Kernel, include_str!("../../catalogue/kernel.tbl")),
 ];
 
 /// Class and role words by base name.
@@ -69,7 +70,11 @@ pub(crate) fn parse_function(
     let (result_type, args) = (columns.next()?, columns.next()?);
     let args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
     let base = base_name(name);
-    let default_class = if api == Api::Nvml { Class::Nvml } else { Class::Other };
+    let default_class = match api {
+        Api::Nvml => Class::Nvml,
+        Api::Kernel => Class::Driver,
+        _ => Class::Other,
+    };
     let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
     let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
     Some(Function {
@@ -110,6 +115,7 @@ fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
     match ty {
         "?" => ResultKind::Unknown,
         "void" => ResultKind::Void,
+        "errno" => ResultKind::Errno,
         "char" | "unsigned int" | "int" => ResultKind::Int,
         ty if ty.ends_with('*') => ResultKind::Pointer,
         ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),

@@ -38,7 +38,7 @@ classes! {
     LogicalEndpoint = "logical_endpoint", ManagedHint = "managed_hint", MemQuery = "mem_query",
     Nvml = "nvml", Occupancy = "occupancy", P2p = "p2p", Peer = "peer", Profiler = "profiler",
     Register = "register", StreamMemop = "stream_memop", Texture = "texture",
-    VmmMulticast = "vmm_multicast", Other = "other",
+    VmmMulticast = "vmm_multicast", Driver = "driver", Scheduler = "scheduler", Other = "other",
 }
 
 impl fmt::Display for Class {

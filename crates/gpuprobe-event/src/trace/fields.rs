@@ -136,6 +136,11 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
     if let Some(shared) = effect.shared {
         to.uint("shared", shared);
     }
+    for (key, name) in [("dev", &effect.dev), ("cmd", &effect.cmd)] {
+        if let Some(name) = name {
+            to.name(key, name);
+        }
+    }
 }
 
 /// By kind, how many allocations and bytes.

@@ -74,6 +74,8 @@ pub fn type_of(class: crate::Class) -> &'static str {
         Class::Memcpy | Class::Memset => "transfer",
         Class::Launch | Class::GraphLaunch => "launch",
         Class::Sync => "sync",
+        Class::Driver => "kernel",
+        Class::Scheduler => "scheduler",
         _ => "userspace",
     }
 }

@@ -11,6 +11,7 @@ use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::cut::cut;
+use crate::decode::status;
 use crate::event::{
     Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     is_failure,
@@ -180,7 +181,7 @@ impl<R: BufRead> Reader<R> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
-        let status = ret.filter(|_| known.is_none_or(|f| crate::decode::status(f, 0).is_some()));
+        let status = ret.filter(|ret| known.is_none_or(|f| status(f, ret.cast_unsigned()).is_some()));
         let mut start_ns = nanoseconds(object)?;
         let outcome = match object.get("phase")?.as_str()? {
             phase @ ("X" | "E") => {
@@ -209,9 +210,11 @@ impl<R: BufRead> Reader<R> {
                 Some(function) => Cow::Borrowed(function.name),
                 None => text(object, "name", most::FUNCTION).unwrap_or_default(),
             },
-            class: known.map_or(Class::Other, |f| f.class),
+            class: known.map_or_else(|| class(object), |f| f.class),
             status,
-            error: text(object, "error", most::NAME).filter(|_| status.is_some_and(is_failure)),
+            // the driver's own status is no part of what the call returned
+            error: text(object, "error", most::NAME)
+                .filter(|_| status.is_some_and(is_failure) || api == Api::Kernel),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             effect: self.effect(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
@@ -258,6 +261,8 @@ impl<R: BufRead> Reader<R> {
             grid: object.get("grid").and_then(dim3),
             block: object.get("block").and_then(dim3),
             shared: number(object, "shared"),
+            dev: text(object, "dev", most::NAME),
+            cmd: text(object, "cmd", most::NAME),
         }
     }
 
@@ -275,6 +280,15 @@ impl<R: BufRead> Reader<R> {
         self.names_bytes += name.len() + size_of::<Arc<str>>();
         self.names.insert(Arc::clone(&shared));
         shared
+    }
+}
+
+/// What a function is for that no table has, as far as its line tells.
+fn class(object: &Object<'_>) -> Class {
+    match object.get("type").and_then(Json::as_str) {
+        Some("kernel") => Class::Driver,
+        Some("scheduler") => Class::Scheduler,
+        _ => Class::Other,
     }
 }
 

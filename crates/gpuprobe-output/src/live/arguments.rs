@@ -13,6 +13,7 @@ pub(super) fn list(out: &mut String, call: &Call) {
     let function = if call.class == Class::Launch { row(call) } else { None };
     match function.filter(|f| f.roles.func.is_some()) {
         Some(function) => launch(out, call, function),
+        None if call.effect.dev.is_some() => driver(out, call),
         None => by_name(out, call),
     }
     out.push(')');
@@ -23,6 +24,19 @@ pub(super) fn by_name(out: &mut String, call: &Call) {
     match &call.args {
         Some(args) => fields(out, call, args),
         None => out.push('?'),
+    }
+}
+
+/// What is asked of the driver, and on which device. The numbers of the file and of the request say less than their names.
+fn driver(out: &mut String, call: &Call) {
+    let names = [call.effect.dev.as_deref(), call.effect.cmd.as_deref()];
+    for (at, name) in names.into_iter().flatten().enumerate() {
+        out.push_str(if at > 0 { ", " } else { "" });
+        push_printable(out, name);
+    }
+    for (name, v) in call.args.iter().flatten().filter(|(name, _)| name != "fd" && name != "request") {
+        out.push_str(", ");
+        field(out, call, name, v);
     }
 }
 

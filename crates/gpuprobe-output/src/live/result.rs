@@ -4,7 +4,7 @@ use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::{Api, Call, Class, Outcome, Value, catalogue, meaning};
 
 use super::{PLAIN, RED, arguments};
-use crate::units::{push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
+use crate::units::{push_decimal, push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
 
 /// Names results.
 #[derive(Debug)]
@@ -16,8 +16,18 @@ pub(super) struct Results {
 
 impl Results {
     pub(super) fn new(color: bool) -> Self {
-        let names = ["CUresult", "cudaError_t", "nvmlReturn_t", "ncclResult_t"];
-        Self { color, statuses: names.map(|name| catalogue().enum_table(name)) }
+        let statuses = Api::ALL.map(|api| {
+            let name = match api {
+                Api::Driver => "CUresult",
+                Api::Runtime => "cudaError_t",
+                Api::Nvml => "nvmlReturn_t",
+                Api::Nccl => "ncclResult_t",
+                // its errors come with their names
+                Api::Kernel => return None,
+            };
+            catalogue().enum_table(name)
+        });
+        Self { color, statuses }
     }
 
     /// ` = cudaSuccess <101.2us>`
@@ -67,6 +77,10 @@ impl Results {
         let function = arguments::row(call);
         match function.map_or(ResultKind::Unknown, |f| f.result) {
             ResultKind::Void => {}
+            ResultKind::Errno if value < 1 << 32 => {
+                out.push_str(before);
+                push_decimal(out, value);
+            }
             ResultKind::Int => {
                 out.push_str(before);
                 // a small type comes back in the low part of the register; the rest is whatever was there

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The wire, continued: calls of the kernel on devices of the NVIDIA driver. */
+#ifndef GPUPROBE_DRIVER_H
+#define GPUPROBE_DRIVER_H
+
+/* Calls of the kernel that are looked at; their rows follow one another in this order. */
+enum gp_driver_call {
+	GP_IOCTL,
+	GP_MMAP,
+	GP_OPEN,
+	GP_POLL,
+	GP_DRIVER_CALLS,
+};
+
+/* In the order of DeviceKind in gpuprobe-event. */
+enum gp_device_kind {
+	GP_DEVICE_CONTROL,
+	GP_DEVICE_GPU,
+	GP_DEVICE_UVM,
+	GP_DEVICE_MODESET,
+	GP_DEVICE_CAPS,
+	GP_DEVICE_NVSWITCH,
+	GP_DEVICE_OTHER,
+};
+
+/* in place of a minor number: every device of a major one */
+#define GP_ANY_MINOR 0xfffff
+
+/* What was asked of the driver: by the request, and by the command or class in its argument. */
+struct gp_command_key {
+	__u64 instance;
+	__u32 tgid;
+	__u32 request;
+	__u32 detail;
+	__u32 device;
+};
+
+struct gp_command {
+	__u64 calls;
+	__u64 failures;
+	__u64 total_ns;
+};
+
+#endif

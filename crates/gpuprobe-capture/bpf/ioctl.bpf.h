@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* What an ioctl asks of the driver: its argument, the command in it, and the driver's own status. */
+#ifndef GP_IOCTL_BPF_H
+#define GP_IOCTL_BPF_H
+
+#include "open.bpf.h"
+
+/* what of an argument is read: all that names a command and tells its status */
+#define GP_ARGUMENT (GP_STACK_WORDS * 8)
+/* of an argument whose length is not known, when that much is not there */
+#define GP_SHORT_ARGUMENT 32
+
+/* ioctls of the driver are of type 'F'; numbers of those that tell more in their argument */
+#define GP_TYPE_RM 0x46
+#define GP_ESC_FREE 0x29
+#define GP_ESC_CONTROL 0x2a
+#define GP_ESC_ALLOC 0x2b
+#define GP_ESC_XFER 211
+
+/* What was asked of the driver, where that is counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_command_key);
+	__type(value, struct gp_command);
+} commands SEC(".maps");
+
+/*
+ * Copies the beginning of an ioctl's argument, and of one that wraps another that of the inner one, whose
+ * request it then bears.
+ */
+static __always_inline void read_ioctl(struct gp_call *call)
+{
+	__u32 request = call->registers[1], bytes = request >> 16 & 0x3fff;
+	__u64 address = call->registers[2];
+	struct {
+		__u32 command;
+		__u32 bytes;
+		__u64 address;
+	} wrapped = {};
+
+	if ((request >> 8 & 0xff) == GP_TYPE_RM && (request & 0xff) == GP_ESC_XFER &&
+	    !bpf_probe_read_user(&wrapped, sizeof(wrapped), (void *)address)) {
+		bytes = wrapped.bytes & 0x3fff;
+		address = wrapped.address;
+		request = (request & 0xc000ff00) | bytes << 16 | (wrapped.command & 0xff);
+	}
+	if (call->space == GP_DEVICE_UVM)
+		bytes = GP_ARGUMENT;
+	if (bytes > GP_ARGUMENT)
+		bytes = GP_ARGUMENT;
+	call->since_ns = request;
+	call->bytes = bytes;
+	call->flags &= ~GP_UNREAD_STACK;
+	if (!bytes || !bpf_probe_read_user(call->stack, bytes, (void *)address))
+		return;
+	call->bytes = GP_SHORT_ARGUMENT;
+	if (call->space != GP_DEVICE_UVM ||
+	    bpf_probe_read_user(call->stack, GP_SHORT_ARGUMENT, (void *)address)) {
+		call->bytes = 0;
+		call->flags |= GP_UNREAD_STACK;
+	}
+}
+
+/* The command or the class that an ioctl names in its argument. */
+static __always_inline __u32 detail_of(const struct gp_call *call)
+{
+	__u32 escape = call->since_ns & 0xff;
+
+	if (call->space > GP_DEVICE_GPU || call->flags & GP_UNREAD_STACK || call->bytes < 16)
+		return 0;
+	if (escape == GP_ESC_CONTROL)
+		return call->stack[1];
+	return escape == GP_ESC_ALLOC ? call->stack[1] >> 32 : 0;
+}
+
+/* The driver's own status, where its place is known; 0 is success. */
+static __always_inline __u32 status_of(const struct gp_call *call)
+{
+	__u32 escape = call->since_ns & 0xff;
+
+	if (call->space > GP_DEVICE_GPU || call->flags & GP_UNREAD_STACK)
+		return 0;
+	if (escape == GP_ESC_FREE && call->bytes >= 16)
+		return call->stack[1] >> 32;
+	if (escape == GP_ESC_ALLOC && call->bytes >= 48)
+		return call->stack[5];
+	if ((escape == GP_ESC_CONTROL || escape == GP_ESC_ALLOC) && call->bytes >= 32)
+		return call->stack[3] >> 32;
+	return 0;
+}
+
+GP_OWN_FRAME int count_command(const struct gp_call *call, bool failed)
+{
+	struct gp_command_key key = {.instance = call->instance,
+				     .tgid = call->tgid,
+				     .request = call->since_ns,
+				     .detail = detail_of(call),
+				     .device = call->space};
+	struct gp_command *command = bpf_map_lookup_elem(&commands, &key), none = {};
+
+	if (!command) {
+		bpf_map_update_elem(&commands, &key, &none, BPF_NOEXIST);
+		command = bpf_map_lookup_elem(&commands, &key);
+	}
+	if (!command) {
+		count_loss(GP_LOSS_COUNTERS_FULL);
+		return 0;
+	}
+	__sync_fetch_and_add(&command->calls, 1);
+	__sync_fetch_and_add(&command->total_ns, call->duration_ns);
+	if (failed)
+		__sync_fetch_and_add(&command->failures, 1);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* A call that is open, of whatever it is: its beginning, its record, and what is counted of it. */
+#ifndef GP_OPEN_BPF_H
+#define GP_OPEN_BPF_H
+
+#include "common.bpf.h"
+
+/* A call that has been put on its thread's stack: all that an earlier one may have left there is gone. */
+static __always_inline void begin_call(struct gp_thread *thread, struct gp_call *call,
+				       const struct gp_call *outer, const struct gp_function *function,
+				       __u32 index)
+{
+	call->kind = GP_RECORD_CALL;
+	call->flags = 0;
+	call->function = index;
+	call->id = new_id(thread);
+	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
+	call->inner_failed = 0;
+	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
+	call->actions = outer ? outer->actions : 0;
+	call->instance = thread->instance;
+	call->tgid = thread->tgid;
+	call->tid = thread->tid;
+	call->depth = outer ? outer->depth + outer->is_told : 0;
+	call->duration_ns = 0;
+	call->since_ns = 0;
+	call->context = 0;
+	call->site = 0;
+	call->copy_kind = 0;
+	call->host = 0;
+	call->entered = 0;
+	call->driver_ns = 0;
+	call->pointer = 0;
+	call->device = GP_NO_DEVICE;
+}
+
+static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 bytes = function->record_bytes;
+
+	/* keeps the compiler from folding the check into one that the verifier cannot follow */
+	barrier_var(bytes);
+	if (bytes < 8 || bytes > sizeof(*call))
+		bytes = sizeof(*call);
+	if (bpf_ringbuf_output(&calls, (void *)call, bytes, wakes_reader(bytes)))
+		count_loss(GP_LOSS_RING_FULL);
+}
+
+/* Tells that a call has begun, where it is told of at all. */
+static __always_inline void tell_begin(struct gp_call *call, const struct gp_function *function)
+{
+	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
+		return;
+	call->flags |= GP_BEGUN;
+	send_call(call, function);
+	call->flags &= ~GP_BEGUN;
+}
+
+/* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
+GP_OWN_FRAME __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
+{
+	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
+	__u32 *known = bpf_map_lookup_elem(&counts, &key), row;
+
+	if (known)
+		return *known;
+	row = unused_row(&unused_counts, &gp_count_rows_used);
+	if (!bpf_map_lookup_elem(&count_rows, &row)) {
+		__sync_fetch_and_add(&gp_count_rows_used, -1);
+	} else {
+		if (!bpf_map_update_elem(&counts, &key, &row, BPF_NOEXIST))
+			return row;
+		bpf_map_push_elem(&unused_counts, &row, BPF_ANY);
+	}
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&counts, &key);
+	if (known)
+		return *known;
+	count_loss(GP_LOSS_COUNTERS_FULL);
+	return 0;
+}
+
+static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)
+{
+	struct gp_counted *last = &thread->counted[function & (GP_COUNTED - 1)];
+	__u32 row = last->row;
+
+	if (!row || last->function != function) {
+		row = row_of_count(thread->instance, thread->tgid, function);
+		if (!row)
+			return NULL;
+		last->function = function;
+		last->row = row;
+	}
+	return bpf_map_lookup_elem(&count_rows, &row);
+}
+
+/* A CPU's copy, but programs may be preempted on it: hence atomic. */
+static __always_inline void count_latency(struct gp_count *count, __u64 duration_ns, bool failed)
+{
+	if (failed)
+		__sync_fetch_and_add(&count->errors, 1);
+	__sync_fetch_and_add(&count->total_ns, duration_ns);
+	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns) & (GP_BUCKETS - 1)], 1);
+}
+
+/* What a call did in the driver is what the call around it did there, too. */
+static __always_inline void tell_driver_time(struct gp_thread *thread, const struct gp_call *call)
+{
+	struct gp_call *outer;
+
+	if (!thread->depth)
+		return;
+	outer = open_call(thread, thread->depth - 1);
+	outer->entered += call->entered;
+	outer->driver_ns += call->driver_ns;
+}
+
+GP_OWN_FRAME int count_driver_time(struct gp_thread *thread, const struct gp_call *call)
+{
+	struct gp_count *count = count_of(thread, call->function);
+
+	if (count) {
+		__sync_fetch_and_add(&count->entered, 1);
+		__sync_fetch_and_add(&count->driver_ns, call->driver_ns);
+	}
+	return 0;
+}
+
+#endif

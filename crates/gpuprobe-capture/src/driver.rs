@@ -1,0 +1,94 @@
+//! Calls of the kernel on the driver's devices: what to watch, and what the records say.
+
+use gpuprobe_discover::Device;
+use gpuprobe_event::driver::{DeviceKind, Ioctl, Version, command_name, status_name};
+use gpuprobe_event::{Api, Call, FunctionId, Name, Value, catalogue};
+use libbpf_rs::{Map, MapCore, MapFlags};
+
+use crate::error::CaptureError;
+use crate::wire::{gp_call, number};
+
+/// The programs that see them: at the end of a call first, for a beginning without it would never end.
+pub(crate) const SYSCALLS: [&str; 2] = ["on_syscall_end", "on_syscall"];
+
+/// Where the calls of the kernel begin in the catalogue, in the order of `gp_driver_call`.
+pub(crate) fn first_row() -> Option<FunctionId> {
+    catalogue().lookup(Api::Kernel, None, "ioctl").map(|f| f.id)
+}
+
+/// Whether a row is one of these.
+pub(crate) fn call_of(id: FunctionId) -> Option<u32> {
+    id.0.checked_sub(first_row()?.0).filter(|call| *call < number::DRIVER_CALLS)
+}
+
+/// Tells the kernel side which devices are the driver's. Those that are gone may stay: nobody has their numbers.
+pub(crate) fn tell_devices(map: &Map<'_>, devices: &[Device]) -> Result<(), CaptureError> {
+    for device in devices {
+        let key = device.major << 20 | device.minor.unwrap_or(number::ANY_MINOR);
+        map.update(&key.to_ne_bytes(), &[device.kind.number()], MapFlags::ANY)
+            .map_err(CaptureError::bpf("name the driver's devices"))?;
+    }
+    Ok(())
+}
+
+/// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
+pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
+    let kind = DeviceKind::from_number(raw.space).unwrap_or(DeviceKind::Other);
+    call.effect.dev = device_name(kind, raw.site);
+    let read = raw.flags & number::CALL_UNREAD_STACK == 0;
+    let bytes = argument_bytes(raw);
+    match which {
+        number::DRIVER_IOCTL => {
+            let argument = if read { &bytes[..bytes.len().min(raw.bytes as usize)] } else { &[] };
+            tell_ioctl(call, &Ioctl { device: kind, request: raw.since_ns as u32, argument }, version);
+        }
+        number::DRIVER_OPEN => {
+            let path = if read { text(&bytes).map_or(Value::Unread, Value::Text) } else { Value::Unread };
+            call.args = Some(vec![(Name::Borrowed("path"), path)]);
+        }
+        _ => {}
+    }
+}
+
+fn tell_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {
+    call.effect.cmd = Some(command_name(version, ioctl.code()).text);
+    if let Some(args) = &mut call.args {
+        let request = args.iter_mut().find(|(name, _)| name == "request");
+        request.into_iter().for_each(|(_, value)| *value = Value::Hex(ioctl.request.into()));
+        args.extend(ioctl.fields(version));
+    }
+    let status = ioctl.status().filter(|status| *status != 0);
+    if let Some(status) = status.filter(|_| call.error.is_none() && call.duration_ns().is_some()) {
+        call.error = Some(match status_name(status) {
+            Some(name) => Name::Borrowed(name),
+            None => Name::Owned(format!("unknown NV_STATUS {status:#x}")),
+        });
+    }
+}
+
+/// The name of a device as it stands in `/dev`; a file that could not be opened has no number.
+fn device_name(kind: DeviceKind, number: u32) -> Option<Name> {
+    const MINOR: u32 = (1 << 20) - 1;
+    match kind {
+        _ if number == 0 => None,
+        DeviceKind::Gpu => Some(Name::Owned(format!("{}{}", kind.as_str(), number & MINOR))),
+        _ => Some(Name::Borrowed(kind.as_str())),
+    }
+}
+
+fn argument_bytes(raw: &gp_call) -> [u8; 8 * number::STACK_WORDS] {
+    let mut bytes = [0; 8 * number::STACK_WORDS];
+    bytes.chunks_exact_mut(8).zip(raw.stack).for_each(|(to, word)| to.copy_from_slice(&word.to_ne_bytes()));
+    bytes
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    let end = bytes.iter().position(|b| *b == 0)?;
+    Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+/// The version of the driver that is loaded; its commands have the newest names where none is.
+pub(crate) fn loaded_version() -> Version {
+    let version = std::fs::read_to_string("/sys/module/nvidia/version").unwrap_or_default();
+    Version::parse(version.trim())
+}

@@ -1,0 +1,85 @@
+//! Errors of the kernel by name.
+
+use crate::event::Name;
+
+/// The least number that a call of the kernel returns for an error.
+const LEAST: i64 = -4095;
+
+/// The errors that calls on devices come back with, by number.
+const NAMES: [(i64, &str); 48] = [
+    (1, "EPERM"),
+    (2, "ENOENT"),
+    (3, "ESRCH"),
+    (4, "EINTR"),
+    (5, "EIO"),
+    (6, "ENXIO"),
+    (7, "E2BIG"),
+    (9, "EBADF"),
+    (11, "EAGAIN"),
+    (12, "ENOMEM"),
+    (13, "EACCES"),
+    (14, "EFAULT"),
+    (16, "EBUSY"),
+    (17, "EEXIST"),
+    (18, "EXDEV"),
+    (19, "ENODEV"),
+    (20, "ENOTDIR"),
+    (21, "EISDIR"),
+    (22, "EINVAL"),
+    (23, "ENFILE"),
+    (24, "EMFILE"),
+    (25, "ENOTTY"),
+    (26, "ETXTBSY"),
+    (27, "EFBIG"),
+    (28, "ENOSPC"),
+    (29, "ESPIPE"),
+    (30, "EROFS"),
+    (32, "EPIPE"),
+    (33, "EDOM"),
+    (34, "ERANGE"),
+    (35, "EDEADLK"),
+    (36, "ENAMETOOLONG"),
+    (38, "ENOSYS"),
+    (40, "ELOOP"),
+    (61, "ENODATA"),
+    (62, "ETIME"),
+    (71, "EPROTO"),
+    (75, "EOVERFLOW"),
+    (84, "EILSEQ"),
+    (95, "EOPNOTSUPP"),
+    (105, "ENOBUFS"),
+    (110, "ETIMEDOUT"),
+    (116, "ESTALE"),
+    (121, "EREMOTEIO"),
+    (125, "ECANCELED"),
+    (512, "ERESTARTSYS"),
+    (514, "ERESTARTNOHAND"),
+    (516, "ERESTART_RESTARTBLOCK"),
+];
+
+/// Whether what a call of the kernel returned is the number of an error.
+pub fn is_error(result: i64) -> bool {
+    (LEAST..0).contains(&result)
+}
+
+/// The name of an error, as it was returned: negative.
+pub fn name(result: i64) -> Name {
+    let number = result.wrapping_neg();
+    match NAMES.binary_search_by_key(&number, |row| row.0) {
+        Ok(at) => Name::Borrowed(NAMES[at].1),
+        Err(_) => Name::Owned(format!("errno {number}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_small_negative_numbers_with_names() {
+        assert!(NAMES.is_sorted_by_key(|row| row.0));
+        assert_eq!((name(-25), name(-1000)), (Name::Borrowed("ENOTTY"), Name::from("errno 1000")));
+        // the highest addresses look like negative numbers, too
+        assert!(is_error(-1) && is_error(-4095) && !is_error(-4096) && !is_error(0) && !is_error(i64::MIN));
+    }
+}
