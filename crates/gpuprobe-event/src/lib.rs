@@ -8,12 +8,14 @@ pub mod container;
 pub mod counters;
 pub mod cut;
 pub mod decode;
+pub mod driver;
 pub mod event;
 pub mod frame;
 pub mod gpu;
 pub mod gpu_state;
 pub mod ids;
 pub mod loss;
+mod table;
 pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
