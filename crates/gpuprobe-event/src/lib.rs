@@ -16,6 +16,7 @@ pub mod gpu;
 pub mod gpu_state;
 pub mod ids;
 pub mod loss;
+mod table;
 pub mod trace;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::Api;
-use super::types::sections;
+use crate::table::sections;
 
 const TABLE: &str = include_str!("../../catalogue/meanings.tbl");
 
@@ -43,7 +43,7 @@ fn rows() -> impl Iterator<Item = (&'static str, i64, &'static str)> {
 mod tests {
     use super::*;
     use crate::catalogue;
-    use crate::catalogue::types::lines;
+    use crate::table::lines;
 
     const ENUMS: [(Api, &str); 4] = [
         (Api::Driver, "CUresult"),

@@ -1,13 +1,13 @@
-//! Reads the compiled-in tables. They are part of the program, so a row that does not parse is a bug, which the
-//! tests of this module catch; at run time such a row is left out rather than ending the program.
+//! Reads the tables of functions. A row that does not parse is left out, see [`crate::table`].
 
 use std::collections::HashMap;
 
 use super::roles::{Class, Roles};
-use super::types::{Types, lines};
+use super::types::Types;
 use super::{Api, Arg, Catalogue, Function, Pointee, ResultKind, abi};
 use crate::decode::MAX_POINTEE;
 use crate::ids::FunctionId;
+use crate::table::{in_ranges, lines};
 
 /// The CUDA releases whose headers the tables were made from, in order.
 pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
@@ -156,9 +156,5 @@ pub(crate) fn base_name(name: &str) -> &str {
 /// Whether a range column such as `11.8,12.4-13.0` holds a version.
 pub(crate) fn version_in(ranges: &str, version: &str) -> bool {
     let rank = |v: &str| VERSIONS.iter().position(|known| *known == v);
-    let Some(wanted) = rank(version) else { return false };
-    ranges.split(',').any(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        matches!((rank(first), rank(last)), (Some(first), Some(last)) if (first..=last).contains(&wanted))
-    })
+    rank(version).is_some_and(|wanted| in_ranges(ranges, wanted, rank))
 }

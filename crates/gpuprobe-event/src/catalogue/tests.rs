@@ -1,5 +1,6 @@
 use super::parse::{base_name, version_in};
 use super::*;
+use crate::table::lines;
 
 fn function(api: Api, major: u32, name: &str) -> &'static Function {
     catalogue().lookup(api, Some(major), name).unwrap()
@@ -12,7 +13,7 @@ fn places(f: &Function, aarch64: bool) -> Vec<String> {
 
 #[test]
 fn every_row_of_every_table_parses() {
-    let rows = |t: &'static str| types::lines(t).count();
+    let rows = |t: &'static str| lines(t).count();
     let expected = rows(include_str!("../../catalogue/driver.tbl"))
         + rows(include_str!("../../catalogue/runtime.tbl"))
         + rows(include_str!("../../catalogue/nvml.tbl"))
@@ -25,7 +26,7 @@ fn every_row_of_every_table_parses() {
 
 #[test]
 fn every_role_names_an_argument_and_every_name_in_roles_exists() {
-    for line in types::lines(include_str!("../../catalogue/roles.tbl")) {
+    for line in lines(include_str!("../../catalogue/roles.tbl")) {
         if line.starts_with('[') {
             let class = line.trim_matches(['[', ']']);
             assert!(Class::from_name(class).is_some(), "unknown class {class}");

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::table::{lines, sections};
+
 /// How an argument's raw words are read and shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArgKind {
@@ -141,24 +143,6 @@ impl Types {
             _ => return None,
         })
     }
-}
-
-/// The lines of a table that say something.
-pub(crate) fn lines(table: &'static str) -> impl Iterator<Item = &'static str> {
-    table.lines().filter(|l| !l.is_empty() && !l.starts_with('#'))
-}
-
-/// `[header]` lines and the lines under each.
-pub(crate) fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
-    let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
-    for line in lines(table) {
-        if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
-            sections.push((header, Vec::new()));
-        } else if let Some((_, body)) = sections.last_mut() {
-            body.push(line);
-        }
-    }
-    sections
 }
 
 fn parse_enums(table: &'static str) -> HashMap<&'static str, &'static EnumTable> {

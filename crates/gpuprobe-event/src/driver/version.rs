@@ -1,0 +1,70 @@
+//! The release of the driver, and the one in the tables that is nearest to it.
+
+use std::sync::LazyLock;
+
+use crate::table::lines;
+
+static RELEASES: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| lines(include_str!("../../driver/releases.tbl")).collect());
+
+/// A release of the driver: the one of the tables whose names are taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    release: usize,
+    is_exact: bool,
+}
+
+impl Version {
+    /// From what the driver says of itself (`580.159.04`): the release of the nearest branch, which is the older one of
+    /// two as near. What is no version has the newest names.
+    pub fn parse(text: &str) -> Self {
+        let text = text.trim();
+        if let Some(release) = RELEASES.iter().position(|known| *known == text) {
+            return Self { release, is_exact: true };
+        }
+        let distance =
+            |wanted: u32, known: &str| branch(known).map_or(u32::MAX, |known| known.abs_diff(wanted));
+        let nearest = branch(text).and_then(|wanted| {
+            let releases = RELEASES.iter().enumerate();
+            releases.min_by_key(|(_, known)| distance(wanted, known)).map(|(release, _)| release)
+        });
+        nearest.map_or_else(Self::newest, |release| Self { release, is_exact: false })
+    }
+
+    /// The newest release, for a driver that nothing is known of.
+    pub fn newest() -> Self {
+        Self { release: RELEASES.len().saturating_sub(1), is_exact: false }
+    }
+
+    /// The releases that the tables hold names of, in order.
+    pub fn known() -> &'static [&'static str] {
+        &RELEASES
+    }
+
+    /// Whether the names are those of this very release.
+    pub fn is_exact(self) -> bool {
+        self.is_exact
+    }
+
+    /// The release that the names are of.
+    pub fn release(self) -> &'static str {
+        RELEASES.get(self.release).copied().unwrap_or_default()
+    }
+
+    /// Its place in [`Version::known`].
+    pub(super) fn index(self) -> usize {
+        self.release
+    }
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Self::newest()
+    }
+}
+
+/// The first number of a version, where all of it is one. The tables call releases by it.
+pub(super) fn branch(version: &str) -> Option<u32> {
+    let is_version = version.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    version.split('.').next().filter(|_| is_version)?.parse().ok()
+}

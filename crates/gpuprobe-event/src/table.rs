@@ -1,0 +1,32 @@
+//! How the compiled-in tables are written. They are part of the program, so a row that does not parse is a bug, which
+//! tests catch; at run time such a row is left out rather than ending the program.
+
+/// The lines of a table that say something.
+pub(crate) fn lines(table: &'static str) -> impl Iterator<Item = &'static str> {
+    table.lines().filter(|l| !l.is_empty() && !l.starts_with('#'))
+}
+
+/// `[header]` lines and the lines under each.
+pub(crate) fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in lines(table) {
+        if let Some(header) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            sections.push((header, Vec::new()));
+        } else if let Some((_, body)) = sections.last_mut() {
+            body.push(line);
+        }
+    }
+    sections
+}
+
+/// Whether ranges such as `11.8,12.4-13.0` hold something, by the rank of what they are written with.
+pub(crate) fn in_ranges<R: Copy + PartialOrd>(
+    ranges: &str,
+    wanted: R,
+    rank: impl Fn(&str) -> Option<R>,
+) -> bool {
+    ranges.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((rank(first), rank(last)), (Some(first), Some(last)) if (first..=last).contains(&wanted))
+    })
+}
