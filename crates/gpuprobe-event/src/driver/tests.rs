@@ -270,6 +270,9 @@ fn a_class_that_is_no_detail_is_a_field() {
     assert_eq!((call.code().detail, call.status()), (0, Some(0)));
     let class = field(&call.fields(Version::newest()), "class");
     assert_eq!(class, Some(Value::Name("NV01_MEMORY_SYSTEM_OS_DESCRIPTOR".into())));
+    let bytes = argument(56, &[(12, 0xdead)]);
+    let unknown = ioctl(DeviceKind::Control, 0xc038_4627, &bytes).fields(Version::newest());
+    assert_eq!(field(&unknown, "class"), Some(Value::Hex(0xdead)));
 }
 
 #[test]
