@@ -29,7 +29,8 @@ def main() -> int:
     if options.statuses:
         made["statuses.tbl"] = statuses(options.statuses.read_text())
     if options.check:
-        differing = [name for name, text in made.items() if (FOLDER / name).read_text() != text]
+        present = {path.name: path.read_text() for path in FOLDER.glob("*.tbl")}
+        differing = [name for name, text in made.items() if present.get(name) != text]
         print("\n".join(differing) or "every table is as it would be made")
         return 1 if differing else 0
     for name, text in made.items():

@@ -1,5 +1,4 @@
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
 
 use super::argument::{self, Kind, layouts};
 use super::xid::meanings;
@@ -60,15 +59,6 @@ fn every_row_of_every_table_parses_and_no_release_has_two_names_for_a_number() {
             assert!(row.name.bytes().all(alone), "{}", row.name);
         }
     }
-}
-
-#[test]
-fn the_tables_are_read_in_no_time() {
-    let begin = Instant::now();
-    assert!(control_names().get(0x2080_0102, Version::newest()).is_some());
-    assert!(ioctl(DeviceKind::Control, CONTROL, &[0; 32]).status().is_some());
-    // a few milliseconds; the rest is for a machine that is busy
-    assert!(begin.elapsed() < Duration::from_millis(500), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -280,6 +270,9 @@ fn a_class_that_is_no_detail_is_a_field() {
     assert_eq!((call.code().detail, call.status()), (0, Some(0)));
     let class = field(&call.fields(Version::newest()), "class");
     assert_eq!(class, Some(Value::Name("NV01_MEMORY_SYSTEM_OS_DESCRIPTOR".into())));
+    let bytes = argument(56, &[(12, 0xdead)]);
+    let unknown = ioctl(DeviceKind::Control, 0xc038_4627, &bytes).fields(Version::newest());
+    assert_eq!(field(&unknown, "class"), Some(Value::Hex(0xdead)));
 }
 
 #[test]
@@ -294,6 +287,11 @@ fn unified_memory_is_read_without_a_size() {
     assert_eq!(field(&fields, "length"), Some(Value::Uint(0x20_0000)));
     assert_eq!(field(&fields, "to"), Some(Value::Text("GPU-11111111-1111-1111-1111-111111111111".into())));
     assert_eq!(field(&fields, "numa_node"), Some(Value::Int(-1)));
+    let cpu =
+        [0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73];
+    bytes[16..32].copy_from_slice(&cpu);
+    let fields = ioctl(DeviceKind::Uvm, 51, &bytes).fields(Version::newest());
+    assert_eq!(field(&fields, "to"), Some(Value::Name("CPU".into())));
     // releases disagree about where it lies
     assert_eq!(ioctl(DeviceKind::Uvm, 42, &bytes).status(), None);
 }
