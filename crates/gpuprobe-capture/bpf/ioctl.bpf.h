@@ -63,30 +63,31 @@ static __always_inline void read_ioctl(struct gp_call *call)
 	}
 }
 
+/* Whether the argument was read and is of the length that the driver has for it. */
+static __always_inline bool is_whole(const struct gp_call *call, __u32 escape, __u32 bytes)
+{
+	return (call->since_ns & 0xff) == escape && call->bytes == bytes && call->space <= GP_DEVICE_GPU &&
+	       !(call->flags & GP_UNREAD_STACK);
+}
+
 /* The command or the class that an ioctl names in its argument. */
 static __always_inline __u32 detail_of(const struct gp_call *call)
 {
-	__u32 escape = call->since_ns & 0xff;
-
-	if (call->space > GP_DEVICE_GPU || call->flags & GP_UNREAD_STACK || call->bytes < 16)
-		return 0;
-	if (escape == GP_ESC_CONTROL)
+	if (is_whole(call, GP_ESC_CONTROL, 32))
 		return call->stack[1];
-	return escape == GP_ESC_ALLOC ? call->stack[1] >> 32 : 0;
+	if (is_whole(call, GP_ESC_ALLOC, 32) || is_whole(call, GP_ESC_ALLOC, 48))
+		return call->stack[1] >> 32;
+	return 0;
 }
 
 /* The driver's own status, where its place is known; 0 is success. */
 static __always_inline __u32 status_of(const struct gp_call *call)
 {
-	__u32 escape = call->since_ns & 0xff;
-
-	if (call->space > GP_DEVICE_GPU || call->flags & GP_UNREAD_STACK)
-		return 0;
-	if (escape == GP_ESC_FREE && call->bytes >= 16)
+	if (is_whole(call, GP_ESC_FREE, 16))
 		return call->stack[1] >> 32;
-	if (escape == GP_ESC_ALLOC && call->bytes >= 48)
+	if (is_whole(call, GP_ESC_ALLOC, 48))
 		return call->stack[5];
-	if ((escape == GP_ESC_CONTROL || escape == GP_ESC_ALLOC) && call->bytes >= 32)
+	if (is_whole(call, GP_ESC_CONTROL, 32) || is_whole(call, GP_ESC_ALLOC, 32))
 		return call->stack[3] >> 32;
 	return 0;
 }

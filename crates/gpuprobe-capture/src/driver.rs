@@ -33,7 +33,7 @@ pub(crate) fn tell_devices(map: &Map<'_>, devices: &[Device]) -> Result<(), Capt
 
 /// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
 pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
-    let kind = DeviceKind::from_number(raw.space).unwrap_or(DeviceKind::Other);
+    let kind = DeviceKind::from_number(raw.space);
     call.effect.dev = device_name(kind, raw.site);
     let read = raw.flags & number::CALL_UNREAD_STACK == 0;
     let bytes = argument_bytes(raw);

@@ -85,8 +85,8 @@ impl Names for Api {
             Self::Runtime => &[b"cuda", b"__cuda"],
             Self::Nvml => &[b"nvml"],
             Self::Nccl => &[b"nccl", b"pnccl"],
-            // no library's
-            Self::Kernel => &[],
+            // no library's, or anybody's
+            Self::Kernel | Self::Hook => &[],
         };
         let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix));
         // `cudaMalloc.cold` and the like are pieces of functions.
@@ -107,7 +107,7 @@ impl Names for Api {
             }
             Self::Nvml => &["nvmlInit", "nvmlInit_v2", "nvmlShutdown"],
             Self::Nccl => &["ncclGetVersion", "ncclCommInitRank", "ncclAllReduce"],
-            Self::Kernel => &[],
+            Self::Kernel | Self::Hook => &[],
         }
     }
 }

@@ -12,7 +12,7 @@ mod types;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,11 +37,14 @@ pub enum Api {
     Nccl,
     /// The kernel: what processes ask of the driver's devices, and the driver's own functions.
     Kernel,
+    /// Any library: functions that the user has named.
+    Hook,
 }
 
 impl Api {
     /// All of them, in the order of the tables.
-    pub const ALL: [Self; 5] = [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel];
+    pub const ALL: [Self; 6] =
+        [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel, Self::Hook];
 
     /// The word used in traces and metrics.
     pub fn as_str(self) -> &'static str {
@@ -51,6 +54,7 @@ impl Api {
             Self::Nvml => "nvml",
             Self::Nccl => "nccl",
             Self::Kernel => "kernel",
+            Self::Hook => "hook",
         }
     }
 
@@ -185,14 +189,30 @@ pub struct Catalogue {
     types: types::Types,
 }
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(parse::load);
+static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
 
 /// The catalogue, parsed at the first use.
 pub fn catalogue() -> &'static Catalogue {
-    &CATALOGUE
+    CATALOGUE.get_or_init(parse::load)
+}
+
+/// Adds functions that no table has: those that the user has named, and the kernel's own. They get the rows from the
+/// given number on. To be called once, before anybody uses the catalogue; false where that has happened already.
+pub fn extend(functions: impl FnOnce(FunctionId) -> Vec<Function>) -> bool {
+    let mut catalogue = parse::load();
+    let first = FunctionId(u32::try_from(catalogue.functions.len()).unwrap_or(u32::MAX));
+    catalogue.add(functions(first));
+    CATALOGUE.set(catalogue).is_ok()
 }
 
 impl Catalogue {
+    fn add(&mut self, functions: Vec<Function>) {
+        for f in functions {
+            self.by_name.entry((f.api, f.name)).or_default().push(f.id);
+            self.functions.push(f);
+        }
+    }
+
     /// Every row.
     pub fn functions(&self) -> &[Function] {
         &self.functions

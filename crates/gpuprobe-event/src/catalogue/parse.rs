@@ -37,11 +37,9 @@ pub(crate) fn load() -> Catalogue {
             functions.extend(parse_function(id, api, line, &types, &roles));
         }
     }
-    let mut by_name: HashMap<_, Vec<FunctionId>> = HashMap::new();
-    for f in &functions {
-        by_name.entry((f.api, f.name)).or_default().push(f.id);
-    }
-    Catalogue { functions, by_name, types }
+    let mut catalogue = Catalogue { functions: Vec::new(), by_name: HashMap::new(), types };
+    catalogue.add(functions);
+    catalogue
 }
 
 fn parse_roles(table: &'static str) -> RoleTable {

@@ -22,8 +22,8 @@ impl Results {
                 Api::Runtime => "cudaError_t",
                 Api::Nvml => "nvmlReturn_t",
                 Api::Nccl => "ncclResult_t",
-                // its errors come with their names
-                Api::Kernel => return None,
+                // errors of these come with their names
+                Api::Kernel | Api::Hook => return None,
             };
             catalogue().enum_table(name)
         });
