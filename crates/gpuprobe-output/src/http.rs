@@ -69,7 +69,7 @@ pub struct HttpSettings {
 const BACKLOG: u32 = 1024;
 /// What the system takes of an answer for a client that has not read it; Linux takes twice that. So much is handed over at a
 /// time, too: others wait no longer than that takes.
-const SEND_BUFFER_BYTES: u32 = 256 << 10;
+const SEND_BUFFER_BYTES: u32 = 128 << 10;
 /// However often snapshots come, a machine may be busy for so long.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 

@@ -58,9 +58,9 @@ fn best(mut work: impl FnMut() -> usize) -> (Duration, usize) {
     (times[0], bytes)
 }
 
-/// Time to the first byte of the answer, and to the last.
+/// Time to the first byte of the answer, and to the last, and what the server needs for all of it.
 fn scrape(what: &str, address: SocketAddr) -> Done {
-    let begun = Instant::now();
+    let (used, begun) = (server_cpu()?, Instant::now());
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut buffer = vec![0; 1 << 20];
@@ -72,6 +72,22 @@ fn scrape(what: &str, address: SocketAddr) -> Done {
             n => bytes += n,
         }
     }
-    println!("{what}: {first:?} to the first byte, {:?} to the last of {bytes}", begun.elapsed());
+    let last = begun.elapsed();
+    let used = server_cpu()?.saturating_sub(used);
+    println!(
+        "{what}: {first:?} to the first byte, {last:?} to the last of {bytes}; CPU of the server {used:?}"
+    );
     Ok(())
+}
+
+/// What the thread that answers has used of a CPU.
+fn server_cpu() -> Done<Duration> {
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.trim_end() == "http" {
+            let used = std::fs::read_to_string(task.join("schedstat"))?;
+            return Ok(Duration::from_nanos(used.split(' ').next().unwrap_or_default().parse()?));
+        }
+    }
+    Err("no thread answers".into())
 }

@@ -44,7 +44,7 @@ pub(super) const LIMITS: Limits = Limits {
     patience: Duration::from_secs(2),
     head_bytes: 16 << 10,
     texts: 8,
-    text_bytes: 192 << 20,
+    text_bytes: 256 << 20,
 };
 
 /// Between looks for a place, where nobody has given one back.
