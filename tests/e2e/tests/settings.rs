@@ -125,8 +125,8 @@ fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
 /// What cannot be done is told in the line that says that the settings were read, and everything else is done.
 fn assert_the_rest_holds(daemon: &mut Daemon, config: &Path, library: &Path) {
     let later = config.with_file_name("later.so");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let holder = TcpListener::bind(taken).unwrap();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
     let mut read = |address: &str, path: &str, expected: &[&str]| {
         let told = daemon.talk.stderr().lines().count();
         fs::write(config, format!("memleak = true\nmetrics_addr = \"{address}\"\npath = [{path}]\n"))

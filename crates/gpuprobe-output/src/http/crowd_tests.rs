@@ -62,7 +62,9 @@ fn answered(stream: &TcpStream) {
 
 #[test]
 fn who_does_not_read_gives_way_at_once_to_who_does() {
-    let started = started_with(|_| {});
+    // no place is given back because a time ran out
+    let limits = Limits { patience: LIMITS.answer, ..LIMITS };
+    let started = started_with(|endpoint| endpoint.limits = limits);
     publish(&started, 0);
     let _crowd: Vec<_> = (0..300).map(|_| reluctant(started.address)).collect();
     let scrape = || {
@@ -73,8 +75,9 @@ fn who_does_not_read_gives_way_at_once_to_who_does() {
     let mut times: Vec<_> = (0..20).map(|_| scrape()).collect();
     times.sort_unstable();
     println!("beside 300 that do not read: median {:?}, slowest {:?}", times[10], times[19]);
-    // others may keep the machine busy for a moment
-    assert!(times[17] < Duration::from_millis(50), "{times:?}");
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
+    // the first came while the crowd did, and others may keep the machine busy
+    assert!(times[19] < limits.answer / 4, "{times:?}");
     assert!(refused(&started.latest, "crowded_out") >= 300 - LIMITS.connections as u64);
 }
 
