@@ -129,12 +129,17 @@ fn a_normal_client_is_answered_at_once_beside_a_crowd_and_slow_ones() {
         });
         let mut times: Vec<_> = (0..CROWDS).map(|_| time_beside_a_crowd(&daemon)).collect();
         times.sort_unstable();
-        let ([.., slowest], median) = (&times[..], times[CROWDS / 2]) else { panic!("no crowd came") };
+        let mut in_all: Vec<_> = times.iter().map(|(_, in_all)| *in_all).collect();
+        in_all.sort_unstable();
         println!(
-            "{} bytes beside {CROWD} and {SLOW_CLIENTS} slow (with a CPU, in all): median {median:?}, slowest {slowest:?}",
-            daemon.scrape().text.len()
+            "{} bytes beside {CROWD} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
+            daemon.scrape().text.len(),
+            times[CROWDS / 2].0,
+            times[CROWDS - 1].0,
+            in_all[CROWDS / 2],
+            in_all[CROWDS - 1]
         );
-        assert!(slowest.0 < LIMIT, "{times:?}");
+        assert!(times[CROWDS - 1].0 < LIMIT, "{times:?}");
         loris.join().unwrap();
     });
     let enough = |m: &Metrics| refused(m, "slow_request") == SLOW_CLIENTS as u64;
