@@ -63,6 +63,13 @@ impl Observer {
         }
     }
 
+    /// From now on, NVML is read that often.
+    pub(crate) fn read_states_every(&self, every: Duration) {
+        if let Some(states) = &self.states {
+            states.read_every(every);
+        }
+    }
+
     fn now_ns(&self) -> u64 {
         self.probes.capture.clock().elapsed_ns()
     }

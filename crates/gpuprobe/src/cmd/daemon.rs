@@ -49,7 +49,10 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
-    let endpoint = open_endpoint(args)?;
+    let endpoint = open_endpoint(args).map_err(|error| match error {
+        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
+        error => error.into(),
+    })?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
@@ -99,15 +102,11 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     Ok(Observer::new(probes, processes, holdings).with_gpus(gpus).with_states(states))
 }
 
-fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
-    let settings = HttpSettings {
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
+    Endpoint::open(HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
         complain: |text| note!("gpuprobe: {text}"),
-    };
-    Endpoint::open(settings).map_err(|error| match error {
-        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
-        error => error.into(),
     })
 }
 
