@@ -29,6 +29,7 @@ use crate::records::Records;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
+use crate::sweeper::Sweeper;
 use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
 
@@ -53,7 +54,7 @@ pub struct Capture {
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
-    object: Object,
+    pub(crate) object: Object,
     pub(crate) decoder: Decoder,
     /// What happened to processes after the calls that were taken last, when more were left in the ring.
     waiting: Vec<(ProcessKey, ProcessEvent)>,
@@ -71,6 +72,7 @@ pub struct Capture {
     has_sites: bool,
     /// Ways for which the kernel side had no room.
     refused_ways: u64,
+    pub(crate) sweeper: Sweeper,
 }
 
 impl std::fmt::Debug for Capture {
@@ -125,6 +127,7 @@ impl Capture {
             entry_only: config.entry_only,
             has_sites: config.sites,
             refused_ways: 0,
+            sweeper: Sweeper::default(),
             counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
             waiting: Vec::new(),
@@ -368,7 +371,7 @@ impl Capture {
 
     /// How often every function failed in every way. Asked for after the calls, none of these is missing here.
     pub fn failures(&self) -> Result<Vec<gpuprobe_event::counters::FailureCounts>, CaptureError> {
-        counters::failures(&self.map("failures")?)
+        counters::failures(&self.map("failures")?, &self.processes()?)
     }
 
     /// What every process did to GPU memory.
@@ -401,10 +404,11 @@ impl Capture {
         for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
-        let work = self.take_work(ended)?;
+        // some of them are in the rows that are taken out next
         let mut failures = self.failures()?;
         failures.retain(|row| ended.contains(&row.process));
+        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
+        let work = self.take_work(ended)?;
         counters::remove_of::<gp_failure_key>(&self.map("failures")?, ended)?;
         if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
@@ -413,7 +417,7 @@ impl Capture {
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
-    pub fn release_memory(&self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+    pub fn release_memory(&mut self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
         let live = counters::remove_of::<gp_live_key>(&self.map("live")?, ended)?;
         for name in ["handles", "mapped"] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
