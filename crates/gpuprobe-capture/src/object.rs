@@ -199,11 +199,11 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
-    /// Takes every probe out of these files.
+    /// Takes every probe out of these files, some time later.
     pub fn detach_files(&mut self, files: &HashSet<FileId>) {
         let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
         let links = gone.flat_map(|(_, attached)| attached.links).collect();
-        self.keeper.detach(links);
+        self.keeper.detach_later(links);
     }
 
     /// Every library that is probed.
