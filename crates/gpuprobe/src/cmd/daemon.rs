@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
@@ -46,6 +46,7 @@ const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
+    give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
