@@ -37,6 +37,7 @@ pub mod timeline;
 pub mod trend;
 pub mod work;
 pub(crate) mod workload;
+mod xids;
 
 pub use advice::Advice;
 pub use buckets::Bound;
@@ -66,3 +67,4 @@ pub use work::Work;
 
 #[cfg(test)]
 pub(crate) mod samples;
+pub use xids::{FailedCall, GpuError};

@@ -20,6 +20,7 @@ use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
+use crate::driver::XIDS;
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
@@ -98,6 +99,8 @@ impl Capture {
             let link = attach::program(&object, name)?.attach();
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
+        // the driver may not be there, or be one without it
+        tracepoints.extend(attach::program(&object, XIDS)?.attach().ok());
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
@@ -271,6 +274,7 @@ impl Capture {
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
             all.holds.extend(more.holds);
+            all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
     }
@@ -298,6 +302,7 @@ impl Capture {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
                 Control::Hold(hold) => batch.holds.push(hold),
+                Control::Xid(xid) => batch.xids.push(xid),
                 Control::Nothing => {}
             }
         }

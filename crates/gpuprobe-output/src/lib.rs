@@ -18,6 +18,7 @@ pub mod timeline;
 pub mod timestamp;
 pub mod units;
 mod work;
+mod xid;
 
 pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
