@@ -13,8 +13,8 @@ use gpuprobe_event::decode::{
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
-    Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
-    Tid, XidEvent, catalogue,
+    Api, Call, Class, Event, Evidence, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent,
+    SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
 use crate::account::{account, tell_parts, tell_work};
@@ -321,15 +321,22 @@ impl Decoder {
         call
     }
 
-    /// An error of a GPU. Who has to do with it is for others to find out.
+    /// An error of a GPU. Whoever is watched may have to do with it; others may find out who does.
     fn xid(&self, raw: &gp_xid_record) -> XidEvent {
+        let watched = |(key, process): (&ProcessKey, &Arc<str>)| XidProcess {
+            tgid: key.tgid,
+            process: Arc::clone(process),
+            evidence: Evidence::Watched,
+        };
+        let mut processes: Vec<_> = self.names.iter().map(watched).collect();
+        processes.sort_unstable_by_key(|process| process.tgid);
         XidEvent {
             id: raw.id,
             at_ns: self.clock.since_start(raw.at_ns),
             number: raw.number,
             gpu: text(&raw.gpu.map(i8_to_u8)),
             message: text(&raw.message.map(i8_to_u8)),
-            processes: Vec::new(),
+            processes,
         }
     }
 

@@ -283,6 +283,8 @@ pub enum Evidence {
     Named,
     /// It had opened that GPU.
     Opened,
+    /// It was watched, and had ended before anybody could look at what it had open.
+    Watched,
 }
 
 impl Evidence {
@@ -291,6 +293,7 @@ impl Evidence {
         match self {
             Self::Named => "named",
             Self::Opened => "opened",
+            Self::Watched => "watched",
         }
     }
 }

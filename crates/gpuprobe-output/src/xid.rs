@@ -13,7 +13,8 @@ pub(crate) fn line(xid: &XidEvent) -> String {
     for process in &xid.processes {
         let how = match process.evidence {
             Evidence::Named => "named by the driver",
-            Evidence::Opened => "has that GPU open",
+            Evidence::Opened => "had that GPU open",
+            Evidence::Watched => "may have used it",
         };
         write!(out, "; {} {} ({how})", process.process, process.tgid).ok();
     }

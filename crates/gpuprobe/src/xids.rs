@@ -12,18 +12,26 @@ const MOST_PROCESSES: usize = 32;
 /// Files of a process that are looked at.
 const MOST_FILES: usize = 4096;
 
-/// Fills in the process that the driver names, and those that had the GPU open in this moment.
+/// Finds out who has to do with an error: the process that the driver names, and those that have the GPU open in this
+/// moment. Of those that are watched and have ended by now, nobody knows.
 pub(crate) fn fill_users(xids: &mut [XidEvent], proc_root: &Path) {
     for xid in xids {
         let named = xid.named_pid();
-        let mut processes: Vec<_> =
-            named.map(|pid| user(proc_root, pid, Evidence::Named)).into_iter().collect();
-        if let Some(device) = device_of(xid) {
-            let others = openers(proc_root, &device).filter(|pid| Some(*pid) != named);
-            processes.extend(others.map(|pid| user(proc_root, pid, Evidence::Opened)));
+        let mut users: Vec<_> = named.map(|pid| user(proc_root, pid, Evidence::Named)).into_iter().collect();
+        let device = device_of(xid);
+        if let Some(device) = &device {
+            let others = openers(proc_root, device).filter(|pid| Some(*pid) != named);
+            users.extend(others.map(|pid| user(proc_root, pid, Evidence::Opened)));
         }
-        processes.truncate(MOST_PROCESSES);
-        xid.processes = processes;
+        let is_there = |pid: u32| proc_root.join(pid.to_string()).join("fd").exists();
+        let mut watched = std::mem::take(&mut xid.processes);
+        watched.retain(|process| {
+            let is_known = users.iter().any(|user| user.tgid == process.tgid);
+            !is_known && (device.is_none() || !is_there(process.tgid.0))
+        });
+        users.extend(watched);
+        users.truncate(MOST_PROCESSES);
+        xid.processes = users;
     }
 }
 
@@ -79,6 +87,16 @@ mod tests {
         let [user] = xids[0].processes.as_slice() else { panic!("{xids:?}") };
         assert_eq!((user.tgid, user.evidence), (Tgid(own), Evidence::Named));
         assert_ne!(&*user.process, "?");
+    }
+
+    #[test]
+    fn who_was_watched_and_has_ended_may_have_used_it() {
+        let watched = |pid| XidProcess { tgid: Tgid(pid), process: "p".into(), evidence: Evidence::Watched };
+        let mut xids = [xid("GPU has fallen off the bus.")];
+        // no process has a number as high as this
+        xids[0].processes = vec![watched(u32::MAX)];
+        fill_users(&mut xids, Path::new("/proc"));
+        assert_eq!(xids[0].processes, [watched(u32::MAX)]);
     }
 
     #[test]

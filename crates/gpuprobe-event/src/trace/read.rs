@@ -228,7 +228,8 @@ impl<R: BufRead> Reader<R> {
             let process = process.as_object()?;
             let evidence = match process.get("evidence")?.as_str()? {
                 "named" => Evidence::Named,
-                _ => Evidence::Opened,
+                "opened" => Evidence::Opened,
+                _ => Evidence::Watched,
             };
             let name = self.name(process.get("process")?.as_str()?, most::NAME);
             Some(XidProcess { tgid: Tgid(small(process, "pid")?), process: name, evidence })
