@@ -46,7 +46,7 @@ pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
-pub use gpu_state::{Compared, GpuStates, GpuUser};
+pub use gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
 pub use kernel_series::{KernelSeries, Launched};
 pub use launches::{GraphLaunches, KernelLaunches};

@@ -13,7 +13,7 @@ use crate::processes::{ProcessSummary, Processes};
 use crate::slowest::{SlowCall, Slowest};
 use crate::work::Work;
 use crate::workload::Workload;
-use crate::xids::{GpuError, GpuErrors};
+use crate::xids::{GpuError, GpuErrorLog};
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -71,7 +71,7 @@ pub struct Summary {
     work: Workload,
     slowest: Slowest,
     errors: Errors,
-    gpu_errors: GpuErrors,
+    gpu_errors: GpuErrorLog,
     processes: Processes,
     losses: Losses,
     /// What it comes to where no call is seen to return; gone as soon as one is.

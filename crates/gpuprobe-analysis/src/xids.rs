@@ -36,13 +36,13 @@ pub struct GpuError {
 
 /// All of them, in memory of a fixed bound.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct GpuErrors {
+pub(crate) struct GpuErrorLog {
     errors: Vec<GpuError>,
     others: u64,
     failed: VecDeque<FailedCall>,
 }
 
-impl GpuErrors {
+impl GpuErrorLog {
     pub(crate) fn xid(&mut self, event: &XidEvent) {
         if self.errors.len() >= MOST_ERRORS {
             self.others += 1;
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_error_has_the_failed_calls_of_those_it_concerns_around_it() {
-        let mut errors = GpuErrors::default();
+        let mut errors = GpuErrorLog::default();
         (1..=6).for_each(|at| errors.call(&failed(at, 7)));
         errors.call(&failed(7, 8));
         errors.xid(&xid(10, &[7]));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_errors_is_counted() {
-        let mut errors = GpuErrors::default();
+        let mut errors = GpuErrorLog::default();
         (0..100).for_each(|at| errors.xid(&xid(at, &[])));
         let (kept, others) = errors.report();
         assert_eq!((kept.len(), others), (MOST_ERRORS, 36));

@@ -69,6 +69,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    sees_xids: bool,
     pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
@@ -100,7 +101,9 @@ impl Capture {
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
         // the driver may not be there, or be one without it
-        tracepoints.extend(attach::program(&object, XIDS)?.attach().ok());
+        let xids = attach::program(&object, XIDS)?.attach().ok();
+        let sees_xids = xids.is_some();
+        tracepoints.extend(xids);
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
@@ -129,6 +132,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            sees_xids,
             has_sites: config.sites,
             refused_ways: 0,
             sweeper: Sweeper::default(),

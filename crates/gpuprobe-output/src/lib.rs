@@ -31,3 +31,4 @@ pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
 pub use summary::{Fit, summary};
 pub use timeline::timeline;
+pub use xid::line as xid_line;

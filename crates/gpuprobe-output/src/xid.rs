@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gpuprobe_event::{Evidence, XidEvent, driver};
 
 /// One line: which GPU, which error, what it means, who was using the GPU, and what the driver says.
-pub(crate) fn line(xid: &XidEvent) -> String {
+pub fn line(xid: &XidEvent) -> String {
     let mut out = format!("XID {} on GPU {}", xid.number, xid.gpu);
     if let Some(known) = driver::xid(xid.number) {
         write!(out, ": {}", known.meaning).ok();

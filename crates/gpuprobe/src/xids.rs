@@ -1,11 +1,16 @@
 //! Who was using a GPU that reported an error.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use gpuprobe_analysis::GpuErrors;
 use gpuprobe_discover::{DRIVER_FOLDER, host_gpus};
-use gpuprobe_event::{Evidence, PciAddress, Tgid, XidEvent, XidProcess};
+use gpuprobe_event::{Evidence, HostGpu, PciAddress, Tgid, XidEvent, XidProcess};
+use gpuprobe_output::units::printable;
+
+use crate::notes::note;
 
 /// Processes that are told with one error.
 const MOST_PROCESSES: usize = 32;
@@ -61,6 +66,37 @@ fn openers(proc_root: &Path, device: &str) -> impl Iterator<Item = u32> {
     pids.filter(|pid| *pid != std::process::id()).filter(has)
 }
 
+/// Pairs of a GPU and an error that are counted: more than there are, unless somebody makes them up.
+const MOST_COUNTS: usize = 4096;
+
+/// How often each GPU reported each error, since the beginning.
+#[derive(Debug, Default)]
+pub(crate) struct XidCounts {
+    counts: BTreeMap<(PciAddress, u32), u64>,
+}
+
+impl XidCounts {
+    /// Counts an error, and tells of it: who runs a host reads the daemon's log.
+    pub(crate) fn add(&mut self, xid: &XidEvent) {
+        note!("gpuprobe: {}", printable(&gpuprobe_output::xid_line(xid)));
+        let Some(place) = PciAddress::parse(&xid.gpu) else { return };
+        if self.counts.len() < MOST_COUNTS || self.counts.contains_key(&(place, xid.number)) {
+            *self.counts.entry((place, xid.number)).or_default() += 1;
+        }
+    }
+
+    /// By the host's numbers of its GPUs.
+    pub(crate) fn numbered(&self, gpus: &[HostGpu]) -> Vec<GpuErrors> {
+        let number = |place: PciAddress| gpus.iter().find(|gpu| gpu.pci == place).map(|gpu| gpu.index);
+        let errors = |(&(place, xid), &count): (&(PciAddress, u32), &u64)| {
+            Some(GpuErrors { gpu: number(place)?, xid: xid.into(), count })
+        };
+        let mut all: Vec<_> = self.counts.iter().filter_map(errors).collect();
+        all.sort_unstable_by_key(|errors| (errors.gpu, errors.xid));
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +133,16 @@ mod tests {
         xids[0].processes = vec![watched(u32::MAX)];
         fill_users(&mut xids, Path::new("/proc"));
         assert_eq!(xids[0].processes, [watched(u32::MAX)]);
+    }
+
+    #[test]
+    fn errors_are_counted_by_the_hosts_numbers() {
+        let mut counts = XidCounts::default();
+        (0..3).for_each(|_| counts.add(&xid("x")));
+        let pci = PciAddress { domain: 0, bus: 15, device: 0, function: 0 };
+        let gpu = HostGpu { index: 4, uuid: None, pci, minor: None, is_parted: false };
+        assert_eq!(counts.numbered(&[gpu]), [GpuErrors { gpu: 4, xid: 31, count: 3 }]);
+        assert_eq!(counts.numbered(&[]), []);
     }
 
     #[test]
