@@ -18,7 +18,7 @@ const LOOKS_FOR_NAME: u32 = 8;
 /// Launches by kernel, and of all others together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSeries {
-    /// By name.
+    /// By name. One that was not launched yet keeps its place for a series of an earlier run.
     named: Vec<(Arc<str>, u64)>,
     other: u64,
 }
@@ -26,7 +26,7 @@ pub struct KernelSeries {
 impl KernelSeries {
     /// Those with series of their own.
     pub fn named(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.named.iter().map(|(name, launches)| (&**name, *launches))
+        self.named.iter().filter(|(_, n)| *n > 0).map(|(name, launches)| (&**name, *launches))
     }
 
     /// What all others come to.
@@ -36,19 +36,32 @@ impl KernelSeries {
 
     fn add_launches(&mut self, name: &Arc<str>, launches: u64, is_large: bool) {
         let most = if is_large { MOST_EVER } else { MOST_AT_FIRST };
+        self.add_to_named(name, launches, most);
+    }
+
+    /// Adds what another process launched.
+    pub(crate) fn add(&mut self, more: &Self) {
+        for (name, launches) in more.named.iter().filter(|(_, n)| *n > 0) {
+            self.add_launches(name, *launches, true);
+        }
+        self.other = self.other.saturating_add(more.other);
+    }
+
+    /// Adds what another run launched whose series these are too. All of them stay: a run leaves their places free, see
+    /// [`Launched::after`], so they are not many more than those of one.
+    pub(crate) fn add_run(&mut self, more: &Self) {
+        for (name, launches) in &more.named {
+            self.add_to_named(name, *launches, usize::MAX);
+        }
+        self.other = self.other.saturating_add(more.other);
+    }
+
+    fn add_to_named(&mut self, name: &Arc<str>, launches: u64, most: usize) {
         match self.named.binary_search_by(|(known, _)| known.cmp(name)) {
             Ok(at) => self.named[at].1 = self.named[at].1.saturating_add(launches),
             Err(at) if self.named.len() < most => self.named.insert(at, (Arc::clone(name), launches)),
             Err(_) => self.other = self.other.saturating_add(launches),
         }
-    }
-
-    /// Adds what another process launched.
-    pub(crate) fn add(&mut self, more: &Self) {
-        for (name, launches) in &more.named {
-            self.add_launches(name, *launches, true);
-        }
-        self.other = self.other.saturating_add(more.other);
     }
 }
 
@@ -69,6 +82,15 @@ pub struct Launched {
 }
 
 impl Launched {
+    /// Nothing yet, by a process whose series others had before: their kernels have their places already.
+    pub fn after<'a>(earlier: impl IntoIterator<Item = &'a KernelSeries>) -> Self {
+        let mut launched = Self::default();
+        for (name, _) in earlier.into_iter().flat_map(|series| &series.named) {
+            launched.series.add_to_named(name, 0, usize::MAX);
+        }
+        launched
+    }
+
     /// The counters as they are.
     pub fn series(&self) -> &KernelSeries {
         &self.series
@@ -182,5 +204,23 @@ mod tests {
         }
         let all: u64 = (0..30).flat_map(|p| p..p + 30).map(|k: u64| k + 1).sum();
         assert_eq!((before.values().sum::<u64>(), before.len()), (all, MOST_EVER + 1));
+    }
+
+    #[test]
+    fn runs_that_share_their_series_have_the_places_of_one() {
+        let run = |series: &KernelSeries, kernels: std::ops::Range<u64>| {
+            let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), 1)).collect();
+            Launched::after([series]).finish(&rows)
+        };
+        let (mut all, mut before) = (KernelSeries::default(), HashMap::new());
+        for process in 0..10 {
+            let more = run(&all, 15 * process..15 * process + 20);
+            all.add_run(&more);
+            let now = values(&all);
+            assert!(before.iter().all(|(name, n)| now[name] >= *n));
+            before = now;
+        }
+        assert_eq!((before.values().sum::<u64>(), before.len()), (200, MOST_EVER + 1));
+        assert_eq!(Launched::after([&all]).series().named().count(), 0, "places are no series");
     }
 }

@@ -193,7 +193,6 @@ impl Observer {
             losses: &losses,
             libraries: &libraries(capture),
             skipped: &self.probes.skips.counts(),
-            now_ns,
             unix_seconds: unix_seconds(),
         });
         if let Some(states) = &self.states {
