@@ -52,7 +52,7 @@ const LABELS: &[(&str, &str)] = &[
     ("gpu", "The host's number of a GPU, counted by places on the bus; see `numbering`."),
     (
         "kernel",
-        "The kernel's name, demangled and cut to 200 bytes; `other` is all that have no series of their own.",
+        "The kernel's name, demangled and cut to 200 bytes; `other` is all that have no series of their own. There are 20 for each process, and two more each time its launches double, for kernels among its 20 most launched. A series stays, and what was launched before it began stays in `other`.",
     ),
     (
         "kind",
