@@ -18,8 +18,8 @@ const MOST_AT_FIRST: usize = 20;
 const MORE_PER_DOUBLING: usize = 2;
 /// Kernels without a series whose launches are remembered where nobody has rows of them.
 const MOST_WAITING: usize = 64;
-/// Looks at a kernel without a name until it is taken for one that never gets any.
-const LOOKS_FOR_NAME: u32 = 8;
+/// How long a kernel may be without a name until it is taken for one that never gets any.
+const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
 
 /// Launches by kernel, and of all others together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,8 +116,8 @@ impl KernelSeries {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     launches: u64,
-    /// How often it was looked at without a name.
-    looks: u32,
+    /// When it was first looked at without a name.
+    nameless_since_ns: Option<u64>,
 }
 
 /// What one process launched, as far as it has been looked at.
@@ -146,27 +146,30 @@ impl Launched {
         &self.series
     }
 
-    /// Looks at the rows of the process.
-    pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) {
-        self.take(rows, false);
+    /// Looks at the rows of the process, at this time of a clock that is always the same.
+    pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: u64) {
+        self.take(rows, Some(now_ns));
     }
 
     /// Looks at them for the last time.
     pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) -> KernelSeries {
-        self.take(rows, true);
+        self.take(rows, None);
         self.series
     }
 
-    fn take<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, is_last: bool) {
+    /// Without a time it is the last look.
+    fn take<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: Option<u64>) {
         let unknown: Arc<str> = Arc::from(UNKNOWN_KERNEL);
         // by kernel, all launches and those that are new
         let mut kernels: HashMap<&Arc<str>, (u64, u64)> = HashMap::new();
         for row in rows {
             let counted = self.counted.entry((row.handle, row.stream)).or_default();
-            // its name is on its way
-            if row.kernel.is_none() && counted.looks < LOOKS_FOR_NAME && !is_last {
-                counted.looks += 1;
-                continue;
+            if let (None, Some(now_ns)) = (&row.kernel, now_ns) {
+                let since_ns = *counted.nameless_since_ns.get_or_insert(now_ns);
+                // its name is on its way
+                if now_ns.saturating_sub(since_ns) < NAME_COMES_WITHIN_NS {
+                    continue;
+                }
             }
             let (all, new) = kernels.entry(row.kernel.as_ref().unwrap_or(&unknown)).or_default();
             *all += row.totals.launches;
@@ -213,9 +216,9 @@ mod tests {
         let mut before = HashMap::new();
         for kernel in 0..100_u64 {
             rows.push(row(kernel, Some(&format!("k{kernel}")), 1));
-            launched.look(&rows);
+            launched.look(&rows, 0);
             rows[kernel as usize].totals.launches += 10 * (kernel + 1);
-            launched.look(&rows);
+            launched.look(&rows, 0);
             let now = values(launched.series());
             for (name, n) in &before {
                 assert!(now[name] >= *n, "{name}: {n}, then {}", now[name]);
@@ -235,14 +238,14 @@ mod tests {
         let mut rows: Vec<_> = (0..100).map(|k| row(k, Some(&format!("warm{k:02}")), 1)).collect();
         for turn in 0..100 {
             rows.iter_mut().skip(turn).take(20).for_each(|row| row.totals.launches += 3);
-            launched.look(&rows);
+            launched.look(&rows, 0);
         }
         let warm: u64 = rows.iter().map(|row| row.totals.launches).sum();
         rows.push(row(100, Some("train_step"), 0));
         let mut before = values(launched.series());
         for _ in 0..200 {
             rows[100].totals.launches += 1000;
-            launched.look(&rows);
+            launched.look(&rows, 0);
             let now = values(launched.series());
             assert!(before.iter().all(|(name, n)| now[name] >= *n));
             assert_eq!(now.values().sum::<u64>(), warm + rows[100].totals.launches);
@@ -279,17 +282,23 @@ mod tests {
     #[test]
     fn a_name_that_comes_late_takes_nothing_from_the_nameless() {
         let mut launched = Launched::default();
-        launched.look(&[row(1, None, 5)]);
+        launched.look(&[row(1, None, 5)], 7);
         assert_eq!(values(launched.series()), HashMap::from([("other".to_owned(), 0)]), "it is on its way");
-        launched.look(&[row(1, Some("add"), 6), row(2, None, 3)]);
+        launched.look(&[row(1, Some("add"), 6), row(2, None, 3)], 8);
         assert_eq!(values(launched.series())["add"], 6);
-        for _ in 0..LOOKS_FOR_NAME {
-            launched.look(&[row(1, Some("add"), 6), row(2, None, 3)]);
-        }
-        launched.look(&[row(2, Some("scale"), 5)]);
-        let last = launched.finish(&[row(1, Some("add"), 6), row(2, Some("scale"), 5), row(3, None, 7)]);
+        let rows = [row(1, Some("add"), 6), row(2, None, 3)];
+        // however many looks there are in that time
+        (9..20).for_each(|at| launched.look(&rows, at));
+        launched.look(&rows, NAME_COMES_WITHIN_NS + 7);
+        assert!(!values(launched.series()).contains_key("unknown"));
+        launched.look(&rows, NAME_COMES_WITHIN_NS + 8);
+        assert_eq!(values(launched.series())["unknown"], 3);
+        launched.look(&[row(2, None, 4)], NAME_COMES_WITHIN_NS + 9);
+        assert_eq!(values(launched.series())["unknown"], 4, "it is not waited for again");
+        launched.look(&[row(2, Some("scale"), 6)], NAME_COMES_WITHIN_NS + 10);
+        let last = launched.finish(&[row(1, Some("add"), 6), row(2, Some("scale"), 6), row(3, None, 7)]);
         let now = values(&last);
-        assert_eq!((now["unknown"], now["scale"], now["add"], now["other"]), (10, 2, 6, 0));
+        assert_eq!((now["unknown"], now["scale"], now["add"], now["other"]), (11, 2, 6, 0));
     }
 
     #[test]

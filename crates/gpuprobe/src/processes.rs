@@ -77,12 +77,12 @@ impl Processes {
     }
 
     /// Counts what is new in the rows of launches.
-    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts]) {
+    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts], now_ns: u64) {
         let mut of: HashMap<ProcessKey, Vec<&LaunchCounts>> = HashMap::new();
         rows.iter().for_each(|row| of.entry(row.process).or_default().push(row));
         for (key, rows) in of {
             if let Some(info) = self.infos.get_mut(&key) {
-                info.launched.look(rows);
+                info.launched.look(rows, now_ns);
             }
         }
     }
