@@ -19,7 +19,7 @@ const MORE_PER_DOUBLING: usize = 2;
 /// Kernels without a series whose launches are remembered where nobody has rows of them.
 const MOST_WAITING: usize = 64;
 /// How long a kernel may be without a name until it is taken for one that never gets any.
-const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
+pub const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
 
 /// Launches by kernel, and of all others together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

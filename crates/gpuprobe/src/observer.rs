@@ -161,6 +161,13 @@ impl Observer {
         Ok(losses)
     }
 
+    /// Looks at launches alone, so that those without a name have been waited for when the next snapshot is due.
+    pub(crate) fn look_at_launches(&mut self) -> Result<()> {
+        let work = self.probes.capture.work()?;
+        self.processes.look_at_launches(&work.launches, self.now_ns());
+        Ok(())
+    }
+
     /// Everything as it stands, with these allocations.
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
