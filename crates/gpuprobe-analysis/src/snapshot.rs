@@ -30,12 +30,19 @@ pub struct ProcessInfo {
     pub ns_pid: Option<Tgid>,
     /// The container it is in.
     pub container: Option<Container>,
-    /// When it ended, on the clock of [`Inputs::now_ns`].
+    /// When it ended, on the clock that [`Ended::forget_old`] is given.
     pub exited_at_ns: Option<u64>,
     /// Which of the host's GPUs its own are.
     pub gpus: GpuNumbers,
     /// What it launched, up to the last look.
     pub launched: Launched,
+}
+
+impl ProcessInfo {
+    /// Whether the series of this process are those of another, where the two have the same pid.
+    pub fn has_labels_of(&self, other: &Self) -> bool {
+        (&self.name, &self.container) == (&other.name, &other.container)
+    }
 }
 
 /// The probes on one library.
@@ -89,8 +96,6 @@ pub struct Inputs<'a> {
     pub libraries: &'a [LibraryProbes],
     /// What could not be probed, every reason once.
     pub skipped: &'a [SkippedFiles],
-    /// Now, on the clock of [`ProcessInfo::exited_at_ns`].
-    pub now_ns: u64,
     /// Now, in seconds since 1970.
     pub unix_seconds: f64,
 }
@@ -335,17 +340,15 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 
-/// The process's row, made at its first use; `None` where it ended too long ago to be shown. Rows may be read before it is
-/// known whose they are: a name that a series has for a moment would be another series, so the next snapshot has them.
+/// The process's row, made at its first use. Rows may be read before it is known whose they are: a name that a series has
+/// for a moment would be another series, so the next snapshot has them. One that ended is shown until its rows are taken
+/// out of the kernel, however short the time it is kept for, so that it is always there or in the sums.
 fn entry<'a>(
     processes: &'a mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>,
     inputs: &Inputs<'_>,
     key: ProcessKey,
 ) -> Option<&'a mut ProcessSnapshot> {
     let info = inputs.processes.get(&key)?;
-    if info.exited_at_ns.is_some_and(|at| inputs.ended.is_old(at, inputs.now_ns)) {
-        return None;
-    }
     let process =
         processes.entry(key).or_insert_with(|| Arc::new(ProcessSnapshot::new(key, info, &[], None)));
     Some(Arc::make_mut(process))
@@ -375,6 +378,16 @@ impl ProcessSnapshot {
         calls.iter().for_each(|counts| process.add_calls(counts));
         process.sort();
         process
+    }
+
+    /// Whether the series of this process are those of another with this pid.
+    pub fn is_labelled(&self, pid: Tgid, info: &ProcessInfo) -> bool {
+        (self.pid, &self.name, &self.container) == (pid, &info.name, &info.container)
+    }
+
+    /// Whether the series of this process are those of the other.
+    pub(crate) fn has_labels_of(&self, other: &Self) -> bool {
+        (self.pid, &self.name, &self.container) == (other.pid, &other.name, &other.container)
     }
 
     fn key(&self) -> ProcessKey {

@@ -70,6 +70,14 @@ impl Work {
         copies::sum_up(&mut self.copies);
     }
 
+    /// Adds what another run did whose series are the same: none may be lost to those of others.
+    pub(crate) fn add_run(&mut self, more: &Self) {
+        let mut launched = std::mem::take(&mut self.launched);
+        launched.add_run(&more.launched);
+        self.add(more);
+        self.launched = launched;
+    }
+
     /// Adds what another process did.
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());

@@ -161,12 +161,19 @@ impl Observer {
         Ok(losses)
     }
 
+    /// Looks at launches alone, so that those without a name have been waited for when the next snapshot is due.
+    pub(crate) fn look_at_launches(&mut self) -> Result<()> {
+        let work = self.probes.capture.work()?;
+        self.processes.look_at_launches(&work.launches, self.now_ns());
+        Ok(())
+    }
+
     /// Everything as it stands, with these allocations.
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
-        self.processes.look_at_launches(&work.launches);
+        self.processes.look_at_launches(&work.launches, now_ns);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {
@@ -193,7 +200,6 @@ impl Observer {
             losses: &losses,
             libraries: &libraries(capture),
             skipped: &self.probes.skips.counts(),
-            now_ns,
             unix_seconds: unix_seconds(),
         });
         if let Some(states) = &self.states {

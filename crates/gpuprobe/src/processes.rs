@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpuprobe_analysis::{Ended, EndedProcess, Launched, ProcessInfo};
+use gpuprobe_analysis::{Ended, EndedProcess, Launched, ProcessInfo, ProcessSnapshot};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_discover::pod_of;
 use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
@@ -77,12 +77,12 @@ impl Processes {
     }
 
     /// Counts what is new in the rows of launches.
-    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts]) {
+    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts], now_ns: u64) {
         let mut of: HashMap<ProcessKey, Vec<&LaunchCounts>> = HashMap::new();
         rows.iter().for_each(|row| of.entry(row.process).or_default().push(row));
         for (key, rows) in of {
             if let Some(info) = self.infos.get_mut(&key) {
-                info.launched.look(rows);
+                info.launched.look(rows, now_ns);
             }
         }
     }
@@ -106,8 +106,10 @@ impl Processes {
         match process.change {
             ProcessChange::Start => {
                 self.end_others(key, now_ns);
+                let mut info = self.info(process);
+                info.launched = self.launched_after(key, &info);
                 self.running.insert(key.tgid, key);
-                self.infos.insert(key, self.info(process));
+                self.infos.insert(key, info);
             }
             // another program runs in this process: what the one before it held is gone
             ProcessChange::Exec => self.end_others(key, now_ns),
@@ -209,6 +211,16 @@ impl Processes {
         let mut ended: Vec<_> = ended.into_values().collect();
         ended.sort_by_key(|p| (p.info.exited_at_ns, p.key));
         ended.into_iter().for_each(|process| self.ended.keep(process));
+        let Self { ended, running, over, infos, .. } = self;
+        ended.make_room(|process| shares_series(running, over, infos, process));
+    }
+
+    /// What a process launched that begins now: nothing, but those before it that had its labels share its series.
+    fn launched_after(&self, key: ProcessKey, info: &ProcessInfo) -> Launched {
+        let over = with_pid(&self.running, &self.over, &self.infos, key.tgid);
+        let over = over.filter(|before| before.has_labels_of(info)).map(|before| before.launched.series());
+        let kept = self.ended.with_pid(key.tgid).filter(|before| before.is_labelled(key.tgid, info));
+        Launched::after(over.chain(kept.map(|before| &before.work.launched)))
     }
 
     fn info(&self, process: &ProcessEvent) -> ProcessInfo {
@@ -225,8 +237,30 @@ impl Processes {
 
     /// Forgets those that ended long ago.
     pub(crate) fn forget_old(&mut self, now_ns: u64) {
-        self.ended.forget_old(now_ns);
+        let Self { ended, running, over, infos, .. } = self;
+        ended.forget_old(now_ns, |process| shares_series(running, over, infos, process));
     }
+}
+
+/// What is known of those that have rows in the kernel and this pid: one that runs, and those that are over.
+fn with_pid<'a>(
+    running: &'a HashMap<Tgid, ProcessKey>,
+    over: &'a HashSet<ProcessKey>,
+    infos: &'a HashMap<ProcessKey, ProcessInfo>,
+    pid: Tgid,
+) -> impl Iterator<Item = &'a ProcessInfo> {
+    let over = over.iter().filter(move |key| key.tgid == pid);
+    running.get(&pid).into_iter().chain(over).filter_map(|key| infos.get(key))
+}
+
+/// Whether the series of a process that ended are those of one that has rows in the kernel.
+fn shares_series(
+    running: &HashMap<Tgid, ProcessKey>,
+    over: &HashSet<ProcessKey>,
+    infos: &HashMap<ProcessKey, ProcessInfo>,
+    process: &ProcessSnapshot,
+) -> bool {
+    with_pid(running, over, infos, process.pid).any(|info| process.is_labelled(process.pid, info))
 }
 
 /// Gives the rows about work to the processes that they are of.
@@ -361,5 +395,29 @@ mod tests {
             assert_eq!(processes.ended().iter().count(), 1);
             assert_eq!(processes.holding, HashSet::from([key]), "its addresses are taken out all the same");
         }
+    }
+
+    #[test]
+    fn a_program_that_executes_itself_keeps_its_series_to_the_end() {
+        use ProcessChange::{Exec, Exit, Start};
+        let mut processes = Processes::new(0);
+        let calls = |processes: &Processes| {
+            let shown = processes.ended().iter().flat_map(|p| &p.functions).map(|f| f.calls).sum::<u64>();
+            let past = processes.ended().past().flat_map(|p| &p.functions).map(|f| f.calls).sum::<u64>();
+            (shown, past)
+        };
+        let (first, second) = (event(Start, 5, 1, 0).0, event(Start, 5, 2, 0).0);
+        let begin = vec![event(Start, 5, 1, 10), event(Exec, 5, 2, 20), event(Start, 5, 2, 30)];
+        processes.take(&Batch { processes: begin, ..Batch::default() }, 100);
+        processes.keep(rows(&[first], 0));
+        processes.forget_old(u64::MAX);
+        assert_eq!(calls(&processes), (7, 0), "the series of the second is that of the first");
+
+        processes.take(&Batch { processes: vec![event(Exit, 5, 2, 40)], ..Batch::default() }, 200);
+        processes.forget_old(u64::MAX);
+        assert_eq!(calls(&processes), (7, 0), "the rows of the second are still in the kernel");
+        processes.keep(rows(&[second], 0));
+        assert_eq!(calls(&processes), (0, 14));
+        assert_eq!(processes.ended().past().map(|p| p.processes).collect::<Vec<_>>(), [2]);
     }
 }

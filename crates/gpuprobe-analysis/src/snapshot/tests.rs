@@ -58,7 +58,6 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         losses: &losses,
         libraries: &[],
         skipped: &[],
-        now_ns: 1000 * SECOND,
         unix_seconds: 1.5,
     })
 }
@@ -119,11 +118,11 @@ fn memory_is_told_by_kind_and_summed_over_processes() {
 }
 
 #[test]
-fn a_process_is_shown_for_five_minutes_after_its_end_and_its_totals_stay() {
+fn a_process_that_ended_is_shown_until_its_rows_are_taken_and_holds_nothing() {
     let rows = [memory(key(1)), memory(key(2))];
     let snapshot = built(&[], &rows, &[(key(1), 700 * SECOND), (key(2), 701 * SECOND)]);
     let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
-    assert_eq!(pids, [2]);
+    assert_eq!(pids, [1, 2], "however long ago");
     let totals = snapshot.totals;
     assert_eq!((totals.allocations, totals.live_allocations, totals.live_bytes), (4, 0, 0));
     assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "what they held ended with them");
@@ -158,7 +157,6 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],
-            now_ns: 30,
             unix_seconds: 1.5,
         })
     };
@@ -168,7 +166,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
     assert_eq!(shown, [(1, Some(10), 3), (2, Some(20), 3), (3, None, 4)]);
     assert_eq!(all.processes[0].memory.held[2].live_bytes, 0);
     assert_eq!(all.processes[0].memory.allocated_bytes, 8192);
-    ended.forget_old(KEPT_AFTER_EXIT_NS + 15);
+    ended.forget_old(KEPT_AFTER_EXIT_NS + 15, |_| false);
     let later = snapshot(&ended);
     assert_eq!(later.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(later.totals, all.totals);
@@ -212,7 +210,6 @@ fn rows_of_whom_nothing_is_known_yet_wait_for_the_next_snapshot() {
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],
-            now_ns: 30,
             unix_seconds: 1.5,
         })
     };
@@ -277,7 +274,6 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         losses: &Losses::default(),
         libraries: &[],
         skipped: &[],
-        now_ns: 1,
         unix_seconds: 1.0,
     });
     let device = |process: usize| -> Vec<_> {

@@ -15,7 +15,9 @@ off, a GPU that cannot tell something, or a host without a CUDA process has fewe
 
 `/metrics` answers in Prometheus' text format, or in OpenMetrics where it is asked for by `Accept`. Names are the same in
 both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end with it; its counters stay for
-five minutes, so that the last scrape sees them, and are summed up by name in `gpuprobe_ended_*` after that.
+five minutes, so that the last scrape sees them, and are summed up by name in `gpuprobe_ended_*` after that. A process that
+runs its own program again, or gets the pid and the name of one that ended, has the series of that one. They hold what all of
+them did, and are summed up when the last of them goes, so no counter falls while it is there.
 
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
@@ -50,7 +52,7 @@ const LABELS: &[(&str, &str)] = &[
     ("gpu", "The host's number of a GPU, counted by places on the bus; see `numbering`."),
     (
         "kernel",
-        "The kernel's name, demangled and cut to 200 bytes; `other` is all that have no series of their own.",
+        "The kernel's name, demangled and cut to 200 bytes; `other` is all that have no series of their own. There are 20 for each process, and two more each time its launches double, for kernels among its 20 most launched. A series stays, and what was launched before it began stays in `other`.",
     ),
     (
         "kind",

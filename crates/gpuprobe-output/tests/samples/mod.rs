@@ -177,6 +177,7 @@ fn past() -> Ended {
         let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
         let work = if tgid == 51 { work::rows(key) } else { WorkRows::default() };
         ended.keep(EndedProcess { key, info, calls, failures, memory, work });
+        ended.make_room(|_| false);
     }
     ended
 }
@@ -235,7 +236,7 @@ pub(crate) fn snapshot() -> Snapshot {
     let (contexts, gpus) = on_two_gpus(train);
     let (rows, mut launched) = (work::rows(train), Launched::default());
     // until those without a name are taken for what they are
-    (0..9).for_each(|_| launched.look(&rows.launches));
+    [0, u64::MAX].iter().for_each(|&at| launched.look(&rows.launches, at));
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
@@ -263,7 +264,6 @@ pub(crate) fn snapshot() -> Snapshot {
             SkippedFiles { reason: "not_elf", files: 2 },
             SkippedFiles { reason: "damaged", files: 0 },
         ],
-        now_ns: 2,
         unix_seconds: 1_733_143_016.0,
     });
     Snapshot { gpu_states: gpus::states(&snapshot), ..snapshot }
@@ -306,7 +306,6 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],
-            now_ns: 10,
             unix_seconds,
         })
     };

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
+use gpuprobe_analysis::kernel_series::NAME_COMES_WITHIN_NS;
 use gpuprobe_analysis::{Holdings, Rules};
 use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
@@ -151,6 +152,10 @@ fn ends(arrived: &Arrived) -> bool {
     }
 }
 
+/// So long before a snapshot launches are looked at, where snapshots are further apart: those without a name are counted as
+/// such in the snapshot then, and do not wait for the next. A little more than their names are waited for.
+const LOOK_BEFORE: Duration = Duration::from_nanos(NAME_COMES_WITHIN_NS + 500_000_000);
+
 struct Daemon {
     observer: Observer,
     signals: Signals,
@@ -168,11 +173,14 @@ struct Daemon {
 impl Daemon {
     fn until_told(&mut self) -> Result<()> {
         let start = Instant::now();
-        let (mut published, mut displayed) = (start, start);
+        let (mut published, mut displayed, mut has_looked) = (start, start, false);
         loop {
             let mut others = self.watch.fds();
             others.push(self.signals.fd());
-            let snapshot_due = self.args.refresh.saturating_sub(published.elapsed());
+            let look_after = self.args.refresh.saturating_sub(LOOK_BEFORE);
+            has_looked |= look_after.is_zero();
+            let next = if has_looked { self.args.refresh } else { look_after };
+            let snapshot_due = next.saturating_sub(published.elapsed());
             let due = self.observer.due().map_or(snapshot_due, |due| due.min(snapshot_due));
             // until ways that are not known have been learnt, every allocation by them sends its stack
             let urgent = Urgent::begin();
@@ -188,8 +196,12 @@ impl Daemon {
             drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
+            if !has_looked && published.elapsed() >= look_after {
+                has_looked = true;
+                self.observer.look_at_launches()?;
+            }
             if published.elapsed() >= self.args.refresh {
-                published = Instant::now();
+                (published, has_looked) = (Instant::now(), false);
                 self.publish()?;
             }
             let display_every = Duration::from_secs(self.args.display_interval);
