@@ -34,6 +34,8 @@ PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_la
 SOURCES = {"graphs": "launches", "short": "ledger"}
 # run again and again; of those that ended so many seconds ago there are no series but the sums of their name
 SHORT, KEPT = "prom_short", 30
+# seconds between two of them: each that is still shown makes a scrape larger
+PAUSE = 3
 
 
 class Checks:
@@ -171,7 +173,8 @@ def books_of_short(prometheus, functions, runs):
 
 
 def rates_of_short(prometheus, functions, runs):
-    """Each run does the same, so what fails is the same share of it at any time; the rules are about to alert on it."""
+    """Each run does the same, so what fails is much the same share of it at any time, but for one that was read in the
+    middle; the rules are about to alert on it."""
     of = f'{{process="{SHORT}"}}'
     rates = [f"instance_process:gpuprobe_{name}:rate5m" for name in ("calls", "errors", "kernel_launches")]
     for name in (*rates, "instance_process_kind:gpuprobe_copy_bytes:rate5m"):
@@ -179,7 +182,7 @@ def rates_of_short(prometheus, functions, runs):
         assert told and any(n > 0 for n in told), f"{name}: {told}"
     calls, errors, _ = sums_of_short(functions, runs)[0].values()
     told = prometheus.by("", f"instance_process:gpuprobe_errors:ratio5m{of}").get("", 0)
-    assert abs(told - errors / calls) < 1e-6, f"{told} of the calls fail, by the books {errors / calls}"
+    assert abs(told / (errors / calls) - 1) < 0.1, f"{told} of the calls fail, by the books {errors / calls}"
     alerts = prometheus.query(f'ALERTS{{alertname="GpuCallsFail", process="{SHORT}"}}')
     assert alerts, "no alert on calls that fail"
 
@@ -312,7 +315,7 @@ def main(probe, standins, binaries, folder):
         }
         programs = {name: Workload(f"{folder}/{own}", *words[name]) for name, own in PROGRAMS.items()}
         started += programs.values()
-        started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=0.5))
+        started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=PAUSE))
         programs["ledger"].books(), programs["leaks"].books()
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
