@@ -11,7 +11,7 @@ import queries
 DASHBOARD = "packaging/grafana/gpuprobe.json"
 RULES = "packaging/prometheus/rules.yml"
 # of Grafana itself
-BUILT_IN = {"__rate_interval", "__range"}
+BUILT_IN = {"__rate_interval", "__interval", "__range"}
 WIDTH = 24
 
 

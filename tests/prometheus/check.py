@@ -14,12 +14,12 @@ import sys
 import time
 
 import queries
-from servers import Daemon, Prometheus, Workload, until
+from servers import STEP, Daemon, Prometheus, ShortLived, Workload, until
 
 SPAN = 120
 PAUSES = 7
-# what a query of the dashboard is asked with; the shortest that always has a few scrapes in it
-RATE_INTERVAL = "30s"
+# what Grafana makes of the variables of a query where scrapes are 15 seconds apart
+RATE_INTERVAL, INTERVAL = "1m", "15s"
 RULES = "packaging/prometheus/rules.yml"
 DASHBOARD = "packaging/grafana/gpuprobe.json"
 # what NVML is told to say of a process
@@ -31,7 +31,11 @@ ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # under names of their own, because processes of other tests have the usual ones
 PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps"}
-SOURCES = {"graphs": "launches"}
+SOURCES = {"graphs": "launches", "short": "ledger"}
+# run again and again; of those that ended so many seconds ago there are no series but the sums of their name
+SHORT, KEPT = "prom_short", 30
+# seconds between two of them: each that is still shown makes a scrape larger
+PAUSE = 3
 
 
 class Checks:
@@ -97,10 +101,14 @@ def counters_of_ledger(prometheus, functions, books):
     for metric in ("allocated_bytes", "freed_bytes"):
         told = prometheus.by("", f"sum(gpuprobe_memory_{metric}_total{of})")
         same(metric, told, {"": sum(row[metric] for row in books["memory"].values())})
+    same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed_by(books))
+
+
+def failed_by(books):
     failed = {}
     for code, n in (pair for codes in books["errors"].values() for pair in codes.items()):
         failed[ERRORS[code]] = failed.get(ERRORS[code], 0) + n
-    same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed)
+    return failed
 
 
 def copied(prometheus, of):
@@ -133,6 +141,50 @@ def books_of_places(prometheus, books, moment):
     held = {place["function"]: place["live_bytes"] for place in books["places"] if place["live_bytes"]}
     same("places", live, held)
     same("suspects", set(suspects), {place["function"] for place in books["places"] if place["leaks"]})
+
+
+def sums_of_short(functions, runs):
+    """What the rules have to record of all runs together, by the name of the rule."""
+    sums = {f"instance_process:gpuprobe_{name}_total:sum": 0 for name in ("calls", "errors", "kernel_launches")}
+    copied = {}
+    for books in runs:
+        calls = sum(n for name, n in books["driver_calls"].items() if name in functions)
+        for name, more in zip(sums, (calls, sum(failed_by(books).values()), sum(books["launches"].values()))):
+            sums[name] += more
+        for (kind, _), moved in copied_by(books).items():
+            copied[kind] = copied.get(kind, 0) + moved
+    return sums, copied
+
+
+def books_of_short(prometheus, functions, runs):
+    """Sums are whole, whether a process has series of its own still or not, and none ever fell."""
+    of = f'{{process="{SHORT}"}}'
+    sums, copied = sums_of_short(functions, runs)
+    for name, wanted in sums.items():
+        same(name, prometheus.by("", name + of), {"": wanted})
+    of_copies = f"instance_process_kind:gpuprobe_copy_bytes_total:sum{of}"
+    told = {kind: n for kind, n in prometheus.by("kind", of_copies).items() if n}
+    same("copied bytes", told, copied)
+    for name in (*sums, of_copies.removesuffix(of)):
+        falls = [n for _, n in prometheus.query(f"resets({name}{of}[{SPAN}s])")]
+        assert falls and not any(falls), f"{name} falls: {falls}"
+    ended = prometheus.by("", f"gpuprobe_ended_processes_total{of}").get("", 0)
+    assert 0 < ended <= len(runs), f"{ended} of {len(runs)} are shown by name alone"
+
+
+def rates_of_short(prometheus, functions, runs):
+    """Each run does the same, so what fails is much the same share of it at any time, but for one that was read in the
+    middle; the rules are about to alert on it."""
+    of = f'{{process="{SHORT}"}}'
+    rates = [f"instance_process:gpuprobe_{name}:rate5m" for name in ("calls", "errors", "kernel_launches")]
+    for name in (*rates, "instance_process_kind:gpuprobe_copy_bytes:rate5m"):
+        told = [n for _, n in prometheus.query(name + of)]
+        assert told and any(n > 0 for n in told), f"{name}: {told}"
+    calls, errors, _ = sums_of_short(functions, runs)[0].values()
+    told = prometheus.by("", f"instance_process:gpuprobe_errors:ratio5m{of}").get("", 0)
+    assert abs(told / (errors / calls) - 1) < 0.1, f"{told} of the calls fail, by the books {errors / calls}"
+    alerts = prometheus.query(f'ALERTS{{alertname="GpuCallsFail", process="{SHORT}"}}')
+    assert alerts, "no alert on calls that fail"
 
 
 def books_of_launches(prometheus, books):
@@ -169,14 +221,26 @@ def clean_metrics(promtool, text):
     assert done.returncode == 0 and not said, f"it ends with {done.returncode}: {said}"
 
 
-def has_data(prometheus, query, instant, start, end):
-    words = {"$instance": ".*", "$process": "|".join(PROGRAMS.values())}
-    words |= {"$__rate_interval": RATE_INTERVAL, "$__range": f"{int(end - start)}s"}
+def values_of(prometheus, query, instant, processes, start, end):
+    words = {"$instance": ".*", "$process": "|".join(processes)}
+    words |= {"$__rate_interval": RATE_INTERVAL, "$__interval": INTERVAL, "$__range": f"{int(end - start)}s"}
     for variable, value in words.items():
         query = query.replace(variable, value)
     assert "$" not in query, f"a variable is left in {query}"
-    values = [value for _, value in prometheus.query(query, time=end)] if instant else prometheus.over(query, start, end)
+    return [value for _, value in prometheus.query(query, time=end)] if instant else prometheus.over(query, start, end)
+
+
+def has_data(prometheus, query, *words):
+    values = values_of(prometheus, query, *words)
     assert any(value == value for value in values), f"nothing: {query}"
+
+
+def is_seen(prometheus, query, instant, processes, start, end):
+    """Most of the time: a scrape may come in the middle of one that is short."""
+    values = values_of(prometheus, f"max({query})", instant, processes, start, end)
+    wanted = 1 if instant else (end - start) / STEP / 2
+    above = sum(value > 0 for value in values)
+    assert above >= wanted, f"{above} of {len(values)} values are above 0, not {wanted}: {query}"
 
 
 def books_of_gpus(prometheus, pid):
@@ -190,10 +254,13 @@ def books_of_gpus(prometheus, pid):
 
 def dashboard(check, prometheus, start, end):
     for title, query, instant in queries.of_dashboard(DASHBOARD):
-        check(f"dashboard: {title}", has_data, prometheus, query, instant, start, end)
+        check(f"dashboard: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
+        # ledgers launch no graphs
+        if "(ended_)?" in query and title != "Graphs":
+            check(f"dashboard, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
 
 
-def during(check, daemon, prometheus, functions, programs, promtool):
+def during(check, daemon, prometheus, functions, programs, short, promtool):
     """The two minutes."""
     ledger, leaks = programs["ledger"], programs["leaks"]
     until("the first scrape", lambda: prometheus.query('up{job="gpuprobe"} == 1'))
@@ -209,6 +276,9 @@ def during(check, daemon, prometheus, functions, programs, promtool):
         check("promtool check metrics", clean_metrics, promtool, daemon.scrape())
         time.sleep(max(0, start + SPAN * pause / PAUSES - time.time()))
     check("places", equal, books_of_places, prometheus, leaks.books(), start + SPAN * 0.75)
+    runs = short.books()
+    check(f"sums of {len(runs)} short processes", equal, books_of_short, prometheus, functions, runs)
+    check("rates of short processes", equal, rates_of_short, prometheus, functions, runs)
     end = time.time()
     dashboard(check, prometheus, start, end)
     ledger.go_on()
@@ -223,13 +293,13 @@ def main(probe, standins, binaries, folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     # files of our own are other files to the kernel, and to other daemons
-    for name, own in (FILES | PROGRAMS).items():
+    for name, own in (FILES | PROGRAMS | {"short": SHORT}).items():
         shutil.copy(f"{standins}/{SOURCES.get(name, name)}", f"{folder}/{own}")
     nvml = f"{folder}/nvml"
     open(nvml, "w").close()
     # no driver is asked, so that the GPUs of this machine are not among NVML's
     options = ["-p", f"{folder}/libcuda.so.1", "--warm-up", "10", "--nvml", f"{folder}/libnvidia-ml.so.1"]
-    options += ["--driver-folder", folder]
+    options += ["--driver-folder", folder, "--keep-ended", str(KEPT)]
     functions = counted_functions(probe)
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))
@@ -245,11 +315,12 @@ def main(probe, standins, binaries, folder):
         }
         programs = {name: Workload(f"{folder}/{own}", *words[name]) for name, own in PROGRAMS.items()}
         started += programs.values()
+        started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=PAUSE))
         programs["ledger"].books(), programs["leaks"].books()
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
             file.write(f"process 0 compute {pid} {NVML_BYTES}\nbusy 0 {pid} 30 5 0 0\nxid 0 79\n")
-        during(check, daemon, prometheus, functions, programs, f"{binaries}/promtool")
+        during(check, daemon, prometheus, functions, programs, short, f"{binaries}/promtool")
     except AssertionError as error:
         check.failed += 1
         print(f"FAILED: {error}")

@@ -8,6 +8,8 @@ import yaml
 METRIC = re.compile(r"\b(?:gpuprobe|process)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\b[a-z_]+:[a-z0-9_:]+\b")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
+# a metric of processes together with that of those which ended
+NAMES = re.compile(r'__name__=~"([^"]*)"')
 # names of labels, which look like names of metrics
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -33,7 +35,8 @@ def of_rules(path):
 def metrics_of(query):
     """The metrics that a query names, as a histogram is called in the table."""
     bare = LISTS.sub("", RECORDED.sub("", TEXT.sub("", query)))
-    return {stem(name) for name in METRIC.findall(bare)}
+    both = {names.replace("(ended_)?", ended) for names in NAMES.findall(query) for ended in ("", "ended_")}
+    return {stem(name) for name in METRIC.findall(bare)} | {stem(name) for name in both}
 
 
 def stem(name):

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -12,6 +13,8 @@ import urllib.request
 
 # longer than anything here takes on a machine that others keep busy
 PATIENCE = 60
+# seconds between two values of a span
+STEP = 2
 
 
 def until(what, look, patience=PATIENCE):
@@ -115,7 +118,7 @@ class Prometheus(Server):
 
     def over(self, query, start, end):
         """All values of all series of a span."""
-        rows = self.ask("query_range", query=query, start=start, end=end, step=2)["result"]
+        rows = self.ask("query_range", query=query, start=start, end=end, step=STEP)["result"]
         return [float(value) for row in rows for _, value in row["values"]]
 
 
@@ -141,3 +144,33 @@ class Workload:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE)
+
+
+class ShortLived:
+    """A program that is run again and again, each time for less than the time between two scrapes, and the books of all
+    its runs."""
+
+    def __init__(self, program, *words, pause):
+        self.command, self.pause = [program, *words], pause
+        self.runs, self.problem = [], None
+        self.is_over = threading.Event()
+        self.thread = threading.Thread(target=self.repeat, daemon=True)
+        self.thread.start()
+
+    def repeat(self):
+        while not self.problem and not self.is_over.wait(self.pause):
+            done = subprocess.run(self.command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+            if done.returncode:
+                self.problem = f"{self.command[0]} ended with {done.returncode}: {done.stderr}"
+            else:
+                self.runs.append(json.loads(done.stdout))
+
+    def books(self):
+        """Those of all runs; there are no more after that."""
+        self.end()
+        assert not self.problem, self.problem
+        return self.runs
+
+    def end(self):
+        self.is_over.set()
+        self.thread.join(PATIENCE)
