@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use gpuprobe_event::catalogue::Pointee;
+use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
@@ -271,14 +271,17 @@ impl Decoder {
             pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
             is_text_cut: has(number::CALL_CUT_TEXT),
         };
-        let status = if finished { status(function, raw.result) } else { None };
+        // a function of the kernel that returns nothing leaves what it likes in the register
+        let is_nothing = function.api == Api::Kernel && function.result == ResultKind::Void;
+        let result = if is_nothing { 0 } else { raw.result };
+        let status = if finished { status(function, result) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: if finished {
-                Outcome::Returned { value: raw.result, duration_ns: raw.duration_ns }
+                Outcome::Returned { value: result, duration_ns: raw.duration_ns }
             } else if has(number::CALL_BEGUN) {
                 Outcome::Begun
             } else {
@@ -298,6 +301,9 @@ impl Decoder {
         });
         if let Some(which) = call_of(function.id) {
             tell_driver(&mut call, which, raw, self.version);
+            return call;
+        }
+        if function.api == Api::Kernel {
             return call;
         }
         if function.class == Class::Launch

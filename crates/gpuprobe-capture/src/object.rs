@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
+use crate::functions::Functions;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
 use crate::load::{CaptureConfig, check, load};
@@ -51,6 +52,7 @@ pub struct Capture {
     attached: HashMap<(FileId, bool), Attached>,
     loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
+    functions: Functions,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
@@ -111,6 +113,7 @@ impl Capture {
             attached: HashMap::new(),
             loaders: HashMap::new(),
             tracepoints,
+            functions: Functions::default(),
             calls,
             control,
             pending,
@@ -258,6 +261,7 @@ impl Capture {
         let loaders = self.loaders.drain().map(|(_, link)| link);
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
         self.keeper.detach(loaders.chain(libraries).collect());
+        self.functions.detach();
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {

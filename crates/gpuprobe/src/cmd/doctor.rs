@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, nvml_versions, support};
-use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
+use gpuprobe_discover::{
+    DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
+};
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -23,7 +25,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
     let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
-    let report = Report { support, driver: driver(), nvml, libraries, scan };
+    let modules = driver_modules(proc_root, Path::new("/sys"));
+    let report = Report { support, driver: driver(), modules, nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -43,6 +46,8 @@ fn driver() -> Option<String> {
 struct Report {
     support: Support,
     driver: Option<String>,
+    /// The modules that the driver is made of, where they are loaded.
+    modules: Vec<DriverModule>,
     /// The management library, or why there is none.
     nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
@@ -84,6 +89,10 @@ impl Report {
         writeln!(out, "kernel         {}", self.support.kernel)?;
         let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
         writeln!(out, "NVIDIA driver  {driver}")?;
+        for module in &self.modules {
+            let types = if module.has_types { "with its types" } else { "without types: by kprobes alone" };
+            writeln!(out, "               module {}, {types}", printable(&module.name))?;
+        }
         match &self.nvml {
             Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
             Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
@@ -136,6 +145,9 @@ impl Report {
         json!({
             "kernel": support.kernel,
             "driver": self.driver,
+            "modules": self.modules.iter()
+                .map(|m| json!({"name": m.name, "types": m.has_types}))
+                .collect::<Vec<_>>(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
