@@ -163,12 +163,31 @@ struct fprobe_hlist {
 	int size;
 };
 
+struct kernfs_node {
+	const char *name;
+	struct kernfs_node *parent;
+};
+
+/* since 6.15 */
+struct kernfs_node___renamed {
+	struct kernfs_node *__parent;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 #if defined(__TARGET_ARCH_arm64)
 	struct thread_info thread_info;
 #endif
 	struct mm_struct *mm;
 	struct files_struct *files;
+	struct css_set *cgroups;
 	struct uprobe_task *utask;
 	int pid;
 	int tgid;
