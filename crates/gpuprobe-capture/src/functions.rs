@@ -10,10 +10,12 @@ use gpuprobe_discover::KernelFunction;
 use gpuprobe_event::{Api, FunctionId, catalogue};
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
 
+use crate::files::raise_limit;
+use crate::kernel_support::KernelSupport;
 use crate::kernel_types::Returned;
 use crate::link::{KernelWay, MadeLink, make_in_kernel};
 use crate::load::quietly;
-use crate::support::{Support, Tier};
+use crate::support::Tier;
 use crate::wire::OBJECT;
 
 /// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
@@ -64,23 +66,8 @@ pub struct ProbedFunctions {
     pub skipped: Vec<(String, String)>,
 }
 
-/// The links, and the programs that they run.
-#[derive(Default)]
-pub(crate) struct Functions {
-    // dropped first
-    links: Vec<MadeLink>,
-    objects: Vec<Object>,
-}
-
-impl Functions {
-    pub(crate) fn detach(&mut self) {
-        self.links.clear();
-        self.objects.clear();
-    }
-}
-
 /// The ways in which this kernel may probe so many functions, best first. A tier that was forced is that of kprobes.
-pub fn kernel_tiers(support: &Support, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
+pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
     let traced = forced.is_none() && functions <= MOST_TRACED && support.has_fentry();
     let kprobes = Tier::ALL
         .into_iter()
@@ -104,11 +91,13 @@ impl Tried<'_> {
 
 /// Probes what can be probed: what one way refuses is tried in the next.
 pub(crate) fn attach(
-    functions: &mut Functions,
+    links: &mut Vec<MadeLink>,
     main: &Object,
     hooks: &[KernelHook],
     (tiers, entry_only): (&[KernelTier], bool),
 ) -> ProbedFunctions {
+    // every map has a descriptor in every object
+    raise_limit();
     let mut probed = ProbedFunctions::default();
     let mut left = Vec::new();
     for hook in hooks {
@@ -126,7 +115,7 @@ pub(crate) fn attach(
             break;
         }
         let before = left.len();
-        let mut attacher = Attacher { functions, main, entry_only, refused: Vec::new() };
+        let mut attacher = Attacher { links, main, entry_only, refused: Vec::new() };
         match tier {
             KernelTier::Fentry => attacher.traced(left),
             KernelTier::Kprobes(tier) => attacher.probed(left, *tier),
@@ -136,7 +125,7 @@ pub(crate) fn attach(
             probed.probed.push((*tier, before - left.len()));
         }
     }
-    let without = "this kernel has neither kprobes nor fentry";
+    let without = "this kernel has no kprobes, and refuses fentry; `gpuprobe doctor` says more";
     probed.skipped.extend(left.into_iter().map(|tried| {
         let reason = if tried.reason.is_empty() { without.to_owned() } else { tried.reason };
         (tried.hook.function.name.clone(), reason)
@@ -145,7 +134,8 @@ pub(crate) fn attach(
 }
 
 struct Attacher<'a, 'h> {
-    functions: &'a mut Functions,
+    /// They hold their programs, and these their maps.
+    links: &'a mut Vec<MadeLink>,
     main: &'a Object,
     entry_only: bool,
     refused: Vec<Tried<'h>>,
@@ -161,14 +151,14 @@ impl<'h> Attacher<'_, 'h> {
     fn traced(&mut self, tried: Vec<Tried<'h>>) {
         let (typed, others) =
             tried.into_iter().partition(|t| t.hook.is_typed && t.hook.function.addresses.len() == 1);
-        self.refuse(others, "the kernel has no type of it, and no kprobes");
+        self.refuse(others, "the kernel has neither its type nor kprobes");
         let mut groups: Vec<Vec<_>> = vec![typed];
         while let Some(mut group) = groups.pop() {
             if group.is_empty() {
                 continue;
             }
             match self.load_traced(&group) {
-                Ok(object) => self.link_traced(object, group),
+                Ok(object) => self.link_traced(&object, group),
                 Err(error) if group.len() == 1 => self.refuse(group, &format!("fentry: {error}")),
                 Err(_) => {
                     let rest = group.split_off(group.len() / 2);
@@ -193,22 +183,21 @@ impl<'h> Attacher<'_, 'h> {
         quietly(|| object.load())
     }
 
-    fn link_traced(&mut self, object: Object, group: Vec<Tried<'h>>) {
+    fn link_traced(&mut self, object: &Object, group: Vec<Tried<'h>>) {
         let mut refused = Vec::new();
         for (n, tried) in group.into_iter().enumerate() {
             let cookie = [(0, u64::from(tried.id.0))];
             // ends first: a beginning without its end would never end
             let ends = [("traced_return_", KernelWay::Return), ("traced_entry_", KernelWay::Entry)];
             let made = ends.iter().skip(usize::from(self.entry_only)).map(|(name, way)| {
-                with_program(&object, &format!("{name}{n}"), |program| make_in_kernel(program, *way, &cookie))
+                with_program(object, &format!("{name}{n}"), |program| make_in_kernel(program, *way, &cookie))
             });
             match made.collect::<io::Result<Vec<_>>>() {
-                Ok(links) => self.functions.links.extend(links),
+                Ok(links) => self.links.extend(links),
                 Err(error) => refused.push(Tried { reason: format!("fentry: {error}"), ..tried }),
             }
         }
         self.refused.extend(refused);
-        self.functions.objects.push(object);
     }
 
     /// By kprobes: in one link for all, halved where it fails, or one by one.
@@ -242,7 +231,7 @@ impl<'h> Attacher<'_, 'h> {
         };
         while let Some(mut group) = groups.pop() {
             match link_group(&object, ends, &group, tier) {
-                Ok(links) => self.functions.links.extend(links),
+                Ok(links) => self.links.extend(links),
                 Err(error) if group.len() < 2 => self.refuse(group, &format!("kprobe: {error}")),
                 Err(_) => {
                     let rest = group.split_off(group.len() / 2);
@@ -250,7 +239,6 @@ impl<'h> Attacher<'_, 'h> {
                 }
             }
         }
-        self.functions.objects.push(object);
     }
 }
 

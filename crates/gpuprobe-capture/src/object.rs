@@ -21,9 +21,9 @@ use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
-use crate::functions::Functions;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
+use crate::link::MadeLink;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::numbered::Numbered;
@@ -53,7 +53,7 @@ pub struct Capture {
     attached: HashMap<(FileId, bool), Attached>,
     loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
-    functions: Functions,
+    functions: Vec<MadeLink>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
@@ -115,7 +115,7 @@ impl Capture {
             attached: HashMap::new(),
             loaders: HashMap::new(),
             tracepoints,
-            functions: Functions::default(),
+            functions: Vec::new(),
             calls,
             control,
             pending,
@@ -264,7 +264,7 @@ impl Capture {
         let loaders = self.loaders.drain().map(|(_, link)| link);
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
         self.keeper.detach(loaders.chain(libraries).collect());
-        self.functions.detach();
+        self.functions.clear();
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {

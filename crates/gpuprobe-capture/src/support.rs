@@ -8,7 +8,6 @@ use std::str::FromStr;
 use libbpf_rs::ReferencesType as _;
 use libbpf_rs::btf::{Btf, types};
 
-use crate::link::EVENT_SOURCES;
 use crate::machine::{self, Check, Roots, Verdict};
 
 /// How probes are attached. All three run the same program.
@@ -101,52 +100,11 @@ pub fn support() -> Support {
             without: "new processes and their end are not seen",
         },
     ];
-    let features = features.into_iter().chain(kernel_features(btf.as_ref())).collect();
     let kernel = kernel_release();
     let roots = Roots { proc: Path::new("/proc"), sys: Path::new("/sys") };
     Support { checks: machine::checks(roots, &kernel), kernel, features }
 }
 
-/// What `--kernel` needs.
-fn kernel_features(btf: Option<&Btf<'_>>) -> Vec<Feature> {
-    let function = |name| btf.is_some_and(|btf| btf.type_by_name::<types::Func<'_>>(name).is_some());
-    let attach_type = |name| btf.is_some_and(|btf| has_attach_type(btf, name));
-    let tracepoint = |name| btf.is_some_and(|btf| btf.type_by_name::<types::Typedef<'_>>(name).is_some());
-    let multi = attach_type("BPF_TRACE_KPROBE_MULTI") && function("register_fprobe_ips");
-    vec![
-        Feature {
-            name: SYSCALLS,
-            present: tracepoint("btf_trace_sys_enter"),
-            without: "--kernel does not see what is asked of the driver's devices",
-        },
-        Feature {
-            name: KPROBES,
-            present: Path::new(EVENT_SOURCES).join("kprobe").exists(),
-            without: "--kernel=GLOB has only fentry (CONFIG_KPROBE_EVENTS=y has them)",
-        },
-        Feature {
-            name: KPROBE_MULTI,
-            present: multi,
-            without: "functions of the kernel are probed one by one (CONFIG_FPROBE=y has them)",
-        },
-        Feature {
-            name: KPROBE_SESSION,
-            present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(tells_returns),
-            without: "the return of every call of a probed function of the kernel costs (kernel 6.10 has sessions)",
-        },
-        Feature {
-            name: FENTRY,
-            present: function("call_direct_funcs"),
-            without: "--kernel=GLOB has only kprobes, which cost more",
-        },
-    ]
-}
-
-const SYSCALLS: &str = "BTF tracepoints of system calls";
-const KPROBES: &str = "kprobes";
-const KPROBE_MULTI: &str = "kprobe multi links";
-const KPROBE_SESSION: &str = "kprobe sessions";
-const FENTRY: &str = "fentry";
 const BTF: &str = "BTF type information";
 const SESSION: &str = "uprobe sessions";
 const MULTI: &str = "uprobe multi links";
@@ -177,34 +135,20 @@ impl Support {
         self.features.iter().find(|f| needed.contains(&f.name) && !f.present)
     }
 
-    /// Whether functions of the kernel can be probed in this way.
-    pub(crate) fn has_kprobes(&self, tier: Tier) -> bool {
-        self.has(match tier {
-            Tier::Session => KPROBE_SESSION,
-            Tier::Multi => KPROBE_MULTI,
-            Tier::Perf => KPROBES,
-        })
-    }
-
-    /// Whether programs can be loaded for single functions of the kernel.
-    pub(crate) fn has_fentry(&self) -> bool {
-        self.has(FENTRY)
-    }
-
     /// The best tier there is.
     pub fn best_tier(&self) -> Option<Tier> {
         Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none())
     }
 }
 
-fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
+pub(crate) fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
     let Some(attach_types) = btf.type_by_name::<types::Enum<'_>>("bpf_attach_type") else { return false };
     attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
 }
 
 /// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
 /// an argument (6.13), or with the context (7.0).
-fn tells_returns(btf: &Btf<'_>) -> bool {
+pub(crate) fn tells_returns(btf: &Btf<'_>) -> bool {
     let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
     let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());
     prototype.is_some_and(|p| p.len() <= 1)

@@ -375,6 +375,9 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
+    /// The limit of open files that the command gets, and how far it may raise it
+    #[arg(long, num_args = 2)]
+    pub(crate) files: Vec<u64>,
     /// The process that will say when to go on
     pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use glob::Pattern;
 use gpuprobe_capture::{
     Capture, CaptureConfig, CaptureError, Collect, KernelHook, KernelTier, ProbedFunctions, Returned, Tier,
-    kernel_tiers, results, support,
+    kernel_support, kernel_tiers, results,
 };
 use gpuprobe_discover::{KernelFunction, Skipped, kernel_functions, traceable_functions};
 use gpuprobe_event::catalogue::{ResultKind, extend};
@@ -127,7 +127,7 @@ pub(crate) fn attach(
     collect: Collect,
 ) -> Result<(String, Vec<Skipped>), CaptureError> {
     let wanted = config.hooks.iter().filter(|hook| hook.refused.is_none()).count();
-    let tiers = kernel_tiers(&support(), config.tier, wanted);
+    let tiers = kernel_tiers(&kernel_support(), config.tier, wanted);
     let ProbedFunctions { probed, mut skipped } = capture.attach_functions(&config.hooks, &tiers, collect)?;
     let ways = probed.iter().map(|(tier, count)| format!("{count} by {}", tier.as_str()));
     let mut told = ways.collect::<Vec<_>>().join(", ");
@@ -167,7 +167,7 @@ pub(crate) fn listed(glob: Option<&str>) -> Result<Vec<Listed>> {
     };
     let found =
         kernel_functions(Path::new("/proc"), wanted).context("cannot read the kernel's list of functions")?;
-    let (types, support) = (results(&found), support());
+    let (types, support) = (results(&found), kernel_support());
     let traceable = traceable_functions(Path::new("/proc"));
     // of one alone, as of few
     let tiers = kernel_tiers(&support, None, 1);

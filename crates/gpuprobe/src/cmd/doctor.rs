@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use gpuprobe_capture::{NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, nvml_versions, support};
+use gpuprobe_capture::{
+    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, kernel_support, nvml_versions, support,
+};
 use gpuprobe_discover::{
     DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
 };
@@ -26,7 +28,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
     let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
     let modules = driver_modules(proc_root, Path::new("/sys"));
-    let report = Report { support, driver: driver(), modules, nvml, libraries, scan };
+    let beneath = kernel_support();
+    let report = Report { support, beneath, driver: driver(), modules, nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -45,6 +48,8 @@ fn driver() -> Option<String> {
 
 struct Report {
     support: Support,
+    /// What `--kernel` has to work with.
+    beneath: KernelSupport,
     driver: Option<String>,
     /// The modules that the driver is made of, where they are loaded.
     modules: Vec<DriverModule>,
@@ -105,7 +110,7 @@ impl Report {
             writeln!(out, "               not {tier}: the kernel has no {missing}")?;
         }
         writeln!(out)?;
-        for feature in &self.support.features {
+        for feature in self.support.features.iter().chain(&self.beneath.features) {
             let (mark, rest) = match feature.present {
                 true => ("ok     ", String::new()),
                 false => ("MISSING", format!(": {}", feature.without)),
@@ -151,7 +156,7 @@ impl Report {
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
-            "features": support.features.iter()
+            "features": support.features.iter().chain(&self.beneath.features)
                 .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
                 .collect::<Vec<_>>(),
             "checks": support.checks.iter()
