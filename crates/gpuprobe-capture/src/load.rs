@@ -253,6 +253,12 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             _ => {}
         }
     }
+    choose_programs(&mut object, config, tier);
+    Ok(object)
+}
+
+/// Leaves out the programs that are not needed here.
+fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
     let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
@@ -265,7 +271,6 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);
     }
-    Ok(object)
 }
 
 /// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.

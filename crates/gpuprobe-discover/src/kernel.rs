@@ -63,7 +63,7 @@ fn parse(
     Ok(found.into_values().collect())
 }
 
-/// `ffffffffc0a01230 t nvidia_ioctl	[nvidia]`, where it is a function.
+/// An address, a kind, a name and perhaps a module in brackets, where it is a function.
 fn symbol(line: &str) -> Option<(u64, &str, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
