@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Asks the stand-in for the driver for known things, through a libcuda of its own and by itself, and prints what it
- * asked for: how often it called what, and how often that calls which function of the module.
+ * Asks the stand-in for the driver for known things, through a libcuda of its own and by itself, and prints
+ * what it asked for: how often it called what, and how often that calls which function of the module.
  *
  *   cc -shared -DLIBRARY: the library       cc: the program
  */

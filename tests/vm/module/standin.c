@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * Stands in for NVIDIA's kernel driver in the machines of tests/vm: devices by the names and numbers that the
- * driver has, which answer ioctls as it would, by functions that can be probed. What they do takes a known time.
+ * driver has, which answer ioctls as it would, by functions that can be probed. What they do takes a known
+ * time.
  */
 #include <linux/cdev.h>
 #include <linux/delay.h>
@@ -131,7 +132,8 @@ static long uvm_standin_ioctl(struct file *file, unsigned int request, unsigned 
 	return 0;
 }
 
-static const struct file_operations of_driver = {.owner = THIS_MODULE, .unlocked_ioctl = nvidia_standin_ioctl};
+static const struct file_operations of_driver = {.owner = THIS_MODULE,
+						 .unlocked_ioctl = nvidia_standin_ioctl};
 static const struct file_operations of_uvm = {.owner = THIS_MODULE, .unlocked_ioctl = uvm_standin_ioctl};
 
 static int __init begin(void)
