@@ -107,9 +107,11 @@ static __always_inline void drop_abandoned(struct gp_thread *thread, struct pt_r
 		if (!thread->depth)
 			return;
 		top = open_call(thread, thread->depth - 1);
-		/* equal: that one jumped here at its end and will return after this, or it was left */
-		if (top->stack_pointer > stack_pointer ||
-		    (top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)))
+		/* equal: that one jumped here at its end and will return after this, or it was left; while a
+		 * program runs, none of the kernel's functions does */
+		if (!is_in_kernel(top) &&
+		    (top->stack_pointer > stack_pointer ||
+		     (top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx))))
 			return;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
@@ -224,7 +226,7 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 		if (!thread->depth)
 			break;
 		top = open_call(thread, thread->depth - 1);
-		if (top->stack_pointer > stack_pointer)
+		if (top->stack_pointer > stack_pointer && !is_in_kernel(top))
 			break;
 		thread->depth--;
 		if (top->stack_pointer == stack_pointer && top->function == function)

@@ -30,12 +30,32 @@
 #define GP_POPPED_BY_RETURN 0
 #endif
 
-static __always_inline void count_loss(__u32 cause)
+/*
+ * Kernel 6.13 has it without an argument, 7.0 with the context. The loader leaves out what follows the three
+ * underscores and binds the one whose prototype fits; weak, because the other programs of this file load on
+ * kernels that have never heard of it.
+ */
+extern bool bpf_session_is_return___plain(void) __ksym __weak;
+extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
+
+/* Which end of a call the program of a session is at. */
+static __always_inline bool is_return_of_session(void *ctx)
+{
+	return bpf_ksym_exists(bpf_session_is_return___context) ? bpf_session_is_return___context(ctx)
+								: bpf_session_is_return___plain();
+}
+
+static __always_inline void count_losses(__u32 cause, __u64 times)
 {
 	__u64 *count = bpf_map_lookup_elem(&losses, &cause);
 
 	if (count)
-		__sync_fetch_and_add(count, 1);
+		__sync_fetch_and_add(count, times);
+}
+
+static __always_inline void count_loss(__u32 cause)
+{
+	count_losses(cause, 1);
 }
 
 static __always_inline bool is_target(__u32 tgid)

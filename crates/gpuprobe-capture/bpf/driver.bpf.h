@@ -192,7 +192,19 @@ static __always_inline void drop_below(struct gp_thread *thread, __u64 stack_poi
 		if (!thread->depth)
 			return;
 		top = open_call(thread, thread->depth - 1);
-		if (top->stack_pointer >= stack_pointer && !is_driver_call(top))
+		if (top->stack_pointer >= stack_pointer && !is_driver_call(top) && !is_in_kernel(top))
+			return;
+		thread->depth--;
+		count_loss(GP_LOSS_ABANDONED);
+	}
+}
+
+/* Forgets functions of the kernel whose end was not seen: when a call of the kernel ends, all of them have.
+ */
+static __always_inline void drop_functions(struct gp_thread *thread)
+{
+	for (int i = 0; i < GP_DEPTH; i++) {
+		if (!thread->depth || !is_in_kernel(open_call(thread, thread->depth - 1)))
 			return;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
@@ -289,7 +301,10 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 		return 0;
 #endif
 	thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
-	if (!thread || !thread->depth)
+	if (!thread)
+		return 0;
+	drop_functions(thread);
+	if (!thread->depth)
 		return 0;
 	call = open_call(thread, thread->depth - 1);
 	if (!is_driver_call(call) || call->stack_pointer != regs->sp)

@@ -5,25 +5,14 @@
  */
 #include "bare.bpf.h"
 #include "driver.bpf.h"
+#include "kernel.bpf.h"
 #include "process.bpf.h"
 #include "xid.bpf.h"
-
-/*
- * Kernel 6.13 has it without an argument, 7.0 with the context. The loader leaves out what follows the three
- * underscores and binds the one whose prototype fits; weak, because the other programs of this file load on
- * kernels that have never heard of it.
- */
-extern bool bpf_session_is_return___plain(void) __ksym __weak;
-extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
-	bool is_return = bpf_ksym_exists(bpf_session_is_return___context)
-			     ? bpf_session_is_return___context(ctx)
-			     : bpf_session_is_return___plain();
-
-	return is_return ? leave(ctx) : enter(ctx);
+	return is_return_of_session(ctx) ? leave(ctx) : enter(ctx);
 }
 
 SEC("uprobe.multi")

@@ -165,6 +165,8 @@ enum gp_function_flags {
 	GP_ASYNC = 2048,
 	/* keep its failures, but for those that a call inside has been counted with */
 	GP_FAILURES = 4096,
+	/* the status is a whole word */
+	GP_WIDE = 8192,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */

@@ -5,6 +5,12 @@
 
 #include "common.bpf.h"
 
+/* Whether an open call is one of a function of the kernel: its stack lies where the kernel's do. */
+static __always_inline bool is_in_kernel(const struct gp_call *call)
+{
+	return call->stack_pointer >> 63;
+}
+
 /* A call that has been put on its thread's stack: all that an earlier one may have left there is gone. */
 static __always_inline void begin_call(struct gp_thread *thread, struct gp_call *call,
 				       const struct gp_call *outer, const struct gp_function *function,

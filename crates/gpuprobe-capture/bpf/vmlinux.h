@@ -159,6 +159,22 @@ struct mm_struct {
 	struct uprobes_state uprobes_state;
 };
 
+#if defined(__TARGET_ARCH_arm64)
+struct thread_info {
+	__u64 preempt_count;
+};
+#else
+/* what a CPU needs most often, on kernels 6.2 to 6.14 */
+struct pcpu_hot {
+	int preempt_count;
+};
+#endif
+
+/* of function probes that follow returns by the function graph, from kernel 6.14 on */
+struct fprobe_hlist {
+	int size;
+};
+
 struct kernfs_node {
 	const char *name;
 	struct kernfs_node *parent;
@@ -178,6 +194,9 @@ struct css_set {
 };
 
 struct task_struct {
+#if defined(__TARGET_ARCH_arm64)
+	struct thread_info thread_info;
+#endif
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct css_set *cgroups;

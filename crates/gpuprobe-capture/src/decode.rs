@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use gpuprobe_discover::container_named;
-use gpuprobe_event::catalogue::Pointee;
+use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
@@ -259,12 +259,7 @@ impl Decoder {
         let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
         let has = |flag: u16| raw.flags & flag != 0;
         let finished = !has(number::CALL_UNFINISHED | number::CALL_BEGUN);
-        let pointee_bytes = match function.pointee {
-            Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
-            Some((_, Pointee::Text)) => MAX_POINTEE,
-            None if launch_list(function).is_some() => LIST_ENTRY,
-            None => 0,
-        };
+        let pointee_bytes = pointee_bytes(function);
         let mut outs = [None; MAX_OUTS];
         for (i, out) in outs.iter_mut().enumerate() {
             *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
@@ -276,19 +271,14 @@ impl Decoder {
             pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
             is_text_cut: has(number::CALL_CUT_TEXT),
         };
-        let status = if finished { status(function, raw.result) } else { None };
+        let result = result_of(function, raw);
+        let status = if finished { status(function, result) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
             start_ns: self.clock.since_start(raw.start_ns),
-            outcome: if finished {
-                Outcome::Returned { value: raw.result, duration_ns: raw.duration_ns }
-            } else if has(number::CALL_BEGUN) {
-                Outcome::Begun
-            } else {
-                Outcome::Unfinished
-            },
+            outcome: outcome(raw, result),
             tgid: Tgid(raw.tgid),
             tid: Tid(raw.tid),
             process,
@@ -303,6 +293,9 @@ impl Decoder {
         });
         if let Some(which) = call_of(function.id) {
             tell_driver(&mut call, which, raw, self.version);
+            return call;
+        }
+        if function.api == Api::Kernel {
             return call;
         }
         if function.class == Class::Launch
@@ -395,6 +388,32 @@ impl Decoder {
             return Control::FirstCall(key, event);
         }
         Control::Process(key, event)
+    }
+}
+
+/// How much of what an argument points to is in a record.
+fn pointee_bytes(function: &Function) -> usize {
+    match function.pointee {
+        Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
+        Some((_, Pointee::Text)) => MAX_POINTEE,
+        None if launch_list(function).is_some() => LIST_ENTRY,
+        None => 0,
+    }
+}
+
+/// What a function returned. One of the kernel that returns nothing leaves what it likes in the register.
+fn result_of(function: &Function, raw: &gp_call) -> u64 {
+    let is_nothing = function.api == Api::Kernel && function.result == ResultKind::Void;
+    if is_nothing { 0 } else { raw.result }
+}
+
+fn outcome(raw: &gp_call, value: u64) -> Outcome {
+    if raw.flags & number::CALL_BEGUN != 0 {
+        Outcome::Begun
+    } else if raw.flags & number::CALL_UNFINISHED != 0 {
+        Outcome::Unfinished
+    } else {
+        Outcome::Returned { value, duration_ns: raw.duration_ns }
     }
 }
 

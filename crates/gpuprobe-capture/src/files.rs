@@ -1,25 +1,33 @@
 //! Room for descriptors: on the perf tier a function takes four, and a process starts with room for 1,024.
 
-use std::sync::Once;
+use std::sync::OnceLock;
 
 /// As many as the kernel gives by default (`fs.nr_open`).
 const WANTED: libc::rlim_t = 1 << 20;
 
-/// Raises the limit of open files as far as it goes, once. Commands that are started later inherit it, so this is not
-/// for before that.
+/// What the limit was before it was raised.
+static BEFORE: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+
+/// The limit of open files, and how far it goes, for commands that are started after it was raised.
+pub fn files_before() -> Option<(u64, u64)> {
+    BEFORE.get().copied().flatten()
+}
+
+/// Raises the limit of open files as far as it goes, once. Commands that are started later inherit it, unless they are
+/// given [`files_before`].
 pub(crate) fn raise_limit() {
-    static RAISED: Once = Once::new();
-    RAISED.call_once(|| {
+    BEFORE.get_or_init(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the struct is valid for writing during the call.
         if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-            return;
+            return None;
         }
         let most = limit.rlim_max.max(WANTED);
         // above the hard limit only with CAP_SYS_RESOURCE; up to it, anyone may
         if !set(most, most) {
             set(limit.rlim_max, limit.rlim_max);
         }
+        Some((limit.rlim_cur, limit.rlim_max))
     });
 }
 

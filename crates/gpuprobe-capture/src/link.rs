@@ -29,7 +29,61 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeL
     let &[(offset, cookie)] = probes.points.as_slice() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let event = event(&path, offset, probes.way == Way::PerfReturn)?;
+    let event = event("uprobe", path.as_ptr() as u64, offset, probes.way == Way::PerfReturn)?;
+    on_event(program, event, cookie)
+}
+
+/// How a function of the kernel is probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KernelWay {
+    Session,
+    Multi,
+    MultiReturn,
+    Perf,
+    PerfReturn,
+    Entry,
+    Return,
+}
+
+/// Probes functions of the kernel, by their addresses; those that one program is for know theirs. The kernel takes these
+/// out with the descriptors, whoever has to end.
+pub(crate) fn make_in_kernel(
+    program: BorrowedFd<'_>,
+    way: KernelWay,
+    points: &[(u64, u64)],
+) -> io::Result<MadeLink> {
+    let &[(address, cookie), ..] = points else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let mut options = options();
+    let kind = match way {
+        KernelWay::Perf | KernelWay::PerfReturn => {
+            raise_limit();
+            // no name: the address tells
+            let event = event("kprobe", 0, address, way == KernelWay::PerfReturn)?;
+            return on_event(program, event, cookie);
+        }
+        KernelWay::Entry | KernelWay::Return => {
+            options.__bindgen_anon_1.tracing.cookie = cookie;
+            let is_entry = way == KernelWay::Entry;
+            let kind = if is_entry { libbpf_sys::BPF_TRACE_FENTRY } else { libbpf_sys::BPF_TRACE_FEXIT };
+            return Ok(MadeLink { _link: create(program, 0, kind, &options)?, _event: None });
+        }
+        KernelWay::Session => libbpf_sys::BPF_TRACE_KPROBE_SESSION,
+        KernelWay::Multi | KernelWay::MultiReturn => libbpf_sys::BPF_TRACE_KPROBE_MULTI,
+    };
+    let addresses: Vec<libc::c_ulong> = points.iter().map(|(address, _)| *address as libc::c_ulong).collect();
+    let cookies: Vec<u64> = points.iter().map(|(_, cookie)| *cookie).collect();
+    options.__bindgen_anon_1.kprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
+        flags: if way == KernelWay::MultiReturn { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
+        cnt: points.len() as u32,
+        addrs: addresses.as_ptr(),
+        cookies: cookies.as_ptr(),
+        ..Default::default()
+    };
+    Ok(MadeLink { _link: create(program, 0, kind, &options)?, _event: None })
+}
+
+/// Has a program run when a perf event happens.
+fn on_event(program: BorrowedFd<'_>, event: OwnedFd, cookie: u64) -> io::Result<MadeLink> {
     let mut options = options();
     options.__bindgen_anon_1.perf_event.bpf_cookie = cookie;
     let link = create(program, event.as_raw_fd(), libbpf_sys::BPF_PERF_EVENT, &options)?;
@@ -40,6 +94,9 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeL
     }
     Ok(MadeLink { _link: link, _event: Some(event) })
 }
+
+/// Where the kernel lists what it has perf events for.
+pub(crate) const EVENT_SOURCES: &str = "/sys/bus/event_source/devices";
 
 /// `PERF_EVENT_IOC_ENABLE`.
 const ENABLE: libc::Ioctl = 0x2400;
@@ -85,21 +142,21 @@ fn create(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A perf event that happens at one instruction of a file, in every process.
-fn event(path: &CString, offset: u64, is_return: bool) -> io::Result<OwnedFd> {
+/// A perf event that happens at one instruction, in every process: of a file, whose name lies at `of`, or of the kernel.
+fn event(source: &str, of: u64, offset: u64, is_return: bool) -> io::Result<OwnedFd> {
     const EVERY_PROCESS: libc::pid_t = -1;
     // such an event is not of a CPU, but the call wants one
     const FIRST_CPU: libc::c_int = 0;
     const NO_GROUP: libc::c_int = -1;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
-    let mut attr = perf_event_attr { type_: described("type", "")?, ..perf_event_attr::default() };
+    let mut attr = perf_event_attr { type_: described(source, "type", "")?, ..perf_event_attr::default() };
     attr.size = size_of::<perf_event_attr>() as u32;
     if is_return {
-        attr.config = 1 << described("format/retprobe", "config:")?;
+        attr.config = 1 << described(source, "format/retprobe", "config:")?;
     }
-    attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
+    attr.__bindgen_anon_3.uprobe_path = of;
     attr.__bindgen_anon_4.probe_offset = offset;
-    // SAFETY: the attributes and the path they point to are valid for the call, which makes a new descriptor or fails.
+    // SAFETY: the attributes, and the path they point to where there is one, are valid for the call, which makes a new descriptor or fails.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -117,9 +174,9 @@ fn event(path: &CString, offset: u64, is_return: bool) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A number by which the kernel describes its events on instructions of user space.
-fn described(name: &str, prefix: &str) -> io::Result<u32> {
-    let path = Path::new("/sys/bus/event_source/devices/uprobe").join(name);
+/// A number by which the kernel describes its events on instructions.
+fn described(source: &str, name: &str, prefix: &str) -> io::Result<u32> {
+    let path = Path::new(EVENT_SOURCES).join(source).join(name);
     let text = std::fs::read_to_string(path)?;
     let number = text.trim().strip_prefix(prefix).and_then(|n| n.parse().ok());
     number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTSUP))

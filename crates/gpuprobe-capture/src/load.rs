@@ -8,6 +8,7 @@ use crate::attach::programs;
 use crate::clock::boottime_ns;
 use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
+use crate::functions::KernelHook;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, version_of};
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
@@ -45,6 +46,8 @@ pub struct CaptureConfig {
     pub told: bool,
     /// Look at calls of the kernel on the driver's devices.
     pub driver: bool,
+    /// Functions of the kernel that are probed, by [`crate::Capture::attach_functions`].
+    pub hooks: Vec<KernelHook>,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -89,6 +92,7 @@ impl Default for CaptureConfig {
             copies: false,
             told: false,
             driver: false,
+            hooks: Vec::new(),
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
@@ -178,10 +182,21 @@ fn keep_what_libbpf_says(_level: PrintLevel, text: String) {
 }
 
 pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
-    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_what_libbpf_says)));
-    let loaded = open(config, tier).and_then(OpenObject::load);
-    let said = LIBBPF_SAID.lock().map(|mut s| std::mem::take(&mut *s)).unwrap_or_default();
+    let (loaded, said) = listening(|| open(config, tier).and_then(OpenObject::load));
     loaded.map_err(|source| CaptureError::Load { reason: reason(&said), source })
+}
+
+/// Does something with libbpf; what that said of it comes back.
+fn listening<T>(load: impl FnOnce() -> T) -> (T, String) {
+    libbpf_rs::set_print(Some((PrintLevel::Warn, keep_what_libbpf_says)));
+    let done = load();
+    let said = LIBBPF_SAID.lock().map(|mut s| std::mem::take(&mut *s)).unwrap_or_default();
+    (done, said)
+}
+
+/// Does something with libbpf that may fail.
+pub(crate) fn quietly<T>(load: impl FnOnce() -> T) -> T {
+    listening(load).0
 }
 
 fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
@@ -238,18 +253,24 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             _ => {}
         }
     }
+    choose_programs(&mut object, config, tier);
+    Ok(object)
+}
+
+/// Leaves out the programs that are not needed here.
+fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
     let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
-        let is_probe = name.starts_with("call_") || name.starts_with("bare_");
+        // those on functions of the kernel are loaded apart, see `functions.rs`
+        let is_probe = ["call_", "bare_", "kernel_", "traced_"].iter().any(|kind| name.starts_with(kind));
         let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if SYSCALLS.contains(&name.as_str()) { config.driver } else { load };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
         program.set_autoload(load);
     }
-    Ok(object)
 }
 
 /// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.

@@ -24,6 +24,7 @@ use crate::driver::XIDS;
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
+use crate::link::MadeLink;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
 use crate::numbered::Numbered;
@@ -53,6 +54,7 @@ pub struct Capture {
     attached: HashMap<(FileId, bool), Attached>,
     loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
+    functions: Vec<MadeLink>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
@@ -119,6 +121,7 @@ impl Capture {
             attached: HashMap::new(),
             loaders: HashMap::new(),
             tracepoints,
+            functions: Vec::new(),
             calls,
             control,
             pending,
@@ -268,6 +271,7 @@ impl Capture {
         let loaders = self.loaders.drain().map(|(_, link)| link);
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
         self.keeper.detach(loaders.chain(libraries).collect());
+        self.functions.clear();
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {

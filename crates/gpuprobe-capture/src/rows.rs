@@ -9,6 +9,7 @@ use gpuprobe_event::decode::{
 use gpuprobe_event::{Class, Function, Space};
 
 use crate::attach::Collect;
+use crate::kernel_types::WIDE;
 use crate::task::{Counted, launch_words, task};
 use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
 
@@ -90,6 +91,16 @@ pub(crate) fn driver_row(f: &Function, collect: Collect) -> gp_function {
         record_bytes: u16::try_from(bytes).unwrap_or(u16::MAX),
         ..gp_function::default()
     }
+}
+
+/// The row of a function of the kernel.
+pub(crate) fn function_row(f: &Function, collect: Collect) -> gp_function {
+    let mut row = driver_row(f, collect);
+    if f.result == ResultKind::Errno {
+        row.flags |= number::FUNCTION_STATUS;
+        row.flags |= if f.result_type == WIDE { number::FUNCTION_WIDE } else { 0 };
+    }
+    row
 }
 
 fn is_status(f: &Function) -> bool {

@@ -141,14 +141,14 @@ impl Support {
     }
 }
 
-fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
+pub(crate) fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
     let Some(attach_types) = btf.type_by_name::<types::Enum<'_>>("bpf_attach_type") else { return false };
     attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
 }
 
 /// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
 /// an argument (6.13), or with the context (7.0).
-fn tells_returns(btf: &Btf<'_>) -> bool {
+pub(crate) fn tells_returns(btf: &Btf<'_>) -> bool {
     let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
     let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());
     prototype.is_some_and(|p| p.len() <= 1)

@@ -176,6 +176,7 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
     pub(crate) const FUNCTION_ASYNC: u16 = 2048;
     pub(crate) const FUNCTION_FAILURES: u16 = 4096;
+    pub(crate) const FUNCTION_WIDE: u16 = 8192;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -280,6 +281,7 @@ mod tests {
         let header = concat!(
             include_str!("../bpf/gpuprobe.h"),
             include_str!("../bpf/config.h"),
+            include_str!("../bpf/driver.h"),
             include_str!("../bpf/site.h"),
             include_str!("../bpf/work.h")
         );
@@ -354,6 +356,7 @@ mod tests {
                 FUNCTION_PER_THREAD,
                 FUNCTION_ASYNC,
                 FUNCTION_FAILURES,
+                FUNCTION_WIDE,
             ]
             .map(u64::from),
         );

@@ -16,6 +16,7 @@ mod file;
 mod gpus;
 mod host;
 mod inspect;
+mod kernel;
 mod ldcache;
 mod library;
 mod loader;
@@ -41,6 +42,9 @@ pub use file::FileId;
 pub use gpus::{DRIVER_FOLDER, host_gpus};
 pub use host::{HostPaths, of_host};
 pub use inspect::{Inspector, inspect};
+pub use kernel::{
+    DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
+};
 pub use library::{Library, Scan, Symbol, is_cuda_name};
 pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};

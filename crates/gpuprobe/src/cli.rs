@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand};
-use gpuprobe_capture::Tier;
+use gpuprobe_capture::{KernelHook, Tier};
 
 pub(crate) use self::convert::ConvertArgs;
 pub(crate) use self::look::{ReportArgs, TimelineArgs};
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
+use crate::kernel::DEVICES_ALONE;
 use crate::watch::RESCAN_SECONDS;
 
 /// What any process does to the NVIDIA GPUs of this host, live, without changing the process.
@@ -87,9 +88,13 @@ pub(crate) struct AttachArgs {
     /// Size of the ring buffer between kernel and gpuprobe, in MiB (rounded up to a power of two)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) buffer: Option<u32>,
-    /// Also what is asked of the driver beneath: ioctl, mmap, open and poll on /dev/nvidia*, each in the call that makes it
-    #[arg(long)]
-    pub(crate) kernel: bool,
+    /// Also what is asked of the driver beneath: ioctl, mmap, open and poll on /dev/nvidia*, each in the call that makes it;
+    /// with a value, also functions of the kernel of these names, such as 'uvm_*' (repeatable)
+    #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ALONE)]
+    pub(crate) kernel: Vec<String>,
+    /// What these stand for on this kernel
+    #[arg(skip)]
+    pub(crate) hooks: Vec<KernelHook>,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -330,6 +335,10 @@ pub(crate) struct ListArgs {
     /// Only names that fit, such as 'cudaMalloc*'
     #[arg(value_name = "GLOB")]
     pub(crate) glob: Option<String>,
+    /// What `--kernel` sees: calls on the driver's devices and functions of its modules; with a glob, any function of the
+    /// kernel
+    #[arg(long)]
+    pub(crate) kernel: bool,
 }
 
 #[derive(Debug, Args)]
@@ -366,6 +375,9 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
+    /// The limit of open files that the command gets, and how far it may raise it
+    #[arg(long, num_args = 2)]
+    pub(crate) files: Vec<u64>,
     /// The process that will say when to go on
     pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -410,6 +422,20 @@ mod tests {
         let Some(Command::Run(run)) = parse(&["run", "prog", "-v"]).command else { panic!("run") };
         assert_eq!(run.command, ["prog", "-v"]);
         assert!(!run.recording.attach.verbose);
+    }
+
+    #[test]
+    fn the_kernels_functions_come_behind_an_equals_sign() {
+        let Some(Command::Run(run)) = parse(&["run", "--kernel", "--kernel=uvm_*", "--", "prog"]).command
+        else {
+            panic!("run")
+        };
+        assert_eq!(
+            (run.recording.attach.kernel, run.command),
+            (vec![String::new(), "uvm_*".to_owned()], vec!["prog".into()],)
+        );
+        let Some(Command::Run(run)) = parse(&["run", "--kernel", "prog"]).command else { panic!("run") };
+        assert_eq!((run.recording.attach.kernel.len(), run.command), (1, vec!["prog".into()]));
     }
 
     #[test]

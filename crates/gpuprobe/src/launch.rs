@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use gpuprobe_capture::files_before;
 use gpuprobe_event::Tgid;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -48,9 +49,13 @@ impl Launched {
         let found = find(Path::new(program))?;
         let mut words = vec![found.into_os_string()];
         words.extend_from_slice(command);
+        // what we have raised for ourselves is not the command's
+        let files = files_before().map(|(soft, hard)| ["--files".into(), soft.to_string(), hard.to_string()]);
+        let files = files.into_iter().flatten();
         // the copy gets the path that was found and, as argument 0, the name that was given
         let child = Command::new("/proc/self/exe")
             .arg("__exec")
+            .args(files)
             .arg(std::process::id().to_string())
             .arg("--")
             .args(words)

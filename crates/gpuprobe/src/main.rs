@@ -8,6 +8,7 @@ mod followed;
 mod following;
 mod gpus;
 mod guard;
+mod kernel;
 mod launch;
 mod notes;
 mod observer;
@@ -40,7 +41,7 @@ use crate::stdout::Closed;
 
 fn main() -> ExitCode {
     // a closed pipe ends us as it ends every other tool: quietly
-    let cli = match Cli::try_parse() {
+    let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let status = if error.use_stderr() { 2 } else { 0 };
@@ -49,7 +50,19 @@ fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let done = match cli.command {
+    let done = kernel::choose(&mut cli).and_then(|()| run(cli));
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
+        Err(error) => {
+            note!("gpuprobe: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<u8> {
+    match cli.command {
         Some(Command::Run(args)) => cmd::run::run(&args),
         Some(Command::Record(args)) => cmd::record::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
@@ -69,14 +82,6 @@ fn main() -> ExitCode {
             Ok(2)
         }
         None => daemon(),
-    };
-    match done {
-        Ok(status) => ExitCode::from(status),
-        Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
-        Err(error) => {
-            note!("gpuprobe: {error:#}");
-            ExitCode::from(1)
-        }
     }
 }
 

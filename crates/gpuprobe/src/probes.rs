@@ -18,6 +18,7 @@ use gpuprobe_output::units::{duration, printable};
 
 use crate::cli::AttachArgs;
 use crate::guard;
+use crate::kernel;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
@@ -92,7 +93,8 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     if let Some(mebibytes) = args.buffer {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
-    config.driver = args.kernel;
+    config.driver = !args.kernel.is_empty();
+    config.hooks.clone_from(&args.hooks);
     config
 }
 
@@ -133,6 +135,11 @@ impl Probes {
             probes.capture.attach_driver(&found, collect)?;
         }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
+        if !config.hooks.is_empty() {
+            let (told, skipped) = kernel::attach(&mut probes.capture, config, collect)?;
+            probes.tell(|| told);
+            probes.skip_all(&skipped);
+        }
         Ok(probes)
     }
 

@@ -49,6 +49,25 @@ fn traced(folder: &Path, command: &[&str]) -> Finished {
     said(&[&["run", "-o", &trace, "--"], command].concat())
 }
 
+/// Whatever the kernel lets itself be probed by, the command runs and the trace says what is missing.
+#[test]
+fn functions_of_the_kernel_that_cannot_be_probed_are_told_and_harm_nobody() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let trace = shown(folder.path().join("trace.jsonl"));
+    let run = |glob: &str| said(&["run", &format!("--kernel={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
+    let finished = run("no_such_function_*");
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    assert!(finished.stderr.contains("functions of the kernel: none, 1 not probed"), "{}", finished.stderr);
+    let told = "no_such_function_*: not probed: the kernel has no such function";
+    assert!(finished.stderr.contains(told), "{}", finished.stderr);
+    let text = fs::read_to_string(&trace).unwrap();
+    assert!(text.lines().last().unwrap().contains(told), "{text}");
+    assert_told(&run("["), 1, &["--kernel: `[` is no glob"]);
+}
+
 #[test]
 fn wrong_usage_is_told_with_status_2() {
     assert_usage(&said(&["run", "--no-such-flag", "true"]), &["--no-such-flag"]);

@@ -1,14 +1,15 @@
 //! Watching what processes ask of the driver's devices.
 
 use gpuprobe_discover::Device;
-use gpuprobe_event::{FunctionId, catalogue};
+use gpuprobe_event::{Api, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Capture;
 use crate::attach::{self, Collect};
 use crate::driver::{SYSCALLS, first_row, tell_devices};
 use crate::error::CaptureError;
-use crate::rows::driver_row;
+use crate::functions::{self, KernelHook, KernelTier, ProbedFunctions};
+use crate::rows::{driver_row, function_row};
 use crate::wire::{as_bytes, number};
 
 impl Capture {
@@ -33,6 +34,22 @@ impl Capture {
     /// Whether the driver tells of errors of GPUs as they happen.
     pub fn sees_xids(&self) -> bool {
         self.sees_xids
+    }
+
+    /// Probes functions of the kernel, each in the best way that it lets itself be probed in.
+    pub fn attach_functions(
+        &mut self,
+        hooks: &[KernelHook],
+        tiers: &[KernelTier],
+        collect: Collect,
+    ) -> Result<ProbedFunctions, CaptureError> {
+        let rows = self.map("functions")?;
+        for hook in hooks.iter().filter(|hook| hook.refused.is_none()) {
+            let Some(f) = catalogue().lookup(Api::Kernel, None, &hook.function.name) else { continue };
+            rows.update(&f.id.0.to_ne_bytes(), as_bytes(&function_row(f, collect)), MapFlags::ANY)
+                .map_err(CaptureError::bpf("fill the table of functions"))?;
+        }
+        Ok(functions::attach(&mut self.functions, &self.object, hooks, (tiers, self.entry_only)))
     }
 
     /// Devices of the driver that have come meanwhile.

@@ -6,6 +6,7 @@
 //! keep their numbers, and `is_known` says so.
 
 mod argument;
+mod functions;
 mod names;
 mod version;
 mod xid;
@@ -17,6 +18,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 pub use argument::Ioctl;
+pub use functions::{function_class, function_row, is_noisy};
 pub use names::status_name;
 pub use version::Version;
 pub use xid::{Xid, xid};

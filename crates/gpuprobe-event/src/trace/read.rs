@@ -12,6 +12,7 @@ use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
+use crate::errno;
 use crate::event::{
     Call, CopyPart, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
     ProcessEvent, Value, XidEvent, XidProcess, is_failure,
@@ -182,7 +183,12 @@ impl<R: BufRead> Reader<R> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
-        let status = ret.filter(|ret| known.is_none_or(|f| status(f, ret.cast_unsigned()).is_some()));
+        let is_status = |ret: &i64| match known {
+            Some(f) => status(f, ret.cast_unsigned()).is_some(),
+            // a function of the kernel, of which nothing is known but that errors are negative
+            None => api != Api::Kernel || errno::is_error(*ret),
+        };
+        let status = ret.filter(is_status);
         let mut start_ns = nanoseconds(object)?;
         let outcome = match object.get("phase")?.as_str()? {
             phase @ ("X" | "E") => {

@@ -5,8 +5,12 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use gpuprobe_capture::{NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, nvml_versions, support};
-use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
+use gpuprobe_capture::{
+    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, kernel_support, nvml_versions, support,
+};
+use gpuprobe_discover::{
+    DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
+};
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -23,7 +27,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
     let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
-    let report = Report { support, driver: driver(), nvml, libraries, scan };
+    let modules = driver_modules(proc_root, Path::new("/sys"));
+    let beneath = kernel_support();
+    let report = Report { support, beneath, driver: driver(), modules, nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -42,7 +48,11 @@ fn driver() -> Option<String> {
 
 struct Report {
     support: Support,
+    /// What `--kernel` has to work with.
+    beneath: KernelSupport,
     driver: Option<String>,
+    /// The modules that the driver is made of, where they are loaded.
+    modules: Vec<DriverModule>,
     /// The management library, or why there is none.
     nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
@@ -84,6 +94,10 @@ impl Report {
         writeln!(out, "kernel         {}", self.support.kernel)?;
         let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
         writeln!(out, "NVIDIA driver  {driver}")?;
+        for module in &self.modules {
+            let types = if module.has_types { "with its types" } else { "without types: by kprobes alone" };
+            writeln!(out, "               module {}, {types}", printable(&module.name))?;
+        }
         match &self.nvml {
             Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
             Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
@@ -96,7 +110,7 @@ impl Report {
             writeln!(out, "               not {tier}: the kernel has no {missing}")?;
         }
         writeln!(out)?;
-        for feature in &self.support.features {
+        for feature in self.support.features.iter().chain(&self.beneath.features) {
             let (mark, rest) = match feature.present {
                 true => ("ok     ", String::new()),
                 false => ("MISSING", format!(": {}", feature.without)),
@@ -136,10 +150,13 @@ impl Report {
         json!({
             "kernel": support.kernel,
             "driver": self.driver,
+            "modules": self.modules.iter()
+                .map(|m| json!({"name": m.name, "types": m.has_types}))
+                .collect::<Vec<_>>(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
-            "features": support.features.iter()
+            "features": support.features.iter().chain(&self.beneath.features)
                 .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
                 .collect::<Vec<_>>(),
             "checks": support.checks.iter()

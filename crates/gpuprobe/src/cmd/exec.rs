@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 use nix::sys::prctl::{set_name, set_pdeathsig};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 
@@ -24,6 +25,9 @@ pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     word.add(GO);
     word.wait()?;
     set_pdeathsig(None)?;
+    if let [soft, hard] = args.files[..] {
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+    }
     let_through()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();
     bail!("cannot run {}: {error}", program.display());

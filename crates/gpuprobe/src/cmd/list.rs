@@ -10,9 +10,14 @@ use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::{Api, catalogue};
 
 use crate::cli::ListArgs;
+use crate::kernel;
 use crate::stdout::print;
 
 pub(crate) fn run(args: &ListArgs) -> Result<u8> {
+    if args.kernel {
+        print(&of_kernel(args.glob.as_deref())?)?;
+        return Ok(0);
+    }
     let glob = args.glob.as_deref().unwrap_or("*");
     let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is no glob"))?;
     let fitting: Vec<_> = catalogue().functions().iter().filter(|f| pattern.matches(f.name)).collect();
@@ -29,6 +34,33 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8> {
     }
     print(&out)?;
     Ok(0)
+}
+
+/// What `--kernel` sees, and how; without a glob, functions of the driver's modules.
+fn of_kernel(glob: Option<&str>) -> Result<String> {
+    let mut out = String::new();
+    writeln!(out, "~ called all the time: probed only when named without a star\n")?;
+    for f in catalogue().functions().iter().filter(|f| f.api == Api::Kernel) {
+        if glob.is_none_or(|glob| Pattern::new(glob).is_ok_and(|p| p.matches(f.name))) {
+            writeln!(out, "  {:<15} {:<10} {}", "tracepoint", f.class, f.signature())?;
+        }
+    }
+    let found = kernel::listed(glob)?;
+    for line in &found {
+        let noisy = if line.is_noisy { '~' } else { ' ' };
+        let module = line.function.module.as_deref().map_or(String::new(), |module| format!(" [{module}]"));
+        writeln!(out, "{noisy} {:<15} {:<10} {}{module}", line.how, line.class, line.function.name)?;
+    }
+    if found.is_empty() {
+        let what = match glob {
+            Some(glob) => format!("no function of the kernel fits {glob}"),
+            None => {
+                "no module of the NVIDIA driver is loaded; a glob lists any function of the kernel".to_owned()
+            }
+        };
+        writeln!(out, "\n{what}")?;
+    }
+    Ok(out)
 }
 
 /// The functions of the libraries that this host has.

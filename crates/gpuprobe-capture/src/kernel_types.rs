@@ -1,0 +1,149 @@
+//! What the kernel's own type information says of its functions.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, CString};
+use std::ptr::NonNull;
+
+use gpuprobe_discover::KernelFunction;
+use gpuprobe_event::catalogue::ResultKind;
+use libbpf_rs::libbpf_sys::{self, btf};
+
+/// What a function returns: its kind, and a type of C that is like it.
+pub type Returned = (ResultKind, &'static str);
+
+/// The type of a result that takes the whole register.
+pub(crate) const WIDE: &str = "long";
+
+/// Types of the kernel or of one of its modules.
+struct Types(NonNull<btf>);
+
+impl Drop for Types {
+    fn drop(&mut self) {
+        // SAFETY: made by libbpf, and freed by nobody else.
+        unsafe { libbpf_sys::btf__free(self.0.as_ptr()) };
+    }
+}
+
+impl Types {
+    fn of_kernel() -> Option<Self> {
+        // SAFETY: takes nothing; what it returns is ours, or null.
+        NonNull::new(unsafe { libbpf_sys::btf__load_vmlinux_btf() }).map(Self)
+    }
+
+    /// They are numbered behind those of the kernel, which must live as long.
+    fn of_module(module: &str, kernel: &Self) -> Option<Self> {
+        let name = CString::new(module).ok()?;
+        // SAFETY: the name ends in a zero; what it returns is ours, or null.
+        NonNull::new(unsafe { libbpf_sys::btf__load_module_btf(name.as_ptr(), kernel.0.as_ptr()) }).map(Self)
+    }
+
+    fn count(&self) -> u32 {
+        // SAFETY: valid as long as self.
+        unsafe { libbpf_sys::btf__type_cnt(self.0.as_ptr()) }
+    }
+
+    /// The kind of a type, its name, and the type that it refers to or its size.
+    fn get(&self, id: u32) -> Option<(u32, &CStr, u32)> {
+        // SAFETY: null, or valid as long as self.
+        let found = unsafe { libbpf_sys::btf__type_by_id(self.0.as_ptr(), id).as_ref() }?;
+        // SAFETY: null, or text that lives as long as self.
+        let name = unsafe {
+            let name = libbpf_sys::btf__name_by_offset(self.0.as_ptr(), found.name_off);
+            (!name.is_null()).then(|| CStr::from_ptr(name))?
+        };
+        // SAFETY: both parts of the union are numbers of 32 bits.
+        let rest = unsafe { found.__bindgen_anon_1.type_ };
+        Some((found.info >> 24 & 0x1f, name, rest))
+    }
+
+    /// What a function of this type returns.
+    fn result(&self, prototype: u32) -> Option<Returned> {
+        const DEEPEST: usize = 32;
+        let (_, _, mut returned) = self.get(prototype)?;
+        for _ in 0..DEEPEST {
+            if returned == 0 {
+                return Some((ResultKind::Void, "void"));
+            }
+            let (kind, name, rest) = self.get(returned)?;
+            return Some(match kind {
+                libbpf_sys::BTF_KIND_TYPEDEF | libbpf_sys::BTF_KIND_CONST | libbpf_sys::BTF_KIND_VOLATILE => {
+                    returned = rest;
+                    continue;
+                }
+                libbpf_sys::BTF_KIND_PTR => (ResultKind::Pointer, "void*"),
+                // what the kernel has errors in
+                libbpf_sys::BTF_KIND_INT if name.to_bytes() == b"int" => (ResultKind::Errno, "int"),
+                libbpf_sys::BTF_KIND_INT if name.to_bytes() == b"long int" => (ResultKind::Errno, WIDE),
+                libbpf_sys::BTF_KIND_INT | libbpf_sys::BTF_KIND_ENUM => (ResultKind::Int, "unsigned int"),
+                _ => (ResultKind::Unknown, "?"),
+            });
+        }
+        None
+    }
+
+    /// Adds the functions of these names that are numbered from one on.
+    fn add_functions<'n>(&self, from: u32, names: &HashSet<&'n str>, to: &mut HashMap<&'n str, Returned>) {
+        for id in from..self.count() {
+            let Some((libbpf_sys::BTF_KIND_FUNC, name, prototype)) = self.get(id) else { continue };
+            if let Some(name) = name.to_str().ok().and_then(|name| names.get(name))
+                && let Some(result) = self.result(prototype)
+            {
+                to.insert(name, result);
+            }
+        }
+    }
+}
+
+/// What each of these functions returns, where the kernel has its type.
+pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
+    let mut found: HashMap<Option<&str>, HashMap<&str, Returned>> = HashMap::new();
+    if let Some(kernel) = Types::of_kernel() {
+        let mut wanted: HashMap<Option<&str>, HashSet<&str>> = HashMap::new();
+        for function in functions {
+            wanted.entry(function.module.as_deref()).or_default().insert(&function.name);
+        }
+        for (module, names) in wanted {
+            let kinds = found.entry(module).or_default();
+            match module {
+                None => kernel.add_functions(1, &names, kinds),
+                Some(module) => {
+                    if let Some(types) = Types::of_module(module, &kernel) {
+                        types.add_functions(kernel.count(), &names, kinds);
+                    }
+                }
+            }
+        }
+    }
+    let kind_of = |f: &KernelFunction| found.get(&f.module.as_deref())?.get(f.name.as_str()).copied();
+    functions.iter().map(kind_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_tells_what_its_functions_return() {
+        let of = |name: &str, module: Option<&str>| KernelFunction {
+            name: name.to_owned(),
+            module: module.map(str::to_owned),
+            addresses: Vec::new(),
+        };
+        let wanted = [
+            of("vfs_fsync", None),
+            of("fput", None),
+            of("fget", None),
+            of("no_such_function", None),
+            of("fput", Some("no_such_module")),
+        ];
+        let kinds = results(&wanted);
+        assert_eq!(kinds[3..], [None, None]);
+        // a machine without the kernel's types knows none
+        if std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+            assert_eq!(
+                kinds[..3].iter().map(|kind| kind.map(|(kind, _)| kind)).collect::<Vec<_>>(),
+                [Some(ResultKind::Errno), Some(ResultKind::Void), Some(ResultKind::Pointer)]
+            );
+        }
+    }
+}
