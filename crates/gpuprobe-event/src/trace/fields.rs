@@ -1,7 +1,7 @@
 //! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
-use crate::event::{Call, CopyPart, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value};
+use crate::event::{Call, CopyPart, DriverTime, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value};
 
 /// What a field is called.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,8 @@ impl<'a> From<&'a Name> for Key<'a> {
 pub trait Fields {
     /// A count.
     fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
+    /// A time, in microseconds.
+    fn microseconds<'k>(&mut self, key: impl Into<Key<'k>>, ns: u64);
     /// A signed number.
     fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64);
     /// Yes or no.
@@ -140,6 +142,10 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
         if let Some(name) = name {
             to.name(key, name);
         }
+    }
+    if let Some(DriverTime { calls, ns }) = effect.driver {
+        to.uint("driver_calls", calls);
+        to.microseconds("driver_us", ns);
     }
 }
 
