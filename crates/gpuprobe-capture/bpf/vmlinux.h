@@ -147,9 +147,28 @@ struct mm_struct {
 	struct uprobes_state uprobes_state;
 };
 
+struct kernfs_node {
+	const char *name;
+	struct kernfs_node *parent;
+};
+
+/* since 6.15 */
+struct kernfs_node___renamed {
+	struct kernfs_node *__parent;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
+	struct css_set *cgroups;
 	struct uprobe_task *utask;
 	int pid;
 	int tgid;

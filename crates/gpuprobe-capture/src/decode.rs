@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use gpuprobe_discover::container_named;
 use gpuprobe_event::catalogue::Pointee;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
@@ -362,7 +363,7 @@ impl Decoder {
             process,
             parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
             ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
-            container: None,
+            container: container_of([raw.cgroup, raw.outer_cgroup]),
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
             held: Vec::new(),
         };
@@ -372,6 +373,13 @@ impl Decoder {
         }
         Control::Process(key, event)
     }
+}
+
+/// The container that the innermost cgroups name. A name that fills its room may have been cut.
+fn container_of<const N: usize>(cgroups: [[i8; N]; 2]) -> Option<Arc<str>> {
+    let mut names =
+        cgroups.into_iter().map(|name| text(&name.map(i8_to_u8))).filter(|name| name.len() + 1 < N);
+    names.find_map(|name| container_named(&name).map(Arc::from))
 }
 
 /// What `wait` reports, as a shell shows it: the exit code, or 128 plus the signal.

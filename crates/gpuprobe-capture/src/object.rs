@@ -30,6 +30,7 @@ use crate::records::Records;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
+use crate::sweeper::Sweeper;
 use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
 
@@ -54,7 +55,7 @@ pub struct Capture {
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
-    object: Object,
+    pub(crate) object: Object,
     pub(crate) decoder: Decoder,
     /// What happened to processes after the calls that were taken last, when more were left in the ring.
     waiting: Vec<(ProcessKey, ProcessEvent)>,
@@ -72,6 +73,7 @@ pub struct Capture {
     has_sites: bool,
     /// Ways for which the kernel side had no room.
     refused_ways: u64,
+    pub(crate) sweeper: Sweeper,
 }
 
 impl std::fmt::Debug for Capture {
@@ -126,6 +128,7 @@ impl Capture {
             entry_only: config.entry_only,
             has_sites: config.sites,
             refused_ways: 0,
+            sweeper: Sweeper::default(),
             counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
             waiting: Vec::new(),
@@ -197,11 +200,11 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
-    /// Takes every probe out of these files.
+    /// Takes every probe out of these files, some time later.
     pub fn detach_files(&mut self, files: &HashSet<FileId>) {
         let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
         let links = gone.flat_map(|(_, attached)| attached.links).collect();
-        self.keeper.detach(links);
+        self.keeper.detach_later(links);
     }
 
     /// Every library that is probed.
@@ -369,7 +372,7 @@ impl Capture {
 
     /// How often every function failed in every way. Asked for after the calls, none of these is missing here.
     pub fn failures(&self) -> Result<Vec<gpuprobe_event::counters::FailureCounts>, CaptureError> {
-        counters::failures(&self.map("failures")?)
+        counters::failures(&self.map("failures")?, &self.processes()?)
     }
 
     /// What every process did to GPU memory.
@@ -402,10 +405,11 @@ impl Capture {
         for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
-        let work = self.take_work(ended)?;
+        // some of them are in the rows that are taken out next
         let mut failures = self.failures()?;
         failures.retain(|row| ended.contains(&row.process));
+        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
+        let work = self.take_work(ended)?;
         counters::remove_of::<gp_failure_key>(&self.map("failures")?, ended)?;
         if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
@@ -414,7 +418,7 @@ impl Capture {
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
-    pub fn release_memory(&self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+    pub fn release_memory(&mut self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
         let live = counters::remove_of::<gp_live_key>(&self.map("live")?, ended)?;
         for name in ["handles", "mapped"] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;

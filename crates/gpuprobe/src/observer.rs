@@ -63,6 +63,13 @@ impl Observer {
         }
     }
 
+    /// From now on, NVML is read that often.
+    pub(crate) fn read_states_every(&self, every: Duration) {
+        if let Some(states) = &self.states {
+            states.read_every(every);
+        }
+    }
+
     fn now_ns(&self) -> u64 {
         self.probes.capture.clock().elapsed_ns()
     }
@@ -147,6 +154,7 @@ impl Observer {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
+        self.processes.look_at_launches(&work.launches);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {

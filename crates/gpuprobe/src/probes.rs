@@ -75,10 +75,11 @@ impl Devices {
     }
 }
 
-/// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
+/// The kernel side tells the innermost cgroups. Only user space can read all names, in every hierarchy; a process that ended
+/// meanwhile has lost its own.
 fn fill_containers(batch: &mut Batch) {
     for (_, process) in batch.processes.iter_mut().chain(&mut batch.first_calls) {
-        if process.change != ProcessChange::Exit {
+        if process.change != ProcessChange::Exit && process.container.is_none() {
             process.container = container_of(Path::new(PROC), process.tgid.0).map(Arc::from);
         }
     }
