@@ -20,9 +20,9 @@ const MOST_FUNCTIONS: usize = 1 << 13;
 /// Pairs of a function and a command.
 const MOST_PAIRS: usize = 1 << 16;
 /// Calls that are open around others. More are left over by calls that were never told to end.
-const MOST_OPEN: usize = 1 << 16;
-/// Commands that are told apart in one call.
-const MOST_IN_CALL: usize = 64;
+const MOST_OPEN: usize = 1 << 12;
+/// Commands that are told apart in one call: the first of a program uses more than a hundred.
+const MOST_IN_CALL: usize = 512;
 /// Commands of a function that are told.
 const TOP: usize = 3;
 /// What all others are called.
@@ -110,6 +110,8 @@ pub struct CommandSummary {
     pub p50_ns: Option<u64>,
     /// What all but one in a hundred did not exceed.
     pub p99_ns: Option<u64>,
+    /// The shortest; 0 where none returned.
+    pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
 }
@@ -253,9 +255,9 @@ impl Driver {
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         let command = |(row, latency): &(CommandSummary, Distribution)| CommandSummary {
-            // buckets are coarser than what is known of the longest
-            p50_ns: latency.quantile(500).map(|ns| ns.min(row.max_ns)),
-            p99_ns: latency.quantile(990).map(|ns| ns.min(row.max_ns)),
+            // buckets are coarser than what is known of the shortest and the longest
+            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             ..row.clone()
         };
         let mut commands: Vec<_> = self.commands.iter().map(command).collect();
@@ -295,11 +297,13 @@ impl Driver {
         let row = self.row(call);
         let spent = Spent { calls: 1, ns: call.duration_ns().unwrap_or(0) };
         if let Some((command, latency)) = self.commands.get_mut(row) {
+            let is_first = command.calls == command.unfinished;
             command.calls += 1;
             command.failures += u64::from(call.failed());
             match call.duration_ns() {
                 Some(ns) => {
                     command.total_ns = command.total_ns.saturating_add(ns);
+                    command.min_ns = if is_first { ns } else { command.min_ns.min(ns) };
                     command.max_ns = command.max_ns.max(ns);
                     latency.add(ns);
                 }
@@ -335,6 +339,7 @@ impl Driver {
                 total_ns: 0,
                 p50_ns: None,
                 p99_ns: None,
+                min_ns: 0,
                 max_ns: 0,
             };
             self.commands.push((nothing, Distribution::default()));

@@ -1,5 +1,6 @@
 //! The summary of a recording, for people.
 
+mod driver;
 mod work;
 
 use std::fmt::Write;
@@ -39,6 +40,7 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     work::launches(&mut out, &report.work, fit);
     work::copies(&mut out, &report.work);
     work::gaps(&mut out, &report.work.gaps);
+    driver::driver(&mut out, &report.driver, fit);
     work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
     places(&mut out, &report.places);
@@ -67,7 +69,8 @@ fn classic(report: &SummaryReport) -> String {
         lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
     }
     let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
-    format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n")
+    let kernel = driver::classic(report);
+    format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n{kernel}")
 }
 
 /// Kernel launches, copies and their bytes; a memset copies nothing.
