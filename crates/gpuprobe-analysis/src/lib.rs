@@ -6,6 +6,7 @@
 pub mod advice;
 pub mod bins;
 pub mod buckets;
+pub mod command_series;
 pub mod copies;
 pub mod cost;
 pub mod distribution;
@@ -41,6 +42,7 @@ pub(crate) mod workload;
 
 pub use advice::Advice;
 pub use buckets::Bound;
+pub use command_series::{Asked, CommandSeries};
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use driver::{CommandSummary, DriverSummary, Layer};
 pub use ended::{Ended, EndedProcess, PastProcesses};

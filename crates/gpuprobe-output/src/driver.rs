@@ -20,9 +20,9 @@ fn per_cent(part: u64, whole: u64) -> String {
 }
 
 /// The command that most of a function's time in the driver was spent in, and how much of it.
-pub(crate) fn top_command(layer: &Layer) -> String {
+pub(crate) fn top_command(layer: &Layer, name: impl Fn(&str) -> String) -> String {
     match layer.commands.first() {
-        Some(top) => format!("{} {}", per_cent(top.spent.ns, layer.driver.ns), top.command),
+        Some(top) => format!("{} {}", per_cent(top.spent.ns, layer.driver.ns), name(&top.command)),
         None => "-".to_owned(),
     }
 }

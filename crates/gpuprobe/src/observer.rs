@@ -154,7 +154,7 @@ impl Observer {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
-        self.processes.look_at_launches(&work.launches);
+        self.processes.look_at(&work);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {

@@ -56,7 +56,8 @@ impl Results {
         let (begin, end) = if self.color { (RED, PLAIN) } else { ("", "") };
         out.push_str(" = ");
         out.push_str(begin);
-        if self.status(out, call, status) {
+        // the driver's own status has a name and no number that was returned
+        if self.status(out, call, status) && call.status.is_some() {
             out.push_str(" (");
             push_signed(out, status);
             if let Some(words) = meaning(call.api, status) {

@@ -26,7 +26,7 @@ fn layers(out: &mut String, layers: &[Layer]) {
     table(out, "layers", &titles);
     let most = layers.iter().map(|layer| layer.driver.ns).max().unwrap_or(0);
     for layer in layers.iter().take(MOST_ROWS) {
-        let (name, top) = (escape(&layer.name), escape(&top_command(layer)));
+        let (name, top) = (escape(&layer.name), escape(&top_command(layer, str::to_owned)));
         put!(
             out,
             "<tr data-name=\"{name} {top}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{top}</td><td class=\"name\">{name}</td></tr>\n",

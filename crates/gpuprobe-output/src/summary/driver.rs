@@ -11,6 +11,8 @@ use crate::units::{count, duration, fitted, printable};
 
 /// Rows of each table.
 const MOST: usize = 25;
+/// Where the table of commands has its medians.
+const P50: usize = 4;
 
 /// The second block of the classic runner, in its words; nothing where the driver was not watched.
 pub(super) fn classic(report: &SummaryReport) -> String {
@@ -73,8 +75,14 @@ fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
             command.device.as_deref().map_or_else(|| "-".to_owned(), name),
         ]);
     }
-    push_names(&mut table, "command", shown.iter().map(|command| command.command.to_string()), fit);
-    rows(out, "  ", &[Right, Right, Right, Right, Right, Right, Right, Left, Left], &table);
+    let mut align = vec![Right, Right, Right, Right, Right, Right, Right, Left, Left];
+    if fit == Fit::Terminal {
+        // names need the room
+        align.remove(P50);
+        table.iter_mut().for_each(|row| drop(row.remove(P50)));
+    }
+    push_names(&mut table, "command", shown.iter().map(|command| in_short(&command.command, fit)), fit);
+    rows(out, "  ", &align, &table);
     if !more.is_empty() {
         let calls = more.iter().fold(0, |sum: u64, command| sum.saturating_add(command.calls));
         let ns = more.iter().fold(0, |sum: u64, command| sum.saturating_add(command.total_ns));
@@ -100,12 +108,24 @@ fn layers(out: &mut String, layers: &[Layer], fit: Fit) {
             share(layer),
         ]);
     }
-    push_names(&mut table, "top command", shown.iter().map(top_command), fit);
+    push_names(
+        &mut table,
+        "top command",
+        shown.iter().map(|layer| top_command(layer, |command| in_short(command, fit))),
+        fit,
+    );
     rows(out, "  ", &[Left, Right, Right, Right, Right, Right, Right, Left], &table);
     if !more.is_empty() {
         let functions = count(more.len() as u64, "function", "functions");
         line(out, format_args!("and {functions} with less time there"));
     }
+}
+
+/// On a terminal, of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)` what is asked of an object: that is not called
+/// so in other commands.
+fn in_short(command: &str, fit: Fit) -> String {
+    let inner = command.strip_suffix(')').and_then(|rest| rest.split_once('(')).map(|(_, inner)| inner);
+    inner.filter(|inner| fit == Fit::Terminal && !inner.starts_with("0x")).unwrap_or(command).to_owned()
 }
 
 /// Adds a last column, whose texts are cut where a terminal has no room for them.
