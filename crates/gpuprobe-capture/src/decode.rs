@@ -19,7 +19,7 @@ use gpuprobe_event::{
 
 use crate::account::{account, tell_parts, tell_work};
 use crate::clock::Clock;
-use crate::driver::{call_of, driver_time, loaded_version, tell_driver};
+use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
 use crate::news::Hold;
 use crate::records::Records;
@@ -307,7 +307,6 @@ impl Decoder {
             call.effect.kernel = self.kernel(key, function.api, handle);
         }
         if finished {
-            call.effect.driver = driver_time(raw).filter(|_| !call.is_kernel());
             tell_work(&mut call, raw);
             if makes_several_copies(function) {
                 tell_parts(&mut call, raw);

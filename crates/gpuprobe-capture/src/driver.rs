@@ -2,7 +2,7 @@
 
 use gpuprobe_discover::Device;
 use gpuprobe_event::driver::{DeviceKind, Ioctl, Version, command_name, status_name};
-use gpuprobe_event::{Api, Call, DriverTime, FunctionId, Name, Value, catalogue};
+use gpuprobe_event::{Api, Call, FunctionId, Name, Value, catalogue};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::error::CaptureError;
@@ -48,11 +48,6 @@ pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: V
         }
         _ => {}
     }
-}
-
-/// What a call that is not the kernel's did in the driver.
-pub(crate) fn driver_time(raw: &gp_call) -> Option<DriverTime> {
-    (raw.entered > 0).then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns })
 }
 
 fn tell_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {

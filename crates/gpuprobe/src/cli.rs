@@ -208,7 +208,7 @@ pub(crate) struct DaemonArgs {
     #[arg(long)]
     pub(crate) bandwidth_util: bool,
     /// What is asked of the driver beneath: ioctls on /dev/nvidia* by command, and each function's time in them. Costs
-    /// every process of the host some 50 ns a system call
+    /// every process of the host some 0.1 us a system call
     #[arg(long)]
     pub(crate) kernel: bool,
     /// Address for the metrics endpoint, as HOST:PORT
