@@ -1,5 +1,5 @@
 use gpuprobe_event::counters::{GraphCounts, Held, LATENCY_BUCKETS};
-use gpuprobe_event::{Api, FunctionId, LossCause, catalogue};
+use gpuprobe_event::{Api, DriverTime, FunctionId, LossCause, catalogue};
 
 use super::*;
 use crate::ended::EndedProcess;
