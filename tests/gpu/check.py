@@ -9,6 +9,7 @@
     check.py bandwidth TRACE LEDGER         large copies: bytes, host memory, and effective bandwidth within a tenth
     check.py graph TRACE PROFILE            kernels of training steps, eager and replayed, as torch.profiler counts them
     check.py driver TRACE LEDGER FTRACE     ioctls: how many have a name, as many as the kernel's own trace, in a steady step
+    check.py fault TRACE /dev/null          a program that writes where nothing is: the GPU's error, and that the driver names it
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -231,6 +232,21 @@ def driver(calls, end, ledger, compare, ftrace):
     compare.equal("events lost", end["lost"], {})
 
 
+def fault(trace):
+    """The first error of a GPU in the trace: a page fault (31) or an exception (13), by the program that was run."""
+    lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
+    errors = [line for line in lines if "xid" in line]
+    pids = {line["pid"] for line in lines if line.get("api")}
+    compare = Comparison()
+    compare.equal("an error of the GPU", bool(errors), True)
+    for error in errors[:1]:
+        print(json.dumps(error))
+        compare.equal("which is a fault", error["xid"] in (13, 31), True)
+        users = {process["pid"]: process["evidence"] for process in error.get("processes", [])}
+        compare.equal("of the program", pids <= set(users), True)
+    return compare.wrong
+
+
 def names(lines):
     """How many launches have a kernel's name, by the library that was called."""
     named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
@@ -274,6 +290,8 @@ def main():
         sys.exit(names(trace))
     if program == "bench":
         sys.exit(bench(trace))
+    if program == "fault":
+        sys.exit(fault(trace))
     if program == "suspects":
         sys.exit(suspects(trace, said(ledgers[0])))
     calls, end = read(trace)

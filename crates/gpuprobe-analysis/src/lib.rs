@@ -39,6 +39,7 @@ pub mod timeline;
 pub mod trend;
 pub mod work;
 pub(crate) mod workload;
+mod xids;
 
 pub use advice::Advice;
 pub use buckets::Bound;
@@ -49,7 +50,7 @@ pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
-pub use gpu_state::{Compared, GpuStates, GpuUser};
+pub use gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
 pub use kernel_series::{KernelSeries, Launched};
 pub use launches::{GraphLaunches, KernelLaunches};
@@ -70,3 +71,4 @@ pub use work::Work;
 
 #[cfg(test)]
 pub(crate) mod samples;
+pub use xids::{FailedCall, GpuError};

@@ -203,6 +203,7 @@ enum gp_record_kind {
 	GP_RECORD_STACK,
 	/* a stack whose way to an allocation is not known */
 	GP_RECORD_SITE,
+	GP_RECORD_XID,
 };
 
 enum gp_call_flags {

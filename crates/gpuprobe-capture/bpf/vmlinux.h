@@ -111,6 +111,18 @@ struct vm_area_struct {
 	struct file *vm_file;
 };
 
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+struct pci_dev {
+	struct device dev;
+};
+
 struct upid {
 	int nr;
 };
@@ -180,6 +192,10 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct pid *thread_pid;
 	char comm[16];
+};
+
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
 };
 
 struct seq_file;

@@ -13,8 +13,8 @@ use gpuprobe_event::decode::{
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
-    Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
-    Tid, catalogue,
+    Api, Call, Class, Event, Evidence, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent,
+    SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
 use crate::account::{account, tell_parts, tell_work};
@@ -26,7 +26,9 @@ use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
 use crate::rows::makes_several_copies;
 use crate::sites::Sites;
-use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, number};
+use crate::wire::{
+    from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, gp_xid_record, number,
+};
 
 /// What one record of the control ring says.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub(crate) enum Control {
     FirstCall(ProcessKey, ProcessEvent),
     /// A process waits for its probes.
     Hold(Hold),
+    /// An error of a GPU.
+    Xid(XidEvent),
     /// A record that makes no sense.
     Nothing,
 }
@@ -317,10 +321,30 @@ impl Decoder {
         call
     }
 
+    /// An error of a GPU. Whoever is watched may have to do with it; others may find out who does.
+    fn xid(&self, raw: &gp_xid_record) -> XidEvent {
+        let watched = |(key, process): (&ProcessKey, &Arc<str>)| XidProcess {
+            tgid: key.tgid,
+            process: Arc::clone(process),
+            evidence: Evidence::Watched,
+        };
+        let mut processes: Vec<_> = self.names.iter().map(watched).collect();
+        processes.sort_unstable_by_key(|process| process.tgid);
+        XidEvent {
+            id: raw.id,
+            at_ns: self.clock.since_start(raw.at_ns),
+            number: raw.number,
+            gpu: text(&raw.gpu.map(i8_to_u8)),
+            message: text(&raw.message.map(i8_to_u8)),
+            processes,
+        }
+    }
+
     /// One record of the control ring.
     pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
+            (number::RECORD_XID, _) => return Control::Xid(self.xid(&from_bytes(bytes))),
             (number::RECORD_HOLD, flags) => {
                 let has = |flag: u16| flags & flag != 0;
                 return Control::Hold(Hold {

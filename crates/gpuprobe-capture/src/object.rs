@@ -20,6 +20,7 @@ use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
+use crate::driver::XIDS;
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
@@ -68,6 +69,7 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    sees_xids: bool,
     pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
@@ -98,6 +100,10 @@ impl Capture {
             let link = attach::program(&object, name)?.attach();
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
+        // the driver may not be there, or be one without it
+        let xids = attach::program(&object, XIDS)?.attach().ok();
+        let sees_xids = xids.is_some();
+        tracepoints.extend(xids);
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
@@ -126,6 +132,7 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            sees_xids,
             has_sites: config.sites,
             refused_ways: 0,
             sweeper: Sweeper::default(),
@@ -276,6 +283,7 @@ impl Capture {
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
             all.holds.extend(more.holds);
+            all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
     }
@@ -303,6 +311,7 @@ impl Capture {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
                 Control::Hold(hold) => batch.holds.push(hold),
+                Control::Xid(xid) => batch.xids.push(xid),
                 Control::Nothing => {}
             }
         }

@@ -28,6 +28,7 @@ mod supervise;
 mod trace_file;
 mod trace_input;
 mod watch;
+mod xids;
 
 use std::process::ExitCode;
 

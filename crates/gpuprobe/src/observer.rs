@@ -13,6 +13,7 @@ use crate::gpus::Gpus;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::states::States;
+use crate::xids::XidCounts;
 
 /// The functions that live memory is made of.
 pub(crate) const MEMORY: &[Class] =
@@ -30,13 +31,23 @@ pub(crate) struct Observer {
     gpus: Option<Gpus>,
     /// How it stands with them, where that is wanted.
     states: Option<States>,
+    /// Errors of GPUs that the driver's tracepoint told of.
+    xids: XidCounts,
 }
 
 impl Observer {
     /// Without `holdings`, memory is not what is looked at.
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
         let processes = if holdings.is_some() { processes } else { processes.without_memory() };
-        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None, states: None }
+        Self {
+            probes,
+            processes,
+            holdings,
+            nameless: Vec::new(),
+            gpus: None,
+            states: None,
+            xids: XidCounts::default(),
+        }
     }
 
     /// Finds out which of the host's GPUs those of processes are.
@@ -83,6 +94,7 @@ impl Observer {
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
+        batch.xids.iter().for_each(|xid| self.xids.add(xid));
         // with its rows goes what it held at its end
         let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
         if keeps_ended && self.processes.takes_now() {
@@ -186,6 +198,10 @@ impl Observer {
         });
         if let Some(states) = &self.states {
             states.put_beside(&mut snapshot, self.holdings.is_some());
+        }
+        // NVML tells of them late, and of some in a burst not at all
+        if self.probes.capture.sees_xids() {
+            snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
         }
         Ok(snapshot)
     }

@@ -21,6 +21,7 @@ use crate::guard;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
+use crate::xids::fill_users;
 
 const PROC: &str = "/proc";
 /// Libraries probed at once. A host has one driver, and a few images bring their own; beyond this somebody makes them on
@@ -150,6 +151,7 @@ impl Probes {
         }
         let mut batch = self.capture.take()?;
         fill_containers(&mut batch);
+        fill_users(&mut batch.xids, Path::new(PROC));
         Ok(batch)
     }
 

@@ -127,6 +127,30 @@ fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
     assert_the_rest_holds(&mut daemon, &config, Path::new(&library));
 }
 
+/// The loading of programs takes a while, and the maps come first.
+fn has_maps(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::read_link(file.path()).ok()).any(|to| shown(to).contains("bpf-map"))
+}
+
+#[test]
+fn settings_may_be_read_again_while_it_still_starts() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let config = folder.path().join("gpuprobe.toml");
+    fs::write(&config, "metrics_addr = \"127.0.0.1:0\"\ndisplay_interval = 0\n").unwrap();
+    let mut talk = Talk::start(&mut gpuprobe(&["daemon", "--config", &shown(&config)]));
+    let pid = talk.pid();
+    until(PATIENCE, "it loads", || has_maps(pid).then_some(()));
+    talk.signal(Signal::SIGHUP);
+    until(PATIENCE, "settings read again", || talk.stderr().contains("settings read again").then_some(()));
+    talk.signal(Signal::SIGTERM);
+    assert_eq!(talk.end(), 0);
+}
+
 /// What cannot be done is told in the line that says that the settings were read, and everything else is done.
 fn assert_the_rest_holds(daemon: &mut Daemon, config: &Path, library: &Path) {
     let later = config.with_file_name("later.so");

@@ -30,7 +30,7 @@ const HEADERS: [&str; 5] = [
 ];
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a section of keys and values")]
 struct File {
     tls_server_config: Option<TlsSection>,
     http_server_config: Option<HttpSection>,
@@ -38,7 +38,7 @@ struct File {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a section of keys and values")]
 pub(super) struct TlsSection {
     pub(super) cert_file: Option<String>,
     pub(super) key_file: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct TlsSection {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a section of keys and values")]
 struct HttpSection {
     /// Taken and not used: this endpoint has one request a connection, for which HTTP/1 is enough.
     #[serde(rename = "http2")]

@@ -46,6 +46,8 @@ const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
+    // from the first moment on: whoever starts a service may tell it to read its settings again at once
+    let signals = Signals::hold_back()?;
     give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
@@ -57,7 +59,6 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
-    let signals = Signals::hold_back()?;
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
     let mut daemon = Daemon {
