@@ -154,6 +154,7 @@ impl Ended {
         let mut ended = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
         ended.work = Work::of_ended(work);
         ended.work.launched = info.launched.clone().finish(&work.launches);
+        ended.work.asked = info.asked.clone().finish(&work.commands);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
         *self.pids.entry(ended.pid).or_default() += 1;
         self.kept.push_back(Arc::new(ended));
@@ -278,7 +279,7 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::counters::LATENCY_BUCKETS;
-    use gpuprobe_event::{Api, Space, Tgid, catalogue};
+    use gpuprobe_event::{Api, DriverTime, Space, Tgid, catalogue};
 
     use super::*;
 
@@ -291,6 +292,7 @@ mod tests {
             errors: 1,
             bytes: 2,
             total_ns: 3,
+            driver: DriverTime { calls: 1, ns: 1 },
             latency: [4; LATENCY_BUCKETS],
         };
         let memory = ProcessMemory {

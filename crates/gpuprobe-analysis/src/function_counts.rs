@@ -2,7 +2,7 @@
 
 use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
 use gpuprobe_event::decode::known_error_name;
-use gpuprobe_event::{Api, Class, FunctionId, catalogue};
+use gpuprobe_event::{Api, Class, DriverTime, FunctionId, catalogue};
 use serde::Serialize;
 
 /// What one process did with one function.
@@ -22,6 +22,9 @@ pub struct FunctionCounts {
     pub bytes: u64,
     /// Time inside.
     pub total_ns: u64,
+    /// Calls that entered the driver, where that is watched, and their time there.
+    #[serde(skip)]
+    pub driver: DriverTime,
     /// Distribution of that time, see [`CallCounts::latency`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
@@ -47,8 +50,8 @@ pub const OTHER: &str = "other";
 impl From<&CallCounts> for FunctionCounts {
     fn from(counts: &CallCounts) -> Self {
         let (api, function, class) = named(counts.function);
-        let &CallCounts { calls, errors, bytes, total_ns, latency, .. } = counts;
-        Self { api, function, class, calls, errors, bytes, total_ns, latency }
+        let &CallCounts { calls, errors, bytes, total_ns, driver, latency, .. } = counts;
+        Self { api, function, class, calls, errors, bytes, total_ns, driver, latency }
     }
 }
 
@@ -88,6 +91,8 @@ impl FunctionCounts {
         self.errors += more.errors;
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.total_ns = self.total_ns.saturating_add(more.total_ns);
+        self.driver.calls = self.driver.calls.saturating_add(more.driver.calls);
+        self.driver.ns = self.driver.ns.saturating_add(more.driver.ns);
         self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
     }
 }

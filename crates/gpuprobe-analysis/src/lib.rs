@@ -6,9 +6,11 @@
 pub mod advice;
 pub mod bins;
 pub mod buckets;
+pub mod command_series;
 pub mod copies;
 pub mod cost;
 pub mod distribution;
+pub mod driver;
 pub mod ended;
 pub mod errors;
 pub mod flame;
@@ -41,7 +43,9 @@ mod xids;
 
 pub use advice::Advice;
 pub use buckets::Bound;
+pub use command_series::{Asked, CommandSeries};
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
+pub use driver::{CommandSummary, DriverSummary, Layer};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;

@@ -318,7 +318,8 @@ fn weight(call: &Call) -> usize {
     let ended = effect.ended.iter().map(|ended| size_of_val(ended) + ended.kind.len());
     // the names of kernels and processes are shared, unless somebody made a file where none are
     let names = call.name.len() + call.process.len() + effect.kernel.as_ref().map_or(0, |name| name.len());
-    let words = text(&call.error) + text(&effect.kind) + text(&effect.host);
+    let words =
+        [&call.error, &effect.kind, &effect.host, &effect.dev, &effect.cmd].map(text).iter().sum::<usize>();
     let lists: usize = stack.chain(args).chain(parts).chain(ended).sum();
     size_of::<Call>() + AROUND_CALL + lists + names + words
 }

@@ -35,7 +35,7 @@ pub struct ProcessSummary {
     pub pid: Tgid,
     /// Its name when last seen.
     pub name: String,
-    /// Calls it made, nested ones included.
+    /// Calls it made, nested ones included, without those of the kernel.
     pub calls: u64,
     /// When it ended, if it did.
     pub ended_ns: Option<u64>,
@@ -60,7 +60,7 @@ impl Processes {
     /// its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
-        row.calls += 1;
+        row.calls += u64::from(!call.is_kernel());
         row.end.is_some()
     }
 

@@ -144,8 +144,9 @@ impl Replay {
         self.timeline.feed(&self.slices);
         self_times(&self.slices, |path, self_ns| {
             let Some(outermost) = path.first() else { return };
-            let names = path.iter().map(|slice| slice.call.name.as_ref());
-            self.time.add(std::iter::once(&*outermost.call.process).chain(names), self_ns);
+            let titles: Vec<_> = path.iter().map(|slice| slice.call.title()).collect();
+            let way = std::iter::once(&*outermost.call.process).chain(titles.iter().map(AsRef::as_ref));
+            self.time.add(way, self_ns);
         });
         self.slices.clear();
     }

@@ -9,6 +9,7 @@ use gpuprobe_event::counters::{
 use gpuprobe_event::{Container, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
 use serde::Serialize;
 
+use crate::command_series::Asked;
 use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
 use crate::gpu_state::GpuStates;
@@ -36,6 +37,8 @@ pub struct ProcessInfo {
     pub gpus: GpuNumbers,
     /// What it launched, up to the last look.
     pub launched: Launched,
+    /// What it asked of the driver, up to the last look.
+    pub asked: Asked,
 }
 
 impl ProcessInfo {
@@ -333,7 +336,7 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
             add(&mut process.work);
         }
     };
-    let WorkRows { launches, graphs, copies, gaps, calls: _ } = inputs.work;
+    let WorkRows { launches, graphs, copies, gaps, calls: _, commands: _ } = inputs.work;
     launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
     graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
     copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));
@@ -372,7 +375,11 @@ impl ProcessSnapshot {
             functions: Vec::with_capacity(calls.len()),
             failures: Vec::new(),
             memory: memory.map(memory_counts).unwrap_or_default(),
-            work: Work { launched: info.launched.series().clone(), ..Work::default() },
+            work: Work {
+                launched: info.launched.series().clone(),
+                asked: info.asked.series().clone(),
+                ..Work::default()
+            },
             allocations: Vec::new(),
         };
         calls.iter().for_each(|counts| process.add_calls(counts));

@@ -4,6 +4,7 @@ use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, 
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
+use crate::driver::{Driver, DriverSummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
 use crate::holdings::ProcessPlaces;
@@ -24,7 +25,7 @@ pub struct SummaryReport {
     pub last_ns: Option<u64>,
     /// Whether that calls began is all that was recorded: neither what they came to nor how long they took.
     pub only_begun: bool,
-    /// All calls, nested ones too.
+    /// All calls, nested ones too. Those of the kernel are none of these: what they came to is in `driver`.
     pub calls: u64,
     /// Calls that were not made inside another: what the programs themselves asked for.
     pub outermost_calls: u64,
@@ -42,6 +43,8 @@ pub struct SummaryReport {
     pub work: Work,
     /// What to do about them.
     pub advice: Vec<Advice>,
+    /// What was asked of the driver beneath, where that was watched.
+    pub driver: DriverSummary,
     /// The calls that took longest.
     pub slowest: Vec<SlowCall>,
     /// Failures, most frequent first.
@@ -69,6 +72,7 @@ pub struct Summary {
     memory: Ledger,
     places: Vec<ProcessPlaces>,
     work: Workload,
+    driver: Driver,
     slowest: Slowest,
     errors: Errors,
     gpu_errors: GpuErrorLog,
@@ -96,6 +100,7 @@ impl Summary {
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
                     self.work.clear(change.tgid);
+                    self.driver.clear(change.tgid);
                 }
             }
             Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
@@ -139,6 +144,7 @@ impl Summary {
         }
         let processes = self.processes.report();
         let work = self.work.report();
+        let functions = self.functions.report();
         let (gpu_errors, other_gpu_errors) = self.gpu_errors.report();
         SummaryReport {
             gpu_errors,
@@ -150,7 +156,8 @@ impl Summary {
             outermost_calls: self.outermost_calls,
             outermost_errors: self.outermost_errors,
             outermost_ns: self.outermost_ns,
-            functions: self.functions.report(),
+            driver: self.driver.report(&functions),
+            functions,
             memory: self.memory.report(),
             places: self.places.clone(),
             advice: advice(&work, self.watched_ns(&processes)),
@@ -183,13 +190,17 @@ impl Summary {
     fn call(&mut self, call: &Call) {
         let duration_ns = call.duration_ns().unwrap_or(0);
         self.seen(call.start_ns, call.start_ns.saturating_add(duration_ns));
+        self.driver.feed(call);
+        let ended = self.processes.feed_call(call);
+        if call.is_kernel() {
+            return;
+        }
         self.calls += 1;
         if call.parent.is_none() {
             self.outermost_calls += 1;
             self.outermost_errors += u64::from(call.failed());
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
         }
-        let ended = self.processes.feed_call(call);
         self.functions.feed(call);
         self.memory.feed(call, ended);
         self.work.feed(call);

@@ -28,18 +28,24 @@ pub enum Doing {
     Launch,
     /// Waiting for the GPU.
     Sync,
+    /// In the driver, beneath the call.
+    Kernel,
     /// Any other call.
     Other,
 }
 
 impl Doing {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Other];
+    pub const ALL: [Self; 6] =
+        [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Kernel, Self::Other];
 
     /// By what a function is for.
     pub fn of(class: Class) -> Self {
         // the same kinds that a trace tells apart, under its names
         let of_trace = type_of(class);
+        if class == Class::Scheduler {
+            return Self::Kernel;
+        }
         Self::ALL.into_iter().find(|doing| doing.as_str() == of_trace).unwrap_or(Self::Other)
     }
 
@@ -50,6 +56,7 @@ impl Doing {
             Self::Transfer => "transfer",
             Self::Launch => "launch",
             Self::Sync => "sync",
+            Self::Kernel => "kernel",
             Self::Other => "other",
         }
     }
@@ -61,8 +68,21 @@ impl Doing {
 pub enum Lane {
     /// A thread: what it did.
     Thread(Tid),
+    /// What the thread asked of the driver, beneath its calls.
+    Driver(Tid),
     /// A stream: the calls that gave it work, which is not when the GPU did it.
     Stream(u64),
+}
+
+impl Lane {
+    /// Threads come before streams, each with what it asked of the driver.
+    fn place(self) -> (bool, u64, bool) {
+        match self {
+            Self::Thread(tid) => (false, tid.0.into(), false),
+            Self::Driver(tid) => (false, tid.0.into(), true),
+            Self::Stream(handle) => (true, handle, false),
+        }
+    }
 }
 
 /// Nanoseconds of each kind of doing in one bin.
@@ -132,6 +152,25 @@ pub struct TimelineReport {
     pub left_out: u64,
 }
 
+impl TimelineReport {
+    /// Whether anything is drawn of the driver.
+    pub fn has_driver(&self) -> bool {
+        self.rows.iter().any(|row| matches!(row.lane, Lane::Driver(_)))
+    }
+}
+
+/// Of a call and those inside it, the kernel's that are in no other one of the kernel's.
+fn outermost_kernel(calls: &[Slice]) -> impl Iterator<Item = &Slice> {
+    let mut inside = usize::MAX;
+    calls.iter().filter(move |slice| {
+        if slice.depth > inside {
+            return false;
+        }
+        inside = if slice.call.is_kernel() { slice.depth } else { usize::MAX };
+        slice.call.is_kernel()
+    })
+}
+
 /// Collects a [`TimelineReport`].
 #[derive(Debug, Default)]
 pub struct Timeline {
@@ -151,7 +190,11 @@ impl Timeline {
     pub fn feed(&mut self, slices: &[Slice]) {
         for calls in slices.chunk_by(|_, next| next.depth > 0) {
             let Some(outermost) = calls.first() else { continue };
-            let mut has_room = self.add(outermost, Lane::Thread(outermost.call.tid));
+            let mut has_room =
+                outermost.call.is_kernel() || self.add(outermost, Lane::Thread(outermost.call.tid));
+            for below in outermost_kernel(calls) {
+                has_room &= self.add(below, Lane::Driver(below.call.tid));
+            }
             for given in given(calls) {
                 has_room &= self.add(given.slice, Lane::Stream(given.stream));
             }
@@ -192,7 +235,7 @@ impl Timeline {
     /// What it came to, of a trace of this extent.
     pub fn report(&self, extent: Extent) -> TimelineReport {
         let mut rows: Vec<_> = self.rows.values().cloned().collect();
-        rows.sort_by_key(|row| (row.tgid, row.lane));
+        rows.sort_by_key(|row| (row.tgid, row.lane.place()));
         let from_ns = self.from_ns.unwrap_or(extent.first_ns);
         let to_ns = self.until_ns.map_or(extent.last_ns, |until| until.min(extent.last_ns)).max(from_ns);
         TimelineReport { from_ns, to_ns, rows, left_out: self.left_out }

@@ -3,6 +3,7 @@
 use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS, WorkRows};
 use serde::Serialize;
 
+use crate::command_series::CommandSeries;
 use crate::copies;
 use crate::gaps::Gaps;
 use crate::kernel_series::KernelSeries;
@@ -19,6 +20,9 @@ pub struct Work {
     /// The same as counters that only rise.
     #[serde(skip)]
     pub launched: KernelSeries,
+    /// What was asked of the driver.
+    #[serde(skip)]
+    pub asked: CommandSeries,
     /// Graphs.
     pub graphs: GraphLaunches,
     /// By kind of copy.
@@ -82,6 +86,7 @@ impl Work {
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());
         self.launched.add(&more.launched);
+        self.asked.add(&more.asked);
         self.graphs.add(&more.graphs);
         self.copies.extend(more.copies.iter().cloned());
         self.gaps.add(&more.gaps);

@@ -18,6 +18,7 @@ use self::busy::Busy;
 use self::given::{Given, Task};
 use self::idle::Idle;
 use self::inner::Inner;
+use crate::command_series::CommandSeries;
 use crate::copies;
 use crate::kernel_series::KernelSeries;
 use crate::launches::{self, GraphLaunches, KernelLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
@@ -88,6 +89,7 @@ impl Workload {
             gaps: self.idle.gaps(),
             // events are counted once, not read again and again
             launched: KernelSeries::default(),
+            asked: CommandSeries::default(),
             busiest: self.busy.busiest(),
             batched: self.batched,
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, CopyPart, HeldMemory, Space};
+use gpuprobe_event::{Call, Class, CopyPart, DriverTime, HeldMemory, Space};
 
 use crate::wire::{from_bytes, gp_call, gp_part, number};
 
@@ -41,8 +41,11 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     }
 }
 
-/// What became of a launch or a copy: what the kernel side found out goes before what the arguments say.
+/// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
+/// arguments say.
 pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
+    let entered = raw.entered > 0 && !call.is_kernel();
+    call.effect.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
     call.effect.captured = raw.flags & number::CALL_CAPTURED != 0;
     if raw.flags & number::CALL_KNOWN_KERNELS != 0 {
         call.effect.kernels = Some(raw.since_ns);

@@ -7,7 +7,7 @@ use gpuprobe_event::counters::{
     SiteMemory, ToldGpu, WorkRows,
 };
 use gpuprobe_event::{
-    FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
+    DriverTime, FunctionId, Identity, LossCause, Losses, PciAddress, SiteId, Space, Tgid, Uuid, catalogue,
 };
 use libbpf_rs::{Map, MapCore, MapFlags};
 
@@ -67,6 +67,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
         errors: 0,
         bytes: 0,
         total_ns: 0,
+        driver: DriverTime::default(),
         latency: [0; LATENCY_BUCKETS],
     };
     for value in cpus {
@@ -75,6 +76,8 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
         sum.errors += value.errors;
         sum.bytes += value.bytes;
         sum.total_ns += value.total_ns;
+        sum.driver.calls += value.entered;
+        sum.driver.ns += value.driver_ns;
         for (bucket, count) in sum.latency.iter_mut().zip(value.latency) {
             *bucket += count;
         }

@@ -59,7 +59,7 @@ pub(crate) struct Decoder {
     stacks: WaitingStacks,
     pub(crate) sites: Sites,
     /// Of the NVIDIA driver, whose commands it names.
-    version: Version,
+    pub(crate) version: Version,
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
     follows: bool,
     pub(crate) undecodable: u64,

@@ -139,7 +139,12 @@ impl Capture {
             has_sites: config.sites,
             refused_ways: 0,
             sweeper: Sweeper::default(),
-            counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
+            counted: Counted {
+                launches: config.launches,
+                copies: config.copies,
+                driver: config.driver,
+                told: config.told,
+            },
             bare: config.bare,
             waiting: Vec::new(),
             ended: Vec::new(),

@@ -415,7 +415,8 @@ mod tests {
     #[test]
     fn every_record_fits() {
         for f in catalogue().functions() {
-            let row = row(f, Collect::Count, Counted { launches: true, copies: true, told: true });
+            let row =
+                row(f, Collect::Count, Counted { launches: true, copies: true, driver: true, told: true });
             assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
         }
     }

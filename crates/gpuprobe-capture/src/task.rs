@@ -13,6 +13,8 @@ use crate::wire::{gp_call, gp_place, gp_task, number};
 pub(crate) struct Counted {
     pub(crate) launches: bool,
     pub(crate) copies: bool,
+    /// What is asked of the driver.
+    pub(crate) driver: bool,
     /// Not in rows: the records of calls tell what became of their work.
     pub(crate) told: bool,
 }
@@ -215,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Counted = Counted { launches: true, copies: true, told: false };
+    const ALL: Counted = Counted { launches: true, copies: true, driver: false, told: false };
 
     fn of(api: Api, name: &str) -> gp_task {
         task(catalogue().lookup(api, Some(12), name).unwrap(), ALL)

@@ -1,13 +1,15 @@
-//! Reads what the kernel side counts of launches, graphs, copies and gaps, and takes the rows of ended processes out.
+//! Reads what the kernel side counts of launches, graphs, copies, gaps and commands of the driver, and takes the rows of ended processes out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    CallCounts, CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts,
-    HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
+    CallCounts, CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts,
+    GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey,
+    StreamGaps, WorkRows,
 };
-use gpuprobe_event::{Api, FunctionId};
+use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
+use gpuprobe_event::{Api, DriverTime, FunctionId};
 use libbpf_rs::Map;
 
 use crate::batch;
@@ -16,8 +18,8 @@ use crate::error::CaptureError;
 use crate::numbered::Numbered;
 use crate::object::{Capture, map_of};
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_context_key, gp_copies, gp_copy_key, gp_gap, gp_graph_counts,
-    gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
+    Wire, as_bytes, from_bytes, gp_command, gp_command_key, gp_context_key, gp_copies, gp_copy_key, gp_gap,
+    gp_graph_counts, gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
 };
 
 /// The stream that stands for all streams of a process: no stream of its own.
@@ -64,6 +66,9 @@ impl Capture {
         if self.counted.launches || self.counted.copies {
             rows.graphs = graphs(&self.map("graph_counts")?, of)?;
             rows.gaps = gaps(&self.streams()?, of)?;
+        }
+        if self.counted.driver {
+            rows.commands = commands(&self.map("commands")?, of, self.decoder.version)?;
         }
         Ok(rows)
     }
@@ -141,6 +146,12 @@ impl OfProcess for gp_launch_key {
     }
 }
 
+impl OfProcess for gp_command_key {
+    fn process(&self) -> ProcessKey {
+        process_of(self.tgid, self.instance)
+    }
+}
+
 impl OfProcess for gp_copy_key {
     fn process(&self) -> ProcessKey {
         process_of(self.tgid, self.instance)
@@ -203,6 +214,7 @@ impl Launched {
             errors: 0,
             bytes: 0,
             total_ns: 0,
+            driver: DriverTime::default(),
             latency: [0; LATENCY_BUCKETS],
         };
         let sum = self.calls.entry((process, function)).or_insert_with(none);
@@ -255,6 +267,16 @@ fn graphs(map: &Map<'_>, of: Of<'_>) -> Result<Vec<GraphCounts>, CaptureError> {
         derived: row.derived,
         unknown: row.unknown,
         captured: row.captured,
+    };
+    Ok(plain(map, of)?.into_iter().map(row).collect())
+}
+
+fn commands(map: &Map<'_>, of: Of<'_>, version: Version) -> Result<Vec<CommandCounts>, CaptureError> {
+    let row = |(key, row): (gp_command_key, gp_command)| {
+        let device = u8::try_from(key.device).map_or(DeviceKind::Other, DeviceKind::from_number);
+        let code = CommandCode { device, request: key.request, detail: key.detail };
+        let totals = CommandTotals { calls: row.calls, failures: row.failures, total_ns: row.total_ns };
+        CommandCounts { process: key.process(), code, command: command_name(version, code).text, totals }
     };
     Ok(plain(map, of)?.into_iter().map(row).collect())
 }

@@ -8,6 +8,8 @@ pub use work::{
 };
 
 use crate::catalogue::Space;
+use crate::driver::CommandCode;
+use crate::event::{DriverTime, Name};
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
 
@@ -39,8 +41,53 @@ pub struct CallCounts {
     pub bytes: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
+    /// Calls that entered the driver, where that is watched, and their time there.
+    pub driver: DriverTime,
     /// Distribution of that time.
     pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// What one process asked of the driver by one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandCounts {
+    /// Which process.
+    pub process: ProcessKey,
+    /// Which command.
+    pub code: CommandCode,
+    /// What it is called.
+    pub command: Name,
+    /// How often, and how long it took.
+    pub totals: CommandTotals,
+}
+
+/// Ioctls together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandTotals {
+    /// How many.
+    pub calls: u64,
+    /// Of these, how many failed.
+    pub failures: u64,
+    /// Time inside, in nanoseconds.
+    pub total_ns: u64,
+}
+
+impl CommandTotals {
+    /// Adds others.
+    pub fn add(&mut self, more: Self) {
+        self.calls = self.calls.saturating_add(more.calls);
+        self.failures = self.failures.saturating_add(more.failures);
+        self.total_ns = self.total_ns.saturating_add(more.total_ns);
+    }
+
+    /// What has come since.
+    #[must_use]
+    pub fn without(self, earlier: Self) -> Self {
+        Self {
+            calls: self.calls.saturating_sub(earlier.calls),
+            failures: self.failures.saturating_sub(earlier.failures),
+            total_ns: self.total_ns.saturating_sub(earlier.total_ns),
+        }
+    }
 }
 
 /// How often a function of one process failed in one way.

@@ -138,6 +138,17 @@ pub struct Effect {
     pub dev: Option<Name>,
     /// What an ioctl asks of the driver.
     pub cmd: Option<Name>,
+    /// What the call did in the driver, where it entered it and that is watched.
+    pub driver: Option<DriverTime>,
+}
+
+/// Calls of the kernel on the driver's devices that were made in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverTime {
+    /// How many.
+    pub calls: u64,
+    /// Their time together.
+    pub ns: u64,
 }
 
 /// Copies of one kind in a batch.
@@ -168,7 +179,20 @@ impl Call {
     /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
         // the driver's own status comes in the argument of a call that itself went well
-        self.status.is_some_and(is_failure) || (self.api == Api::Kernel && self.error.is_some())
+        self.status.is_some_and(is_failure) || (self.is_kernel() && self.error.is_some())
+    }
+
+    /// Whether it is one of the kernel, and so none that a program asked CUDA for.
+    pub fn is_kernel(&self) -> bool {
+        self.api == Api::Kernel
+    }
+
+    /// What it is called where all that is known of it is one name: an ioctl says little without its command.
+    pub fn title(&self) -> Cow<'_, str> {
+        match &self.effect.cmd {
+            Some(cmd) if self.is_kernel() => Cow::Owned(format!("{} {cmd}", self.name)),
+            _ => Cow::Borrowed(&self.name),
+        }
     }
 
     /// How long it took, if it returned.

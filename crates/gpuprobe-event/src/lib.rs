@@ -22,7 +22,7 @@ pub mod trace;
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use event::{
-    Call, CopyPart, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
+    Call, CopyPart, DriverTime, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
     ProcessEvent, Value, XidEvent, XidProcess,
 };
 pub use frame::Frame;

@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use gpuprobe_event::Api;
 pub use gpus::gpus_compared;
 use rates::Rates;
 
@@ -77,6 +78,7 @@ impl Classic {
             work::advised(&mut out, snapshot, &self.rates);
             calls(&mut out, snapshot);
         }
+        work::asked(&mut out, snapshot);
         if self.sections.memory {
             unexplained(&mut out, snapshot);
         }
@@ -157,7 +159,7 @@ fn failures(out: &mut String, snapshot: &Snapshot) {
 }
 
 fn functions(out: &mut String, who: &str, functions: &[FunctionCounts]) {
-    let mut called = functions.iter().filter(|f| f.calls > 0).peekable();
+    let mut called = functions.iter().filter(|f| f.calls > 0 && f.api != Api::Kernel).peekable();
     if called.peek().is_some() {
         line(out, format_args!("{who}"));
     }

@@ -6,6 +6,7 @@ pub mod classic;
 pub mod convert;
 pub mod cost;
 mod curve;
+mod driver;
 pub mod http;
 pub mod live;
 mod memory_json;

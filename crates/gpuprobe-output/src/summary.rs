@@ -1,5 +1,6 @@
 //! The summary of a recording, for people.
 
+mod driver;
 mod work;
 
 use std::fmt::Write;
@@ -9,7 +10,7 @@ use gpuprobe_analysis::{
     SummaryReport, Total,
 };
 use gpuprobe_event::counters::CopyDirection;
-use gpuprobe_event::driver;
+use gpuprobe_event::driver::xid;
 
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
@@ -41,6 +42,7 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     work::launches(&mut out, &report.work, fit);
     work::copies(&mut out, &report.work);
     work::gaps(&mut out, &report.work.gaps);
+    driver::driver(&mut out, &report.driver, fit);
     work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
     places(&mut out, &report.places);
@@ -61,7 +63,7 @@ fn gpu_errors(out: &mut String, report: &SummaryReport) {
     for error in &report.gpu_errors {
         let seconds = error.event.at_ns as f64 / 1e9;
         writeln!(out, "  at {seconds:.6} s  {}", printable(&xid::line(&error.event))).ok();
-        if let Some(action) = driver::xid(error.event.number).and_then(|known| known.action) {
+        if let Some(action) = xid(error.event.number).and_then(|known| known.action) {
             writeln!(out, "    what to do: {action}").ok();
         }
         for (when, calls) in [("before", &error.before), ("after", &error.after)] {
@@ -95,7 +97,8 @@ fn classic(report: &SummaryReport) -> String {
         lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
     }
     let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
-    format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n")
+    let kernel = driver::classic(report);
+    format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n{kernel}")
 }
 
 /// Kernel launches, copies and their bytes; a memset copies nothing.

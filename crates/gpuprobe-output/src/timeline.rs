@@ -14,7 +14,8 @@ const LONGEST_LABEL: usize = 28;
 const TICK_COLUMNS: usize = 16;
 
 /// What stands for each kind of doing: a column that is mostly taken up by it, and one that is less so.
-const GLYPHS: [(char, char); Doing::ALL.len()] = [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('O', 'o')];
+const GLYPHS: [(char, char); Doing::ALL.len()] =
+    [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('K', 'k'), ('O', 'o')];
 
 /// The timeline as text, no wider than this.
 pub fn timeline(report: &TimelineReport, width: usize) -> String {
@@ -50,6 +51,7 @@ pub fn timeline(report: &TimelineReport, width: usize) -> String {
     let legend: Vec<_> = GLYPHS
         .iter()
         .zip(Doing::ALL)
+        .filter(|(_, doing)| *doing != Doing::Kernel || report.has_driver())
         .map(|((glyph, _), doing)| format!("{glyph} {}", doing.as_str()))
         .collect();
     let mut notes = vec![format!("{}; small: less than half of the column", legend.join("  "))];
@@ -86,6 +88,7 @@ fn line(out: &mut String, text: &str) {
 pub(crate) fn label(lane: &Lane) -> String {
     match lane {
         Lane::Thread(tid) => format!("thread {tid}"),
+        Lane::Driver(tid) => format!("driver {tid}"),
         Lane::Stream(handle) => stream(*handle).into_owned(),
     }
 }

@@ -3,12 +3,16 @@
 mod conversions;
 mod samples;
 
-use gpuprobe_analysis::{Advice, Bound, GpuStates, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work};
+use gpuprobe_analysis::{
+    Advice, Bound, GpuStates, Picture, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work,
+};
+use gpuprobe_event::trace::Meta;
 use gpuprobe_event::{Event, LossCause};
 use gpuprobe_output::{
-    Classic, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, cost, encode, gpus_compared,
-    memory, memory_json, pending, summary,
+    Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
+    encode, gpus_compared, memory, memory_json, pending, summary, timeline,
 };
+use samples::driver::driver_events;
 use samples::live::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory::{crowded_report, memory_report};
 use samples::{classic_sequence, cost_report, events, snapshot};
@@ -63,6 +67,30 @@ fn the_summary_of_a_recording() {
 #[test]
 fn the_summary_of_nothing() {
     check("summary_empty.txt", &summary(&Summary::default().report(), Fit::Terminal));
+}
+
+#[test]
+fn the_summary_of_the_driver() {
+    let mut collected = Summary::default();
+    driver_events().iter().for_each(|event| collected.feed(event));
+    check("summary_driver.txt", &summary(&collected.report(), Fit::Terminal));
+}
+
+#[test]
+fn the_driver_in_lines_of_trace_and_in_other_formats() {
+    let mut live = Live::new(LiveOptions { nested: true, ..LiveOptions::default() });
+    let (mut lines, mut picture) = (String::new(), Picture::new(None, None));
+    let mut folded = Vec::new();
+    let mut conversion = Conversion::new(Target::Folded, &Meta::default(), &mut folded).unwrap();
+    for event in driver_events() {
+        live.event(&event, &mut lines);
+        picture.feed(event.clone());
+        conversion.feed(event).unwrap();
+    }
+    conversion.finish(None).unwrap();
+    lines += &String::from_utf8(folded).unwrap();
+    lines += &timeline(&picture.finish().0, 100);
+    check("driver.txt", &lines);
 }
 
 /// One of each kind.

@@ -212,6 +212,10 @@ pub(crate) struct DaemonArgs {
     /// Copies and their bandwidth
     #[arg(long)]
     pub(crate) bandwidth_util: bool,
+    /// What is asked of the driver beneath: ioctls on /dev/nvidia* by command, and each function's time in them. Costs
+    /// every process of the host some 0.1 us a system call
+    #[arg(long)]
+    pub(crate) kernel: bool,
     /// Address for the metrics endpoint, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,

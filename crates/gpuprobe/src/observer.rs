@@ -164,7 +164,7 @@ impl Observer {
     /// Looks at launches alone, so that those without a name have been waited for when the next snapshot is due.
     pub(crate) fn look_at_launches(&mut self) -> Result<()> {
         let work = self.probes.capture.work()?;
-        self.processes.look_at_launches(&work.launches, self.now_ns());
+        self.processes.look_at(&work, self.now_ns());
         Ok(())
     }
 
@@ -173,7 +173,7 @@ impl Observer {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
-        self.processes.look_at_launches(&work.launches, now_ns);
+        self.processes.look_at(&work, now_ns);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpuprobe_analysis::{Ended, EndedProcess, Launched, ProcessInfo, ProcessSnapshot};
+use gpuprobe_analysis::{Asked, Ended, EndedProcess, Launched, ProcessInfo, ProcessSnapshot};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_discover::pod_of;
-use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
+use gpuprobe_event::counters::{ProcessKey, WorkRows};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
@@ -76,14 +76,13 @@ impl Processes {
         }
     }
 
-    /// Counts what is new in the rows of launches.
-    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts], now_ns: u64) {
-        let mut of: HashMap<ProcessKey, Vec<&LaunchCounts>> = HashMap::new();
-        rows.iter().for_each(|row| of.entry(row.process).or_default().push(row));
-        for (key, rows) in of {
-            if let Some(info) = self.infos.get_mut(&key) {
-                info.launched.look(rows, now_ns);
-            }
+    /// Counts what is new in the rows of launches, and of what was asked of the driver.
+    pub(crate) fn look_at(&mut self, work: &WorkRows, now_ns: u64) {
+        for (key, rows) in by_process(&work.launches, |row| row.process) {
+            self.infos.entry(key).and_modify(|info| info.launched.look(rows, now_ns));
+        }
+        for (key, rows) in by_process(&work.commands, |row| row.process) {
+            self.infos.entry(key).and_modify(|info| info.asked.look(rows));
         }
     }
 
@@ -232,6 +231,7 @@ impl Processes {
             exited_at_ns: None,
             gpus: GpuNumbers::default(),
             launched: Launched::default(),
+            asked: Asked::default(),
         }
     }
 
@@ -263,6 +263,12 @@ fn shares_series(
     with_pid(running, over, infos, process.pid).any(|info| process.is_labelled(process.pid, info))
 }
 
+fn by_process<T>(rows: &[T], of: impl Fn(&T) -> ProcessKey) -> HashMap<ProcessKey, Vec<&T>> {
+    let mut all: HashMap<_, Vec<_>> = HashMap::new();
+    rows.iter().for_each(|row| all.entry(of(row)).or_default().push(row));
+    all
+}
+
 /// Gives the rows about work to the processes that they are of.
 fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
     for row in rows.calls {
@@ -277,6 +283,9 @@ fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
     for row in rows.copies {
         ended.entry(row.process).and_modify(|process| process.work.copies.push(row));
     }
+    for row in rows.commands {
+        ended.entry(row.process).and_modify(|process| process.work.commands.push(row));
+    }
     for row in rows.gaps {
         ended.entry(row.process).and_modify(|process| process.work.gaps.push(row));
     }
@@ -286,7 +295,7 @@ fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
 mod tests {
     use gpuprobe_event::Tid;
     use gpuprobe_event::counters::{CallCounts, Held, LATENCY_BUCKETS, ProcessMemory};
-    use gpuprobe_event::{FunctionId, Space};
+    use gpuprobe_event::{DriverTime, FunctionId, Space};
 
     use super::*;
 
@@ -315,6 +324,7 @@ mod tests {
             errors: 0,
             bytes: 0,
             total_ns: 0,
+            driver: DriverTime::default(),
             latency: [0; LATENCY_BUCKETS],
         };
         let memory = |&process| ProcessMemory {

@@ -123,7 +123,7 @@ pub fn gpuprobe(args: &[&str]) -> Command {
 
 /// Takes out of the environment what changes stand-ins or where libraries are found.
 fn clean(command: &mut Command) {
-    for name in ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "LD_LIBRARY_PATH"] {
+    for name in ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "STANDIN_IOCTL", "LD_LIBRARY_PATH"] {
         command.env_remove(name);
     }
 }

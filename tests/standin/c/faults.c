@@ -1,8 +1,11 @@
 #include "faults.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 
 #define MAX_RULES 32
@@ -12,6 +15,7 @@ struct rule {
 	char function[80];
 	int code;
 	unsigned long every, delay_us, after_us, calls;
+	enum { ASKS_NOTHING, ASKS, ASKS_NONSENSE } ioctls;
 };
 
 int faults_state = FAULTS_UNKNOWN;
@@ -19,6 +23,7 @@ int faults_state = FAULTS_UNKNOWN;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct rule rules[MAX_RULES];
 static unsigned int rule_count;
+static int control = -1, null = -1;
 
 /* Takes "name:" off the text; NULL where there is none. */
 static const char *take_name(const char *text, struct rule *rule)
@@ -29,6 +34,29 @@ static const char *take_name(const char *text, struct rule *rule)
 		return NULL;
 	memcpy(rule->function, text, length);
 	return text + length + 1;
+}
+
+/* Takes "name" or "name:bad", of functions that are to ask something of the driver beneath. */
+static void parse_ioctls(const char *text)
+{
+	while (text && *text && rule_count < MAX_RULES) {
+		struct rule rule = {.every = 1, .ioctls = ASKS};
+		size_t length = strcspn(text, ":,");
+
+		if (text[length] == ':')
+			rule.ioctls = ASKS_NONSENSE;
+		if (length && length < sizeof(rule.function)) {
+			memcpy(rule.function, text, length);
+			rules[rule_count++] = rule;
+		}
+		text = strchr(text, ',');
+		if (text)
+			text++;
+	}
+	if (!rule_count)
+		return;
+	control = open("/dev/nvidiactl", O_RDWR | O_CLOEXEC);
+	null = open("/dev/null", O_RDWR | O_CLOEXEC);
 }
 
 enum meaning { FAIL, DELAY, DELAY_AFTER };
@@ -59,6 +87,7 @@ static void parse(const char *text, enum meaning meaning)
 
 static void load(void)
 {
+	parse_ioctls(getenv("STANDIN_IOCTL"));
 	parse(getenv("STANDIN_FAIL"), FAIL);
 	parse(getenv("STANDIN_DELAY"), DELAY);
 	parse(getenv("STANDIN_DELAY_AFTER"), DELAY_AFTER);
@@ -86,6 +115,36 @@ static void wait_us(unsigned long us)
 	while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < (long)us * 1000);
 }
 
+/* What CUDA's own library asks for when memory is allocated: the arguments of the public headers. */
+static void ask(void)
+{
+	struct {
+		uint32_t root, parent, object, class;
+		uint64_t parameters, rights;
+		uint32_t bytes, flags, status, reserved;
+	} alloc = {1, 2, 3, 0x40, 0, 0, 0, 0, 0, 0};
+	struct {
+		uint32_t client, object, command, flags;
+		uint64_t parameters;
+		uint32_t bytes, status;
+	} command = {1, 3, 0x20800102, 0, 0, 0, 0};
+	struct {
+		uint32_t root, parent, object, status;
+	} release = {1, 2, 3, 0};
+
+	ioctl(control, _IOWR('F', 0x2b, alloc), &alloc);
+	ioctl(control, _IOWR('F', 0x2a, command), &command);
+	ioctl(control, _IOWR('F', 0x29, release), &release);
+}
+
+/* An argument that is not there, a request that nobody knows, and one to somebody else. */
+static void ask_nonsense(void)
+{
+	ioctl(control, 0xc020462aUL, (void *)1);
+	ioctl(control, 0xdeadbeefUL, NULL);
+	ioctl(null, 0xc020462aUL, NULL);
+}
+
 int faults_apply(const char *function)
 {
 	int code = 0;
@@ -98,6 +157,10 @@ int faults_apply(const char *function)
 			continue;
 		if (rule->delay_us)
 			wait_us(rule->delay_us);
+		if (rule->ioctls == ASKS)
+			ask();
+		else if (rule->ioctls == ASKS_NONSENSE)
+			ask_nonsense();
 		call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
 		if (rule->code && call % rule->every == 0)
 			code = rule->code;

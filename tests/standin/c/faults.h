@@ -7,6 +7,9 @@
  *   STANDIN_DELAY_AFTER=cuMemFree_v2:100   microseconds between what a call did and its return, where others
  * can meet that before it: frees, and the end of contexts
  *
+ *   STANDIN_IOCTL=cuMemAlloc_v2,cuMemFree_v2:bad   each call makes three ioctls on /dev/nvidiactl: RM_ALLOC,
+ * RM_CONTROL and RM_FREE; with `bad`, two that make no sense and one on /dev/null
+ *
  * Read once, at the first call. Where none is set a call pays one load and one branch.
  */
 #ifndef STANDIN_FAULTS_H

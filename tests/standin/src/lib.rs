@@ -9,6 +9,7 @@
 //! `STANDIN_FAIL=cudaMalloc:2:10` fails every tenth call with 2, before it reaches the driver or has any effect, and
 //! `STANDIN_DELAY=cudaMemcpy:100` makes each call take 100 us longer. Both take lists, of runtime and driver names.
 //! `STANDIN_DELAY_AFTER=cuMemFree_v2:100` makes a free take longer after it has freed, when others can have the address.
+//! `STANDIN_IOCTL=cuMemAlloc_v2` makes each call ask something of the driver beneath, if there is a `/dev/nvidiactl`.
 //!
 //! There are four devices, of which `CUDA_VISIBLE_DEVICES` chooses, by number or by UUID; `STANDIN_FASTEST=2` is counted
 //! first where `CUDA_DEVICE_ORDER` does not say otherwise. A thread that has no context current works in the

@@ -1,5 +1,5 @@
 use gpuprobe_event::counters::{GraphCounts, Held, LATENCY_BUCKETS};
-use gpuprobe_event::{Api, FunctionId, LossCause, catalogue};
+use gpuprobe_event::{Api, DriverTime, FunctionId, LossCause, catalogue};
 
 use super::*;
 use crate::ended::EndedProcess;
@@ -13,7 +13,8 @@ fn key(tgid: u32) -> ProcessKey {
 fn counts(process: ProcessKey, function: FunctionId, calls: u64) -> CallCounts {
     let mut latency = [0; LATENCY_BUCKETS];
     latency[10] = calls;
-    CallCounts { process, function, calls, errors: 1, bytes: 10 * calls, total_ns: 100 * calls, latency }
+    let (bytes, total_ns, driver) = (10 * calls, 100 * calls, DriverTime { calls: 1, ns: 7 });
+    CallCounts { process, function, calls, errors: 1, bytes, total_ns, driver, latency }
 }
 
 fn memory(process: ProcessKey) -> ProcessMemory {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{CallCounts, LATENCY_BUCKETS, ProcessKey};
+use super::{CallCounts, CommandCounts, LATENCY_BUCKETS, ProcessKey};
 use crate::ids::FunctionId;
 
 /// The smallest and the largest of some dimensions, by their product.
@@ -238,11 +238,14 @@ pub struct WorkRows {
     pub copies: Vec<CopyCounts>,
     /// Gaps, a row per process and stream.
     pub gaps: Vec<StreamGaps>,
+    /// What was asked of the driver, a row per process and command.
+    pub commands: Vec<CommandCounts>,
 }
 
 impl WorkRows {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty() && self.gaps.is_empty()
+        let nothing_given = self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty();
+        nothing_given && self.gaps.is_empty() && self.commands.is_empty()
     }
 }

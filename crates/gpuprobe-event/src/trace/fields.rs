@@ -3,7 +3,7 @@
 
 use crate::driver;
 use crate::event::{
-    Call, CopyPart, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess,
+    Call, CopyPart, DriverTime, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess,
 };
 
 /// What a field is called.
@@ -44,6 +44,8 @@ impl<'a> From<&'a Name> for Key<'a> {
 pub trait Fields {
     /// A count.
     fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
+    /// A time, in microseconds.
+    fn microseconds<'k>(&mut self, key: impl Into<Key<'k>>, ns: u64);
     /// A signed number.
     fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64);
     /// Yes or no.
@@ -143,6 +145,10 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
         if let Some(name) = name {
             to.name(key, name);
         }
+    }
+    if let Some(DriverTime { calls, ns }) = effect.driver {
+        to.uint("driver_calls", calls);
+        to.microseconds("driver_us", ns);
     }
 }
 

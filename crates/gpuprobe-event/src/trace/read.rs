@@ -14,7 +14,7 @@ use crate::cut::cut;
 use crate::decode::status;
 use crate::errno;
 use crate::event::{
-    Call, CopyPart, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
+    Call, CopyPart, DriverTime, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
     ProcessEvent, Value, XidEvent, XidProcess, is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
@@ -293,6 +293,7 @@ impl<R: BufRead> Reader<R> {
             shared: number(object, "shared"),
             dev: text(object, "dev", most::NAME),
             cmd: text(object, "cmd", most::NAME),
+            driver: driver_time(object),
         }
     }
 
@@ -380,6 +381,11 @@ fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
     let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
+}
+
+/// What a call did in the driver.
+fn driver_time(object: &Object<'_>) -> Option<DriverTime> {
+    Some(DriverTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
 }
 
 /// By kind, how many allocations and bytes.

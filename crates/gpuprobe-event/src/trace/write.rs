@@ -256,6 +256,11 @@ impl Fields for Json<'_> {
         number(self.0, n);
     }
 
+    fn microseconds<'k>(&mut self, key: impl Into<Key<'k>>, ns: u64) {
+        self.key(key.into());
+        fixed::<1000>(self.0, ns);
+    }
+
     fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {
         self.key(key.into());
         number(self.0, n);

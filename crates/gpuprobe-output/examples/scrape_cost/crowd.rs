@@ -27,6 +27,7 @@ pub(crate) fn crowd() -> Snapshot {
             errors: 0,
             bytes: 0,
             total_ns: u64::from(pid) * 4_321_987 + i as u64,
+            driver: gpuprobe_event::DriverTime::default(),
             latency: std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|b| u64::from(pid) * (b as u64 % 7)),
         };
         Arc::new(ProcessSnapshot {

@@ -1,13 +1,13 @@
-//! The sections about launches, copies and gaps.
+//! The sections about launches, copies, gaps and the driver.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};
 use gpuprobe_analysis::{GapTotals, ProcessSnapshot, Snapshot, Work, advice};
-use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory};
+use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind, HostMemory};
 
 use super::rates::Rates;
 use super::{line, process_line, processes_line};
-use crate::units::duration;
+use crate::units::{count, duration};
 use crate::work::{began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels};
 
 /// Kernels shown per process; all others are summed up in one line.
@@ -51,6 +51,35 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });
     out.push('\n');
+}
+
+/// What was asked of the driver, by what took most time; nothing where that is not watched.
+pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
+    let mut text = String::new();
+    each(snapshot, |who, _, work| {
+        if work.asked.is_empty() {
+            return;
+        }
+        line(&mut text, format_args!("{who}"));
+        let mut commands: Vec<_> = work.asked.named().collect();
+        commands.sort_by_key(|(.., totals)| std::cmp::Reverse(totals.total_ns));
+        for (device, command, totals) in commands {
+            line(&mut text, format_args!("\t{device} {command}: {}", ioctls(totals)));
+        }
+        if work.asked.other() != CommandTotals::default() {
+            line(&mut text, format_args!("\tothers: {}", ioctls(work.asked.other())));
+        }
+    });
+    if !text.is_empty() {
+        out.push_str("per-process ioctls of the driver:\n");
+        out.push_str(&text);
+        out.push('\n');
+    }
+}
+
+fn ioctls(totals: CommandTotals) -> String {
+    let mean = totals.total_ns.checked_div(totals.calls).unwrap_or(0);
+    format!("{}{}, mean {}", count(totals.calls, "call", "calls"), failed(totals.failures), duration(mean))
 }
 
 pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {

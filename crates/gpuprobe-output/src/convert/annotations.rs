@@ -15,6 +15,7 @@ mod field {
     pub(super) const BOOL: u32 = 2;
     pub(super) const UINT: u32 = 3;
     pub(super) const INT: u32 = 4;
+    pub(super) const DOUBLE: u32 = 5;
     pub(super) const STRING: u32 = 6;
     pub(super) const POINTER: u32 = 7;
     pub(super) const DICT_ENTRIES: u32 = 11;
@@ -121,6 +122,10 @@ impl<'a> Annotations<'a> {
 impl Fields for Annotations<'_> {
     fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64) {
         self.one(key.into(), |out| proto::uint(out, field::UINT, n));
+    }
+
+    fn microseconds<'k>(&mut self, key: impl Into<Key<'k>>, ns: u64) {
+        self.one(key.into(), |out| proto::double(out, field::DOUBLE, ns as f64 / 1e3));
     }
 
     fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {

@@ -109,7 +109,7 @@ impl<W: Write> Format for Folded<W> {
                 Some(around) => around.self_ns = around.self_ns.saturating_sub(self_ns),
                 None => self.root(&slice.call),
             }
-            push_name(&mut self.stack, &slice.call.name);
+            push_name(&mut self.stack, &slice.call.title());
             self.open.push(Open { length: self.stack.len(), self_ns });
         }
         self.close_to(0);

@@ -6,6 +6,12 @@ pub(super) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, value);
 }
 
+/// A field whose value is a fraction.
+pub(super) fn double(out: &mut Vec<u8>, field: u32, value: f64) {
+    varint(out, u64::from(field) << 3 | 1);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
 /// A field whose value is text.
 pub(super) fn text(out: &mut Vec<u8>, field: u32, text: &str) {
     bytes(out, field, text.as_bytes());
@@ -64,6 +70,13 @@ mod tests {
         assert_eq!(of(127), [8, 127]);
         assert_eq!(of(150), [8, 0x96, 1]);
         assert_eq!(of(u64::MAX), [8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]);
+    }
+
+    #[test]
+    fn fractions_have_eight_bytes() {
+        let mut out = Vec::new();
+        double(&mut out, 5, 1.5);
+        assert_eq!(out, [0x29, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f]);
     }
 
     #[test]

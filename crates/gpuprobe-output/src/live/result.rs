@@ -1,7 +1,7 @@
 //! What came of a call, behind its parentheses.
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
-use gpuprobe_event::{Api, Call, Class, Outcome, Value, catalogue, meaning};
+use gpuprobe_event::{Api, Call, Class, DriverTime, Outcome, Value, catalogue, meaning};
 
 use super::{PLAIN, RED, arguments};
 use crate::units::{push_decimal, push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
@@ -30,7 +30,7 @@ impl Results {
         Self { color, statuses }
     }
 
-    /// ` = cudaSuccess <101.2us>`
+    /// ` = cudaSuccess <101.2us> [driver 3 calls 12.1us]`
     pub(super) fn outcome(&self, out: &mut String, call: &Call) {
         match call.outcome {
             Outcome::Begun => out.push_str(" ..."),
@@ -45,6 +45,7 @@ impl Results {
                 out.push_str(" <");
                 push_duration(out, duration_ns);
                 out.push('>');
+                below(out, call);
             }
         }
     }
@@ -55,7 +56,8 @@ impl Results {
         let (begin, end) = if self.color { (RED, PLAIN) } else { ("", "") };
         out.push_str(" = ");
         out.push_str(begin);
-        if self.status(out, call, status) {
+        // the driver's own status has a name and no number that was returned
+        if self.status(out, call, status) && call.status.is_some() {
             out.push_str(" (");
             push_signed(out, status);
             if let Some(words) = meaning(call.api, status) {
@@ -112,6 +114,17 @@ impl Results {
             }
         }
         false
+    }
+}
+
+/// ` [driver 3 calls 12.1us]`: what the call asked of the driver beneath.
+fn below(out: &mut String, call: &Call) {
+    if let Some(DriverTime { calls, ns }) = call.effect.driver {
+        out.push_str(" [driver ");
+        push_decimal(out, calls);
+        out.push_str(if calls == 1 { " call " } else { " calls " });
+        push_duration(out, ns);
+        out.push(']');
     }
 }
 

@@ -8,8 +8,9 @@ use gpuprobe_analysis::function_counts::OTHER;
 use gpuprobe_analysis::launches::OTHER_KERNELS;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
 use gpuprobe_analysis::{Gaps, Snapshot, Work};
-use gpuprobe_event::counters::{CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
+use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::cut::cut;
+use gpuprobe_event::{Api, DriverTime};
 
 use super::collect::of_process;
 use super::{Distribution, Kind, Metric, Samples, of_process};
@@ -189,7 +190,85 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Time in which a stream was given nothing: from the return of a synchronisation or of a launch to the next launch.",
         gaps
     ),
+    done!(
+        "driver_ioctls",
+        Counter,
+        None,
+        ["device", "command"],
+        "Ioctls on the driver's devices, by the commands that took most time and all others together; with --kernel.",
+        ioctls
+    ),
+    done!(
+        "driver_ioctl_errors",
+        Counter,
+        None,
+        ["device", "command"],
+        "Ioctls that failed, by the system's word or by the driver's own status; with --kernel.",
+        ioctl_errors
+    ),
+    done!(
+        "driver_seconds",
+        Counter,
+        SECONDS,
+        ["device", "command"],
+        "Time inside these ioctls; with --kernel.",
+        ioctl_seconds
+    ),
+    done!(
+        "calls_in_driver",
+        Counter,
+        None,
+        ["api", "function"],
+        "Calls of a GPU API function that entered the driver: made an ioctl, mmap, open or poll on its devices; with --kernel.",
+        calls_in_driver
+    ),
+    done!(
+        "call_driver_seconds",
+        Counter,
+        SECONDS,
+        ["api", "function"],
+        "Of the time inside calls, what was spent in the driver; with --kernel.",
+        call_driver_seconds
+    ),
 ];
+
+fn each_command(did: &Did<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
+    let asked = &did.work.asked;
+    asked.named().for_each(|(device, command, totals)| then(&[device.as_str(), command], totals));
+    if asked.other() != CommandTotals::default() {
+        then(&["", OTHER], asked.other());
+    }
+}
+
+fn ioctls(did: &Did<'_>, samples: &mut Samples) {
+    each_command(did, |labels, totals| samples.number(labels, totals.calls));
+}
+
+fn ioctl_errors(did: &Did<'_>, samples: &mut Samples) {
+    each_command(did, |labels, totals| {
+        if totals.failures > 0 {
+            samples.number(labels, totals.failures);
+        }
+    });
+}
+
+fn ioctl_seconds(did: &Did<'_>, samples: &mut Samples) {
+    each_command(did, |labels, totals| samples.nanoseconds(labels, totals.total_ns));
+}
+
+fn each_entered(did: &Did<'_>, mut then: impl FnMut(&[&str], DriverTime)) {
+    for f in did.functions.iter().filter(|f| f.driver.calls > 0) {
+        then(&[f.api.as_str(), f.function], f.driver);
+    }
+}
+
+fn calls_in_driver(did: &Did<'_>, samples: &mut Samples) {
+    each_entered(did, |labels, driver| samples.number(labels, driver.calls));
+}
+
+fn call_driver_seconds(did: &Did<'_>, samples: &mut Samples) {
+    each_entered(did, |labels, driver| samples.nanoseconds(labels, driver.ns));
+}
 
 fn calls(did: &Did<'_>, samples: &mut Samples) {
     did.functions.iter().for_each(|f| samples.number(&[f.api.as_str(), f.function], f.calls));
@@ -214,7 +293,8 @@ fn errors(did: &Did<'_>, samples: &mut Samples) {
         *sum = sum.saturating_add(failure.count);
         samples.number(&[failure.function, failure.error], failure.count);
     }
-    for f in did.functions {
+    // those of the kernel are told by command
+    for f in did.functions.iter().filter(|f| f.api != Api::Kernel) {
         let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
         if rest > 0 {
             samples.number(&[f.function, OTHER], rest);

@@ -16,7 +16,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         return;
     }
     out.push_str("<h2>Timeline</h2>\n<p class=\"legend\">");
-    for doing in Doing::ALL {
+    for doing in Doing::ALL.into_iter().filter(|doing| *doing != Doing::Kernel || report.has_driver()) {
         let name = doing.as_str();
         put!(out, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
     }

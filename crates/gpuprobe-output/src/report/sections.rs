@@ -12,7 +12,7 @@ use crate::units::{bytes, count, duration};
 use crate::work::{evidence, graphs};
 
 /// Rows of a table.
-const MOST_ROWS: usize = 200;
+pub(super) const MOST_ROWS: usize = 200;
 
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
@@ -237,7 +237,7 @@ pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<
 }
 
 /// Begins a table; the last column is a name.
-fn table(out: &mut String, id: &str, titles: &[&str]) {
+pub(super) fn table(out: &mut String, id: &str, titles: &[&str]) {
     put!(out, "<div class=\"scroll\"><table id=\"{id}\"><thead><tr>");
     for (i, title) in titles.iter().enumerate() {
         let class = if i + 1 == titles.len() { " class=\"name\"" } else { "" };
@@ -246,7 +246,7 @@ fn table(out: &mut String, id: &str, titles: &[&str]) {
     out.push_str("</tr></thead><tbody>\n");
 }
 
-fn end_table(out: &mut String, rows: usize) {
+pub(super) fn end_table(out: &mut String, rows: usize) {
     out.push_str("</tbody></table></div>\n");
     if rows > MOST_ROWS {
         put!(out, "<p>and {} more</p>\n", rows - MOST_ROWS);

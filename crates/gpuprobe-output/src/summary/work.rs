@@ -13,11 +13,11 @@ use crate::work::{
     began_with, bound, evidence, graphs, kernel as kernel_name, meanwhile, more_kernels, stream,
 };
 
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// What is longer says nothing more in a file either.
-const LONGEST_NAME: usize = 400;
-/// What a kernel's name has, however wide the numbers are.
-const LEAST_NAME: usize = 16;
+pub(super) const LONGEST_NAME: usize = 400;
+/// What a name has, however wide the numbers are.
+pub(super) const LEAST_NAME: usize = 16;
 /// What it has to have for bars to stand before it.
 const NAME_BESIDE_BARS: usize = 24;
 const BAR: usize = 8;

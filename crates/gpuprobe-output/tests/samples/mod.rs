@@ -1,5 +1,6 @@
 //! A recording and snapshots with known numbers.
 
+pub(crate) mod driver;
 pub(crate) mod gpus;
 pub(crate) mod live;
 pub(crate) mod memory;
@@ -9,7 +10,8 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
-    CostReport, Ended, EndedProcess, Inputs, Launched, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
+    Asked, CostReport, Ended, EndedProcess, Inputs, Launched, LibraryProbes, Measured, ProcessInfo, Snapshot,
+    costs,
 };
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
@@ -17,8 +19,8 @@ use gpuprobe_event::counters::{
 };
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Container, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses, Outcome,
-    PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
+    Api, Call, Container, DriverTime, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses,
+    Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
 };
 use memory::places;
 
@@ -132,7 +134,10 @@ fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) ->
     let function = catalogue().lookup(api, None, name).expect(name).id;
     let mut latency = [0; LATENCY_BUCKETS];
     latency[log2] = calls;
-    CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, latency }
+    // some of what allocates enters the driver
+    let entered = if name == "cuMemAlloc_v2" { calls / 2 } else { 0 };
+    let driver = DriverTime { calls: entered, ns: (entered << log2) / 2 };
+    CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, driver, latency }
 }
 
 fn failures(process: ProcessKey, rows: &[(&str, i64, u64)]) -> Vec<FailureCounts> {
@@ -234,7 +239,8 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     let (contexts, gpus) = on_two_gpus(train);
-    let (rows, mut launched) = (work::rows(train), Launched::default());
+    let (rows, mut launched, mut asked) = (work::rows(train), Launched::default(), Asked::default());
+    asked.look(&rows.commands);
     // until those without a name are taken for what they are
     [0, u64::MAX].iter().for_each(|&at| launched.look(&rows.launches, at));
     let snapshot = Snapshot::build(&Inputs {
@@ -248,7 +254,7 @@ pub(crate) fn snapshot() -> Snapshot {
         work: &rows,
         places: &places(),
         processes: &HashMap::from([
-            (train, ProcessInfo { gpus: first_is(1), launched, ..info("a\"b\\c\nd", None) }),
+            (train, ProcessInfo { gpus: first_is(1), launched, asked, ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
             (ended, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),

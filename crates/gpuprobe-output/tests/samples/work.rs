@@ -1,9 +1,10 @@
 //! Launches, graphs, copies and gaps of one process.
 
 use gpuprobe_event::counters::{
-    CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts, HostMemory, LATENCY_BUCKETS,
-    LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
+    CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts,
+    HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
+use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
 use gpuprobe_event::{Api, catalogue};
 
 fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64) -> LaunchCounts {
@@ -21,6 +22,22 @@ fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64)
             ..LaunchTotals::default()
         },
     }
+}
+
+/// Two commands that have names, one that has none, and one of unified memory.
+fn commands(process: ProcessKey) -> Vec<CommandCounts> {
+    let command = |device, request, detail, calls, failures| {
+        let code = CommandCode { device, request, detail };
+        let totals = CommandTotals { calls, failures, total_ns: calls * 12_500 };
+        let command = command_name(Version::newest(), code).text;
+        CommandCounts { process, code, command, totals }
+    };
+    vec![
+        command(DeviceKind::Control, 0xc030_462b, 0x40, 26, 0),
+        command(DeviceKind::Gpu, 0xc020_462a, 0x2080_0110, 4, 1),
+        command(DeviceKind::Control, 0xc020_462a, 0x7fff_ffff, 3, 3),
+        command(DeviceKind::Uvm, 37, 0, 1, 0),
+    ]
 }
 
 /// More kernels than have series of their own, and names that are hard on a reader.
@@ -52,6 +69,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let between = GapCounts { gaps: 100, total_ns: 90_000_000_000, lengths: short };
     WorkRows {
         calls: Vec::new(),
+        commands: commands(process),
         launches,
         graphs: vec![GraphCounts {
             process,

@@ -120,6 +120,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
         launches: sections.launches,
         names: sections.launches,
         copies: sections.copies,
+        driver: args.kernel,
         // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
         sites: sections.memory,
         ring_bytes: 4 << 20,

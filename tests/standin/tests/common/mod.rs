@@ -32,6 +32,7 @@ pub(crate) fn command(program: &Path) -> Command {
         .env_remove("STANDIN_FAIL")
         .env_remove("STANDIN_DELAY")
         .env_remove("STANDIN_DELAY_AFTER")
+        .env_remove("STANDIN_IOCTL")
         .env_remove("LD_LIBRARY_PATH");
     command
 }

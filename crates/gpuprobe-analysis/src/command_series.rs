@@ -1,0 +1,152 @@
+//! What a process asked of the driver, by command, as counters that only rise: a command that has a series keeps it, and
+//! what was once counted with others stays with them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use gpuprobe_event::counters::{CommandCounts, CommandTotals};
+use gpuprobe_event::driver::{CommandCode, DeviceKind};
+use gpuprobe_event::event::Name;
+
+/// Commands that have series of their own from the beginning. A program that starts uses more than a hundred.
+const MOST_AT_FIRST: usize = 24;
+/// With those that came to take more time than most of these.
+const MOST_EVER: usize = 48;
+
+/// Commands, and all others together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandSeries {
+    /// By device and name.
+    named: Vec<((DeviceKind, Name), CommandTotals)>,
+    other: CommandTotals,
+}
+
+impl CommandSeries {
+    /// Those with series of their own.
+    pub fn named(&self) -> impl Iterator<Item = (DeviceKind, &str, CommandTotals)> {
+        self.named.iter().map(|((device, name), totals)| (*device, &**name, *totals))
+    }
+
+    /// What all others come to.
+    pub fn other(&self) -> CommandTotals {
+        self.other
+    }
+
+    /// Whether nothing was asked.
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.other == CommandTotals::default()
+    }
+
+    fn add_totals(&mut self, key: (DeviceKind, &Name), more: CommandTotals, is_large: bool) {
+        let most = if is_large { MOST_EVER } else { MOST_AT_FIRST };
+        match self.named.binary_search_by(|((device, name), _)| (*device, name).cmp(&key)) {
+            Ok(at) => self.named[at].1.add(more),
+            Err(at) if self.named.len() < most => self.named.insert(at, ((key.0, key.1.clone()), more)),
+            Err(_) => self.other.add(more),
+        }
+    }
+
+    /// Adds what another process asked.
+    pub(crate) fn add(&mut self, more: &Self) {
+        for ((device, name), totals) in &more.named {
+            self.add_totals((*device, name), *totals, true);
+        }
+        self.other.add(more.other);
+    }
+}
+
+/// What one process asked, as far as it has been looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    series: CommandSeries,
+    counted: HashMap<CommandCode, CommandTotals>,
+}
+
+impl Asked {
+    /// The counters as they are.
+    pub fn series(&self) -> &CommandSeries {
+        &self.series
+    }
+
+    /// Looks at the rows of the process.
+    pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) {
+        // by command, its time, and what is new: one command may be given in requests of several sizes
+        let mut commands: HashMap<(DeviceKind, &Name), (u64, CommandTotals)> = HashMap::new();
+        for row in rows {
+            let counted = self.counted.entry(row.code).or_default();
+            let (ns, new) = commands.entry((row.code.device, &row.command)).or_default();
+            *ns = ns.saturating_add(row.totals.total_ns);
+            new.add(row.totals.without(*counted));
+            *counted = row.totals;
+        }
+        let mut commands: Vec<_> = commands.into_iter().collect();
+        commands.sort_unstable_by_key(|(key, (ns, _))| (Reverse(*ns), *key));
+        for (rank, (key, (_, new))) in commands.into_iter().enumerate() {
+            if new != CommandTotals::default() {
+                self.series.add_totals(key, new, rank < MOST_AT_FIRST);
+            }
+        }
+    }
+
+    /// Looks at them for the last time.
+    pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) -> CommandSeries {
+        self.look(rows);
+        self.series
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+    use gpuprobe_event::counters::ProcessKey;
+
+    use super::*;
+
+    fn row(request: u32, calls: u64) -> CommandCounts {
+        CommandCounts {
+            process: ProcessKey { tgid: Tgid(1), instance: 1 },
+            code: CommandCode { device: DeviceKind::Control, request, detail: 0 },
+            command: Name::Owned(format!("command {}", request & 0xff)),
+            totals: CommandTotals { calls, failures: calls / 2, total_ns: 100 * calls },
+        }
+    }
+
+    fn calls_of(series: &CommandSeries, command: &str) -> Option<u64> {
+        series.named().find(|(_, name, _)| *name == command).map(|(_, _, totals)| totals.calls)
+    }
+
+    #[test]
+    fn a_command_in_requests_of_two_sizes_is_one_and_looks_add_up() {
+        let mut asked = Asked::default();
+        asked.look(&[row(0x101, 4), row(0x201, 6)]);
+        assert_eq!(calls_of(asked.series(), "command 1"), Some(10));
+        let series = asked.finish(&[row(0x101, 5), row(0x201, 6)]);
+        let (device, _, totals) = series.named().next().unwrap();
+        assert_eq!(
+            (device, totals.calls, totals.failures, totals.total_ns),
+            (DeviceKind::Control, 11, 5, 1100)
+        );
+        assert!(series.other() == CommandTotals::default() && !series.is_empty());
+    }
+
+    #[test]
+    fn series_are_few_never_fall_and_together_are_everything() {
+        let mut asked = Asked::default();
+        let first: Vec<_> = (0..40).map(|i| row(i, u64::from(100 - i))).collect();
+        asked.look(&first);
+        let before = asked.series().clone();
+        assert_eq!(before.named().count(), MOST_AT_FIRST);
+        let second: Vec<_> =
+            (0..200).map(|i| row(i, if i < 40 { 100 - u64::from(i) } else { 500 })).collect();
+        asked.look(&second);
+        let after = asked.series();
+        assert!(after.named().count() <= MOST_EVER && after.other().calls >= before.other().calls);
+        assert!(before.named().all(|(_, name, totals)| calls_of(after, name) == Some(totals.calls)));
+        let sum = after.named().map(|(_, _, totals)| totals.calls).sum::<u64>() + after.other().calls;
+        assert_eq!(sum, second.iter().map(|row| row.totals.calls).sum::<u64>());
+        let mut two = after.clone();
+        two.add(after);
+        let twice = two.named().map(|(_, _, totals)| totals.calls).sum::<u64>() + two.other().calls;
+        assert_eq!(twice, 2 * sum);
+    }
+}

@@ -1,0 +1,73 @@
+//! The driver beneath CUDA: what was asked of it, and how much of each function's time that was.
+
+use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
+
+use super::sections::{MOST_ROWS, end_table, table};
+use super::svg::{bar, escape, put};
+use crate::driver::{outside, share, time, top_command};
+use crate::units::duration;
+
+pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
+    if driver.is_empty() {
+        return;
+    }
+    layers(out, &driver.layers);
+    outside(driver).for_each(|text| put!(out, "<p>{text}</p>\n"));
+    commands(out, &driver.commands);
+}
+
+fn layers(out: &mut String, layers: &[Layer]) {
+    if layers.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Time in user space and in the driver</h2>\n");
+    let titles =
+        ["calls", "in the driver", "time", "user space", "driver", "", "share", "top command", "function"];
+    table(out, "layers", &titles);
+    let most = layers.iter().map(|layer| layer.driver.ns).max().unwrap_or(0);
+    for layer in layers.iter().take(MOST_ROWS) {
+        let (name, top) = (escape(&layer.name), escape(&top_command(layer, str::to_owned)));
+        put!(
+            out,
+            "<tr data-name=\"{name} {top}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{top}</td><td class=\"name\">{name}</td></tr>\n",
+            layer.calls,
+            layer.entered,
+            duration(layer.total_ns),
+            duration(layer.user_ns()),
+            duration(layer.driver.ns),
+            bar(layer.driver.ns, most, "kernel"),
+            share(layer)
+        );
+    }
+    end_table(out, layers.len());
+}
+
+fn commands(out: &mut String, commands: &[CommandSummary]) {
+    if commands.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Commands of the driver</h2>\n");
+    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", "device", "command"];
+    table(out, "commands", &titles);
+    // what only waits would hide all others
+    let working = commands.iter().filter(|command| !command.waits());
+    let most = working.map(|command| command.total_ns).max().unwrap_or(0);
+    for command in commands.iter().take(MOST_ROWS) {
+        let name = escape(&command.command);
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            command.calls,
+            if command.failures > 0 { " class=\"bad\"" } else { "" },
+            command.failures,
+            duration(command.total_ns),
+            bar(if command.waits() { 0 } else { command.total_ns }, most, "kernel"),
+            time(command.mean_ns()),
+            time(command.p50_ns),
+            time(command.p99_ns),
+            duration(command.max_ns),
+            escape(command.device.as_deref().unwrap_or("-"))
+        );
+    }
+    end_table(out, commands.len());
+}
