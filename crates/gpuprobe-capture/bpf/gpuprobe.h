@@ -164,6 +164,11 @@ enum gp_function_flags {
 	GP_ASYNC = 2048,
 	/* keep its failures, but for those that a call inside has been counted with */
 	GP_FAILURES = 4096,
+	/* what it gives, an address or a handle, is its result and not outs[0]: nothing at all is a failure
+	 */
+	GP_GIVES_RESULT = 8192,
+	/* the status is the last of outs, not its result */
+	GP_ERROR_IS_OUT = 16384,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */

@@ -9,6 +9,7 @@ use gpuprobe_event::catalogue::Pointee;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
+    told_error,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
@@ -272,6 +273,7 @@ impl Decoder {
             is_text_cut: has(number::CALL_CUT_TEXT),
         };
         let status = if finished { status(function, raw.result) } else { None };
+        let told = if finished { told_error(function, raw.result, &words) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
@@ -291,7 +293,7 @@ impl Decoder {
             name: Cow::Borrowed(function.name),
             class: function.class,
             status,
-            error: status.and_then(|s| error_name(function, s)),
+            error: status.and_then(|s| error_name(function, s)).or(told),
             args: arguments(function, &words),
             effect: effect(function, &words),
             stack: None,

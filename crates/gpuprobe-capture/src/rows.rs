@@ -6,7 +6,7 @@ use gpuprobe_event::catalogue::{Arg, Place, ResultKind};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
-use gpuprobe_event::{Class, Function, Space};
+use gpuprobe_event::{Api, Class, Function, Space};
 
 use crate::attach::Collect;
 use crate::task::{Counted, launch_words, task};
@@ -26,6 +26,12 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     };
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
+    }
+    if f.roles.out_is_result || f.roles.func_is_result {
+        row.flags |= number::FUNCTION_GIVES_RESULT;
+    }
+    if f.roles.error_out.is_some() {
+        row.flags |= number::FUNCTION_ERROR_IS_OUT;
     }
     // what is called often and allocates nothing is spared the read
     let is_plain =
@@ -100,8 +106,11 @@ fn is_status(f: &Function) -> bool {
 fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
-        row.flags |= number::FUNCTION_LAUNCH;
         row.kernel = place(f.arg(roles.func));
+        // what others call a kernel is no object of the driver, in which its name could be found
+        if f.api != Api::Hook {
+            row.flags |= number::FUNCTION_LAUNCH;
+        }
     }
     if !tells_names(f) {
         return;
@@ -121,7 +130,7 @@ fn names(f: &Function, row: &mut gp_function) {
 /// Whether the calls of a function tell what kernels are called.
 pub fn tells_names(f: &Function) -> bool {
     let roles = &f.roles;
-    let handle = roles.func_out.or(roles.named).is_some();
+    let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
     handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
 }
 
@@ -130,7 +139,7 @@ fn action(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.space = roles.space.map_or(0, |s| s as u8);
     match f.class {
-        Class::Alloc if row.outs > 0 => {
+        Class::Alloc if row.outs > 0 || roles.out_is_result => {
             row.action = number::ACTION_ALLOC;
             if roles.desc.is_some() {
                 array_size(f, row);
@@ -338,7 +347,7 @@ fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
-    use gpuprobe_event::{Api, catalogue};
+    use gpuprobe_event::catalogue;
 
     use super::*;
 

@@ -175,6 +175,8 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
     pub(crate) const FUNCTION_ASYNC: u16 = 2048;
     pub(crate) const FUNCTION_FAILURES: u16 = 4096;
+    pub(crate) const FUNCTION_GIVES_RESULT: u16 = 8192;
+    pub(crate) const FUNCTION_ERROR_IS_OUT: u16 = 16384;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -352,6 +354,8 @@ mod tests {
                 FUNCTION_PER_THREAD,
                 FUNCTION_ASYNC,
                 FUNCTION_FAILURES,
+                FUNCTION_GIVES_RESULT,
+                FUNCTION_ERROR_IS_OUT,
             ]
             .map(u64::from),
         );

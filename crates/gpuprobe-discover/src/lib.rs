@@ -24,6 +24,7 @@ mod plan;
 mod pods;
 mod point;
 mod process;
+mod runtime_version;
 mod skipped;
 mod symbolize;
 #[cfg(test)]
@@ -41,7 +42,7 @@ pub use file::FileId;
 pub use gpus::{DRIVER_FOLDER, host_gpus};
 pub use host::{HostPaths, of_host};
 pub use inspect::{Inspector, inspect};
-pub use library::{Library, Scan, Symbol, is_cuda_name};
+pub use library::{Library, Scan, Symbol};
 pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use pods::{CONTAINER_LOGS, pod_of};

@@ -165,8 +165,9 @@ pub struct HeldMemory {
 impl Call {
     /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
-        // the driver's own status comes in the argument of a call that itself went well
-        self.status.is_some_and(is_failure) || (self.api == Api::Kernel && self.error.is_some())
+        // the driver's own status comes in the argument of a call that itself went well, as that of some hooks does
+        let may_be_told_apart = matches!(self.api, Api::Kernel | Api::Hook);
+        self.status.is_some_and(is_failure) || (may_be_told_apart && self.error.is_some())
     }
 
     /// How long it took, if it returned.

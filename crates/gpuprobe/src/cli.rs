@@ -90,6 +90,9 @@ pub(crate) struct AttachArgs {
     /// Also what is asked of the driver beneath: ioctl, mmap, open and poll on /dev/nvidia*, each in the call that makes it
     #[arg(long)]
     pub(crate) kernel: bool,
+    /// Also the functions that this file names, of any library (repeatable); examples/hooks has some
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hooks: Vec<PathBuf>,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -222,6 +225,9 @@ pub(crate) struct DaemonArgs {
     /// A library to watch besides those found on the host (repeatable)
     #[arg(short = 'p', long = "path", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Also count the functions that this file names, of any library (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hooks: Vec<PathBuf>,
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,

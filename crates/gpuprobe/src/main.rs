@@ -8,6 +8,7 @@ mod followed;
 mod following;
 mod gpus;
 mod guard;
+mod hooks;
 mod launch;
 mod notes;
 mod observer;
@@ -32,6 +33,7 @@ mod watch;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use gpuprobe_event::HookError;
 
 use crate::cli::{Cli, Command};
 use crate::notes::note;
@@ -74,7 +76,8 @@ fn main() -> ExitCode {
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             note!("gpuprobe: {error:#}");
-            ExitCode::from(1)
+            // a file of hooks is part of the command line
+            ExitCode::from(if error.is::<HookError>() { 2 } else { 1 })
         }
     }
 }

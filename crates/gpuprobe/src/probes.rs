@@ -13,11 +13,13 @@ use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
     devices, loader_of, plan,
 };
-use gpuprobe_event::{Api, ProcessChange, Tgid};
+use gpuprobe_event::hook::LibraryHook;
+use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
 
 use crate::cli::AttachArgs;
 use crate::guard;
+use crate::hooks::why_unused;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
@@ -36,9 +38,10 @@ pub(crate) struct Probes {
     pub(crate) capture: Capture,
     inspector: Inspector,
     selection: Selection,
+    hooks: Arc<Hooks>,
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
-    considered: HashSet<(FileId, bool)>,
+    considered: HashSet<(FileId, Api)>,
     /// Of those with probes, the libraries of which nothing was asked for: what they tell is about others, or only that
     /// calls fail. Nobody misses their first calls.
     beside: HashSet<FileId>,
@@ -116,6 +119,7 @@ impl Probes {
             inspector: Inspector::new(),
             wants_runtime: selection.takes_any(Api::Runtime),
             selection,
+            hooks: Arc::default(),
             collect,
             considered: HashSet::new(),
             beside: HashSet::new(),
@@ -132,6 +136,48 @@ impl Probes {
         }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
         Ok(probes)
+    }
+
+    /// Probes these as well, wherever they are found.
+    pub(crate) fn with_hooks(mut self, hooks: Arc<Hooks>) -> Self {
+        self.inspector = Inspector::with_hooks(Arc::clone(&hooks));
+        self.hooks = hooks;
+        self
+    }
+
+    /// Tells which hooks have found nothing yet.
+    pub(crate) fn note_unused_hooks(&self) {
+        for (_, why) in self.unused_hooks() {
+            note!("gpuprobe: {}", printable(&why));
+        }
+    }
+
+    /// The same at the end, among what could not be probed.
+    pub(crate) fn skip_unused_hooks(&mut self) {
+        for (place, why) in self.unused_hooks() {
+            self.skip(&Skipped::function(Path::new(&place), why));
+        }
+    }
+
+    /// Where a hook that has found nothing was written, and why.
+    fn unused_hooks(&self) -> Vec<(String, String)> {
+        let seen = self.inspector.hooked_files();
+        let why = |hook: &LibraryHook| {
+            let fitting: Vec<_> = seen.iter().filter(|name| hook.library.matches(name)).collect();
+            let fitting: Vec<_> = fitting.into_iter().map(String::as_str).collect();
+            (hook.place.to_string(), why_unused(hook, &fitting))
+        };
+        self.hooks.unused().into_iter().map(why).collect()
+    }
+
+    /// The row of a library's function, if it is to be probed. What a hook names exactly is the hook's.
+    fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
+        let file = library.path.file_name().unwrap_or_default().to_string_lossy();
+        match library.kind {
+            Api::Hook => self.hooks.function(&file, name).filter(|id| self.selection.takes_id(*id)),
+            _ if self.hooks.name_exactly(&file, name) => None,
+            _ => self.selection.function(library, name),
+        }
     }
 
     /// A note for `--verbose`. There are names in it that others chose.
@@ -162,7 +208,7 @@ impl Probes {
             _ => {}
         }
         let scan = self.inspector.of_pid(proc_root, tgid.0).unwrap_or_default();
-        scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.is_static)))
+        scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.kind)))
     }
 
     /// Probes what a process has mapped; tells how many libraries were new.
@@ -182,6 +228,11 @@ impl Probes {
         let is_it =
             |a: &Attached| a.id.inode == mapped.inode && a.path.file_name() == mapped.path.file_name();
         self.capture.attached().any(is_it)
+    }
+
+    /// Whether what a process mapped has the name of a library that has something to probe.
+    pub(crate) fn is_telling(&self, mapped: &Mapped) -> bool {
+        self.inspector.is_telling(&mapped.path)
     }
 
     /// Probes one file. It must have something to probe.
@@ -280,13 +331,13 @@ impl Probes {
         let Scan { libraries, skipped } = scan;
         self.skip_all(&skipped);
         let new: Vec<Library> =
-            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.is_static))).collect();
-        let (plan, skipped) = plan(&new, &|library, name| self.selection.function(library, name));
+            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.kind))).collect();
+        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
         self.skip_all(&skipped);
         for target in &plan.targets {
             let library = &target.library;
             if self.capture.attached().count() >= MOST_LIBRARIES {
-                self.considered.remove(&(library.id, library.is_static));
+                self.considered.remove(&(library.id, library.kind));
                 let reason = format!("{MOST_LIBRARIES} libraries are probed already");
                 self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
                 continue;

@@ -17,7 +17,8 @@ fn every_row_of_every_table_parses() {
     let expected = rows(include_str!("../../catalogue/driver.tbl"))
         + rows(include_str!("../../catalogue/runtime.tbl"))
         + rows(include_str!("../../catalogue/nvml.tbl"))
-        + rows(include_str!("../../catalogue/nccl.tbl"));
+        + rows(include_str!("../../catalogue/nccl.tbl"))
+        + rows(include_str!("../../catalogue/kernel.tbl"));
     assert_eq!(catalogue().functions().len(), expected);
     for (i, f) in catalogue().functions().iter().enumerate() {
         assert_eq!(f.id.0 as usize, i, "{} is not at its own row", f.name);

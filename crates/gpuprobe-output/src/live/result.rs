@@ -81,6 +81,10 @@ impl Results {
                 out.push_str(before);
                 push_decimal(out, value);
             }
+            ResultKind::Uint => {
+                out.push_str(before);
+                push_decimal(out, value);
+            }
             ResultKind::Int => {
                 out.push_str(before);
                 // a small type comes back in the low part of the register; the rest is whatever was there
@@ -102,6 +106,15 @@ impl Results {
             return true;
         }
         match &call.error {
+            // its name is its number
+            Some(name) if call.api == Api::Hook => {
+                push_printable(out, name);
+                return false;
+            }
+            None if call.api == Api::Hook => {
+                push_signed(out, status);
+                return false;
+            }
             Some(name) => {
                 push_printable(out, name);
                 return !name.starts_with("unknown ");

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
+use crate::hooks;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
 use crate::own::Own;
@@ -46,13 +47,14 @@ const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
+    let hooks = hooks::read(&args.hooks)?;
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
     let endpoint = open_endpoint(args)?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
-    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(hooks);
     let signals = Signals::hold_back()?;
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
@@ -82,6 +84,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     if daemon.observer.probes.capture.attached().next().is_none() {
         note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
     }
+    daemon.observer.probes.note_unused_hooks();
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
     note!("gpuprobe: metrics on {url}/metrics");

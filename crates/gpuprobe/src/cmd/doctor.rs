@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use gpuprobe_capture::{NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, nvml_versions, support};
 use gpuprobe_discover::{HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, plan};
+use gpuprobe_event::Hooks;
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -58,7 +59,7 @@ struct Probable {
 
 impl Probable {
     fn of(library: &Library) -> Result<Self> {
-        let all = Selection::from_globs(&["*".to_owned()])?;
+        let all = Selection::from_globs(&["*".to_owned()], &Hooks::default())?;
         let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
         let points = || planned.targets.iter().flat_map(|t| &t.functions).map(|f| f.point);
         Ok(Self {

@@ -94,6 +94,7 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("pid", old.pids != new.pids),
+        ("hooks", old.hooks != new.hooks),
         ("attach", old.attach != new.attach),
         ("max_processes", old.max_processes != new.max_processes),
         ("max_allocations", old.max_allocations != new.max_allocations),
