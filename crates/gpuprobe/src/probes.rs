@@ -13,7 +13,6 @@ use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
     devices, loader_of, plan,
 };
-use gpuprobe_event::hook::LibraryHook;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
 
@@ -147,27 +146,16 @@ impl Probes {
 
     /// Tells which hooks have found nothing yet.
     pub(crate) fn note_unused_hooks(&self) {
-        for (_, why) in self.unused_hooks() {
+        for (_, why) in why_unused(&self.hooks, self.inspector.hooked_files()) {
             note!("gpuprobe: {}", printable(&why));
         }
     }
 
     /// The same at the end, among what could not be probed.
     pub(crate) fn skip_unused_hooks(&mut self) {
-        for (place, why) in self.unused_hooks() {
+        for (place, why) in why_unused(&self.hooks, self.inspector.hooked_files()) {
             self.skip(&Skipped::function(Path::new(&place), why));
         }
-    }
-
-    /// Where a hook that has found nothing was written, and why.
-    fn unused_hooks(&self) -> Vec<(String, String)> {
-        let seen = self.inspector.hooked_files();
-        let why = |hook: &LibraryHook| {
-            let fitting: Vec<_> = seen.iter().filter(|name| hook.library.matches(name)).collect();
-            let fitting: Vec<_> = fitting.into_iter().map(String::as_str).collect();
-            (hook.place.to_string(), why_unused(hook, &fitting))
-        };
-        self.hooks.unused().into_iter().map(why).collect()
     }
 
     /// The row of a library's function, if it is to be probed. What a hook names exactly is the hook's.
