@@ -255,23 +255,7 @@ impl Decoder {
         let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
         let has = |flag: u16| raw.flags & flag != 0;
         let finished = !has(number::CALL_UNFINISHED | number::CALL_BEGUN);
-        let pointee_bytes = match function.pointee {
-            Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
-            Some((_, Pointee::Text)) => MAX_POINTEE,
-            None if launch_list(function).is_some() => LIST_ENTRY,
-            None => 0,
-        };
-        let mut outs = [None; MAX_OUTS];
-        for (i, out) in outs.iter_mut().enumerate() {
-            *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
-        }
-        let words = Words {
-            registers: &raw.registers,
-            stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
-            outs,
-            pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
-            is_text_cut: has(number::CALL_CUT_TEXT),
-        };
+        let words = words_of(function, raw, finished);
         let status = if finished { status(function, raw.result) } else { None };
         let told = if finished { told_error(function, raw.result, &words) } else { None };
         let mut call = Box::new(Call {
@@ -372,6 +356,28 @@ impl Decoder {
             return Control::FirstCall(key, event);
         }
         Control::Process(key, event)
+    }
+}
+
+/// What was saved of a call; what it left behind is there once it has returned.
+fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<'a> {
+    let has = |flag: u16| raw.flags & flag != 0;
+    let pointee_bytes = match function.pointee {
+        Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
+        Some((_, Pointee::Text)) => MAX_POINTEE,
+        None if launch_list(function).is_some() => LIST_ENTRY,
+        None => 0,
+    };
+    let mut outs = [None; MAX_OUTS];
+    for (i, out) in outs.iter_mut().enumerate() {
+        *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
+    }
+    Words {
+        registers: &raw.registers,
+        stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
+        outs,
+        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
+        is_text_cut: has(number::CALL_CUT_TEXT),
     }
 }
 

@@ -372,6 +372,40 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_gives_its_result_or_what_it_leaves_behind() {
+        let rows = |text: &str| {
+            let mut hooks = gpuprobe_event::Hooks::default();
+            hooks.parse("h", &format!("[[hook]]\nlibrary = \"l\"\nfunction = \"f\"\n{text}")).unwrap();
+            let f = hooks.libraries()[0].signature.row(gpuprobe_event::FunctionId(0), Api::Hook, "f");
+            row(&f, Collect::Stream, Counted::default())
+        };
+        let given =
+            rows("class = \"alloc\"\nargs = [\"n:size\", \"e:out_i32\"]\nreturns = \"ptr\"\nerror = \"e\"");
+        assert_eq!((given.action, given.outs, given.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
+        let told = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
+        assert_eq!(given.flags & (told | number::FUNCTION_STATUS), told);
+
+        let left = rows(
+            "class = \"alloc\"\nargs = [\"n:size\", \"p:out_ptr\", \"other:out_u32\"]\nreturns = \"status\"",
+        );
+        assert_eq!((left.outs, left.out[0].bytes, left.out[1].bytes), (2, 8, 4), "the address is the first");
+        assert!(same(left.out[0].place, register(1)) && same(left.out[1].place, register(2)));
+        assert_eq!(left.flags & told, 0);
+
+        let named = rows("args = [\"k:str\"]\nreturns = \"ptr\"\nnames = \"return\"");
+        let expected = number::FUNCTION_GIVES_RESULT | number::FUNCTION_NAMES;
+        assert_eq!(named.flags & expected, expected);
+        let launch = rows("class = \"launch\"\nargs = [\"q:ptr\", \"k:ptr\"]\nlaunches = \"k\"");
+        assert!(same(launch.kernel, register(1)) && launch.flags & number::FUNCTION_LAUNCH == 0);
+    }
+
+    #[test]
+    fn there_are_as_many_rows_as_the_catalogue_may_have() {
+        let rows = format!("#define GP_FUNCTIONS {}\n", catalogue::MOST_FUNCTIONS);
+        assert!(include_str!("../bpf/gpuprobe.h").contains(&rows));
+    }
+
+    #[test]
     fn pitched_memory_is_pitch_times_rows() {
         let row = of(Api::Runtime, "cudaMallocPitch");
         assert_eq!((row.size_rule, row.outs), (number::SIZE_PITCH, 2));

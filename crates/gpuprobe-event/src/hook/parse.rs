@@ -128,6 +128,9 @@ impl Source<'_> {
     }
 }
 
+/// Texts of a list, each with its place.
+pub(super) type Texts<'a> = Vec<(&'a str, Range<usize>)>;
+
 /// One hook, as it is written.
 pub(super) struct Row<'a> {
     source: Source<'a>,
@@ -168,7 +171,7 @@ impl<'a> Row<'a> {
     }
 
     /// A list of texts, each with its place.
-    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<(&'a str, Range<usize>)>>, HookError> {
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Texts<'a>>, HookError> {
         let wrong = || self.wrong(key, format!("`{key}` is a list of texts in quotes"));
         let Some(value) = self.get(key) else { return Ok(None) };
         let DeValue::Array(values) = value.get_ref() else { return Err(wrong()) };

@@ -133,7 +133,10 @@ fn gave(out: &mut String, call: &Call) {
     let effect = &call.effect;
     match call.class {
         Class::Alloc => {
-            if let Some(ptr) = effect.ptr {
+            // what a hook returns may be the address
+            let is_result =
+                matches!(call.outcome, Outcome::Returned { value, .. } if Some(value) == effect.ptr);
+            if let Some(ptr) = effect.ptr.filter(|_| !is_result) {
                 out.push(' ');
                 push_hex(out, ptr);
             }

@@ -37,7 +37,10 @@ const LABELS: &[(&str, &str)] = &[
         "after",
         "What the stream was given before the gap: `sync`, a synchronisation, or `launch`, another launch.",
     ),
-    ("api", "Whose function it is: `driver` (libcuda) or `runtime` (libcudart)."),
+    (
+        "api",
+        "Whose function it is: `driver` (libcuda), `runtime` (libcudart), or `hook`: one that the user has named.",
+    ),
     ("cause", "Why something was not seen; `docs/performance.md` says what to do about some."),
     ("clock", "Which of a GPU's clocks."),
     ("code", "The status of an answer over HTTP."),
