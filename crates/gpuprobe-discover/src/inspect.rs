@@ -234,9 +234,14 @@ fn contents(
         };
         let wanted =
             |function: &[u8]| std::str::from_utf8(function).is_ok_and(|f| hooks.fit(&name, f, is_known(f)));
-        let functions = functions(&elf, &wanted, &[Table::Full, Table::Dynamic])?;
-        if !functions.is_empty() {
-            found.push(library(Api::Hook, soname.unwrap_or(name), None, false, functions));
+        let hooked = functions(&elf, &wanted, &[Table::Full, Table::Dynamic]);
+        match hooked {
+            Ok(functions) if !functions.is_empty() => {
+                found.push(library(Api::Hook, soname.unwrap_or(name), None, false, functions));
+            }
+            // a glob that fits too much does not take what else is in the file
+            Err(defect) if found.is_empty() => return Err(defect),
+            _ => {}
         }
     }
     Ok(Contents { libraries: found, hidden_runtime })

@@ -13,7 +13,7 @@ use glob::Pattern;
 use thiserror::Error;
 
 pub use self::signature::Signature;
-use crate::catalogue::{self, Api, Class, Function, catalogue};
+use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::ids::FunctionId;
 
 /// What is wrong in a file of hooks.
@@ -108,24 +108,6 @@ impl Hooks {
         parse::file(self, file, text)
     }
 
-    /// Gives every function that is named exactly its row. To be called before anybody uses the catalogue; false where
-    /// that has happened already.
-    pub fn install(&self) -> bool {
-        if self.libraries.is_empty() {
-            return true;
-        }
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        catalogue::extend(|first| {
-            let exact = self.libraries.iter().enumerate().filter(|(_, hook)| hook.is_exact());
-            let row = |(row, (index, hook)): (u32, (usize, &LibraryHook))| {
-                let id = FunctionId(first.0.saturating_add(row));
-                rows.ids.insert((index, hook.function.as_str().to_owned()), Some(id));
-                hook.signature.row(id, Api::Hook, hook.function.as_str())
-            };
-            (0..).zip(exact).map(row).collect()
-        })
-    }
-
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.libraries.is_empty() && self.kernel.is_empty()
@@ -171,6 +153,12 @@ impl Hooks {
         };
         rows.used.insert(index);
         *rows.ids.entry((index, function.to_owned())).or_insert_with(make)
+    }
+
+    /// How many functions that fit found no room for a row.
+    pub fn without_room(&self) -> usize {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.ids.values().filter(|id| id.is_none()).count()
     }
 
     /// The hooks of libraries that have found no function.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use gpuprobe_event::catalogue::MOST_FUNCTIONS;
 use gpuprobe_event::hook::LibraryHook;
 use gpuprobe_event::{HookError, Hooks};
 
@@ -16,7 +17,7 @@ const MOST_BYTES: u64 = 1 << 20;
 const NO_KERNEL: &str =
     "kernel functions and tracepoints cannot be hooked by a file yet: name functions of libraries";
 
-/// Reads the files and gives what they name its rows. To be called before anything else asks what functions there are.
+/// Reads the files.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Arc<Hooks>> {
     let mut hooks = Hooks::default();
     for file in files {
@@ -25,9 +26,6 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Arc<Hooks>> {
     }
     if let Some(hook) = hooks.kernel().first() {
         return Err(HookError { place: hook.place.clone(), message: NO_KERNEL.to_owned() }.into());
-    }
-    if !hooks.install() {
-        bail!("the hooks came too late: the functions of CUDA had been asked for before");
     }
     Ok(Arc::new(hooks))
 }
@@ -49,11 +47,11 @@ pub(crate) fn why_unused(hooks: &Hooks, seen: &BTreeSet<String>) -> Vec<(String,
         by_library.entry(hook.library.as_str()).or_default().push(hook);
     }
     let mut told = Vec::new();
-    for (library, hooks) in by_library {
-        let [first, ..] = hooks.as_slice() else { continue };
+    for (library, unused) in by_library {
+        let [first, ..] = unused.as_slice() else { continue };
         let fitting: Vec<_> =
             seen.iter().filter(|name| first.library.matches(name)).map(String::as_str).collect();
-        let (names, it) = (named(&hooks), if hooks.len() > 1 { "them" } else { "it" });
+        let (names, it) = (named(&unused), if unused.len() > 1 { "them" } else { "it" });
         let why = match fitting.as_slice() {
             [] => format!("{names}: no library {library} has {it} yet"),
             files => format!(
@@ -61,6 +59,13 @@ pub(crate) fn why_unused(hooks: &Hooks, seen: &BTreeSet<String>) -> Vec<(String,
                 files.join(", ")
             ),
         };
+        told.push((first.place.to_string(), why));
+    }
+    if let (1.., [first, ..]) = (hooks.without_room(), hooks.libraries()) {
+        let why = format!(
+            "{} functions that hooks fit are not probed: there is room for {MOST_FUNCTIONS}, with those of CUDA",
+            hooks.without_room()
+        );
         told.push((first.place.to_string(), why));
     }
     told

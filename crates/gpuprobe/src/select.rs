@@ -26,7 +26,10 @@ impl Selection {
     /// by its file, so that it can only be left out.
     pub(crate) fn from_globs(globs: &[String], hooks: &Hooks) -> Result<Self> {
         // what their globs fit is known when a library has been found
-        let may_fit_more = hooks.libraries().iter().any(|hook| !hook.is_exact());
+        let may_be_hooked = |pattern: &Pattern| {
+            let mut hooks = hooks.libraries().iter();
+            hooks.any(|hook| !hook.is_exact() || pattern.matches(hook.function.as_str()))
+        };
         let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
         for glob in globs {
             let (name, patterns) = match glob.strip_prefix('!') {
@@ -35,7 +38,7 @@ impl Selection {
             };
             let pattern = Pattern::new(name).with_context(|| format!("`{name}` is no glob"))?;
             // each of them: one that was mistyped would only be missed among the calls of the others
-            if !may_fit_more && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
+            if !may_be_hooked(&pattern) && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
                 bail!("no function fits `{name}`: {}", advice(name));
             }
             patterns.push(pattern);

@@ -12,7 +12,7 @@ mod types;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::{Deserialize, Serialize};
 
@@ -233,9 +233,8 @@ impl Catalogue {
         Some(function)
     }
 
-    fn late(&self, is_it: impl Fn(usize, &Function) -> bool) -> Option<&'static Function> {
-        let late = self.late.read().unwrap_or_else(PoisonError::into_inner);
-        late.iter().enumerate().find(|(at, f)| is_it(*at, f)).map(|(_, f)| *f)
+    fn late(&self) -> RwLockReadGuard<'_, Vec<&'static Function>> {
+        self.late.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Every row that was there from the beginning.
@@ -246,15 +245,17 @@ impl Catalogue {
     /// A row by its id.
     pub fn get(&self, id: FunctionId) -> Option<&Function> {
         let row = id.0 as usize;
-        let late = || self.late(|at, _| self.functions.len() + at == row);
-        self.functions.get(row).or_else(late)
+        match row.checked_sub(self.functions.len()) {
+            Some(late) => self.late().get(late).copied(),
+            None => self.functions.get(row),
+        }
     }
 
     /// The signature of a name in one library. Runtime names change meaning between majors, so the major decides
     /// there; where it is not known, or newer than any header known here, the newest signature is taken.
     pub fn lookup(&self, api: Api, cuda_major: Option<u32>, name: &str) -> Option<&Function> {
         let Some(rows) = self.by_name.get(&(api, name)) else {
-            return self.late(|_, f| (f.api, f.name) == (api, name));
+            return self.late().iter().find(|f| (f.api, f.name) == (api, name)).copied();
         };
         let of_major = cuda_major.and_then(|major| {
             rows.iter().rev().map(|id| &self.functions[id.0 as usize]).find(|f| f.in_major(major))
