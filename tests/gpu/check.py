@@ -8,6 +8,8 @@
     check.py suspects REPORT LEDGER         `gpuprobe memory --json`: the places that leak are accused, and no others
     check.py bandwidth TRACE LEDGER         large copies: bytes, host memory, and effective bandwidth within a tenth
     check.py graph TRACE PROFILE            kernels of training steps, eager and replayed, as torch.profiler counts them
+    check.py driver TRACE LEDGER FTRACE     ioctls: how many have a name, as many as the kernel's own trace, in a steady step
+    check.py fault TRACE /dev/null          a program that writes where nothing is: the GPU's error, and that the driver names it
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -204,6 +206,47 @@ def graph(calls, end, profile, compare):
     compare.equal("events lost", end["lost"], {})
 
 
+def ioctls_of_ftrace(file):
+    """Requests of ioctls on the driver's devices, as the kernel's own trace has them: by their type, and UVM's small numbers."""
+    found = collections.Counter()
+    for line in open(file, encoding="utf-8"):
+        ioctl = re.search(r"NR 16 \((\w+), (\w+), ", line)
+        request = int(ioctl[2], 16) if ioctl else 0x5400
+        if request >> 8 & 0xFF == 0x46 or request < 0x1000 or request >> 28 == 3:
+            found[request] += 1
+    return found
+
+
+def driver(calls, end, ledger, compare, ftrace):
+    ioctls = [c for c in calls if c["name"] == "ioctl" and c["api"] == "kernel"]
+    unnamed = collections.Counter(c["cmd"] for c in ioctls if "0x" in c["cmd"])
+    share = 100 * (1 - sum(unnamed.values()) / max(len(ioctls), 1))
+    print(f"ioctls: {len(ioctls)}, {share:.1f}% have a name; without: {dict(unnamed.most_common(5))}")
+    compare.equal("at least 95% have a name", share >= 95, True)
+    seen = collections.Counter(int(c["args"]["request"], 16) for c in ioctls)
+    compare.equal("ioctls by the kernel's own trace", sum(seen.values()), sum(ftrace.values()))
+    compare.equal("requests that differ", {r for r in seen | ftrace if seen[r] != ftrace[r]}, set())
+    begun = [c["ts"] for c in calls if c["name"] == "cudaDeviceSynchronize"]
+    steady = [c for c in ioctls if begun and begun[0] < c["ts"] < begun[-1]]
+    print(f"ioctls in {ledger['steps']} steady steps: {len(steady)}")
+    compare.equal("events lost", end["lost"], {})
+
+
+def fault(trace):
+    """The first error of a GPU in the trace: a page fault (31) or an exception (13), by the program that was run."""
+    lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
+    errors = [line for line in lines if "xid" in line]
+    pids = {line["pid"] for line in lines if line.get("api")}
+    compare = Comparison()
+    compare.equal("an error of the GPU", bool(errors), True)
+    for error in errors[:1]:
+        print(json.dumps(error))
+        compare.equal("which is a fault", error["xid"] in (13, 31), True)
+        users = {process["pid"]: process["evidence"] for process in error.get("processes", [])}
+        compare.equal("of the program", pids <= set(users), True)
+    return compare.wrong
+
+
 def names(lines):
     """How many launches have a kernel's name, by the library that was called."""
     named, all_launches, kernels = collections.Counter(), collections.Counter(), collections.Counter()
@@ -247,10 +290,15 @@ def main():
         sys.exit(names(trace))
     if program == "bench":
         sys.exit(bench(trace))
+    if program == "fault":
+        sys.exit(fault(trace))
     if program == "suspects":
         sys.exit(suspects(trace, said(ledgers[0])))
     calls, end = read(trace)
     compare = Comparison()
+    if program == "driver":
+        driver(calls, end, said(ledgers[0]), compare, ioctls_of_ftrace(ledgers[1]))
+        sys.exit(1 if compare.wrong else 0)
     ledger, *more = map(said, ledgers)
     checks = {"vector": vector, "torch": torch, "memory": memory, "leak": leak, "places": places_of_torch}
     checks |= {"bandwidth": bandwidth, "graph": graph}

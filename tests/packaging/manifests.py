@@ -36,9 +36,25 @@ def problems(version, plain, chart, everything):
         rules = yaml.safe_load(file)
     if [document["spec"] for document in read(everything) if document["kind"] == "PrometheusRule"] != [rules]:
         yield "the chart's rules are others"
+    if [document["spec"]["podMetricsEndpoints"][0]["scheme"] for document in read(everything) if document["kind"] == "PodMonitor"] != ["https"]:
+        yield "the PodMonitor does not ask by https"
+    yield from of_web_config(pod(everything))
     container = pod(everything)["containers"][0]
     if "SYS_ADMIN" not in container["securityContext"]["capabilities"]["add"] or container["args"][-1] != "--memleak":
         yield f"settings of the chart do nothing: {container}"
+
+
+def of_web_config(pod):
+    """What is asked for a password must find the file, and probes must not be refused for lack of one."""
+    container = pod["containers"][0]
+    option = container["args"].index("--web-config") + 1
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volume = mounted.get(container["args"][option].rpartition("/")[0])
+    if {"secretName": "web", "defaultMode": 0o400} not in [v["secret"] for v in pod["volumes"] if v["name"] == volume]:
+        yield f"the secret is not where {container['args'][option]} is looked for"
+    for probe in ("readinessProbe", "livenessProbe"):
+        if container[probe].get("tcpSocket") != {"port": "metrics"} or "httpGet" in container[probe]:
+            yield f"{probe} needs a password: {container[probe]}"
 
 
 def pod(path):

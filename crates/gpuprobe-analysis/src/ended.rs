@@ -123,8 +123,9 @@ impl Ended {
             memory.held.fill(Held::default());
         }
         let EndedProcess { key, info, calls, failures, memory, work } = &process;
-        let mut ended = ProcessSnapshot::new(*key, Some(info), calls, memory.as_ref());
+        let mut ended = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
         ended.work = Work::of_ended(work);
+        ended.work.launched = info.launched.clone().finish(&work.launches);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
         self.kept.push_back(Arc::new(ended));
         self.keep_most(self.most);

@@ -41,6 +41,8 @@ pub struct Failure {
 
 /// An error that no table has a name for. A process can make its own library return any number, so numbers are no names.
 const UNKNOWN_ERROR: &str = "unknown";
+/// The function and the error of failures that the kernel side had no room for.
+pub const OTHER: &str = "other";
 
 impl From<&CallCounts> for FunctionCounts {
     fn from(counts: &CallCounts) -> Self {
@@ -52,8 +54,12 @@ impl From<&CallCounts> for FunctionCounts {
 
 impl From<&FailureCounts> for Failure {
     fn from(counts: &FailureCounts) -> Self {
-        let (api, function, _) = named(counts.function);
-        let known = catalogue().get(counts.function).and_then(|f| known_error_name(f, counts.status));
+        // only those of the runtime are counted without their calls
+        let Some((id, status)) = counts.way else {
+            return Self { api: Api::Runtime, function: OTHER, error: OTHER, count: counts.count };
+        };
+        let (api, function, _) = named(id);
+        let known = catalogue().get(id).and_then(|f| known_error_name(f, status));
         Self { api, function, error: known.unwrap_or(UNKNOWN_ERROR), count: counts.count }
     }
 }
@@ -106,16 +112,22 @@ mod tests {
         let id = |api, name| catalogue().lookup(api, Some(12), name).unwrap().id;
         let (driver, runtime) = (id(Api::Driver, "cuMemAlloc_v2"), id(Api::Runtime, "cudaMalloc"));
         let mut failures = Vec::new();
-        for (function, status, count) in
-            [(runtime, 35, 1), (driver, 2, 3), (driver, 4242, 5), (driver, 2, u64::MAX), (driver, -7, 6)]
-        {
-            Failure::from(&FailureCounts { process, function, status, count }).add_to(&mut failures);
+        for (way, count) in [
+            (Some((runtime, 35)), 1),
+            (Some((driver, 2)), 3),
+            (Some((driver, 4242)), 5),
+            (None, 7),
+            (Some((driver, 2)), u64::MAX),
+            (Some((driver, -7)), 6),
+        ] {
+            Failure::from(&FailureCounts { process, way, count }).add_to(&mut failures);
         }
         let all: Vec<_> = failures.iter().map(|f| (f.function, f.error, f.count)).collect();
         let expected = [
             ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY", u64::MAX),
             ("cuMemAlloc_v2", "unknown", 11),
             ("cudaMalloc", "cudaErrorInsufficientDriver", 1),
+            ("other", "other", 7),
         ];
         assert_eq!(all, expected);
     }

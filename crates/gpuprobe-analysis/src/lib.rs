@@ -18,6 +18,7 @@ pub mod gaps;
 pub mod gpu_state;
 pub mod history;
 pub mod holdings;
+pub mod kernel_series;
 pub mod launches;
 pub mod leaks;
 pub mod levels;
@@ -36,6 +37,7 @@ pub mod timeline;
 pub mod trend;
 pub mod work;
 pub(crate) mod workload;
+mod xids;
 
 pub use advice::Advice;
 pub use buckets::Bound;
@@ -44,8 +46,9 @@ pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;
 pub use functions::FunctionSummary;
 pub use gaps::{Gap, GapTotals, Gaps};
-pub use gpu_state::{Compared, GpuStates, GpuUser};
+pub use gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
 pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
+pub use kernel_series::{KernelSeries, Launched};
 pub use launches::{GraphLaunches, KernelLaunches};
 pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use levels::{Level, Levels, Sample};
@@ -64,3 +67,4 @@ pub use work::Work;
 
 #[cfg(test)]
 pub(crate) mod samples;
+pub use xids::{FailedCall, GpuError};

@@ -13,6 +13,7 @@ use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
 use crate::gpu_state::GpuStates;
 use crate::holdings::ProcessPlaces;
+use crate::kernel_series::Launched;
 use crate::losses::{LossCount, every_cause};
 use crate::own::{OwnProcess, Served};
 use crate::work::Work;
@@ -33,6 +34,8 @@ pub struct ProcessInfo {
     pub exited_at_ns: Option<u64>,
     /// Which of the host's GPUs its own are.
     pub gpus: GpuNumbers,
+    /// What it launched, up to the last look.
+    pub launched: Launched,
 }
 
 /// The probes on one library.
@@ -276,8 +279,8 @@ impl Snapshot {
             Failure::from(counts).add_to(&mut process.failures);
         }
         for memory in inputs.memory {
-            let info = inputs.processes.get(&memory.process);
-            match info.and_then(|info| info.exited_at_ns) {
+            let Some(info) = inputs.processes.get(&memory.process) else { continue };
+            match info.exited_at_ns {
                 None => totals.add(memory),
                 Some(_) => totals.add_ended(memory),
             }
@@ -332,14 +335,15 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 
-/// The process's row, made at its first use; `None` where it ended too long ago to be shown.
+/// The process's row, made at its first use; `None` where it ended too long ago to be shown. Rows may be read before it is
+/// known whose they are: a name that a series has for a moment would be another series, so the next snapshot has them.
 fn entry<'a>(
     processes: &'a mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>,
     inputs: &Inputs<'_>,
     key: ProcessKey,
 ) -> Option<&'a mut ProcessSnapshot> {
-    let info = inputs.processes.get(&key);
-    if info.and_then(|i| i.exited_at_ns).is_some_and(|at| inputs.ended.is_old(at, inputs.now_ns)) {
+    let info = inputs.processes.get(&key)?;
+    if info.exited_at_ns.is_some_and(|at| inputs.ended.is_old(at, inputs.now_ns)) {
         return None;
     }
     let process =
@@ -351,22 +355,21 @@ impl ProcessSnapshot {
     /// A process with these rows.
     pub(crate) fn new(
         key: ProcessKey,
-        info: Option<&ProcessInfo>,
+        info: &ProcessInfo,
         calls: &[CallCounts],
         memory: Option<&ProcessMemory>,
     ) -> Self {
         let mut process = Self {
             pid: key.tgid,
             instance: key.instance,
-            // a process can be gone before anybody could ask for its name
-            name: info.map_or_else(|| "unknown".to_owned(), |i| i.name.clone()),
-            ns_pid: info.and_then(|i| i.ns_pid),
-            container: info.and_then(|i| i.container.clone()),
-            exited_at_ns: info.and_then(|i| i.exited_at_ns),
+            name: info.name.clone(),
+            ns_pid: info.ns_pid,
+            container: info.container.clone(),
+            exited_at_ns: info.exited_at_ns,
             functions: Vec::with_capacity(calls.len()),
             failures: Vec::new(),
             memory: memory.map(memory_counts).unwrap_or_default(),
-            work: Work::default(),
+            work: Work { launched: info.launched.series().clone(), ..Work::default() },
             allocations: Vec::new(),
         };
         calls.iter().for_each(|counts| process.add_calls(counts));

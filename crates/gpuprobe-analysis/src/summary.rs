@@ -13,6 +13,7 @@ use crate::processes::{ProcessSummary, Processes};
 use crate::slowest::{SlowCall, Slowest};
 use crate::work::Work;
 use crate::workload::Workload;
+use crate::xids::{GpuError, GpuErrorLog};
 
 /// What a recording came to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -45,6 +46,10 @@ pub struct SummaryReport {
     pub slowest: Vec<SlowCall>,
     /// Failures, most frequent first.
     pub errors: Vec<ErrorCount>,
+    /// Errors of GPUs, and how many more there were than are kept.
+    pub gpu_errors: Vec<GpuError>,
+    /// See [`Self::gpu_errors`].
+    pub other_gpu_errors: u64,
     /// Processes, in the order in which they were first seen.
     pub processes: Vec<ProcessSummary>,
     /// What was lost, by cause; empty when nothing was.
@@ -66,6 +71,7 @@ pub struct Summary {
     work: Workload,
     slowest: Slowest,
     errors: Errors,
+    gpu_errors: GpuErrorLog,
     processes: Processes,
     losses: Losses,
     /// What it comes to where no call is seen to return; gone as soon as one is.
@@ -93,6 +99,10 @@ impl Summary {
                 }
             }
             Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
+            Event::Xid(xid) => {
+                self.seen(xid.at_ns, xid.at_ns);
+                self.gpu_errors.xid(xid);
+            }
         }
         if let Some(begun) = &mut self.begun {
             begun.feed(event);
@@ -129,7 +139,10 @@ impl Summary {
         }
         let processes = self.processes.report();
         let work = self.work.report();
+        let (gpu_errors, other_gpu_errors) = self.gpu_errors.report();
         SummaryReport {
+            gpu_errors,
+            other_gpu_errors,
             first_ns: self.first_ns,
             last_ns: self.last_ns,
             only_begun: false,
@@ -182,6 +195,7 @@ impl Summary {
         self.work.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);
+        self.gpu_errors.call(call);
     }
 
     /// The time of all processes that made calls together, at most.

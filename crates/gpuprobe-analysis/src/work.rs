@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::copies;
 use crate::gaps::Gaps;
+use crate::kernel_series::KernelSeries;
 use crate::launches::{self, GraphLaunches, KernelLaunches};
 
 /// Kernels kept of processes that ended.
@@ -15,6 +16,9 @@ const MOST_KEPT: usize = 64;
 pub struct Work {
     /// By kernel, most launches first.
     pub kernels: Vec<KernelLaunches>,
+    /// The same as counters that only rise.
+    #[serde(skip)]
+    pub launched: KernelSeries,
     /// Graphs.
     pub graphs: GraphLaunches,
     /// By kind of copy.
@@ -69,6 +73,7 @@ impl Work {
     /// Adds what another process did.
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());
+        self.launched.add(&more.launched);
         self.graphs.add(&more.graphs);
         self.copies.extend(more.copies.iter().cloned());
         self.gaps.add(&more.gaps);

@@ -19,6 +19,7 @@ use self::given::{Given, Task};
 use self::idle::Idle;
 use self::inner::Inner;
 use crate::copies;
+use crate::kernel_series::KernelSeries;
 use crate::launches::{self, GraphLaunches, KernelLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::work::{Work, bucket};
 
@@ -85,6 +86,8 @@ impl Workload {
             graphs: self.graphs,
             copies,
             gaps: self.idle.gaps(),
+            // events are counted once, not read again and again
+            launched: KernelSeries::default(),
             busiest: self.busy.busiest(),
             batched: self.batched,
         }

@@ -79,6 +79,24 @@ static __always_inline __u64 wakes_reader(__u64 bytes)
 	return BPF_RB_NO_WAKEUP;
 }
 
+static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
+{
+	struct kernfs_node___renamed *renamed = (void *)node;
+
+	if (bpf_core_field_exists(renamed->__parent))
+		return BPF_CORE_READ(renamed, __parent);
+	return BPF_CORE_READ(node, parent);
+}
+
+/* The innermost cgroups of a task, in the one hierarchy that new kernels have. */
+static __always_inline void note_cgroups(struct gp_process_record *record, struct task_struct *task)
+{
+	struct kernfs_node *node = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn), *outer = parent_of(node);
+
+	bpf_probe_read_kernel_str(record->cgroup, GP_CGROUP_NAME, BPF_CORE_READ(node, name));
+	bpf_probe_read_kernel_str(record->outer_cgroup, GP_CGROUP_NAME, BPF_CORE_READ(outer, name));
+}
+
 static __always_inline void send_process(struct task_struct *task, __u32 change, __u32 parent,
 					 __s32 exit_code)
 {
@@ -99,6 +117,10 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 	record->exit_code = exit_code;
 	record->ns_tgid = ns_tgid_of(task);
 	BPF_CORE_READ_STR_INTO(&record->comm, task, group_leader, comm);
+	record->cgroup[0] = 0;
+	record->outer_cgroup[0] = 0;
+	if (change == GP_START)
+		note_cgroups(record, task);
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 

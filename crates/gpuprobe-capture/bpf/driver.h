@@ -41,4 +41,17 @@ struct gp_command {
 	__u64 total_ns;
 };
 
+/* An error of a GPU. */
+struct gp_xid_record {
+	__u16 kind;
+	__u16 reserved;
+	__u32 number;
+	__u64 id;
+	__u64 at_ns;
+	/* its place on the bus, as text */
+	char gpu[16];
+	/* what the driver says of it */
+	char message[256];
+};
+
 #endif

@@ -17,24 +17,52 @@ struct {
 	__type(value, __u64);
 } failures SEC(".maps");
 
-static __always_inline int add_failure(const struct gp_call *call)
+/* Kinds of failures that a process has rows for: a library can return any number, and others need room too.
+ */
+#define GP_MOST_FAILURES 64
+
+/* A row for a kind of failure that has none yet, which has happened once. */
+static __always_inline bool new_failure(struct gp_memory *process, const struct gp_failure_key *key)
+{
+	__u64 *count, one = 1;
+
+	if (__sync_fetch_and_add(&process->failure_rows, 1) < GP_MOST_FAILURES) {
+		if (!bpf_map_update_elem(&failures, key, &one, BPF_NOEXIST))
+			return true;
+		/* of two threads that do this at once, one wins */
+		count = bpf_map_lookup_elem(&failures, key);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+	} else {
+		count = NULL;
+	}
+	__sync_fetch_and_add(&process->failure_rows, -1);
+	return count;
+}
+
+/* What finds no room is the rest of its function's errors, where these are counted, and else of its
+ * process's. */
+static __always_inline int add_failure(const struct gp_thread *thread, const struct gp_call *call,
+				       const struct gp_function *function)
 {
 	struct gp_failure_key key = {.instance = call->instance,
 				     .tgid = call->tgid,
 				     .function = call->function,
 				     .error = call->result};
-	__u64 *count = bpf_map_lookup_elem(&failures, &key), one = 1;
+	__u64 *count = bpf_map_lookup_elem(&failures, &key);
+	struct gp_memory *process;
+	__u32 row = thread->memory_row;
 
-	if (!count) {
-		if (!bpf_map_update_elem(&failures, &key, &one, BPF_NOEXIST))
-			return 0;
-		/* of two threads that do this at once, one wins */
-		count = bpf_map_lookup_elem(&failures, &key);
-	}
-	if (count)
+	if (count) {
 		__sync_fetch_and_add(count, 1);
-	else
-		count_loss(GP_LOSS_COUNTERS_FULL);
+		return 0;
+	}
+	process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
+	if (process && new_failure(process, &key))
+		return 0;
+	if (process && !(function->flags & GP_COUNT))
+		__sync_fetch_and_add(&process->unnamed_failures, 1);
+	count_loss(GP_LOSS_FAILURES_FULL);
 	return 0;
 }
 
@@ -44,7 +72,7 @@ GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *c
 	bool is_cause = function->flags & GP_COUNT || (function->flags & GP_FAILURES && !call->inner_failed);
 
 	if (is_cause)
-		add_failure(call);
+		add_failure(thread, call, function);
 	if (thread->depth && (is_cause || call->inner_failed))
 		open_call(thread, thread->depth - 1)->inner_failed = 1;
 	return 0;

@@ -6,6 +6,7 @@
 #include "bare.bpf.h"
 #include "driver.bpf.h"
 #include "process.bpf.h"
+#include "xid.bpf.h"
 
 /*
  * Kernel 6.13 has it without an argument, 7.0 with the context. The loader leaves out what follows the three

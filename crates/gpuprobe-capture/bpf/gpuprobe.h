@@ -51,6 +51,7 @@ enum gp_loss {
 	GP_LOSS_SITES_FULL,
 	GP_LOSS_WORK_FULL,
 	GP_LOSS_UNREAD_WORK,
+	GP_LOSS_FAILURES_FULL,
 	GP_LOSS_CAUSES,
 };
 
@@ -207,6 +208,7 @@ enum gp_record_kind {
 	GP_RECORD_STACK,
 	/* a stack whose way to an allocation is not known */
 	GP_RECORD_SITE,
+	GP_RECORD_XID,
 };
 
 enum gp_call_flags {
@@ -323,6 +325,8 @@ struct gp_name_record {
 	__u64 address;
 };
 
+#define GP_CGROUP_NAME 144
+
 enum gp_process_change {
 	GP_START = 1,
 	GP_EXEC,
@@ -342,6 +346,10 @@ struct gp_process_record {
 	/* as the process sees itself, in its own pid namespace */
 	__u32 ns_tgid;
 	char comm[16];
+	/* of a start: its cgroup and the one around it, which name its container; who asks later may find it
+	 * gone */
+	char cgroup[GP_CGROUP_NAME];
+	char outer_cgroup[GP_CGROUP_NAME];
 };
 
 /* One run of one program in one process; see instance_of(). */

@@ -327,5 +327,6 @@ struct gp_process_record gp_unused_process_record = {};
 struct gp_name_record gp_unused_name_record = {};
 struct gp_stack_record gp_unused_stack_record = {};
 struct gp_part gp_unused_part = {};
+struct gp_xid_record gp_unused_xid_record = {};
 
 #endif

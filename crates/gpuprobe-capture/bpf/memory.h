@@ -23,6 +23,11 @@ struct gp_memory {
 	__u64 peak_bytes;
 	/* in the table of allocations, with those that are kept to be used again */
 	__u64 entries;
+	/* failures that found no room under their names, of functions whose calls are not counted */
+	__u64 unnamed_failures;
+	/* rows in the table of failures */
+	__u32 failure_rows;
+	__u32 reserved;
 };
 
 /* A context by number or address, a GPU by number; of what was told of a GPU, the function above that. */

@@ -111,6 +111,18 @@ struct vm_area_struct {
 	struct file *vm_file;
 };
 
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+struct pci_dev {
+	struct device dev;
+};
+
 struct upid {
 	int nr;
 };
@@ -147,9 +159,28 @@ struct mm_struct {
 	struct uprobes_state uprobes_state;
 };
 
+struct kernfs_node {
+	const char *name;
+	struct kernfs_node *parent;
+};
+
+/* since 6.15 */
+struct kernfs_node___renamed {
+	struct kernfs_node *__parent;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	struct mm_struct *mm;
 	struct files_struct *files;
+	struct css_set *cgroups;
 	struct uprobe_task *utask;
 	int pid;
 	int tgid;
@@ -161,6 +192,10 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct pid *thread_pid;
 	char comm[16];
+};
+
+struct bpf_raw_tracepoint_args {
+	__u64 args[0];
 };
 
 struct seq_file;

@@ -29,7 +29,10 @@ pub(crate) fn each_entry(map: &impl MapCore, mut then: impl FnMut(&[u8], &[u8]))
             then(key, value);
         }
     };
-    if lookup_batches(map, value_bytes, usize::MAX, &mut take)? { Ok(()) } else { one_by_one(map, take) }
+    // a trie whose last key read goes meanwhile is read from its beginning again; a last batch that is cut short could
+    // be too small for a bucket
+    let most = (map.max_entries() as usize).saturating_add(*BATCH_ENTRIES.end());
+    if lookup_batches(map, value_bytes, most, &mut take)? { Ok(()) } else { one_by_one(map, take) }
 }
 
 /// The first rows of an array, one after the other, each [`value_bytes`] long.

@@ -82,16 +82,22 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     sum
 }
 
-/// Failures by function and error.
-pub(crate) fn failures(map: &Map<'_>) -> Result<Vec<FailureCounts>, CaptureError> {
-    Ok(batch::entries(map)?.into_iter().map(failure).collect())
+/// Failures by function and error, and what each process has beyond these.
+pub(crate) fn failures(map: &Map<'_>, processes: &Numbered<'_>) -> Result<Vec<FailureCounts>, CaptureError> {
+    let mut rows: Vec<_> = batch::entries(map)?.into_iter().map(failure).collect();
+    let unnamed = |(key, row): (gp_process_key, gp_memory)| FailureCounts {
+        process: key.process(),
+        way: None,
+        count: row.unnamed_failures,
+    };
+    rows.extend(processes.entries()?.into_iter().map(unnamed).filter(|row| row.count > 0));
+    Ok(rows)
 }
 
 fn failure((key, count): (gp_failure_key, u64)) -> FailureCounts {
     FailureCounts {
-        process: process_of(key.tgid, key.instance),
-        function: FunctionId(key.function),
-        status: i64::from(key.error as i32),
+        process: key.process(),
+        way: Some((FunctionId(key.function), i64::from(key.error as i32))),
         count,
     }
 }
@@ -280,7 +286,7 @@ pub(crate) fn take_rows(
 /// Removes the rows of processes that ended from a table whose keys name the process, in one pass. Returns how many
 /// they were.
 pub(crate) fn remove_of<K: OfProcess>(
-    map: &Map<'_>,
+    map: &impl MapCore,
     ended: &HashSet<ProcessKey>,
 ) -> Result<usize, CaptureError> {
     remove(map, |key, _| ended.contains(&from_bytes::<K>(key).process()))
@@ -294,7 +300,7 @@ pub(crate) fn remove_physical(map: &Map<'_>, ended: &HashSet<ProcessKey>) -> Res
     })
 }
 
-fn remove(map: &Map<'_>, is_over: impl Fn(&[u8], &[u8]) -> bool) -> Result<usize, CaptureError> {
+fn remove(map: &impl MapCore, is_over: impl Fn(&[u8], &[u8]) -> bool) -> Result<usize, CaptureError> {
     let (mut keys, mut count) = (Vec::new(), 0);
     batch::each_entry(map, |key, value| {
         if is_over(key, value) {

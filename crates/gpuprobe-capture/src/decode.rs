@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use gpuprobe_discover::container_named;
 use gpuprobe_event::catalogue::Pointee;
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
@@ -13,8 +14,8 @@ use gpuprobe_event::decode::{
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
-    Api, Call, Class, Event, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent, SiteId, Tgid,
-    Tid, catalogue,
+    Api, Call, Class, Event, Evidence, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent,
+    SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
 use crate::account::{account, tell_parts, tell_work};
@@ -26,7 +27,9 @@ use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
 use crate::rows::makes_several_copies;
 use crate::sites::Sites;
-use crate::wire::{from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, number};
+use crate::wire::{
+    from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, gp_xid_record, number,
+};
 
 /// What one record of the control ring says.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) enum Control {
     FirstCall(ProcessKey, ProcessEvent),
     /// A process waits for its probes.
     Hold(Hold),
+    /// An error of a GPU.
+    Xid(XidEvent),
     /// A record that makes no sense.
     Nothing,
 }
@@ -302,10 +307,30 @@ impl Decoder {
         call
     }
 
+    /// An error of a GPU. Whoever is watched may have to do with it; others may find out who does.
+    fn xid(&self, raw: &gp_xid_record) -> XidEvent {
+        let watched = |(key, process): (&ProcessKey, &Arc<str>)| XidProcess {
+            tgid: key.tgid,
+            process: Arc::clone(process),
+            evidence: Evidence::Watched,
+        };
+        let mut processes: Vec<_> = self.names.iter().map(watched).collect();
+        processes.sort_unstable_by_key(|process| process.tgid);
+        XidEvent {
+            id: raw.id,
+            at_ns: self.clock.since_start(raw.at_ns),
+            number: raw.number,
+            gpu: text(&raw.gpu.map(i8_to_u8)),
+            message: text(&raw.message.map(i8_to_u8)),
+            processes,
+        }
+    }
+
     /// One record of the control ring.
     pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
+            (number::RECORD_XID, _) => return Control::Xid(self.xid(&from_bytes(bytes))),
             (number::RECORD_HOLD, flags) => {
                 let has = |flag: u16| flags & flag != 0;
                 return Control::Hold(Hold {
@@ -347,7 +372,7 @@ impl Decoder {
             process,
             parent: (raw.parent != 0).then_some(Tgid(raw.parent)),
             ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
-            container: None,
+            container: container_of([raw.cgroup, raw.outer_cgroup]),
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
             held: Vec::new(),
         };
@@ -379,6 +404,13 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
         is_text_cut: has(number::CALL_CUT_TEXT),
     }
+}
+
+/// The container that the innermost cgroups name. A name that fills its room may have been cut.
+fn container_of<const N: usize>(cgroups: [[i8; N]; 2]) -> Option<Arc<str>> {
+    let mut names =
+        cgroups.into_iter().map(|name| text(&name.map(i8_to_u8))).filter(|name| name.len() + 1 < N);
+    names.find_map(|name| container_named(&name).map(Arc::from))
 }
 
 /// What `wait` reports, as a shell shows it: the exit code, or 128 plus the signal.

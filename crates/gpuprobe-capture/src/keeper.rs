@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
 
 use libbpf_rs::Object;
 
@@ -77,6 +78,14 @@ impl Keeper {
         }
     }
 
+    /// Has probes taken out some time later: the kernel may take a tenth of a second for each function, and longer where
+    /// others do the same.
+    pub(crate) fn detach_later(&mut self, links: Vec<LinkId>) {
+        if !links.is_empty() {
+            self.ask(&Request::DetachLater(links)).ok();
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> io::Result<u64> {
         self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())?;
         let mut answer = String::new();
@@ -132,6 +141,8 @@ pub struct Kept {
     targets: TargetList,
     programs: Vec<OwnedFd>,
     links: HashMap<LinkId, MadeLink>,
+    /// Threads that take probes out.
+    closing: Vec<JoinHandle<()>>,
     made: LinkId,
     urgent: bool,
 }
@@ -166,6 +177,7 @@ impl Kept {
             targets: TargetList::new(targets, held),
             programs: files.collect(),
             links: HashMap::new(),
+            closing: Vec::new(),
             made: 0,
             urgent,
         })
@@ -184,7 +196,11 @@ impl Kept {
                 Some(Some(Request::Done)) => return Ended::Done,
                 Some(Some(Request::Attach(probes))) => self.attach(&probes),
                 Some(Some(Request::Detach(links))) => {
-                    close_all(links.iter().filter_map(|link| self.links.remove(link)).collect());
+                    close_all(self.taken(&links));
+                    Ok(0)
+                }
+                Some(Some(Request::DetachLater(links))) => {
+                    self.close_later(&links);
                     Ok(0)
                 }
                 Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
@@ -206,10 +222,24 @@ impl Kept {
         Ok(self.made)
     }
 
-    /// Takes out the probes of some links; whether there were any.
+    fn taken(&mut self, links: &[LinkId]) -> Vec<MadeLink> {
+        links.iter().filter_map(|link| self.links.remove(link)).collect()
+    }
+
+    fn close_later(&mut self, links: &[LinkId]) {
+        let links = self.taken(links);
+        self.closing.retain(|thread| !thread.is_finished());
+        // where there can be no thread, the links are closed right here
+        self.closing.extend(std::thread::Builder::new().spawn(move || close_all(links)));
+    }
+
+    /// Takes out the probes of some links; whether there were any. Where there are none, all are out.
     pub fn take_some_out(&mut self) -> bool {
         let some: Vec<_> = self.links.keys().copied().take(AT_ONCE).collect();
-        close_all(some.iter().filter_map(|link| self.links.remove(link)).collect());
+        close_all(self.taken(&some));
+        if some.is_empty() {
+            self.closing.drain(..).for_each(|thread| drop(thread.join()));
+        }
         !some.is_empty()
     }
 }

@@ -53,7 +53,6 @@ pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
         capabilities(effective),
         pid_namespace(&fs::read_link(roots.proc.join("self/ns/pid")).unwrap_or_default()),
         lockdown(&read(roots.sys, "kernel/security/lockdown")),
-        tracefs(&read(roots.proc, "mounts")),
         memlock(kernel, &read(roots.proc, "self/limits")),
         seccomp(field(&status, "Seccomp:")),
         uretprobe(kernel),
@@ -120,18 +119,6 @@ fn lockdown(text: &str) -> Check {
         mode => (Verdict::Good, mode.to_owned()),
     };
     Check { name: "lockdown", verdict, found }
-}
-
-fn tracefs(mounts: &str) -> Check {
-    let mounted = mounts.lines().find(|l| l.split(' ').nth(2) == Some("tracefs"));
-    let (verdict, found) = match mounted.and_then(|l| l.split(' ').nth(1)) {
-        Some(place) => (Verdict::Good, format!("mounted on {place}")),
-        None => (
-            Verdict::Limited,
-            "not mounted; only XID errors need it: mount -t tracefs tracefs /sys/kernel/tracing".to_owned(),
-        ),
-    };
-    Check { name: "tracefs", verdict, found }
 }
 
 fn memlock(kernel: &str, limits: &str) -> Check {
@@ -246,7 +233,7 @@ mod tests {
     fn a_machine_that_tells_nothing_is_no_reason_to_fail() {
         let nowhere = Path::new("/nonexistent");
         let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
-        assert_eq!(all.len(), 8);
+        assert_eq!(all.len(), 7);
         assert_eq!(all[0].verdict, Verdict::Bad, "no capabilities are known");
     }
 }

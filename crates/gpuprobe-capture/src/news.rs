@@ -1,7 +1,7 @@
 //! What comes out of the kernel in one look.
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, ProcessEvent, Tgid};
+use gpuprobe_event::{Event, ProcessEvent, Tgid, XidEvent};
 
 /// What came since the last look.
 #[derive(Debug, Default)]
@@ -12,6 +12,8 @@ pub struct Batch {
     pub calls: Vec<Event>,
     /// Processes that wait for their probes.
     pub holds: Vec<Hold>,
+    /// Errors of GPUs.
+    pub xids: Vec<XidEvent>,
     /// First calls of processes that were told of before: their counters begin.
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
     /// Stacks of allocations by ways that were not known. More of them come until they are.
@@ -57,6 +59,7 @@ impl Batch {
     pub fn into_events(self) -> Vec<Event> {
         let mut events = self.calls;
         events.extend(self.processes.into_iter().map(|(_, process)| Event::Process(process)));
+        events.extend(self.xids.into_iter().map(|xid| Event::Xid(Box::new(xid))));
         // the times lie far apart in memory, and the events are large: each is looked at and moved once
         events.sort_by_cached_key(happened_at);
         events
@@ -69,6 +72,7 @@ fn happened_at(event: &Event) -> u64 {
         Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
         Event::Process(process) => process.at_ns,
         Event::Loss(loss) => loss.at_ns,
+        Event::Xid(xid) => xid.at_ns,
     }
 }
 

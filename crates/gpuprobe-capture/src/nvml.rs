@@ -44,31 +44,38 @@ pub struct NvmlVersions {
 #[derive(Debug)]
 pub struct Nvml {
     told: Arc<Mutex<Told>>,
-    believed: Duration,
 }
 
-/// What the thread has told so far.
+/// What the thread has told so far, and what it was told.
 #[derive(Debug, Default)]
 struct Told {
+    every: Duration,
     readings: GpuReadings,
     at: Option<Instant>,
     trouble: Option<String>,
+    refusals: Vec<String>,
 }
 
 impl Nvml {
     /// Begins to read every so often, but not faster than NVML has anything new.
     pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
-        let every = every.max(SHORTEST);
-        let told = Arc::new(Mutex::new(Told::default()));
+        let told = Told { every: every.max(SHORTEST), ..Told::default() };
+        let told = Arc::new(Mutex::new(told));
         let (library, listener) = (library.to_owned(), Arc::downgrade(&told));
-        spawn(move || follow(&library, every, &listener))?;
-        Ok(Self { told, believed: BELIEVED.max(every.saturating_mul(3)) })
+        spawn(move || follow(&library, &listener))?;
+        Ok(Self { told })
+    }
+
+    /// Reads that often from now on.
+    pub fn read_every(&self, every: Duration) {
+        lock(&self.told).every = every.max(SHORTEST);
     }
 
     /// What was read last. Where that is too long ago nothing is known of the GPUs; errors stay counted.
     pub fn readings(&self) -> GpuReadings {
         let told = lock(&self.told);
-        let is_fresh = told.at.is_some_and(|at| at.elapsed() < self.believed);
+        let believed = BELIEVED.max(told.every.saturating_mul(3));
+        let is_fresh = told.at.is_some_and(|at| at.elapsed() < believed);
         match is_fresh {
             true => told.readings.clone(),
             false => GpuReadings { is_up: false, gpus: Vec::new(), xids: told.readings.xids.clone() },
@@ -78,6 +85,11 @@ impl Nvml {
     /// Why nothing can be read, once for each reason.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.told).trouble.take()
+    }
+
+    /// The GPUs whose errors cannot be heard of while those of others are, each once.
+    pub fn refusals(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.told).refusals)
     }
 }
 
@@ -112,10 +124,10 @@ fn tell(listener: &Weak<Mutex<Told>>, change: impl FnOnce(&mut Told)) -> bool {
 }
 
 /// Reads until nobody listens any more.
-fn follow(library: &OsStr, every: Duration, listener: &Weak<Mutex<Told>>) {
+fn follow(library: &OsStr, listener: &Weak<Mutex<Told>>) {
     let (mut xids, mut last) = (Xids::default(), None);
     loop {
-        let trouble = match read_on(library, every, listener, &mut xids) {
+        let trouble = match read_on(library, listener, &mut xids) {
             Ok(()) => return,
             Err(error) => explained(library, &error),
         };
@@ -135,27 +147,37 @@ fn follow(library: &OsStr, every: Duration, listener: &Weak<Mutex<Told>>) {
 }
 
 /// Reads until the library fails as a whole, or nobody listens.
-fn read_on(
-    library: &OsStr,
-    every: Duration,
-    listener: &Weak<Mutex<Told>>,
-    xids: &mut Xids,
-) -> Result<(), NvmlError> {
+fn read_on(library: &OsStr, listener: &Weak<Mutex<Told>>, xids: &mut Xids) -> Result<(), NvmlError> {
     let nvml = Library::builder().lib_path(library).init()?;
     let mut reader = Reader::new(&nvml)?;
-    let events = xids::listen(&nvml, reader.devices());
+    let events = xids.listen(&nvml, &reader);
     loop {
         let begun = Instant::now();
         let gpus = reader.read(&nvml)?;
-        let listens = tell(listener, |told| {
+        let refusals = xids.refusals();
+        tell(listener, |told| {
             told.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
             told.at = Some(Instant::now());
+            told.refusals.extend(refusals);
         });
-        if !listens {
+        // errors that come meanwhile are told with the next reading
+        if !until_due(listener, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
             return Ok(());
         }
-        // errors that come meanwhile are told with the next reading
-        xids.wait(events.as_ref(), &reader, begun + every);
+    }
+}
+
+/// Waits, a part at a time, until the next reading is due, which may change meanwhile; `false` when nobody listens any more.
+fn until_due(listener: &Weak<Mutex<Told>>, begun: Instant, mut wait: impl FnMut(Instant)) -> bool {
+    loop {
+        let mut left = Duration::ZERO;
+        if !tell(listener, |told| left = told.every.saturating_sub(begun.elapsed())) {
+            return false;
+        }
+        if left.is_zero() {
+            return true;
+        }
+        wait(Instant::now() + left.min(SHORTEST));
     }
 }
 
@@ -199,11 +221,32 @@ mod tests {
     fn what_was_read_too_long_ago_says_nothing_of_gpus_and_errors_stay_counted() {
         let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
         let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
-        let told = Told { readings: readings.clone(), at: Some(Instant::now()), trouble: None };
-        let nvml = Nvml { told: Arc::new(Mutex::new(told)), believed: BELIEVED };
+        let told = Told { readings: readings.clone(), at: Some(Instant::now()), ..Told::default() };
+        let nvml = Nvml { told: Arc::new(Mutex::new(told)) };
         assert_eq!(nvml.readings(), readings);
-        let nvml = Nvml { believed: Duration::ZERO, ..nvml };
+        lock(&nvml.told).at = Instant::now().checked_sub(BELIEVED);
         assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
+        nvml.read_every(BELIEVED);
+        assert_eq!(nvml.readings(), readings, "where it is read seldom it is believed longer");
+    }
+
+    #[test]
+    fn a_thread_that_waits_to_read_hears_that_it_shall_read_sooner_or_end() {
+        let nvml = Nvml { told: Arc::default() };
+        nvml.read_every(Duration::from_secs(3600));
+        let (listener, begun, mut waits) = (Arc::downgrade(&nvml.told), Instant::now(), 0);
+        let due = until_due(&listener, begun, |until| {
+            assert!(until <= Instant::now() + SHORTEST, "nothing is heard while it waits");
+            waits += 1;
+            if waits == 3 {
+                nvml.read_every(Duration::ZERO);
+                thread::sleep(SHORTEST.saturating_sub(begun.elapsed()));
+            }
+        });
+        assert!(due && waits == 3, "{waits}");
+        nvml.read_every(Duration::from_secs(3600));
+        let mut nvml = Some(nvml);
+        assert!(!until_due(&listener, Instant::now(), |_| drop(nvml.take())));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
+use crate::driver::XIDS;
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
@@ -30,6 +31,7 @@ use crate::records::Records;
 use crate::resolve::OfFiles;
 use crate::sites::Sites;
 use crate::support::{Tier, support};
+use crate::sweeper::Sweeper;
 use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
 
@@ -54,7 +56,7 @@ pub struct Capture {
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
-    object: Object,
+    pub(crate) object: Object,
     pub(crate) decoder: Decoder,
     /// What happened to processes after the calls that were taken last, when more were left in the ring.
     waiting: Vec<(ProcessKey, ProcessEvent)>,
@@ -67,11 +69,13 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
+    sees_xids: bool,
     pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
     /// Ways for which the kernel side had no room.
     refused_ways: u64,
+    pub(crate) sweeper: Sweeper,
 }
 
 impl std::fmt::Debug for Capture {
@@ -96,6 +100,10 @@ impl Capture {
             let link = attach::program(&object, name)?.attach();
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
+        // the driver may not be there, or be one without it
+        let xids = attach::program(&object, XIDS)?.attach().ok();
+        let sees_xids = xids.is_some();
+        tracepoints.extend(xids);
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
@@ -124,8 +132,10 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
+            sees_xids,
             has_sites: config.sites,
             refused_ways: 0,
+            sweeper: Sweeper::default(),
             counted: Counted { launches: config.launches, copies: config.copies, told: config.told },
             bare: config.bare,
             waiting: Vec::new(),
@@ -197,11 +207,11 @@ impl Capture {
         Ok(&self.attached[&key])
     }
 
-    /// Takes every probe out of these files.
+    /// Takes every probe out of these files, some time later.
     pub fn detach_files(&mut self, files: &HashSet<FileId>) {
         let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
         let links = gone.flat_map(|(_, attached)| attached.links).collect();
-        self.keeper.detach(links);
+        self.keeper.detach_later(links);
     }
 
     /// Every library that is probed.
@@ -268,6 +278,7 @@ impl Capture {
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
             all.holds.extend(more.holds);
+            all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
     }
@@ -295,6 +306,7 @@ impl Capture {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
                 Control::Hold(hold) => batch.holds.push(hold),
+                Control::Xid(xid) => batch.xids.push(xid),
                 Control::Nothing => {}
             }
         }
@@ -369,7 +381,7 @@ impl Capture {
 
     /// How often every function failed in every way. Asked for after the calls, none of these is missing here.
     pub fn failures(&self) -> Result<Vec<gpuprobe_event::counters::FailureCounts>, CaptureError> {
-        counters::failures(&self.map("failures")?)
+        counters::failures(&self.map("failures")?, &self.processes()?)
     }
 
     /// What every process did to GPU memory.
@@ -402,10 +414,11 @@ impl Capture {
         for name in ["addresses", "primaries", "identities"] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
-        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
-        let work = self.take_work(ended)?;
+        // some of them are in the rows that are taken out next
         let mut failures = self.failures()?;
         failures.retain(|row| ended.contains(&row.process));
+        let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
+        let work = self.take_work(ended)?;
         counters::remove_of::<gp_failure_key>(&self.map("failures")?, ended)?;
         if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
@@ -414,7 +427,7 @@ impl Capture {
     }
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
-    pub fn release_memory(&self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+    pub fn release_memory(&mut self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
         let live = counters::remove_of::<gp_live_key>(&self.map("live")?, ended)?;
         for name in ["handles", "mapped"] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;

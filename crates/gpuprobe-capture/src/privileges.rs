@@ -3,14 +3,13 @@
 
 use std::io;
 
+use crate::files;
+use crate::urgency;
+
 /// What a look at other processes and probes in their libraries take, by number and name.
-const KEPT: [(u32, &str); 7] = [
+const KEPT: [(u32, &str); 5] = [
     (2, "CAP_DAC_READ_SEARCH"),
     (19, "CAP_SYS_PTRACE"),
-    // to be run before those that wait for us
-    (23, "CAP_SYS_NICE"),
-    // a descriptor for each function on the perf tier
-    (24, "CAP_SYS_RESOURCE"),
     (38, "CAP_PERFMON"),
     (39, "CAP_BPF"),
     // files that processes have mapped, by their mappings
@@ -18,6 +17,8 @@ const KEPT: [(u32, &str); 7] = [
 ];
 /// What a perf event on a function takes: kernels of 2025 and later want it again in place of `CAP_PERFMON`.
 const ADMIN: u32 = 21;
+/// What it takes to be run before others where the limit does not allow it.
+const NICE: u32 = 23;
 /// The highest number a capability can have.
 const LAST: u32 = 63;
 
@@ -25,7 +26,14 @@ const LAST: u32 = 63;
 /// starts from now on. None of them can be got back, also not by executing a program. With `perf`, those that perf events
 /// on functions need are kept too.
 pub fn give_up_privileges(perf: bool) -> io::Result<()> {
-    let is_kept = |capability: u32| is_kept(capability) || (perf && capability == ADMIN);
+    // Limits take CAP_SYS_RESOURCE to be raised, so that is done here, and it goes with the others.
+    let nice = !urgency::raise_limit();
+    if perf {
+        files::raise_limit();
+    }
+    let is_kept = |capability: u32| {
+        is_kept(capability) || (perf && capability == ADMIN) || (nice && capability == NICE)
+    };
     for capability in (0..=LAST).filter(|c| !is_kept(*c)) {
         // without the privilege, or where the kernel has no such capability, this is refused and changes nothing
         prctl(libc::PR_CAPBSET_DROP, u64::from(capability)).ok();
@@ -89,6 +97,29 @@ fn set_capabilities(sets: &[Sets; 2]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Whether this thread can be run before ordinary ones. It must be an ordinary one again after that.
+    fn can_be_urgent() -> bool {
+        // SAFETY: this asks about the calling thread and takes no address.
+        let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+        let urgent = urgency::Urgent::begin();
+        let can = policy() == libc::SCHED_RR;
+        drop(urgent);
+        assert_eq!(policy(), libc::SCHED_OTHER);
+        can
+    }
+
+    #[test]
+    fn who_could_be_urgent_still_can_without_the_privilege() {
+        let (before, after) = std::thread::spawn(|| {
+            let before = can_be_urgent();
+            give_up_privileges(false).unwrap();
+            (before, can_be_urgent())
+        })
+        .join()
+        .unwrap();
+        assert_eq!(before, after);
+    }
+
     #[test]
     fn what_is_left_is_what_later_looks_take() {
         for perf in [false, true] {
@@ -103,7 +134,9 @@ mod tests {
                 let (half, bit) = (capability as usize / 32, 1 << (capability % 32));
                 let had = before[half].permitted & bit != 0;
                 let has = after[half].permitted & bit != 0;
-                let kept = is_kept(capability) || (perf && capability == ADMIN);
+                let kept = is_kept(capability)
+                    || (perf && capability == ADMIN)
+                    || (!urgency::raise_limit() && capability == NICE);
                 assert_eq!(has, had && kept, "capability {capability}");
             }
             assert_eq!(after.map(|half| half.inheritable), [0, 0]);

@@ -52,6 +52,8 @@ pub(crate) enum Request {
     Attach(Probes),
     /// Take these links away. Answered when they are gone.
     Detach(Vec<u64>),
+    /// The same, answered at once: nobody waits for it.
+    DetachLater(Vec<u64>),
     /// All went well: nobody has to be let go. Not answered.
     Done,
 }
@@ -68,10 +70,8 @@ impl Request {
                     points.iter().map(|(offset, cookie)| format!(" {offset}:{cookie}")).collect();
                 format!("attach {program} {word} {path}{points}\n")
             }
-            Self::Detach(links) => {
-                let links: String = links.iter().map(|link| format!(" {link}")).collect();
-                format!("detach{links}\n")
-            }
+            Self::Detach(links) => format!("detach{}\n", numbers(links)),
+            Self::DetachLater(links) => format!("detach-later{}\n", numbers(links)),
             Self::Done => "done\n".to_owned(),
         }
     }
@@ -89,10 +89,15 @@ impl Request {
                 Some(Self::Attach(Probes { program, way, path, points }))
             }
             "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
+            "detach-later" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachLater),
             "done" => Some(Self::Done),
             _ => None,
         }
     }
+}
+
+fn numbers(links: &[u64]) -> String {
+    links.iter().map(|link| format!(" {link}")).collect()
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -139,7 +144,12 @@ mod tests {
                 Request::Attach(Probes { program: 3, way: *way, path: path.clone(), points })
             })
             .collect();
-        all.extend([Request::Detach(vec![]), Request::Detach(vec![1, 22]), Request::Done]);
+        all.extend([
+            Request::Detach(vec![]),
+            Request::Detach(vec![1, 22]),
+            Request::DetachLater(vec![3]),
+            Request::Done,
+        ]);
         for request in all {
             let line = request.line();
             assert_eq!(line.matches('\n').count(), 1, "{line:?}");

@@ -24,7 +24,7 @@ pub(crate) use generated::types::{
     gp_count, gp_count_key, gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts,
     gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out,
     gp_part, gp_physical, gp_place, gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key,
-    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way, gp_way_key,
+    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way, gp_way_key, gp_xid_record,
 };
 
 /// The compiled programs.
@@ -80,6 +80,7 @@ wire!(
     gp_stream,
     gp_way,
     gp_way_key,
+    gp_xid_record,
 );
 
 // SAFETY: an integer, of which any bits are a value.
@@ -228,6 +229,7 @@ pub(crate) mod number {
     pub(crate) const RECORD_NAME: u16 = 4;
     pub(crate) const RECORD_STACK: u16 = 5;
     pub(crate) const RECORD_SITE: u16 = 6;
+    pub(crate) const RECORD_XID: u16 = 7;
 
     pub(crate) const NAME_TOLD: u16 = 0;
     pub(crate) const NAME_ALIAS: u16 = 1;
@@ -419,7 +421,8 @@ mod tests {
     #[test]
     fn the_numbers_of_records_are_those_of_the_header() {
         use number::*;
-        let records = [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK, RECORD_SITE];
+        let records =
+            [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK, RECORD_SITE, RECORD_XID];
         expect("gp_record_kind", &records.map(u64::from));
         expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
         expect(

@@ -14,7 +14,7 @@ use crate::batch;
 use crate::counters::{OfProcess, process_of, remove_of};
 use crate::error::CaptureError;
 use crate::numbered::Numbered;
-use crate::object::Capture;
+use crate::object::{Capture, map_of};
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_context_key, gp_copies, gp_copy_key, gp_gap, gp_graph_counts,
     gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
@@ -76,7 +76,7 @@ impl Capture {
     }
 
     /// Takes out what is known of the streams and graphs of processes that ended, where no rows are read of them.
-    pub(crate) fn forget_streams(&self, ended: &[ProcessKey]) -> Result<(), CaptureError> {
+    pub(crate) fn forget_streams(&mut self, ended: &[ProcessKey]) -> Result<(), CaptureError> {
         if !self.counted.told || ended.is_empty() {
             return Ok(());
         }
@@ -97,9 +97,10 @@ impl Capture {
     }
 
     /// Takes out the addresses of what processes held that ended.
-    pub(crate) fn release_ranges(&self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
+    pub(crate) fn release_ranges(&mut self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
         if self.counted.copies {
-            remove_of::<gp_range_key>(&self.map("ranges")?, ended)?;
+            let ranges = map_of(&self.object, "ranges")?;
+            self.sweeper.sweep(&ranges, ended.clone())?;
         }
         Ok(())
     }

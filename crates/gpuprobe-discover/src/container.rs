@@ -15,11 +15,12 @@ pub fn container_of(proc_root: &Path, pid: u32) -> Option<String> {
 /// The innermost container named by the text of `/proc/PID/cgroup`: `number:controllers:path` lines.
 fn container_in(text: &str) -> Option<String> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.flat_map(|path| path.rsplit('/')).find_map(id_in).map(str::to_owned)
+    paths.flat_map(|path| path.rsplit('/')).find_map(container_named).map(str::to_owned)
 }
 
-/// The id in one part of a cgroup's path: `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID`.
-fn id_in(part: &str) -> Option<&str> {
+/// The id of the container that a cgroup is named after, by one part of its path: `ID`, `docker-ID.scope`,
+/// `cri-containerd-ID.scope`, `crio-ID`.
+pub fn container_named(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let part = part.rsplit_once(':').map_or(part, |(_, last)| last);
     let id = match part.rsplit_once('-') {

@@ -34,7 +34,7 @@ mod unwind_row;
 mod unwind_table;
 mod visible;
 
-pub use container::container_of;
+pub use container::{container_named, container_of};
 pub use demangle::demangled;
 pub use devices::{Device, devices};
 pub use error::{Defect, DiscoverError};

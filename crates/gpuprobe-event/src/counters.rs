@@ -48,10 +48,9 @@ pub struct CallCounts {
 pub struct FailureCounts {
     /// Which process.
     pub process: ProcessKey,
-    /// Which function.
-    pub function: FunctionId,
-    /// What it returned.
-    pub status: i64,
+    /// Which function, and what it returned; `None` for all that there was no room for, where no count of the
+    /// function's errors has them.
+    pub way: Option<(FunctionId, i64)>,
     /// How often.
     pub count: u64,
 }

@@ -22,6 +22,8 @@ pub enum Event {
     Process(ProcessEvent),
     /// Something was lost.
     Loss(LossEvent),
+    /// A GPU reported an error.
+    Xid(Box<XidEvent>),
 }
 
 /// The value of one argument.
@@ -244,4 +246,65 @@ pub struct LossEvent {
     pub cause: LossCause,
     /// How many, since the last event of this cause.
     pub count: u64,
+}
+
+/// An error that a GPU reported through the driver (XID).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct XidEvent {
+    /// Unique in its recording.
+    pub id: u64,
+    /// Nanoseconds since the recording began.
+    pub at_ns: u64,
+    /// Which error.
+    pub number: u32,
+    /// The place of the GPU on the bus, as the kernel writes it.
+    pub gpu: Arc<str>,
+    /// What the driver says of it.
+    pub message: Arc<str>,
+    /// Who was using that GPU.
+    pub processes: Vec<XidProcess>,
+}
+
+/// A process that may have to do with an error of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct XidProcess {
+    /// The process.
+    pub tgid: Tgid,
+    /// Its name.
+    pub process: Arc<str>,
+    /// How much speaks for it.
+    pub evidence: Evidence,
+}
+
+/// What speaks for a process having to do with an error, the strongest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// The driver names it.
+    Named,
+    /// It had opened that GPU.
+    Opened,
+    /// It was watched, and had ended before anybody could look at what it had open.
+    Watched,
+}
+
+impl Evidence {
+    /// The word used in traces.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Named => "named",
+            Self::Opened => "opened",
+            Self::Watched => "watched",
+        }
+    }
+}
+
+impl XidEvent {
+    /// The process that the driver names in its message.
+    pub fn named_pid(&self) -> Option<u32> {
+        let (_, rest) = self.message.split_once("pid=")?;
+        let rest = rest.trim_start_matches(['\'', '"', ' ']);
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..digits].parse().ok().filter(|pid| *pid != 0)
+    }
 }

@@ -23,7 +23,8 @@ pub mod trace;
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use event::{
-    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, CopyPart, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
+    ProcessEvent, Value, XidEvent, XidProcess,
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};

@@ -55,6 +55,8 @@ causes! {
     WorkFull = "work_full",
     /// launches, copies or graph nodes whose description could not be read
     UnreadWork = "unread_work",
+    /// failures counted without their names, under `other`, because their process or all had too many kinds of them
+    FailuresFull = "failures_full",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

@@ -4,6 +4,7 @@ mod auth;
 mod connections;
 mod counts;
 mod latest;
+mod places;
 mod routes;
 mod tls;
 mod web_config;
@@ -21,9 +22,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use auth::Doorkeeper;
-use connections::{LIMITS, Limits, accept};
+use connections::accept;
 pub use latest::Latest;
 use latest::Serving;
+use places::{LIMITS, Limits};
 use routes::{Shown, Site, router};
 use web_config::WebConfig;
 
@@ -65,6 +67,9 @@ pub struct HttpSettings {
 
 /// Connections that the system keeps until they are taken: a crowd that comes at once must not have to try again.
 const BACKLOG: u32 = 1024;
+/// What the system takes of an answer for a client that has not read it; Linux takes twice that. So much is handed over at a
+/// time, too: others wait no longer than that takes.
+const SEND_BUFFER_BYTES: u32 = 128 << 10;
 /// However often snapshots come, a machine may be busy for so long.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
@@ -127,6 +132,8 @@ impl Endpoint {
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
+    // those that are accepted have it too
+    socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
@@ -149,5 +156,7 @@ impl Drop for ServerHandle {
     }
 }
 
+#[cfg(test)]
+mod crowd_tests;
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ pub mod timeline;
 pub mod timestamp;
 pub mod units;
 mod work;
+mod xid;
 
 pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
@@ -30,3 +31,4 @@ pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
 pub use summary::{Fit, summary};
 pub use timeline::timeline;
+pub use xid::line as xid_line;

@@ -9,7 +9,7 @@ mod phases;
 mod result;
 
 use gpuprobe_analysis::ProcessEnd;
-use gpuprobe_event::{Call, Event, LossEvent, ProcessChange, ProcessEvent};
+use gpuprobe_event::{Call, Event, LossEvent, ProcessChange, ProcessEvent, XidEvent};
 
 pub use pending::pending;
 
@@ -73,6 +73,7 @@ impl Live {
             Event::Process(process) if self.options.processes => self.process(process, out),
             Event::Process(_) => {}
             Event::Loss(loss) => self.loss(loss, out),
+            Event::Xid(xid) => self.xid(xid, out),
         }
     }
 
@@ -111,6 +112,16 @@ impl Live {
             out.push_str(" in container ");
             push_printable(out, container);
         }
+        out.push('\n');
+    }
+
+    /// What a GPU reported, in the driver's words and in ours.
+    fn xid(&self, xid: &XidEvent, out: &mut String) {
+        self.time(out, xid.at_ns, Precision::Microseconds);
+        let (begin, end) = if self.options.color { (RED, PLAIN) } else { ("", "") };
+        out.push_str(begin);
+        push_printable(out, &crate::xid::line(xid));
+        out.push_str(end);
         out.push('\n');
     }
 

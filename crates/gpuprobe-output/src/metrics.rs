@@ -3,11 +3,11 @@
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
 mod collect;
+mod done;
 mod gpu;
 mod own;
 mod reference;
 mod samples;
-mod work;
 mod write;
 
 use gpuprobe_analysis::Snapshot;
@@ -54,16 +54,12 @@ macro_rules! of_process {
 use of_process;
 
 const PROCESS: &[&str] = of_process![];
-const FUNCTION: &[&str] = of_process!["api", "function"];
 /// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
 /// says so.
 const KIND: &[&str] = of_process!["gpu", "numbering", "kind"];
 /// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
 /// process, and `other`.
 const SITE: &[&str] = of_process!["site"];
-/// Sums over processes that ended bear no pid and no container: both grow without bound.
-const NAME: &[&str] = &["process"];
-const NAME_FUNCTION: &[&str] = &["process", "api", "function"];
 
 const fn metric(
     family: &'static str,
@@ -81,35 +77,12 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    work::METRICS.iter().chain(gpu::METRICS).chain(own::METRICS).chain(METRICS)
+    let done = |which: usize| done::METRICS.iter().filter_map(move |both| both.get(which));
+    done(0).chain(gpu::METRICS).chain(own::METRICS).chain(done(1)).chain(METRICS)
 }
 
-/// Calls, memory, and how it stands with the probes.
+/// How it stands with processes, their memory and the probes.
 const METRICS: &[Metric] = &[
-    metric(
-        "gpuprobe_calls",
-        Kind::Counter,
-        FUNCTION,
-        "Calls of a GPU API function that returned.",
-        collect::calls,
-    ),
-    with_unit(
-        metric(
-            "gpuprobe_call_duration_seconds",
-            Kind::Histogram,
-            FUNCTION,
-            "Time inside a call, as its caller saw it; not the time of the work on the GPU.",
-            collect::durations,
-        ),
-        "seconds",
-    ),
-    metric(
-        "gpuprobe_errors",
-        Kind::Counter,
-        of_process!["function", "error"],
-        "Calls that returned a failure, by its name; those of the runtime that never reached the driver, where its function is not called all the time.",
-        collect::errors,
-    ),
     with_unit(
         metric(
             "gpuprobe_memory_live_bytes",
@@ -160,43 +133,6 @@ const METRICS: &[Metric] = &[
     ),
     with_unit(
         metric(
-            "gpuprobe_memory_allocated_bytes",
-            Kind::Counter,
-            PROCESS,
-            "Bytes ever allocated.",
-            collect::allocated,
-        ),
-        "bytes",
-    ),
-    with_unit(
-        metric(
-            "gpuprobe_memory_freed_bytes",
-            Kind::Counter,
-            PROCESS,
-            "Bytes ever freed by a call; what a process holds at its end is not among them.",
-            collect::freed,
-        ),
-        "bytes",
-    ),
-    metric(
-        "gpuprobe_memory_ended_allocations",
-        Kind::Counter,
-        PROCESS,
-        "Allocations that ended with the context they were made in.",
-        collect::ended_allocations,
-    ),
-    with_unit(
-        metric(
-            "gpuprobe_memory_ended_bytes",
-            Kind::Counter,
-            PROCESS,
-            "Bytes that ended with the context they were allocated in.",
-            collect::ended_bytes,
-        ),
-        "bytes",
-    ),
-    with_unit(
-        metric(
             "gpuprobe_memory_peak_bytes",
             Kind::Gauge,
             PROCESS,
@@ -205,84 +141,22 @@ const METRICS: &[Metric] = &[
         ),
         "bytes",
     ),
-    metric(
-        "gpuprobe_memory_replaced",
-        Kind::Counter,
-        PROCESS,
-        "Addresses allocated again while they were still live: their frees were missed.",
-        collect::replaced,
-    ),
-    metric(
-        "gpuprobe_memory_unknown_frees",
-        Kind::Counter,
-        PROCESS,
-        "Frees of memory whose allocation was not seen, as of what was allocated before the probes came.",
-        collect::unknown_frees,
-    ),
-    metric(
-        "gpuprobe_ended_processes",
-        Kind::Counter,
-        NAME,
-        "Processes that ended and have no series of their own any more: what they did is in the sums by name.",
-        collect::ended_processes,
-    ),
-    metric(
-        "gpuprobe_ended_calls",
-        Kind::Counter,
-        NAME_FUNCTION,
-        "Calls of these processes that returned.",
-        collect::ended_calls,
-    ),
     with_unit(
         metric(
-            "gpuprobe_ended_call_duration_seconds",
-            Kind::Histogram,
-            NAME_FUNCTION,
-            "Time inside a call of these processes.",
-            collect::ended_durations,
+            "gpuprobe_stream_gap_longest_seconds",
+            Kind::Gauge,
+            of_process!["after", "meanwhile"],
+            "The longest gaps of streams, by the call that took the launching thread longest meanwhile.",
+            collect::longest_gaps,
         ),
         "seconds",
     ),
     metric(
-        "gpuprobe_ended_errors",
+        "gpuprobe_ended_processes",
         Kind::Counter,
-        &["process", "function", "error"],
-        "Calls of these processes that returned a failure, by its name.",
-        collect::ended_errors,
-    ),
-    with_unit(
-        metric(
-            "gpuprobe_ended_memory_allocated_bytes",
-            Kind::Counter,
-            NAME,
-            "Bytes ever allocated by these processes.",
-            collect::ended_allocated,
-        ),
-        "bytes",
-    ),
-    with_unit(
-        metric(
-            "gpuprobe_ended_memory_freed_bytes",
-            Kind::Counter,
-            NAME,
-            "Bytes ever freed by a call of these processes.",
-            collect::ended_freed,
-        ),
-        "bytes",
-    ),
-    metric(
-        "gpuprobe_ended_memory_replaced",
-        Kind::Counter,
-        NAME,
-        "Addresses that these processes allocated again while they were still live.",
-        collect::ended_replaced,
-    ),
-    metric(
-        "gpuprobe_ended_memory_unknown_frees",
-        Kind::Counter,
-        NAME,
-        "Frees by these processes of memory whose allocation was not seen.",
-        collect::ended_unknown_frees,
+        &["process"],
+        "Processes that ended and have no series of their own any more: what they did is in the sums by name.",
+        collect::ended_processes,
     ),
     metric(
         "gpuprobe_gpu",

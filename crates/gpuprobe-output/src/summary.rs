@@ -9,10 +9,12 @@ use gpuprobe_analysis::{
     SummaryReport, Total,
 };
 use gpuprobe_event::counters::CopyDirection;
+use gpuprobe_event::driver;
 
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
 use crate::work::kernel;
+use crate::xid;
 
 /// A name that is longer would not be read to its end.
 const LONGEST_PLACE: usize = 120;
@@ -44,9 +46,35 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     places(&mut out, &report.places);
     slowest(&mut out, &report.slowest);
     errors(&mut out, &report.errors);
+    gpu_errors(&mut out, report);
     processes(&mut out, &report.processes);
     losses(&mut out, report);
     out
+}
+
+/// What GPUs reported, with the calls that failed around it.
+fn gpu_errors(out: &mut String, report: &SummaryReport) {
+    if report.gpu_errors.is_empty() {
+        return;
+    }
+    out.push_str("\nerrors of GPUs\n");
+    for error in &report.gpu_errors {
+        let seconds = error.event.at_ns as f64 / 1e9;
+        writeln!(out, "  at {seconds:.6} s  {}", printable(&xid::line(&error.event))).ok();
+        if let Some(action) = driver::xid(error.event.number).and_then(|known| known.action) {
+            writeln!(out, "    what to do: {action}").ok();
+        }
+        for (when, calls) in [("before", &error.before), ("after", &error.after)] {
+            for call in calls {
+                let apart = duration(call.at_ns.abs_diff(error.event.at_ns));
+                let (function, error) = (printable(&call.function), printable(&call.error));
+                writeln!(out, "    failed {apart} {when}: {} {function} {error}", call.tgid).ok();
+            }
+        }
+    }
+    if report.other_gpu_errors > 0 {
+        writeln!(out, "  and {} more", report.other_gpu_errors).ok();
+    }
 }
 
 /// The block that the classic runner begins with, in its words. Its megabytes are of 2^20 bytes.

@@ -29,6 +29,7 @@ mod supervise;
 mod trace_file;
 mod trace_input;
 mod watch;
+mod xids;
 
 use std::process::ExitCode;
 

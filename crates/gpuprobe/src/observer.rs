@@ -13,6 +13,7 @@ use crate::gpus::Gpus;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::states::States;
+use crate::xids::XidCounts;
 
 /// The functions that live memory is made of.
 pub(crate) const MEMORY: &[Class] =
@@ -30,13 +31,23 @@ pub(crate) struct Observer {
     gpus: Option<Gpus>,
     /// How it stands with them, where that is wanted.
     states: Option<States>,
+    /// Errors of GPUs that the driver's tracepoint told of.
+    xids: XidCounts,
 }
 
 impl Observer {
     /// Without `holdings`, memory is not what is looked at.
     pub(crate) fn new(probes: Probes, processes: Processes, holdings: Option<Holdings>) -> Self {
         let processes = if holdings.is_some() { processes } else { processes.without_memory() };
-        Self { probes, processes, holdings, nameless: Vec::new(), gpus: None, states: None }
+        Self {
+            probes,
+            processes,
+            holdings,
+            nameless: Vec::new(),
+            gpus: None,
+            states: None,
+            xids: XidCounts::default(),
+        }
     }
 
     /// Finds out which of the host's GPUs those of processes are.
@@ -63,6 +74,13 @@ impl Observer {
         }
     }
 
+    /// From now on, NVML is read that often.
+    pub(crate) fn read_states_every(&self, every: Duration) {
+        if let Some(states) = &self.states {
+            states.read_every(every);
+        }
+    }
+
     fn now_ns(&self) -> u64 {
         self.probes.capture.clock().elapsed_ns()
     }
@@ -76,6 +94,7 @@ impl Observer {
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
+        batch.xids.iter().for_each(|xid| self.xids.add(xid));
         // with its rows goes what it held at its end
         let keeps_ended = self.holdings.as_ref().is_some_and(Holdings::keeps_ended);
         if keeps_ended && self.processes.takes_now() {
@@ -147,6 +166,7 @@ impl Observer {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let places = self.places(&losses, now_ns)?;
         let work = self.probes.capture.work()?;
+        self.processes.look_at_launches(&work.launches);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
         if let Some(gpus) = &mut self.gpus {
@@ -178,6 +198,10 @@ impl Observer {
         });
         if let Some(states) = &self.states {
             states.put_beside(&mut snapshot, self.holdings.is_some());
+        }
+        // NVML tells of them late, and of some in a burst not at all
+        if self.probes.capture.sees_xids() {
+            snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
         }
         Ok(snapshot)
     }

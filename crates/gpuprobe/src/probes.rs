@@ -22,6 +22,7 @@ use crate::hooks::why_unused;
 use crate::notes::note;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
+use crate::xids::fill_users;
 
 const PROC: &str = "/proc";
 /// Libraries probed at once. A host has one driver, and a few images bring their own; beyond this somebody makes them on
@@ -77,10 +78,11 @@ impl Devices {
     }
 }
 
-/// Only user space can read names of cgroups. A process that ended meanwhile has lost its own.
+/// The kernel side tells the innermost cgroups. Only user space can read all names, in every hierarchy; a process that ended
+/// meanwhile has lost its own.
 fn fill_containers(batch: &mut Batch) {
     for (_, process) in batch.processes.iter_mut().chain(&mut batch.first_calls) {
-        if process.change != ProcessChange::Exit {
+        if process.change != ProcessChange::Exit && process.container.is_none() {
             process.container = container_of(Path::new(PROC), process.tgid.0).map(Arc::from);
         }
     }
@@ -183,6 +185,7 @@ impl Probes {
         }
         let mut batch = self.capture.take()?;
         fill_containers(&mut batch);
+        fill_users(&mut batch.xids, Path::new(PROC));
         Ok(batch)
     }
 

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpuprobe_analysis::{Ended, EndedProcess, ProcessInfo};
+use gpuprobe_analysis::{Ended, EndedProcess, Launched, ProcessInfo};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_discover::pod_of;
-use gpuprobe_event::counters::{ProcessKey, WorkRows};
+use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
@@ -73,6 +73,17 @@ impl Processes {
     pub(crate) fn set_gpus(&mut self, key: ProcessKey, gpus: GpuNumbers) {
         if let Some(info) = self.infos.get_mut(&key) {
             info.gpus = gpus;
+        }
+    }
+
+    /// Counts what is new in the rows of launches.
+    pub(crate) fn look_at_launches(&mut self, rows: &[LaunchCounts]) {
+        let mut of: HashMap<ProcessKey, Vec<&LaunchCounts>> = HashMap::new();
+        rows.iter().for_each(|row| of.entry(row.process).or_default().push(row));
+        for (key, rows) in of {
+            if let Some(info) = self.infos.get_mut(&key) {
+                info.launched.look(rows);
+            }
         }
     }
 
@@ -208,6 +219,7 @@ impl Processes {
             container: container.map(|id| Container { id: id.to_owned(), pod: pod_of(&self.logs, id) }),
             exited_at_ns: None,
             gpus: GpuNumbers::default(),
+            launched: Launched::default(),
         }
     }
 

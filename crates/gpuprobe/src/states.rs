@@ -35,10 +35,18 @@ impl States {
         Ok(Some(Self { nvml, only, verbose }))
     }
 
+    /// Reads that often from now on.
+    pub(crate) fn read_every(&self, every: Duration) {
+        self.nvml.read_every(every);
+    }
+
     /// Puts what was read last into a snapshot; never waits.
     pub(crate) fn put_beside(&self, snapshot: &mut Snapshot, follows_memory: bool) {
         if let Some(trouble) = self.nvml.trouble().filter(|_| self.verbose) {
             note!("gpuprobe: {trouble}");
+        }
+        for refusal in self.nvml.refusals() {
+            note!("gpuprobe: {refusal}");
         }
         let compared = match &self.only {
             _ if !follows_memory => Compared::Nobody,

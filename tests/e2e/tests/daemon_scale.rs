@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,7 +52,16 @@ fn thousands_of_short_processes_lose_nothing() {
     let program = folder.path().join(&name);
     fs::rename(folder.path().join("driver_only"), &program).unwrap();
     let printed = finish(&mut Command::new(&program)).json().remove(0);
-    run_many(&program, TIMES - 1);
+    // whoever is seen at all is seen under its name
+    let nameless = thread::scope(|scope| {
+        let runs = scope.spawn(|| run_many(&program, TIMES - 1));
+        let mut nameless = 0;
+        while !runs.is_finished() {
+            nameless += daemon.scrape().text.matches("process=\"unknown\"").count();
+        }
+        nameless
+    });
+    assert_eq!(nameless, 0, "series of processes that nothing is known of");
     let mut expected = counts_of(&printed["calls"]);
     expected.retain(|name, _| {
         let f = catalogue().lookup(Api::Driver, None, name).unwrap();
@@ -111,6 +121,51 @@ fn processes_that_come_and_go_leave_their_sums_and_nothing_else() {
     assert!(resident.iter().all(|kilobytes| *kilobytes < 60 << 10), "{resident:?}");
     // what the first round made room for is enough for those that follow
     assert!(resident[2] < resident[0] + (4 << 10), "{resident:?}");
+}
+
+/// A cgroup that is named as the engines name those of containers. It goes when this does.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// `None` where none can be made in the hierarchy that new kernels have.
+    fn of_container(id: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        let found = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let root = found.into_iter().find(|words| words.get(2) == Some(&"cgroup2"))?;
+        let path = Path::new(root[1]).join(format!("docker-{id}.scope"));
+        fs::create_dir(&path).ok().map(|()| Self(path))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        fs::remove_dir(&self.0).ok();
+    }
+}
+
+#[test]
+fn processes_that_are_gone_at_once_are_in_their_container() {
+    const TIMES: usize = 100;
+    if !needs::bpf() {
+        return;
+    }
+    let id = format!("{:064x}", std::process::id());
+    let Some(cgroup) = Cgroup::of_container(&id) else {
+        println!("not tested: no cgroup can be made here");
+        return;
+    };
+    let _alone = alone();
+    let (folder, daemon) = watched("driver_only", &[]);
+    let name = format!("inside{}", std::process::id());
+    let program = folder.path().join(&name);
+    fs::rename(folder.path().join("driver_only"), &program).unwrap();
+    let (procs, program) = (shown(cgroup.0.join("cgroup.procs")), shown(program));
+    let script = format!("echo $$ > {procs}; for n in $(seq {TIMES}); do {program} > /dev/null; done");
+    let ran = finish(Command::new("sh").args(["-c", &script]));
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let metrics = daemon.until(PATIENCE, "all of them", |m| m.of_name(CALLS, &name, "pid").len() == TIMES);
+    let containers: Vec<_> = metrics.of_name(CALLS, &name, "container_id").into_keys().collect();
+    assert_eq!(containers, [id]);
 }
 
 /// What a daemon with no feature named counts.

@@ -251,6 +251,9 @@ fn assert_errors(host: &Host) {
     let told = |xid: u32, n: u32| format!("gpuprobe_xid_errors_total{{gpu=\"1\",xid=\"{xid}\"}} {n}");
     let expected: BTreeSet<String> = [told(48, 1), told(79, 2)].into();
     host.daemon.until(PATIENCE, "its errors", |m| errors(m) == expected);
+    // the other one refuses to tell of any
+    let said = host.daemon.talk.stderr();
+    assert_eq!(said.lines().filter(|l| l.contains("errors (XIDs) of NVML's GPU 1")).count(), 1, "{said}");
 }
 
 /// A call of NVML that does not return delays neither scrapes nor what is counted, nor the end.

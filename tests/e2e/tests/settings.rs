@@ -1,7 +1,10 @@
 //! The daemon's settings: a file, reading it again, what it gives up after its start, and how soon it ends.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,10 +15,15 @@ use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::pid_of;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::Cuda;
+use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
-/// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_NICE, CAP_SYS_RESOURCE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE.
-const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 23 | 1 << 24 | 1 << 38 | 1 << 39 | 1 << 40;
+/// CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE.
+const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
+const SYS_NICE: u64 = 1 << 23;
+const SYS_RESOURCE: u64 = 1 << 24;
 
 /// What every thread of a process may do, as bits.
 fn capabilities(pid: u32) -> Vec<u64> {
@@ -41,10 +49,13 @@ fn a_daemon_gives_up_what_it_does_not_need_and_sees_what_comes_later() {
         assert!(all.len() > 1, "it has threads");
         let keepers = children_of(pid);
         assert_eq!(keepers.len(), 1);
+        // who cannot raise the limit of priorities needs the capability to be run at once
+        let may_raise = capabilities(std::process::id()).iter().all(|bits| bits & SYS_RESOURCE != 0);
+        let kept = if may_raise { KEPT } else { KEPT | SYS_NICE };
         // perf events on functions take CAP_SYS_ADMIN, and are made by the keeper
         let more = if *tier == "perf" { 1 << 21 } else { 0 };
         all.extend(keepers.iter().flat_map(|keeper| capabilities(*keeper)).map(|bits| bits & !more));
-        assert!(all.iter().all(|bits| bits & !KEPT == 0 && *bits != 0), "{all:x?}");
+        assert!(all.iter().all(|bits| bits & !kept == 0 && *bits != 0), "{all:x?}");
         // a library that was nowhere when it began
         let folder = places::folder();
         let built = places::standins(Cuda::Cuda12);
@@ -113,6 +124,98 @@ fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
     let after = daemon.until(PATIENCE, "the library", |m| m.text.contains(&shown(&second)));
     let allocated = "gpuprobe_memory_allocated_bytes_total";
     assert_eq!(after.of(allocated, pid), before.of(allocated, pid), "nothing that was counted is lost");
+    assert_the_rest_holds(&mut daemon, &config, Path::new(&library));
+}
+
+/// What cannot be done is told in the line that says that the settings were read, and everything else is done.
+fn assert_the_rest_holds(daemon: &mut Daemon, config: &Path, library: &Path) {
+    let later = config.with_file_name("later.so");
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = holder.local_addr().unwrap();
+    let mut read = |address: &str, path: &str, expected: &[&str]| {
+        let told = daemon.talk.stderr().lines().count();
+        fs::write(config, format!("memleak = true\nmetrics_addr = \"{address}\"\npath = [{path}]\n"))
+            .unwrap();
+        daemon.talk.signal(Signal::SIGHUP);
+        let line = until(PATIENCE, "the settings are read", || {
+            let said = daemon.talk.stderr();
+            said.lines().skip(told).find(|line| line.contains("settings read again")).map(str::to_owned)
+        });
+        expected.iter().for_each(|word| assert!(line.contains(word), "{word}: {line}"));
+        line
+    };
+    let (second, wanted) = (config.with_file_name("second.so"), format!("{later:?}"));
+    let both = format!("{second:?}, {later:?}");
+    let line = read("127.0.0.1:0", &both, &["as before: path (cannot open ", "later.so"]);
+    assert!(!line.contains("metrics_addr"), "{line}");
+    fs::copy(library, &later).unwrap();
+    // a port that is taken, and a file that could not be probed before
+    let busy = [&format!("as before: metrics_addr (cannot listen on {taken}: ")[..], "in use"];
+    assert!(!read(&taken.to_string(), &both, &busy).contains("path"));
+    drop(holder);
+    // one that takes what the daemon has given up, and a file that is not named any more
+    let line = read("127.0.0.1:1", &wanted, &["; after a restart: path"]);
+    let open_ports = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let kept = ["as before: metrics_addr (cannot listen on 127.0.0.1:1: ", "restart gpuprobe"];
+    if open_ports.trim() == "1024" {
+        kept.iter().for_each(|word| assert!(line.contains(word), "{word}: {line}"));
+        daemon.until(PATIENCE, "the file", |m| m.text.contains(&shown(&later)));
+    }
+}
+
+/// The time of the last snapshot.
+fn snapshot_time(daemon: &Daemon) -> f64 {
+    let text = daemon.scrape().text;
+    let value = text.lines().find_map(|line| line.strip_prefix("gpuprobe_snapshot_timestamp_seconds "));
+    value.unwrap().parse().unwrap()
+}
+
+/// Waits until there are snapshots that are so many seconds newer.
+fn goes_on(daemon: &Daemon, seconds: f64) {
+    let begun = snapshot_time(daemon);
+    until(PATIENCE, "it goes on", || (snapshot_time(daemon) > begun + seconds).then_some(()));
+}
+
+/// Puts into a pipe what it still has room for.
+fn fill(pipe: &mut File) {
+    while pipe.write(&[b'\n'; 512]).is_ok() {}
+    while pipe.write(b"\n").is_ok() {}
+}
+
+#[test]
+fn a_display_that_nobody_reads_holds_up_neither_metrics_nor_the_end() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let path = folder.path().join("display");
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let flags = OFlag::O_NONBLOCK.bits();
+    let mut pipe = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+    fill(&mut pipe);
+    let daemon = gpuprobe(&["daemon", "--memleak", "--metrics-addr=127.0.0.1:0", "--refresh=0.2"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "display=$1; shift; exec \"$@\" > \"$display\"", "sh"]).arg(&path);
+    shell.arg(daemon.get_program()).args(daemon.get_args()).arg("--display-interval=1");
+    let mut daemon = Daemon::of(&mut shell);
+    // one is being written, one waits, and others have no room
+    goes_on(&daemon, 4.5);
+    let mut read = Vec::new();
+    until(PATIENCE, "those left out are counted", || {
+        pipe.read_to_end(&mut read).unwrap_err();
+        let text = String::from_utf8_lossy(&read);
+        let left_out = text.lines().find_map(|line| line.split_once(" that nobody read left out"));
+        let (count, _) = left_out?.0.split_once(" display").unwrap();
+        assert!((1..=60).contains(&count.parse::<u32>().unwrap()), "{count}");
+        Some(())
+    });
+    fill(&mut pipe);
+    goes_on(&daemon, 1.5);
+    let begun = Instant::now();
+    daemon.talk.signal(Signal::SIGTERM);
+    assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
 }
 
 #[test]

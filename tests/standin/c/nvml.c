@@ -119,7 +119,7 @@ READING(nvmlDeviceGetMinorNumber, unsigned int, 0, 1)
 READING(nvmlDeviceGetPerformanceState, unsigned int, 0, 8)
 READING(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, 5, 1)
 READING(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, 16, 8)
-READING(nvmlDeviceGetSupportedEventTypes, unsigned long long, XID_EVENT, 0)
+READING(nvmlDeviceGetSupportedEventTypes, unsigned long long, XID_EVENT, XID_EVENT)
 READING_OF_FIRST(nvmlDeviceGetPowerUsage, unsigned int, 123456)
 READING_OF_FIRST(nvmlDeviceGetEnforcedPowerLimit, unsigned int, 700000)
 READING_OF_FIRST(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 987654321)
@@ -324,6 +324,15 @@ int impl_nvmlEventSetCreate(void **set)
 {
 	ENTER(nvmlEventSetCreate);
 	*set = DEVICE(DEVICES);
+	return 0;
+}
+
+/* The second says that it tells of errors, and refuses when it is asked to. */
+int impl_nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
+{
+	(void)types;
+	(void)set;
+	ENTER_FIRST_ONLY(nvmlDeviceRegisterEvents, device);
 	return 0;
 }
 

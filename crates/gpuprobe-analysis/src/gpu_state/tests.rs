@@ -16,7 +16,7 @@ fn process(pid: u32, exited_at_ns: Option<u64>, held: &[(Option<Gpu>, Space, u64
     let memory = MemoryCounts { held: held.collect(), ..MemoryCounts::default() };
     let info = crate::ProcessInfo { name: format!("app{pid}"), exited_at_ns, ..Default::default() };
     let key = gpuprobe_event::counters::ProcessKey { tgid: Tgid(pid), instance: exited_at_ns.unwrap_or(9) };
-    Arc::new(ProcessSnapshot { memory, ..ProcessSnapshot::new(key, Some(&info), &[], None) })
+    Arc::new(ProcessSnapshot { memory, ..ProcessSnapshot::new(key, &info, &[], None) })
 }
 
 fn snapshot(processes: Vec<Arc<ProcessSnapshot>>) -> Snapshot {

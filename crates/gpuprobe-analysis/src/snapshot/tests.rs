@@ -1,4 +1,4 @@
-use gpuprobe_event::counters::{Held, LATENCY_BUCKETS};
+use gpuprobe_event::counters::{GraphCounts, Held, LATENCY_BUCKETS};
 use gpuprobe_event::{Api, FunctionId, LossCause, catalogue};
 
 use super::*;
@@ -37,9 +37,11 @@ fn memory(process: ProcessKey) -> ProcessMemory {
 }
 
 fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u64)]) -> Snapshot {
-    let info = |&(key, at)| {
-        (key, ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at), ..ProcessInfo::default() })
+    let info = |(key, exited_at_ns)| {
+        (key, ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() })
     };
+    let running = calls.iter().map(|row| row.process).chain(memory.iter().map(|row| row.process));
+    let known = running.map(|key| (key, None)).chain(exits.iter().map(|(key, at)| (*key, Some(*at))));
     let mut losses = Losses::default();
     losses.add(LossCause::LiveFull, 4);
     Snapshot::build(&Inputs {
@@ -51,7 +53,7 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         allocations: &[],
         work: &WorkRows::default(),
         places: &[],
-        processes: &exits.iter().map(info).collect(),
+        processes: &known.map(info).collect(),
         ended: &Ended::default(),
         losses: &losses,
         libraries: &[],
@@ -93,7 +95,6 @@ fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
         .map(|p| (p.pid.0, p.functions.iter().map(|f| f.function).collect::<Vec<_>>()))
         .collect();
     assert_eq!(got, [(1, vec!["unknown"]), (2, vec!["cudaFree", "cudaMemcpy"])]);
-    assert_eq!(snapshot.processes[0].name, "unknown");
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
             allocations: &[],
             work: &WorkRows::default(),
             places: &[],
-            processes: &HashMap::new(),
+            processes: &HashMap::from([(key(3), ProcessInfo::default())]),
             ended,
             losses: &Losses::default(),
             libraries: &[],
@@ -178,6 +179,49 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
         Arc::ptr_eq(process, ended.iter().next().unwrap())
     };
     assert!(shared(&all) && shared(&later), "the rows of an ended process are made once");
+}
+
+/// A process may begin between the look at what happened and the look at the rows.
+#[test]
+fn rows_of_whom_nothing_is_known_yet_wait_for_the_next_snapshot() {
+    let (calls, memory) = ([counts(key(3), function("cudaFree"), 4)], [memory(key(3))]);
+    let work = WorkRows {
+        graphs: vec![GraphCounts {
+            process: key(3),
+            launches: 1,
+            errors: 0,
+            derived: 1,
+            unknown: 0,
+            captured: 0,
+        }],
+        ..WorkRows::default()
+    };
+    let failures = [FailureCounts { process: key(3), way: None, count: 2 }];
+    let snapshot = |processes: &HashMap<ProcessKey, ProcessInfo>| {
+        Snapshot::build(&Inputs {
+            failures: &failures,
+            contexts: &[],
+            gpus: &[],
+            calls: &calls,
+            memory: &memory,
+            allocations: &[],
+            work: &work,
+            places: &[],
+            processes,
+            ended: &Ended::default(),
+            losses: &Losses::default(),
+            libraries: &[],
+            skipped: &[],
+            now_ns: 30,
+            unix_seconds: 1.5,
+        })
+    };
+    let first = snapshot(&HashMap::new());
+    assert_eq!((first.processes.len(), first.totals), (0, MemoryTotals::default()));
+    let next = snapshot(&HashMap::from([(key(3), ProcessInfo::default())]));
+    let process = &next.processes[0];
+    assert_eq!((process.functions[0].calls, process.failures[0].count), (4, 2));
+    assert_eq!((process.work.graphs.launches, next.totals.allocations), (1, 2));
 }
 
 #[test]
@@ -228,7 +272,7 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         allocations: &[allocation(1, Some(0)), allocation(2, Some(0))],
         work: &WorkRows::default(),
         places: &[],
-        processes: &HashMap::from([(key(1), info)]),
+        processes: &HashMap::from([(key(1), info), (key(2), ProcessInfo::default())]),
         ended: &Ended::default(),
         losses: &Losses::default(),
         libraries: &[],

@@ -44,8 +44,10 @@ impl<'a> Reader<'a> {
         Ok(Self { gpus, count })
     }
 
-    pub(super) fn devices(&self) -> impl Iterator<Item = Device<'a>> + use<'a, '_> {
-        let reopen = |gpu: &Gpu<'a>| gpu.device.nvml().device_by_index(gpu.id.index.into()).ok();
+    pub(super) fn devices(&self) -> impl Iterator<Item = (GpuId, Device<'a>)> + use<'a, '_> {
+        let reopen = |gpu: &Gpu<'a>| {
+            Some((gpu.id.clone(), gpu.device.nvml().device_by_index(gpu.id.index.into()).ok()?))
+        };
         self.gpus.iter().filter_map(reopen)
     }
 

@@ -12,28 +12,64 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::read::Reader;
 
-/// Begins to listen to every GPU that tells of errors; `None` where no one does.
-pub(super) fn listen<'a>(nvml: &'a Nvml, devices: impl Iterator<Item = Device<'a>>) -> Option<EventSet<'a>> {
-    let tells = |device: &Device<'_>| {
-        let types = device.supported_event_types();
-        types.is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
-    };
-    let mut devices = devices.filter(tells).peekable();
-    devices.peek()?;
-    let mut set = nvml.create_event_set().ok()?;
-    for device in devices {
-        set = device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok()?;
+/// A set of the events of all of these, or which of them refused. The set is gone then, and another must be made.
+fn register<'a>(
+    nvml: &'a Nvml,
+    devices: &[(GpuId, Device<'a>)],
+) -> Result<EventSet<'a>, (Option<usize>, NvmlError)> {
+    let mut set = nvml.create_event_set().map_err(|error| (None, error))?;
+    for (at, (_, device)) in devices.iter().enumerate() {
+        let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
+        set = registered.map_err(|refused| (Some(at), refused.error))?;
     }
-    Some(set)
+    Ok(set)
 }
 
 /// All errors since the beginning, also those before the library was loaded anew.
 #[derive(Debug, Default)]
-pub(super) struct Xids(Vec<XidCount>);
+pub(super) struct Xids {
+    counts: Vec<XidCount>,
+    /// GPUs whose errors cannot be heard of, as far as that was told.
+    refusing: Vec<GpuId>,
+    untold: Vec<String>,
+}
 
 impl Xids {
+    /// Begins to listen to every GPU that tells of errors; `None` where no one does. One that says it would and then refuses
+    /// costs its own errors alone.
+    pub(super) fn listen<'a>(&mut self, nvml: &'a Nvml, reader: &Reader<'a>) -> Option<EventSet<'a>> {
+        let tells = |(_, device): &(GpuId, Device<'_>)| {
+            let types = device.supported_event_types();
+            types.is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
+        };
+        let mut devices: Vec<_> = reader.devices().filter(tells).collect();
+        while !devices.is_empty() {
+            match register(nvml, &devices) {
+                Ok(set) => return Some(set),
+                Err((Some(at), error)) => self.refuses(devices.remove(at).0, &error),
+                Err((None, _)) => return None,
+            }
+        }
+        None
+    }
+
+    fn refuses(&mut self, gpu: GpuId, error: &NvmlError) {
+        if !self.refusing.contains(&gpu) {
+            let GpuId { index, name, .. } = &gpu;
+            self.untold.push(format!(
+                "errors (XIDs) of NVML's GPU {index}, {name}, are not counted, those of others are: {error}"
+            ));
+            self.refusing.push(gpu);
+        }
+    }
+
+    /// What is to be told of GPUs whose errors cannot be heard of, once.
+    pub(super) fn refusals(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.untold)
+    }
+
     pub(super) fn counts(&self) -> Vec<XidCount> {
-        self.0.clone()
+        self.counts.clone()
     }
 
     /// Counts what comes until then.
@@ -58,9 +94,9 @@ impl Xids {
     }
 
     fn add(&mut self, id: &GpuId, xid: u64) {
-        match self.0.iter_mut().find(|known| known.id == *id && known.xid == xid) {
+        match self.counts.iter_mut().find(|known| known.id == *id && known.xid == xid) {
             Some(known) => known.count += 1,
-            None => self.0.push(XidCount { id: id.clone(), xid, count: 1 }),
+            None => self.counts.push(XidCount { id: id.clone(), xid, count: 1 }),
         }
     }
 }
@@ -89,5 +125,19 @@ mod tests {
         assert_eq!(counts, [(0, 79, 2), (1, 79, 1), (0, 48, 1)]);
         assert_eq!(number(Some(XidError::Unknown)), Some(999));
         assert_eq!(number(None), None);
+    }
+
+    #[test]
+    fn a_gpu_that_refuses_is_told_of_once_also_when_the_library_is_loaded_anew() {
+        let gpu = |index| GpuId { index, name: "stand-in".to_owned(), ..GpuId::default() };
+        let mut xids = Xids::default();
+        for index in [1, 1, 2] {
+            xids.refuses(gpu(index), &NvmlError::NotSupported);
+        }
+        let told = xids.refusals();
+        assert_eq!(told.len(), 2);
+        assert!(told[0].starts_with("errors (XIDs) of NVML's GPU 1, stand-in, are not counted"), "{told:?}");
+        xids.refuses(gpu(2), &NvmlError::NotSupported);
+        assert_eq!(xids.refusals(), [""; 0]);
     }
 }

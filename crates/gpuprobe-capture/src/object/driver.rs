@@ -30,6 +30,11 @@ impl Capture {
         Ok(())
     }
 
+    /// Whether the driver tells of errors of GPUs as they happen.
+    pub fn sees_xids(&self) -> bool {
+        self.sees_xids
+    }
+
     /// Devices of the driver that have come meanwhile.
     pub fn tell_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
         tell_devices(&self.map("devices")?, devices)

@@ -2,7 +2,10 @@
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
 use crate::catalogue::Api;
-use crate::event::{Call, CopyPart, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value};
+use crate::driver;
+use crate::event::{
+    Call, CopyPart, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess,
+};
 
 /// What a field is called.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +204,28 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
         to.int("exit_status", status.into());
     }
     memory_fields("held", &process.held, to);
+}
+
+/// What is known of an error of a GPU. What its number means is told for people, and found again by it.
+pub fn xid_fields(xid: &XidEvent, to: &mut impl Fields) {
+    to.uint("xid", xid.number.into());
+    to.text("pci", &xid.gpu);
+    to.text("message", &xid.message);
+    if let Some(known) = driver::xid(xid.number) {
+        to.text("meaning", &known.meaning);
+    }
+    if xid.processes.is_empty() {
+        return;
+    }
+    to.open_list("processes");
+    for XidProcess { tgid, process, evidence } in &xid.processes {
+        to.open_item();
+        to.uint("pid", tgid.0.into());
+        to.text("process", process);
+        to.text("evidence", evidence.as_str());
+        to.close();
+    }
+    to.close_list();
 }
 
 fn object<'k>(key: impl Into<Key<'k>>, fields: &[(Name, Value)], to: &mut impl Fields) {

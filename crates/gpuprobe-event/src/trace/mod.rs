@@ -7,7 +7,7 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use fields::{Fields, Key, call_fields, process_fields};
+pub use fields::{Fields, Key, call_fields, process_fields, xid_fields};
 pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 

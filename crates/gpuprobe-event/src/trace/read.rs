@@ -13,8 +13,8 @@ use crate::catalogue::{Api, Class, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
 use crate::event::{
-    Call, CopyPart, Effect, Event, HeldMemory, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
-    is_failure,
+    Call, CopyPart, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
+    ProcessEvent, Value, XidEvent, XidProcess, is_failure,
 };
 use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
@@ -173,6 +173,7 @@ impl<R: BufRead> Reader<R> {
                 cause: LossCause::from_name(object.get("name")?.as_str()?)?,
                 count: object.get("count")?.as_u64()?,
             })),
+            "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(&object)?))),
             _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
         })
     }
@@ -224,6 +225,29 @@ impl<R: BufRead> Reader<R> {
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             effect: self.effect(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
+        })
+    }
+
+    fn xid(&mut self, object: &Object<'_>) -> Option<XidEvent> {
+        let listed = object.get("processes").and_then(Json::as_array);
+        let processes = listed.into_iter().flatten().take(most::ENTRIES).filter_map(|process| {
+            let process = process.as_object()?;
+            let evidence = match process.get("evidence")?.as_str()? {
+                "named" => Evidence::Named,
+                "opened" => Evidence::Opened,
+                _ => Evidence::Watched,
+            };
+            let name = self.name(process.get("process")?.as_str()?, most::NAME);
+            Some(XidProcess { tgid: Tgid(small(process, "pid")?), process: name, evidence })
+        });
+        let processes = processes.collect();
+        Some(XidEvent {
+            id: number(object, "event_id")?,
+            at_ns: nanoseconds(object)?,
+            number: small(object, "xid")?,
+            gpu: self.name(object.get("pci")?.as_str()?, most::NAME),
+            message: self.name(object.get("message")?.as_str()?, most::KERNEL),
+            processes,
         })
     }
 

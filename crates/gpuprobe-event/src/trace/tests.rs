@@ -108,7 +108,43 @@ fn events() -> Vec<Event> {
         Event::Call(Box::new(Call { id: 11, ..copy(Effect { parts, ..Effect::default() }) })),
         Event::Call(Box::new(graph_launch())),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
+        Event::Call(Box::new(ioctl())),
+        Event::Xid(Box::new(xid())),
     ]
+}
+
+fn ioctl() -> Call {
+    let effect = Effect {
+        dev: Some(Cow::Borrowed("nvidiactl")),
+        cmd: Some(Cow::Borrowed("NV_ESC_RM_FREE")),
+        ..Effect::default()
+    };
+    Call {
+        id: 12,
+        parent: Some(2),
+        depth: 1,
+        api: Api::Kernel,
+        name: Cow::Borrowed("ioctl"),
+        class: Class::Driver,
+        outcome: Outcome::Returned { value: 0, duration_ns: 900 },
+        status: None,
+        error: Some(Cow::Borrowed("NV_ERR_OBJECT_NOT_FOUND")),
+        args: None,
+        effect,
+        ..malloc()
+    }
+}
+
+fn xid() -> XidEvent {
+    let user = |pid, evidence| XidProcess { tgid: Tgid(pid), process: Arc::from("python"), evidence };
+    XidEvent {
+        id: 13,
+        at_ns: 7,
+        number: 31,
+        gpu: Arc::from("0000:0f:00.0"),
+        message: Arc::from("pid=100, name=python, Ch 00000008"),
+        processes: vec![user(100, Evidence::Named), user(7, Evidence::Opened)],
+    }
 }
 
 fn meta() -> Meta {
@@ -207,7 +243,7 @@ fn what_is_written_is_read_back() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (8, 6, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (10, 7, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::fields::{Fields, Key, call_fields, process_fields};
+use super::fields::{Fields, Key, call_fields, process_fields, xid_fields};
 use super::{End, Meta, type_of};
 use crate::cut::cut;
-use crate::event::{Call, Event, LossEvent, Name, Outcome, ProcessEvent};
+use crate::event::{Call, Event, Evidence, LossEvent, Name, Outcome, ProcessEvent, XidEvent};
 
 /// Writes a trace to anything that takes bytes.
 #[derive(Debug)]
@@ -153,6 +153,7 @@ pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
         Event::Call(call) => call_line(call, phases, out),
         Event::Process(process) => process_line(process, out),
         Event::Loss(loss) => loss_line(loss, out),
+        Event::Xid(xid) => xid_line(xid, out),
     }
     out.extend_from_slice(b"}\n");
 }
@@ -194,6 +195,13 @@ fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
     who(out, 0, 0, "");
     key!(out, "count");
     number(out, loss.count);
+}
+
+fn xid_line(xid: &XidEvent, out: &mut Vec<u8>) {
+    head(out, xid.id, xid.at_ns, "kernel", &Name::Borrowed("xid"), "i");
+    let named = xid.processes.iter().find(|process| process.evidence == Evidence::Named);
+    who(out, named.map_or(0, |p| p.tgid.0), 0, named.map_or("", |p| &*p.process));
+    xid_fields(xid, &mut Json(out));
 }
 
 /// The fields that every line begins with.

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use gpuprobe_analysis::{Level, Sample, Slice};
-use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields, type_of};
-use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid};
+use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields, type_of, xid_fields};
+use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
 use super::{Format, thread_name};
@@ -162,6 +162,18 @@ impl<W: Write> Format for Chrome<W> {
             json.uint("count", loss.count);
             json.text("meaning", loss.cause.meaning());
         })
+    }
+
+    fn xid(&mut self, xid: &XidEvent) -> io::Result<()> {
+        let head = Head {
+            name: "xid",
+            category: "kernel",
+            phase: "i",
+            at_ns: xid.at_ns,
+            tgid: Tgid(0),
+            tid: Tid(0),
+        };
+        self.instant(&head, "g", |json| xid_fields(xid, json))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, Class, LossEvent, ProcessEvent, SiteId};
+use gpuprobe_event::{Call, Class, LossEvent, ProcessEvent, SiteId, XidEvent};
 
 use super::{Format, thread_name};
 use crate::units::{fitted, push_printable};
@@ -121,6 +121,10 @@ impl<W: Write> Format for Folded<W> {
     }
 
     fn loss(&mut self, _: &LossEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn xid(&mut self, _: &XidEvent) -> io::Result<()> {
         Ok(())
     }
 

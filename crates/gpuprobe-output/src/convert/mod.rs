@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::{Levels, Nesting, Sample, Slice};
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Event, LossEvent, Outcome, ProcessEvent, Tgid, Tid};
+use gpuprobe_event::{Event, LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,7 @@ trait Format {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()>;
     fn process(&mut self, change: &ProcessEvent) -> io::Result<()>;
     fn loss(&mut self, loss: &LossEvent) -> io::Result<()>;
+    fn xid(&mut self, xid: &XidEvent) -> io::Result<()>;
     fn sample(&mut self, sample: &Sample) -> io::Result<()>;
     fn finish(&mut self, end: Option<&End>) -> io::Result<()>;
 }
@@ -116,6 +117,7 @@ impl<'w> Conversion<'w> {
                 self.format.process(&change)?;
             }
             Event::Loss(loss) => self.format.loss(&loss)?,
+            Event::Xid(xid) => self.format.xid(&xid)?,
         }
         self.write_samples()
     }

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::streams::given;
 use gpuprobe_analysis::{Sample, Slice};
-use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of};
-use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent};
+use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of, xid_fields};
+use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
 
 use super::annotations::{Annotations, Interned};
 use super::tracks::{LOSSES, Tracks};
@@ -224,6 +224,11 @@ impl<W: Write> Format for Perfetto<W> {
             to.uint("count", loss.count);
             to.text("meaning", loss.cause.meaning());
         })
+    }
+
+    fn xid(&mut self, xid: &XidEvent) -> io::Result<()> {
+        self.tracks.losses();
+        self.event((Kind::Instant, LOSSES, xid.at_ns), Some(("kernel", "xid")), |to| xid_fields(xid, to))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

@@ -1,10 +1,9 @@
-//! Connections, each with one request, and what clients may take up with them.
+//! Connections, each with one request.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,119 +14,20 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
-use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::counts::Reason;
+use super::latest::TextId;
+use super::places::{Limits, Place, Table, Watched};
 use super::routes::Site;
 use super::web_config::Access;
 
-/// What clients may take up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Connections at once. When there are as many, the oldest that has not sent its request is cut for a new one.
-    pub(super) connections: usize,
-    /// How long a request may take to arrive, with the handshake before it.
-    pub(super) request: Duration,
-    /// How long an answer may take, until the client has all of it.
-    pub(super) answer: Duration,
-    /// Of connections that are being answered, those older than this are cut for a new one where all are.
-    pub(super) patience: Duration,
-    /// The longest head of a request.
-    pub(super) head_bytes: usize,
-}
-
-pub(super) const LIMITS: Limits = Limits {
-    connections: 256,
-    request: Duration::from_secs(5),
-    answer: Duration::from_secs(10),
-    patience: Duration::from_secs(2),
-    head_bytes: 16 << 10,
-};
-
-/// After a connection could not be accepted, as where there are no descriptors left; and between looks for a place.
+/// After a connection could not be accepted, as where there are no descriptors left.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The first byte of a client that speaks TLS.
 const TLS_HANDSHAKE: u8 = 0x16;
 const NOT_TLS: &[u8] =
     b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis port speaks TLS: ask with https://\n";
-
-/// Connections that are open, by number: the lowest is the oldest.
-#[derive(Debug)]
-struct Table {
-    limits: Limits,
-    open: Mutex<BTreeMap<u64, Open>>,
-    freed: Notify,
-}
-
-#[derive(Debug)]
-struct Open {
-    begun: Instant,
-    asked: Option<Instant>,
-    task: Option<AbortHandle>,
-}
-
-impl Table {
-    fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, open: Mutex::default(), freed: Notify::new() })
-    }
-
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A place, for which somebody else may lose theirs.
-    async fn place(self: &Arc<Self>, number: u64, site: &Site) -> Place {
-        while self.open().len() >= self.limits.connections {
-            if self.crowd_out() {
-                site.counts().refused(Reason::CrowdedOut);
-            } else {
-                timeout(AGAIN, self.freed.notified()).await.ok();
-            }
-        }
-        self.open().insert(number, Open { begun: Instant::now(), asked: None, task: None });
-        Place { table: Arc::clone(self), number }
-    }
-
-    /// Cuts one off that does not deserve its place; `false` where all do.
-    fn crowd_out(&self) -> bool {
-        let mut open = self.open();
-        let slow = |(_, open): &(&u64, &Open)| open.begun.elapsed() > self.limits.patience;
-        let silent = open.iter().find(|(_, open)| open.asked.is_none());
-        let victim = silent.or_else(|| open.iter().find(slow)).map(|(number, _)| *number);
-        let Some(victim) = victim.and_then(|number| open.remove(&number)) else { return false };
-        if let Some(task) = victim.task {
-            task.abort();
-        }
-        true
-    }
-}
-
-/// A place among the connections, given back when this goes.
-#[derive(Debug)]
-struct Place {
-    table: Arc<Table>,
-    number: u64,
-}
-
-impl Place {
-    fn with<T>(&self, then: impl FnOnce(&mut Open) -> T) -> Option<T> {
-        // one that was crowded out is not there any more
-        self.table.open().get_mut(&self.number).map(then)
-    }
-
-    fn asked_at(&self) -> Option<Instant> {
-        self.with(|open| open.asked).flatten()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.table.open().remove(&self.number);
-        self.table.freed.notify_one();
-    }
-}
 
 /// Answers whoever comes, for ever.
 pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site>) {
@@ -140,9 +40,9 @@ pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site
                 continue;
             }
         };
-        let place = Arc::new(table.place(number, &site).await);
+        let place = table.place(number, site.counts()).await;
         let answered = tokio::spawn(answer(limits, stream, Arc::clone(&site), Arc::clone(&place)));
-        place.with(|open| open.task = Some(answered.abort_handle()));
+        place.is_of(answered.abort_handle());
     }
 }
 
@@ -170,12 +70,15 @@ async fn converse(
     place: &Arc<Place>,
 ) -> Result<(), Reason> {
     let access = site.access();
-    let Some(tls) = access.tls.clone() else { return http(limits, stream, site, &access, place).await };
+    let watched = |stream| Watched { stream, place: Arc::clone(place) };
+    let Some(tls) = access.tls.clone() else {
+        return http(limits, watched(stream), site, &access, place).await;
+    };
     match first_byte(&stream).await {
         // it went away
         None => Ok(()),
         Some(TLS_HANDSHAKE) => {
-            let stream = tls.accept(stream).await.map_err(handshake)?;
+            let stream = tls.accept(watched(stream)).await.map_err(handshake)?;
             http(limits, stream, site, &access, place).await
         }
         Some(_) => {
@@ -205,9 +108,15 @@ async fn http(
     place: &Arc<Place>,
 ) -> Result<(), Reason> {
     let service = service_fn(|request: Request<Incoming>| {
-        place.with(|open| open.asked = Some(Instant::now()));
-        let (site, access) = (Arc::clone(site), Arc::clone(access));
-        async move { Ok::<_, Infallible>(site.answer(&access, request.map(Body::new)).await) }
+        place.asks();
+        let (site, access, place) = (Arc::clone(site), Arc::clone(access), Arc::clone(place));
+        async move {
+            let response = site.answer(&access, request.map(Body::new)).await;
+            if let Some(text) = response.extensions().get::<TextId>() {
+                place.takes(*text, site.counts());
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let ended = http1::Builder::new()
         // a client that keeps it open would be cut in the middle of a later request
@@ -220,7 +129,9 @@ async fn http(
     match ended {
         Err(error) if error.is_parse_too_large() => Err(Reason::TooLarge),
         Err(error) if error.is_parse() => Err(Reason::Malformed),
-        // it went away
-        Err(_) | Ok(()) => Ok(()),
+        // who has closed it before us has taken all of its answer
+        Err(error) if error.is_shutdown() => Ok(()),
+        Err(_) => Err(Reason::Aborted),
+        Ok(()) => Ok(()),
     }
 }

@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuprobe_analysis::{Answered, Refused, Served};
 
-/// Why a connection was cut or turned away: a value of a label, so there are few of them. That a client went away by
-/// itself is no reason.
+/// Why a connection was cut or turned away: a value of a label, so there are few of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// There were too many, and it had waited longest.
+    /// There were too many, and it had kept us waiting longest.
     CrowdedOut,
+    /// It was slow to take a text of an older snapshot, and there were too many of these.
+    OldText,
+    /// It went away before all of its request was there, or all of its answer was taken.
+    Aborted,
     /// Its request did not come in time.
     SlowRequest,
     /// It did not take its answer in time.
@@ -27,8 +30,10 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::CrowdedOut,
+        Self::OldText,
+        Self::Aborted,
         Self::SlowRequest,
         Self::SlowAnswer,
         Self::Malformed,
@@ -40,6 +45,8 @@ impl Reason {
     fn as_str(self) -> &'static str {
         match self {
             Self::CrowdedOut => "crowded_out",
+            Self::OldText => "old_text",
+            Self::Aborted => "aborted",
             Self::SlowRequest => "slow_request",
             Self::SlowAnswer => "slow_answer",
             Self::Malformed => "malformed",

@@ -1,5 +1,6 @@
 //! The last snapshot, and the texts that are made of it: each at most once, whoever asks for it and however many do.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,17 @@ pub struct Latest(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     newest: watch::Sender<Option<Arc<Published>>>,
+    published: AtomicU64,
     counts: Counts,
+}
+
+/// Which text an answer is. Older ones are less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TextId {
+    /// The number of the snapshot.
+    snapshot: u64,
+    page: usize,
+    pub(super) bytes: usize,
 }
 
 impl Latest {
@@ -28,7 +39,8 @@ impl Latest {
     /// part of it.
     pub fn publish(&self, mut snapshot: Snapshot, refresh: Duration) {
         snapshot.served = self.0.counts.read();
-        self.0.newest.send_replace(Some(Arc::new(Published::new(snapshot, refresh))));
+        let number = self.0.published.fetch_add(1, Ordering::Relaxed);
+        self.0.newest.send_replace(Some(Arc::new(Published::new(number, snapshot, refresh))));
     }
 
     /// The snapshot published last; an empty one before the first.
@@ -86,6 +98,7 @@ impl Page {
 /// A snapshot that is served.
 #[derive(Debug)]
 pub(super) struct Published {
+    number: u64,
     snapshot: Arc<Snapshot>,
     at: Instant,
     refresh: Duration,
@@ -93,9 +106,9 @@ pub(super) struct Published {
 }
 
 impl Published {
-    fn new(snapshot: Snapshot, refresh: Duration) -> Self {
+    fn new(number: u64, snapshot: Snapshot, refresh: Duration) -> Self {
         let pages = std::array::from_fn(|_| OnceCell::new());
-        Self { snapshot: Arc::new(snapshot), at: Instant::now(), refresh, pages }
+        Self { number, snapshot: Arc::new(snapshot), at: Instant::now(), refresh, pages }
     }
 
     pub(super) fn age(&self) -> Duration {
@@ -170,13 +183,15 @@ impl Serving {
     }
 
     /// A page of the snapshot that is served.
-    pub(super) async fn page(&self, page: Page) -> Option<Bytes> {
-        let (text, took) = self.ready()?.page(page).await;
+    pub(super) async fn page(&self, page: Page) -> Option<(Bytes, TextId)> {
+        let published = self.ready()?;
+        let (text, took) = published.page(page).await;
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         let demand = &mut demands[page.index()];
         let before = demand.map(|demand| demand.took).unwrap_or_default();
         *demand = Some(Demand { asked: Instant::now(), took: took.unwrap_or(before) });
-        Some(text)
+        let id = TextId { snapshot: published.number, page: page.index(), bytes: text.len() };
+        Some((text, id))
     }
 
     fn is_made_ahead(&self, page: Page) -> bool {

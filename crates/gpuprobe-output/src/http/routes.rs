@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
@@ -13,6 +12,7 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
@@ -153,7 +153,7 @@ async fn snapshot(State(shown): State<Shown>) -> Response {
 
 async fn page(serving: &Serving, page: Page, content_type: &'static str) -> Response {
     match serving.page(page).await {
-        Some(text) => ([(CONTENT_TYPE, content_type)], text).into_response(),
+        Some((text, id)) => ([(CONTENT_TYPE, content_type)], Extension(id), text).into_response(),
         None => not_yet(),
     }
 }

@@ -8,20 +8,20 @@ use gpuprobe_analysis::{LibraryProbes, Snapshot};
 use super::*;
 use crate::metrics::{Format, encode};
 
-const REFRESH: Duration = Duration::from_millis(50);
+pub(super) const REFRESH: Duration = Duration::from_millis(50);
 
 fn settings() -> HttpSettings {
     HttpSettings { address: SocketAddr::from(([127, 0, 0, 1], 0)), web_config: None, complain: |_| {} }
 }
 
-struct Started {
+pub(super) struct Started {
     // first, so that it goes first
     _server: ServerHandle,
-    address: SocketAddr,
-    latest: Latest,
+    pub(super) address: SocketAddr,
+    pub(super) latest: Latest,
 }
 
-fn started_with(change: impl FnOnce(&mut Endpoint)) -> Started {
+pub(super) fn started_with(change: impl FnOnce(&mut Endpoint)) -> Started {
     let mut endpoint = Endpoint::open(settings()).unwrap();
     change(&mut endpoint);
     let (address, latest) = (endpoint.address, Latest::default());
@@ -34,7 +34,7 @@ fn started() -> Started {
     started
 }
 
-fn connect(address: SocketAddr) -> TcpStream {
+pub(super) fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
@@ -60,16 +60,16 @@ fn ask_with(address: SocketAddr, method: &str, path: &str, headers: &str) -> (St
     (head.to_owned(), body.to_owned())
 }
 
-fn ask(address: SocketAddr, path: &str) -> (String, String) {
+pub(super) fn ask(address: SocketAddr, path: &str) -> (String, String) {
     ask_with(address, "GET", path, "")
 }
 
-fn status(address: SocketAddr, path: &str) -> u16 {
+pub(super) fn status(address: SocketAddr, path: &str) -> u16 {
     answer_to(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).0
 }
 
 /// Waits until this holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
@@ -78,7 +78,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Connections that were refused for a reason, as far as the endpoint has counted them.
-fn refused(latest: &Latest, reason: &str) -> u64 {
+pub(super) fn refused(latest: &Latest, reason: &str) -> u64 {
     let refused = latest.counts().read().refused;
     refused.iter().find(|refused| refused.reason == reason).unwrap().connections
 }
@@ -275,7 +275,7 @@ fn many_at_once_share_one_text() {
     let texts: Vec<_> = runtime.block_on(async {
         let one = || {
             let serving = Arc::clone(&serving);
-            tokio::spawn(async move { serving.page(latest::Page::Json).await.unwrap() })
+            tokio::spawn(async move { serving.page(latest::Page::Json).await.unwrap().0 })
         };
         let all: Vec<_> = (0..200).map(|_| one()).collect();
         let mut texts = Vec::new();

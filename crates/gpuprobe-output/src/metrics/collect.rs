@@ -1,20 +1,20 @@
-//! What each metric takes from a snapshot. Gauges of a process end with it; its counters stay while it is shown.
+//! What gauges, and metrics of gpuprobe itself, take from a snapshot. Gauges of a process end with it.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpuprobe_analysis::places::number_alike;
-use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, KindHeld, MemoryCounts};
+use gpuprobe_analysis::snapshot::KindHeld;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
+use super::Samples;
 use super::write::clean;
-use super::{Distribution, Samples};
 use crate::units::fitted;
 
 /// Names of functions may be as long as a page.
 const LONGEST_SITE: usize = 160;
-/// The site, or the error, of whatever has no series of its own.
+/// The site of whatever has no series of its own.
 const OTHER: &str = "other";
 
 /// Begins the series of one process.
@@ -30,19 +30,6 @@ pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Opt
     samples.of(&[&pid.to_string(), name, id, container, pod, namespace]);
 }
 
-fn each_function(
-    snapshot: &Snapshot,
-    samples: &mut Samples,
-    then: impl Fn(&mut Samples, &[&str], &FunctionCounts),
-) {
-    for process in &snapshot.processes {
-        of_process(samples, process);
-        for f in &process.functions {
-            then(samples, &[f.api.as_str(), f.function], f);
-        }
-    }
-}
-
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         of_process(samples, process);
@@ -51,52 +38,6 @@ fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHel
             let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
             samples.number(&[&gpu, numbering, held.kind.as_str()], value(held));
         }
-    }
-}
-
-fn each_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&ProcessSnapshot) -> u64) {
-    for process in snapshot.processes.iter().filter(|p| !p.memory.held.is_empty()) {
-        of_process(samples, process);
-        samples.number(&[], value(process));
-    }
-}
-
-pub(super) fn calls(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, samples, |samples, labels, f| samples.number(labels, f.calls));
-}
-
-pub(super) fn durations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_function(snapshot, samples, |samples, labels, f| samples.histogram(labels, &distribution(f)));
-}
-
-fn distribution(f: &FunctionCounts) -> Distribution {
-    // the count is that of the buckets: rows are read while they change, and a histogram must add up
-    let count = f.latency.iter().sum();
-    Distribution { latency: f.latency, sum_ns: f.total_ns, count }
-}
-
-/// Failures by name, and under [`OTHER`] those that the kernel side had no room for.
-fn each_failure(functions: &[FunctionCounts], failures: &[Failure], mut then: impl FnMut(&str, &str, u64)) {
-    let mut named: HashMap<_, u64> = HashMap::new();
-    for failure in failures {
-        let sum = named.entry((failure.api, failure.function)).or_default();
-        *sum = sum.saturating_add(failure.count);
-        then(failure.function, failure.error, failure.count);
-    }
-    for f in functions {
-        let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
-        if rest > 0 {
-            then(f.function, OTHER, rest);
-        }
-    }
-}
-
-pub(super) fn errors(snapshot: &Snapshot, samples: &mut Samples) {
-    for process in &snapshot.processes {
-        of_process(samples, process);
-        each_failure(&process.functions, &process.failures, |function, error, n| {
-            samples.number(&[function, error], n);
-        });
     }
 }
 
@@ -159,40 +100,18 @@ pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
-pub(super) fn ended_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.ended_allocations);
-}
-
-pub(super) fn ended_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.ended_bytes);
-}
-
-pub(super) fn allocated(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.allocated_bytes);
-}
-
-pub(super) fn freed(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.freed_bytes);
-}
-
-pub(super) fn replaced(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.replaced);
-}
-
-pub(super) fn unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
-    each_memory(snapshot, samples, |process| process.memory.unknown_frees);
-}
-
-/// Those that did anything to memory.
-fn each_past_memory(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {
-    for past in snapshot.past.iter().filter(|past| past.memory != MemoryCounts::default()) {
-        samples.number(&[&past.name], value(&past.memory));
-    }
-}
-
-fn each_past_function(snapshot: &Snapshot, mut then: impl FnMut(&str, &FunctionCounts)) {
-    for past in &snapshot.past {
-        past.functions.iter().for_each(|f| then(&past.name, f));
+/// What one of many did is a gauge of a process that runs.
+pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
+        of_process(samples, process);
+        let mut told = HashSet::new();
+        // the longest come first
+        for gap in &process.work.gaps.longest {
+            let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
+            if told.insert((after, meanwhile)) {
+                samples.nanoseconds(&[after, meanwhile], gap.ns);
+            }
+        }
     }
 }
 
@@ -200,42 +119,6 @@ pub(super) fn ended_processes(snapshot: &Snapshot, samples: &mut Samples) {
     for past in &snapshot.past {
         samples.number(&[&past.name], past.processes);
     }
-}
-
-pub(super) fn ended_calls(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_function(snapshot, |process, f| {
-        samples.number(&[process, f.api.as_str(), f.function], f.calls);
-    });
-}
-
-pub(super) fn ended_durations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_function(snapshot, |process, f| {
-        samples.histogram(&[process, f.api.as_str(), f.function], &distribution(f));
-    });
-}
-
-pub(super) fn ended_errors(snapshot: &Snapshot, samples: &mut Samples) {
-    for past in &snapshot.past {
-        each_failure(&past.functions, &past.failures, |function, error, n| {
-            samples.number(&[&past.name, function, error], n);
-        });
-    }
-}
-
-pub(super) fn ended_allocated(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_memory(snapshot, samples, |memory| memory.allocated_bytes);
-}
-
-pub(super) fn ended_freed(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_memory(snapshot, samples, |memory| memory.freed_bytes);
-}
-
-pub(super) fn ended_replaced(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_memory(snapshot, samples, |memory| memory.replaced);
-}
-
-pub(super) fn ended_unknown_frees(snapshot: &Snapshot, samples: &mut Samples) {
-    each_past_memory(snapshot, samples, |memory| memory.unknown_frees);
 }
 
 pub(super) fn gpus(snapshot: &Snapshot, samples: &mut Samples) {

@@ -27,7 +27,7 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_http_connections_refused",
         Kind::Counter,
         &["reason"],
-        "Connections that were cut or turned away without an answer to a whole request.",
+        "Connections that ended without a whole answer to a whole request, cut off or by themselves.",
         refused,
     ),
     with_unit(

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
-    CostReport, Ended, EndedProcess, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
+    CostReport, Ended, EndedProcess, Inputs, Launched, LibraryProbes, Measured, ProcessInfo, Snapshot, costs,
 };
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
@@ -138,8 +138,7 @@ fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) ->
 fn failures(process: ProcessKey, rows: &[(&str, i64, u64)]) -> Vec<FailureCounts> {
     let row = |&(name, status, count): &(&str, i64, u64)| FailureCounts {
         process,
-        function: catalogue().lookup(Api::Driver, None, name).expect(name).id,
-        status,
+        way: Some((catalogue().lookup(Api::Driver, None, name).expect(name).id, status)),
         count,
     };
     rows.iter().map(row).collect()
@@ -176,7 +175,8 @@ fn past() -> Ended {
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
         let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
-        ended.keep(EndedProcess { key, info, calls, failures, memory, work: WorkRows::default() });
+        let work = if tgid == 51 { work::rows(key) } else { WorkRows::default() };
+        ended.keep(EndedProcess { key, info, calls, failures, memory, work });
     }
     ended
 }
@@ -233,6 +233,9 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     let (contexts, gpus) = on_two_gpus(train);
+    let (rows, mut launched) = (work::rows(train), Launched::default());
+    // until those without a name are taken for what they are
+    (0..9).for_each(|_| launched.look(&rows.launches));
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
@@ -241,10 +244,10 @@ pub(crate) fn snapshot() -> Snapshot {
         failures: &failures(train, &[("cuMemcpyHtoD_v2", 1, 1), ("cuMemcpyHtoD_v2", 4242, 2)]),
         memory: &[unexplained, memory(ended, held)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
-        work: &work::rows(train),
+        work: &rows,
         places: &places(),
         processes: &HashMap::from([
-            (train, ProcessInfo { gpus: first_is(1), ..info("a\"b\\c\nd", None) }),
+            (train, ProcessInfo { gpus: first_is(1), launched, ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
             (ended, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),

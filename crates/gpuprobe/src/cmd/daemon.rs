@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_up_privileges};
+use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
@@ -48,10 +48,14 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let hooks = hooks::read(&args.hooks)?;
+    give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let selection = Selection::Driver { classes, named, few: false, failures: true };
-    let endpoint = open_endpoint(args)?;
+    let endpoint = open_endpoint(args).map_err(|error| match error {
+        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
+        error => error.into(),
+    })?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(hooks);
@@ -102,15 +106,11 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     Ok(Observer::new(probes, processes, holdings).with_gpus(gpus).with_states(states))
 }
 
-fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint> {
-    let settings = HttpSettings {
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
+    Endpoint::open(HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
         complain: |text| note!("gpuprobe: {text}"),
-    };
-    Endpoint::open(settings).map_err(|error| match error {
-        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
-        error => error.into(),
     })
 }
 

@@ -103,7 +103,7 @@ impl Trace {
     fn print(&mut self, batch: Batch, args: &TraceArgs) {
         let mut events = batch.into_events();
         // losses are summed up at the end, and people follow calls, not processes
-        events.retain(|event| args.json || matches!(event, Event::Call(_)));
+        events.retain(|event| args.json || matches!(event, Event::Call(_) | Event::Xid(_)));
         // the beginning of a call is not another call, unless it is all that is told of it
         let counts = |event: &Event| match event {
             Event::Call(call) => args.entries || call.outcome != Outcome::Begun,

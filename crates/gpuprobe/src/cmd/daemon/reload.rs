@@ -1,7 +1,11 @@
 //! New settings for a daemon that runs. What is counted goes on: a setting that the kernel side was loaded with takes
 //! effect when the daemon is started again, and that is told.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use gpuprobe_output::HttpError;
 
 use super::{Daemon, open_endpoint};
 use crate::cli::DaemonArgs;
@@ -24,19 +28,15 @@ impl Daemon {
 
     fn apply(&mut self, new: &DaemonArgs) {
         let later = after_a_restart(&self.args, new);
-        for path in new.paths.iter().filter(|path| !self.args.paths.contains(path)) {
-            if let Err(error) = self.observer.probes.attach_file(path) {
-                note!("gpuprobe: {error:#}");
-            }
-        }
+        let mut as_before = self.attach_more(&new.paths);
         self.observer.set_warm_up(new.warm_up);
         self.observer.look_every(Duration::from_secs(new.rescan));
+        self.observer.read_states_every(new.refresh);
         self.observer.processes.keep_ended(new.max_ended, new.keep_ended);
         self.observer.probes.verbose = new.verbose;
         self.watch.look_every(new.rescan);
         let fixed = self.args.clone();
         self.args = DaemonArgs {
-            paths: new.paths.clone(),
             warm_up: new.warm_up,
             rescan: new.rescan,
             max_ended: new.max_ended,
@@ -46,45 +46,78 @@ impl Daemon {
             display_interval: new.display_interval,
             ..fixed
         };
-        self.serve_as(new);
-        if later.is_empty() {
-            note!("gpuprobe: settings read again");
-        } else {
-            note!("gpuprobe: settings read again; after a restart: {}", later.join(", "));
-        }
+        as_before.extend(self.serve_as(new));
+        note!("gpuprobe: {}", outcome(&as_before, &later));
     }
 
-    /// Serves as these settings say; where that cannot be, as before.
-    fn serve_as(&mut self, new: &DaemonArgs) {
-        let of = |args: &DaemonArgs| (args.metrics_addr, args.web_config.clone());
-        if of(&self.args) == of(new) && self.server.is_some() {
-            return;
+    /// Probes the files that are new; tells which could not be. These are tried again the next time.
+    fn attach_more(&mut self, paths: &[PathBuf]) -> Vec<String> {
+        let mut refused = Vec::new();
+        for path in paths {
+            if self.args.paths.contains(path) {
+                continue;
+            }
+            match self.observer.probes.attach_file(path) {
+                Ok(()) => self.args.paths.push(path.clone()),
+                Err(error) => refused.push(format!("path ({error:#})")),
+            }
         }
+        refused
+    }
+
+    /// Serves as these settings say; where that cannot be, as before, and tells why.
+    fn serve_as(&mut self, new: &DaemonArgs) -> Option<String> {
         let DaemonArgs { metrics_addr, web_config, .. } = new.clone();
-        let wanted = DaemonArgs { metrics_addr, web_config, ..self.args.clone() };
+        let same_address = metrics_addr == self.args.metrics_addr;
+        if same_address && web_config == self.args.web_config && self.server.is_some() {
+            return None;
+        }
+        let name = if same_address { "web_config" } else { "metrics_addr" };
         // two cannot have the same address; another one is tried before the old is given up, which may not be had again
-        if wanted.metrics_addr == self.args.metrics_addr {
+        if same_address {
             drop(self.server.take());
         }
-        for args in [&wanted, &self.args.clone()] {
-            let served = open_endpoint(args).and_then(|endpoint| {
-                let url = endpoint.url();
-                Ok((url, endpoint.serve(self.latest.clone())?))
-            });
-            match served {
-                Ok((url, server)) => {
-                    note!("gpuprobe: metrics on {url}/metrics");
-                    self.server = Some(server);
-                    self.args = args.clone();
-                    return;
-                }
-                Err(error) => note!("gpuprobe: {error:#}"),
-            }
-            if self.server.is_some() {
-                return;
-            }
+        let wanted = DaemonArgs { metrics_addr, web_config, ..self.args.clone() };
+        let error = self.serve(wanted).err()?;
+        if self.server.is_none()
+            && let Err(error) = self.serve(self.args.clone())
+        {
+            note!("gpuprobe: there are no metrics any more until SIGHUP: {}", why(&error));
+        }
+        Some(format!("{name} ({})", why(&error)))
+    }
+
+    fn serve(&mut self, args: DaemonArgs) -> Result<(), HttpError> {
+        let endpoint = open_endpoint(&args)?;
+        let url = endpoint.url();
+        self.server = Some(endpoint.serve(self.latest.clone())?);
+        self.args = args;
+        note!("gpuprobe: metrics on {url}/metrics");
+        Ok(())
+    }
+}
+
+/// Why a daemon that runs cannot serve so.
+fn why(error: &HttpError) -> String {
+    match error {
+        HttpError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
+            format!("{error}: what that takes was given up after the start, so restart gpuprobe for it")
+        }
+        error => error.to_string(),
+    }
+}
+
+/// What became of new settings.
+fn outcome(as_before: &[String], later: &[&str]) -> String {
+    let mut text = "settings read again".to_owned();
+    for (what, names) in [("; as before: ", as_before.join(", ")), ("; after a restart: ", later.join(", "))]
+    {
+        if !names.is_empty() {
+            text.push_str(what);
+            text.push_str(&names);
         }
     }
+    text
 }
 
 /// The settings that differ and were needed when the daemon began.
@@ -95,6 +128,8 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("pid", old.pids != new.pids),
         ("hooks", old.hooks != new.hooks),
+        // others may use the same file, so it is not let go
+        ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),
         ("max_processes", old.max_processes != new.max_processes),
         ("max_allocations", old.max_allocations != new.max_allocations),
@@ -132,6 +167,17 @@ mod tests {
         "metrics-addr",
         "web-config",
     ];
+
+    #[test]
+    fn what_was_not_done_is_told_with_what_was() {
+        assert_eq!(outcome(&[], &[]), "settings read again");
+        let refused = ["path (no)".to_owned(), "web_config (none)".to_owned()];
+        assert_eq!(
+            outcome(&refused, &["attach", "pid"]),
+            "settings read again; as before: path (no), web_config (none); after a restart: attach, pid"
+        );
+        assert_eq!(after_a_restart(&of(&["-p", "/x", "-p", "/y"]), &of(&["-p", "/y", "-p", "/z"])), ["path"]);
+    }
 
     #[test]
     fn every_setting_takes_effect_at_once_or_is_told_to_take_a_restart() {

@@ -2,21 +2,17 @@
 //!
 //!     cargo run --release -p gpuprobe-output --example scrape_cost
 
+mod crowd;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpuprobe_analysis::snapshot::{FunctionCounts, MemoryCounts};
-use gpuprobe_analysis::{ProcessSnapshot, Snapshot, Work};
-use gpuprobe_event::counters::LATENCY_BUCKETS;
-use gpuprobe_event::{Api, Class, Container, Pod, Tgid, catalogue};
+use crowd::crowd;
 use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
 
 type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
-const PROCESSES: u32 = 1000;
-const FUNCTIONS: usize = 20;
 const ROUNDS: usize = 7;
 
 fn main() -> Done {
@@ -49,49 +45,6 @@ fn main() -> Done {
     Ok(())
 }
 
-/// Processes that run and call the same functions.
-fn crowd() -> Snapshot {
-    let functions: Vec<_> = catalogue()
-        .functions()
-        .iter()
-        .filter(|f| f.api == Api::Driver && f.class != Class::Other)
-        .take(FUNCTIONS)
-        .collect();
-    let process = |pid: u32| {
-        let counts = |(i, f): (usize, &&gpuprobe_event::Function)| FunctionCounts {
-            api: f.api,
-            function: f.name,
-            class: f.class,
-            calls: u64::from(pid) * 1000,
-            errors: 0,
-            bytes: 0,
-            total_ns: u64::from(pid) * 4_321_987 + i as u64,
-            latency: std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|b| u64::from(pid) * (b as u64 % 7)),
-        };
-        Arc::new(ProcessSnapshot {
-            pid: Tgid(100_000 + pid),
-            instance: 1,
-            name: "python3".to_owned(),
-            ns_pid: None,
-            container: Some(Container {
-                id: "4f84a3d8f21048f6ef56005af98e7ea7395c0ffee0ddba11".to_owned(),
-                pod: Some(Pod {
-                    namespace: "research".to_owned(),
-                    name: format!("train-{pid}"),
-                    container: "main".to_owned(),
-                }),
-            }),
-            exited_at_ns: None,
-            functions: functions.iter().enumerate().map(counts).collect(),
-            failures: Vec::new(),
-            memory: MemoryCounts::default(),
-            work: Work::default(),
-            allocations: Vec::new(),
-        })
-    };
-    Snapshot { unix_seconds: 1.0, processes: (0..PROCESSES).map(process).collect(), ..Snapshot::default() }
-}
-
 fn best(mut work: impl FnMut() -> usize) -> (Duration, usize) {
     let mut bytes = 0;
     let mut times: Vec<Duration> = (0..ROUNDS)
@@ -105,9 +58,9 @@ fn best(mut work: impl FnMut() -> usize) -> (Duration, usize) {
     (times[0], bytes)
 }
 
-/// Time to the first byte of the answer, and to the last.
+/// Time to the first byte of the answer, and to the last, and what the server needs for all of it.
 fn scrape(what: &str, address: SocketAddr) -> Done {
-    let begun = Instant::now();
+    let (used, begun) = (server_cpu()?, Instant::now());
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let mut buffer = vec![0; 1 << 20];
@@ -119,6 +72,22 @@ fn scrape(what: &str, address: SocketAddr) -> Done {
             n => bytes += n,
         }
     }
-    println!("{what}: {first:?} to the first byte, {:?} to the last of {bytes}", begun.elapsed());
+    let last = begun.elapsed();
+    let used = server_cpu()?.saturating_sub(used);
+    println!(
+        "{what}: {first:?} to the first byte, {last:?} to the last of {bytes}; CPU of the server {used:?}"
+    );
     Ok(())
+}
+
+/// What the thread that answers has used of a CPU.
+fn server_cpu() -> Done<Duration> {
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.trim_end() == "http" {
+            let used = std::fs::read_to_string(task.join("schedstat"))?;
+            return Ok(Duration::from_nanos(used.split(' ').next().unwrap_or_default().parse()?));
+        }
+    }
+    Err("no thread answers".into())
 }

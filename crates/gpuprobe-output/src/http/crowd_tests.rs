@@ -1,0 +1,179 @@
+//! Clients that ask and do not take their answers, and what a large answer costs.
+
+#[path = "../../examples/scrape_cost/crowd.rs"]
+mod crowd;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+use axum::body::{Body, HttpBody};
+use axum::http::Request;
+use bytes::Bytes;
+use gpuprobe_analysis::{LibraryProbes, Snapshot};
+
+use super::latest::Page;
+use super::tests::{REFRESH, Started, ask, connect, refused, started_with, status, until};
+use super::*;
+use crate::metrics::Format;
+
+const METRICS: Page = Page::Metrics(Format::Prometheus);
+const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+/// More than the system keeps for a client that does not read.
+const LONG: usize = 4 << 20;
+
+fn of_length(bytes: usize) -> Snapshot {
+    let library = LibraryProbes { path: "x".repeat(bytes), ..Default::default() };
+    Snapshot { libraries: vec![library], ..Snapshot::default() }
+}
+
+/// The text of the last snapshot, the same memory that is served.
+fn text(latest: &Latest) -> Bytes {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(Serving::new(latest.clone()).page(METRICS)).unwrap().0
+}
+
+/// Publishes a text that is a little longer than any of its kind before, and waits until it is what is served.
+fn publish(started: &Started, longer: usize) -> Bytes {
+    started.latest.publish(of_length(LONG + longer), REFRESH);
+    let text = text(&started.latest);
+    let length = format!("content-length: {}", text.len());
+    until("the new text is served", || {
+        let mut stream = connect(started.address);
+        stream.write_all(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let mut head = String::new();
+        stream.read_to_string(&mut head).unwrap();
+        head.contains(&length)
+    });
+    text
+}
+
+/// A client that has its answer before it and does not take it.
+fn reluctant(address: SocketAddr) -> TcpStream {
+    let mut stream = connect(address);
+    stream.write_all(REQUEST).unwrap();
+    stream
+}
+
+fn answered(stream: &TcpStream) {
+    assert_eq!(stream.peek(&mut [0; 1]).unwrap(), 1);
+}
+
+#[test]
+fn who_does_not_read_gives_way_at_once_to_who_does() {
+    // no place is given back because a time ran out
+    let limits = Limits { patience: LIMITS.answer, ..LIMITS };
+    let started = started_with(|endpoint| endpoint.limits = limits);
+    publish(&started, 0);
+    let _crowd: Vec<_> = (0..300).map(|_| reluctant(started.address)).collect();
+    let scrape = || {
+        let begun = Instant::now();
+        assert!(ask(started.address, "/metrics").1.len() > LONG);
+        begun.elapsed()
+    };
+    let mut times: Vec<_> = (0..20).map(|_| scrape()).collect();
+    times.sort_unstable();
+    println!("beside 300 that do not read: median {:?}, slowest {:?}", times[10], times[19]);
+    assert!(times[10] < Duration::from_millis(50), "{times:?}");
+    // the first came while the crowd did, and others may keep the machine busy
+    assert!(times[19] < limits.answer / 4, "{times:?}");
+    assert!(refused(&started.latest, "crowded_out") >= 300 - LIMITS.connections as u64);
+}
+
+#[test]
+fn no_more_texts_are_kept_for_slow_readers_than_allowed() {
+    let limits = Limits { texts: 3, ..LIMITS };
+    let started = started_with(|endpoint| endpoint.limits = limits);
+    let mut held: Vec<(Bytes, TcpStream)> = Vec::new();
+    for longer in 0..8 {
+        let text = publish(&started, longer);
+        let client = reluctant(started.address);
+        answered(&client);
+        held.push((text, client));
+    }
+    until("the oldest readers are cut off", || refused(&started.latest, "old_text") == 5);
+    until("their texts are gone", || held.iter().take(5).all(|(text, _)| text.is_unique()));
+    assert!(held.iter().skip(5).all(|(text, _)| !text.is_unique()), "the last ones are left alone");
+    let (text, mut last) = held.pop().unwrap();
+    let mut answer = Vec::new();
+    last.read_to_end(&mut answer).unwrap();
+    assert!(answer.ends_with(&text));
+
+    let limits = Limits { text_bytes: LONG, ..LIMITS };
+    let started = started_with(|endpoint| endpoint.limits = limits);
+    let (first, one) = (publish(&started, 0), reluctant(started.address));
+    answered(&one);
+    assert_eq!(refused(&started.latest, "old_text"), 0, "one may be as long as it is");
+    publish(&started, 1);
+    answered(&reluctant(started.address));
+    until("two of them are too long", || first.is_unique());
+    assert_eq!(refused(&started.latest, "old_text"), 1);
+}
+
+#[test]
+fn who_goes_away_half_way_is_counted_and_leaves_nothing_behind() {
+    const EACH: usize = 40;
+    // as many as there are places
+    let limits = Limits { connections: 2 * EACH, ..LIMITS };
+    let started = started_with(|endpoint| endpoint.limits = limits);
+    let text = publish(&started, 0);
+    let asking = |_| {
+        let mut stream = connect(started.address);
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
+        stream
+    };
+    let mut gone: Vec<_> = (0..EACH).map(asking).collect();
+    gone.extend((0..EACH).map(|_| reluctant(started.address)));
+    gone.iter().skip(EACH).for_each(answered);
+    drop(gone);
+    until("all are counted", || refused(&started.latest, "aborted") == 2 * EACH as u64);
+    // who looked in and said nothing has aborted nothing
+    drop(connect(started.address));
+    started.latest.publish(Snapshot::default(), REFRESH);
+    until("the text is gone", || text.is_unique());
+    for _ in 0..3 * EACH {
+        assert_eq!(status(started.address, "/healthz"), 200);
+    }
+    assert_eq!(refused(&started.latest, "aborted"), 2 * EACH as u64);
+    assert_eq!(refused(&started.latest, "crowded_out"), 0, "no place was lost");
+}
+
+/// What this thread has used of a CPU.
+fn cpu_time() -> Duration {
+    // it is brought up to date when the thread gives way
+    std::thread::sleep(Duration::from_micros(1));
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds_to_handle() {
+    let latest = Latest::default();
+    latest.publish(crowd::crowd(), REFRESH);
+    let serving = Arc::new(Serving::new(latest));
+    let site = Site {
+        serving: Arc::clone(&serving),
+        web_config: WebConfig::open(None, |_| {}).unwrap(),
+        door: Doorkeeper::new().unwrap(),
+        router: router(Shown { serving, fresh_for: FRESH_FOR }),
+    };
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = || {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        runtime.block_on(site.answer(&site.access(), request))
+    };
+    let bytes = answer().body().size_hint().exact().unwrap();
+    assert!(bytes > 30 << 20, "{bytes}");
+    let mut costs: Vec<_> = (0..21)
+        .map(|_| {
+            let (cpu, wall) = (cpu_time(), Instant::now());
+            assert_eq!(answer().body().size_hint().exact(), Some(bytes));
+            let wall = wall.elapsed();
+            (cpu_time() - cpu, wall)
+        })
+        .collect();
+    costs.sort_unstable();
+    println!("{bytes} bytes: median {:?}, most {:?} (CPU, wall)", costs[10], costs[20]);
+    assert!(costs[10].0 < Duration::from_millis(5), "{costs:?}");
+}
