@@ -282,6 +282,7 @@ mod tests {
         let header = concat!(
             include_str!("../bpf/gpuprobe.h"),
             include_str!("../bpf/config.h"),
+            include_str!("../bpf/driver.h"),
             include_str!("../bpf/site.h"),
             include_str!("../bpf/work.h")
         );
