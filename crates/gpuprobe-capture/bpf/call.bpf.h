@@ -72,6 +72,21 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 	}
 }
 
+/* Whether a call that has returned, and whose outs were read, has failed. */
+static __always_inline bool has_failed(const struct gp_call *call, const struct gp_function *function)
+{
+	__u32 last = (function->outs - 1) & (GP_OUTS - 1), status = call->result;
+
+	if (function->flags & GP_GIVES_RESULT && !call->result)
+		return true;
+	if (function->flags & GP_ERROR_IS_OUT)
+		status = call->flags & GP_UNREAD_OUT << last ? 0 : call->out[last];
+	else if (!(function->flags & GP_STATUS))
+		return false;
+	/* 600 (not ready) is an answer, not a failure */
+	return status && status != 600;
+}
+
 /*
  * Whether the function entered now was jumped to by the one that was entered at the same stack pointer: then
  * what it returns to is the kernel's return trampoline, put there for the first. A new call brings a return
@@ -268,9 +283,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 		return 0;
 	call->duration_ns = now - call->start_ns;
 	call->result = PT_REGS_RC(ctx);
-	/* 600 (not ready) is an answer, not a failure */
-	failed = function->flags & GP_STATUS && (__u32)call->result && (__u32)call->result != 600;
 	read_at_return(call, function);
+	failed = has_failed(call, function);
 	if (gp_config.copies && failed && function->action == GP_FREE)
 		restore_ranges(call);
 	if (gp_config.sites && !failed && has_site(call, function))

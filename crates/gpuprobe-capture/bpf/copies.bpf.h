@@ -203,9 +203,14 @@ GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bo
 	return 0;
 }
 
-static __always_inline bool is_async(const struct gp_function *function)
+/* An argument may say that the call waits after all. */
+static __always_inline bool is_async(const struct gp_call *call, const struct gp_function *function)
 {
-	return function->flags & GP_ASYNC;
+	__u64 waits = 0;
+
+	if (!(function->flags & GP_ASYNC))
+		return false;
+	return !argument(call, function->task.other, &waits) || !(__u32)waits;
 }
 
 GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *function,
@@ -222,7 +227,7 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 	if (gp_config.told)
 		tell_copy(call, kind_and_host, is_batch(function), copy->bytes, copy->failed);
 	else
-		add_copy(call, kind_and_host, is_async(function), copy->bytes, copy->failed);
+		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
 }
 
@@ -335,7 +340,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 	struct gp_stream *stream = NULL;
 
 	/* what waits is never captured */
-	if (is_async(function) && (gp_has_captured || !gp_config.told))
+	if (is_async(call, function) && (gp_has_captured || !gp_config.told))
 		stream = used_stream(thread, call, stream_of(call, function));
 	if (stream && is_captured(call, stream, 0, failed)) {
 		call->flags |= GP_CAPTURED;
@@ -343,7 +348,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 	}
 	if (function->task.work == GP_WORK_MEMSET) {
 		if (!gp_config.told)
-			add_copy(call, GP_FILL, is_async(function), call->bytes, failed);
+			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
 	} else if (is_batch(function)) {
 		end_batch(call, function, failed);
 	} else {

@@ -167,6 +167,11 @@ enum gp_function_flags {
 	GP_FAILURES = 4096,
 	/* the status is a whole word */
 	GP_WIDE = 8192,
+	/* what it gives, an address or a handle, is its result and not outs[0]: nothing at all is a failure
+	 */
+	GP_GIVES_RESULT = 16384,
+	/* the status is the last of outs, not its result */
+	GP_ERROR_IS_OUT = 32768,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */

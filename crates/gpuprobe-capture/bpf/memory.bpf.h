@@ -280,6 +280,8 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	call->space = function->space;
 	if (function->flags & GP_POINTER_IS_ARGUMENT)
 		argument(call, function->pointer, &call->pointer);
+	else if (function->flags & GP_GIVES_RESULT)
+		call->pointer = call->result;
 	else if (!(call->flags & GP_UNREAD_OUT))
 		call->pointer = call->out[0];
 	if (!call->pointer) {

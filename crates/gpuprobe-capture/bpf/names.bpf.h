@@ -119,6 +119,8 @@ GP_OWN_FRAME void tell_name(const struct gp_call *call, const struct gp_function
 		return;
 	if (function->flags & GP_HANDLE_IS_OUT)
 		handle = call->out[0];
+	else if (function->flags & GP_GIVES_RESULT)
+		handle = call->result;
 	else
 		argument(call, function->kernel, &handle);
 	if (!handle)

@@ -10,6 +10,7 @@ use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
+    told_error,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
@@ -259,20 +260,10 @@ impl Decoder {
         let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
         let has = |flag: u16| raw.flags & flag != 0;
         let finished = !has(number::CALL_UNFINISHED | number::CALL_BEGUN);
-        let pointee_bytes = pointee_bytes(function);
-        let mut outs = [None; MAX_OUTS];
-        for (i, out) in outs.iter_mut().enumerate() {
-            *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
-        }
-        let words = Words {
-            registers: &raw.registers,
-            stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
-            outs,
-            pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
-            is_text_cut: has(number::CALL_CUT_TEXT),
-        };
+        let words = words_of(function, raw, finished);
         let result = result_of(function, raw);
         let status = if finished { status(function, result) } else { None };
+        let told = if finished { told_error(function, raw.result, &words) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
@@ -286,7 +277,7 @@ impl Decoder {
             name: Cow::Borrowed(function.name),
             class: function.class,
             status,
-            error: status.and_then(|s| error_name(function, s)),
+            error: status.and_then(|s| error_name(function, s)).or(told),
             args: arguments(function, &words),
             effect: effect(function, &words),
             stack: None,
@@ -391,13 +382,25 @@ impl Decoder {
     }
 }
 
-/// How much of what an argument points to is in a record.
-fn pointee_bytes(function: &Function) -> usize {
-    match function.pointee {
+/// What was saved of a call; what it left behind is there once it has returned.
+fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<'a> {
+    let has = |flag: u16| raw.flags & flag != 0;
+    let pointee_bytes = match function.pointee {
         Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
         Some((_, Pointee::Text)) => MAX_POINTEE,
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
+    };
+    let mut outs = [None; MAX_OUTS];
+    for (i, out) in outs.iter_mut().enumerate() {
+        *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
+    }
+    Words {
+        registers: &raw.registers,
+        stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
+        outs,
+        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
+        is_text_cut: has(number::CALL_CUT_TEXT),
     }
 }
 

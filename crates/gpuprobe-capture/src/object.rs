@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, FunctionId, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Api, Event, FunctionId, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 use crate::attach::{self, Attach, Attached, Collect};
@@ -51,7 +51,7 @@ struct Pending {
 pub struct Capture {
     // dropped first: no probe may outlive what follows
     keeper: Keeper,
-    attached: HashMap<(FileId, bool), Attached>,
+    attached: HashMap<(FileId, Api), Attached>,
     loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
     functions: Vec<MadeLink>,
@@ -195,7 +195,7 @@ impl Capture {
         target: &Target,
         collect: &dyn Fn(FunctionId) -> Collect,
     ) -> Result<&Attached, CaptureError> {
-        let key = (target.library.id, target.library.is_static);
+        let key = (target.library.id, target.library.kind);
         if !self.attached.contains_key(&key) {
             // numbers may come round after 65,536 files; names of kernels would then be learned anew
             self.libraries = self.libraries.wrapping_add(1);

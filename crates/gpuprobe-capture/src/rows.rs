@@ -6,7 +6,7 @@ use gpuprobe_event::catalogue::{Arg, Place, ResultKind};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
-use gpuprobe_event::{Class, Function, Space};
+use gpuprobe_event::{Api, Class, Function, Space};
 
 use crate::attach::Collect;
 use crate::kernel_types::WIDE;
@@ -27,6 +27,12 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     };
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
+    }
+    if f.roles.out_is_result || f.roles.func_is_result {
+        row.flags |= number::FUNCTION_GIVES_RESULT;
+    }
+    if f.roles.error_out.is_some() {
+        row.flags |= number::FUNCTION_ERROR_IS_OUT;
     }
     // what is called often and allocates nothing is spared the read
     let is_plain =
@@ -111,8 +117,11 @@ fn is_status(f: &Function) -> bool {
 fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
-        row.flags |= number::FUNCTION_LAUNCH;
         row.kernel = place(f.arg(roles.func));
+        // what others call a kernel is no object of the driver, in which its name could be found
+        if f.api != Api::Hook {
+            row.flags |= number::FUNCTION_LAUNCH;
+        }
     }
     if !tells_names(f) {
         return;
@@ -132,7 +141,7 @@ fn names(f: &Function, row: &mut gp_function) {
 /// Whether the calls of a function tell what kernels are called.
 pub fn tells_names(f: &Function) -> bool {
     let roles = &f.roles;
-    let handle = roles.func_out.or(roles.named).is_some();
+    let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
     handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
 }
 
@@ -141,7 +150,7 @@ fn action(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.space = roles.space.map_or(0, |s| s as u8);
     match f.class {
-        Class::Alloc if row.outs > 0 => {
+        Class::Alloc if row.outs > 0 || roles.out_is_result => {
             row.action = number::ACTION_ALLOC;
             if roles.desc.is_some() {
                 array_size(f, row);
@@ -349,7 +358,7 @@ fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
-    use gpuprobe_event::{Api, catalogue};
+    use gpuprobe_event::catalogue;
 
     use super::*;
 
@@ -371,6 +380,40 @@ mod tests {
         assert_eq!((row.action, row.size_rule, row.outs), (number::ACTION_ALLOC, number::SIZE_ARGUMENT, 1));
         assert!(same(row.size_a, register(1)) && same(row.out[0].place, register(0)));
         assert_eq!(usize::from(row.record_bytes), offset_of!(gp_call, out) + 8);
+    }
+
+    #[test]
+    fn a_hook_gives_its_result_or_what_it_leaves_behind() {
+        let rows = |text: &str| {
+            let mut hooks = gpuprobe_event::Hooks::default();
+            hooks.parse("h", &format!("[[hook]]\nlibrary = \"l\"\nfunction = \"f\"\n{text}")).unwrap();
+            let f = hooks.libraries()[0].signature.row(gpuprobe_event::FunctionId(0), Api::Hook, "f");
+            row(&f, Collect::Stream, Counted::default())
+        };
+        let given =
+            rows("class = \"alloc\"\nargs = [\"n:size\", \"e:out_i32\"]\nreturns = \"ptr\"\nerror = \"e\"");
+        assert_eq!((given.action, given.outs, given.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
+        let told = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
+        assert_eq!(given.flags & (told | number::FUNCTION_STATUS), told);
+
+        let left = rows(
+            "class = \"alloc\"\nargs = [\"n:size\", \"p:out_ptr\", \"other:out_u32\"]\nreturns = \"status\"",
+        );
+        assert_eq!((left.outs, left.out[0].bytes, left.out[1].bytes), (2, 8, 4), "the address is the first");
+        assert!(same(left.out[0].place, register(1)) && same(left.out[1].place, register(2)));
+        assert_eq!(left.flags & told, 0);
+
+        let named = rows("args = [\"k:str\"]\nreturns = \"ptr\"\nnames = \"return\"");
+        let expected = number::FUNCTION_GIVES_RESULT | number::FUNCTION_NAMES;
+        assert_eq!(named.flags & expected, expected);
+        let launch = rows("class = \"launch\"\nargs = [\"q:ptr\", \"k:ptr\"]\nlaunches = \"k\"");
+        assert!(same(launch.kernel, register(1)) && launch.flags & number::FUNCTION_LAUNCH == 0);
+    }
+
+    #[test]
+    fn there_are_as_many_rows_as_the_catalogue_may_have() {
+        let rows = format!("#define GP_FUNCTIONS {}\n", catalogue::MOST_FUNCTIONS);
+        assert!(include_str!("../bpf/gpuprobe.h").contains(&rows));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::mem::offset_of;
 
+use gpuprobe_event::catalogue::{Arg, ArgKind};
 use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::rows::place;
@@ -45,7 +46,7 @@ pub(crate) fn task(f: &Function, counted: Counted) -> gp_task {
         work,
         stream: place(f.arg(roles.stream)),
         graph: place(f.arg(roles.graph.or(roles.node).or(roles.graph_exec))),
-        other: place(f.arg(roles.event.or(roles.child))),
+        other: place(f.arg(roles.event.or(roles.child).or(roles.waits))),
         count: place(f.arg(roles.count)),
         params: place(f.arg(roles.params)),
         ..gp_task::default()
@@ -75,16 +76,17 @@ fn is_of_captures(work: u8) -> bool {
 }
 
 /// The number of what a function does; 0 for nothing. Copies, captures and graphs are followed at the driver, which
-/// every library passes; launches, also those of graphs, wherever they are seen first.
+/// every library passes; launches, also those of graphs, wherever they are seen first. What the user has named may pass
+/// no driver at all.
 fn work_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
     match (f.class, f.api, op) {
-        (Class::Launch, Api::Driver | Api::Runtime, _) => number::WORK_LAUNCH,
+        (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::WORK_LAUNCH,
         (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::WORK_GRAPH_LAUNCH,
-        (Class::Memcpy, Api::Driver, _) => number::WORK_COPY,
-        (Class::Memset, Api::Driver, _) => number::WORK_MEMSET,
-        (Class::Sync, Api::Driver, _) if f.roles.stream.is_some() => number::WORK_SYNC_STREAM,
-        (Class::Sync, Api::Driver, _) => number::WORK_SYNC_ALL,
+        (Class::Memcpy, Api::Driver | Api::Hook, _) => number::WORK_COPY,
+        (Class::Memset, Api::Driver | Api::Hook, _) => number::WORK_MEMSET,
+        (Class::Sync, Api::Driver | Api::Hook, _) if f.roles.stream.is_some() => number::WORK_SYNC_STREAM,
+        (Class::Sync, Api::Driver | Api::Hook, _) => number::WORK_SYNC_ALL,
         (Class::Stream, Api::Driver, "destroy") => number::WORK_STREAM_DESTROY,
         (Class::Stream, Api::Driver, "wait_event") => number::WORK_EVENT_WAIT,
         (Class::Event, Api::Driver, "record") => number::WORK_EVENT_RECORD,
@@ -129,7 +131,7 @@ fn launch(f: &Function, task: &mut gp_task) {
         task.shape = if of_runtime { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
         task.shape = number::LAUNCH_CONFIG;
-    } else if f.api == Api::Runtime {
+    } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
         task.shape = number::LAUNCH_DIM3;
         task.grid = words(place(f.arg(roles.grid)));
         task.block = words(place(f.arg(roles.block)));
@@ -142,6 +144,10 @@ fn launch(f: &Function, task: &mut gp_task) {
             task.shape = number::LAUNCH_USUAL;
         }
     }
+}
+
+fn is_dim3(arg: &Arg) -> bool {
+    matches!(arg.kind, ArgKind::Struct { .. })
 }
 
 /// Whether what is launched, its six dimensions, shared memory and stream are the first nine arguments.

@@ -177,6 +177,8 @@ pub(crate) mod number {
     pub(crate) const FUNCTION_ASYNC: u16 = 2048;
     pub(crate) const FUNCTION_FAILURES: u16 = 4096;
     pub(crate) const FUNCTION_WIDE: u16 = 8192;
+    pub(crate) const FUNCTION_GIVES_RESULT: u16 = 16384;
+    pub(crate) const FUNCTION_ERROR_IS_OUT: u16 = 32768;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -357,6 +359,8 @@ mod tests {
                 FUNCTION_ASYNC,
                 FUNCTION_FAILURES,
                 FUNCTION_WIDE,
+                FUNCTION_GIVES_RESULT,
+                FUNCTION_ERROR_IS_OUT,
             ]
             .map(u64::from),
         );

@@ -8,9 +8,7 @@ use crate::error::DiscoverError;
 use crate::file::RegularFile;
 use crate::inspect::Inspector;
 use crate::ldcache;
-use gpuprobe_event::Api;
-
-use crate::library::{Names, Scan};
+use crate::library::Scan;
 use crate::process::Collector;
 use crate::skipped::{SkipCause, why};
 
@@ -102,7 +100,7 @@ fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
 
 /// A file below the root that is a library if its name and its contents say so.
 fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
-    if Api::of_name(open_path).is_none() || is_stub(open_path) {
+    if !collector.is_telling(open_path) || is_stub(open_path) {
         return;
     }
     let real = fs::canonicalize(open_path).ok();
@@ -111,7 +109,7 @@ fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
         return;
     }
     // The real name has the version in it, and is what processes show once they map the file.
-    let real = real.filter(|real| Api::of_name(real).is_some());
+    let real = real.filter(|real| collector.is_telling(real));
     let open_path = real.as_deref().unwrap_or(open_path);
     let path = open_path.strip_prefix(root).map_or_else(|_| open_path.to_owned(), |p| Path::new("/").join(p));
     collector.path(&path, open_path);

@@ -25,6 +25,7 @@ mod plan;
 mod pods;
 mod point;
 mod process;
+mod runtime_version;
 mod skipped;
 mod symbolize;
 #[cfg(test)]
@@ -45,7 +46,7 @@ pub use inspect::{Inspector, inspect};
 pub use kernel::{
     DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
 };
-pub use library::{Library, Scan, Symbol, is_cuda_name};
+pub use library::{Library, Scan, Symbol};
 pub use loader::{Loader, loader_of};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use pods::{CONTAINER_LOGS, pod_of};

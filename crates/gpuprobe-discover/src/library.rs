@@ -45,11 +45,6 @@ pub struct Scan {
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";
 
-/// Whether a file has the name of a CUDA library.
-pub fn is_cuda_name(path: &Path) -> bool {
-    Api::of_name(path).is_some()
-}
-
 /// What libraries of each family, and their functions, are called.
 pub(crate) trait Names: Sized {
     fn of_name(path: &Path) -> Option<Self>;

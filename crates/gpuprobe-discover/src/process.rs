@@ -14,7 +14,7 @@ use crate::file::{FileId, RegularFile, TABLE_LIMIT};
 use crate::inspect::Inspector;
 use gpuprobe_event::Api;
 
-use crate::library::{Names, Scan};
+use crate::library::Scan;
 use crate::maps::{MappedFile, Mapping, executable_files, name_of};
 use crate::skipped::{SkipCause, Skipped, why};
 
@@ -86,6 +86,11 @@ impl<'i> Collector<'i> {
         Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashSet::new() }
     }
 
+    /// Whether a file has the name of a library that has something to probe.
+    pub(crate) fn is_telling(&self, path: &Path) -> bool {
+        self.inspector.is_telling(path)
+    }
+
     pub(crate) fn finish(self) -> Scan {
         self.scan
     }
@@ -106,7 +111,7 @@ impl<'i> Collector<'i> {
                 continue;
             }
             let path = &mapping.file.path;
-            let telling = Api::of_name(path).is_some() || exe == Some(path.as_path());
+            let telling = self.inspector.is_telling(path) || exe == Some(path.as_path());
             match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
                     self.file(&file, path, &open_path, telling);

@@ -41,7 +41,8 @@ pub struct OutRead {
     pub bytes: u8,
 }
 
-/// What is read when the call returns: first the address that an allocation gave, then its pitch.
+/// What is read when the call returns: first the address that an allocation gave, then its pitch; of functions that the
+/// user has named whatever else they leave behind, and their status last.
 pub fn out_reads(f: &Function) -> Vec<OutRead> {
     if let Some(arg) = f.roles.pitched_out {
         // cudaPitchedPtr: the address, then the pitch
@@ -51,9 +52,16 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
         let ty = f.arg(Some(arg)).map_or("", |a| a.ty);
         ["CUdeviceptr_v1*", "unsigned int*", "int*"].contains(&ty)
     };
+    let error = f.roles.error_out;
     let read = |arg| OutRead { arg, offset: 0, bytes: if narrow(arg) { 4 } else { 8 } };
     let first = f.roles.out.or(f.roles.func_out).or(f.roles.name_out);
-    [first, f.roles.pitch_out].into_iter().flatten().map(read).collect()
+    let known = [first, f.roles.pitch_out];
+    let is_other = |(position, arg): (usize, &Arg)| {
+        let position = u8::try_from(position).ok().filter(|_| arg.out.is_some());
+        position.filter(|_| !known.contains(&position) && position != error)
+    };
+    let others = f.args.iter().flatten().enumerate().filter_map(is_other);
+    known.into_iter().flatten().chain(others).chain(error).map(read).collect()
 }
 
 /// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
@@ -98,6 +106,9 @@ pub fn stack_words(f: &Function) -> usize {
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
     let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
+    if args.iter().any(|arg| arg.out.is_some()) {
+        show_outs(f, args, words, &mut values);
+    }
     if let Some((_, value)) = text_arg(f).and_then(|position| values.get_mut(usize::from(position))) {
         // no text at all is shown as the pointer that it is
         if *value != Value::Hex(0) {
@@ -105,6 +116,17 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
         }
     }
     Some(values)
+}
+
+/// Puts what a call left behind in the place of the pointers to it; where nothing was read the pointer stays.
+fn show_outs(f: &Function, args: &[Arg], words: &Words<'_>, values: &mut [(Name, Value)]) {
+    for (read, word) in out_reads(f).iter().zip(words.outs) {
+        let position = usize::from(read.arg);
+        let kind = args.get(position).and_then(|arg| arg.out);
+        if let (Some(kind), Some(word), Some((_, value))) = (kind, word, values.get_mut(position)) {
+            *value = scalar(kind, Number { word, bytes: kind.bytes() });
+        }
+    }
 }
 
 /// The text that was copied; whoever called may have passed anything.
@@ -255,8 +277,24 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     let ResultKind::Status(table) = f.result else { return None };
     is_failure(status).then(|| match table.name_of(status) {
         Some(name) => Cow::Borrowed(name),
+        None if f.api == Api::Hook => numbered_error(status),
         None => Cow::Owned(format!("unknown {} {status}", table.name)),
     })
+}
+
+/// Why a call failed whose result is no status: it left one behind, or was to give something and gave nothing.
+pub fn told_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
+    let status = f.roles.error_out.and_then(|_| {
+        let last = out_reads(f).len().checked_sub(1)?;
+        words.outs.get(last).copied().flatten()
+    });
+    let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| is_failure(*status));
+    let gave_nothing = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
+    status.map(numbered_error).or(gave_nothing.then_some(Cow::Borrowed("returned NULL")))
+}
+
+fn numbered_error(status: i64) -> Name {
+    Cow::Owned(format!("error {status}"))
 }
 
 /// An argument as a plain number.
@@ -288,7 +326,9 @@ pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
         first_of_list(f, words, &mut effect);
     }
     effect.shared = effect.shared.filter(|bytes| *bytes != 0);
-    effect.is_async = matches!(f.class, Class::Memcpy | Class::Memset).then_some(f.roles.asynchronous);
+    let waits = argument_number(f, f.roles.waits, words).is_some_and(|waits| waits != 0);
+    let moves = matches!(f.class, Class::Memcpy | Class::Memset);
+    effect.is_async = moves.then_some(f.roles.asynchronous && !waits);
     effect
 }
 

@@ -178,8 +178,9 @@ pub struct HeldMemory {
 impl Call {
     /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
-        // the driver's own status comes in the argument of a call that itself went well
-        self.status.is_some_and(is_failure) || (self.is_kernel() && self.error.is_some())
+        // the driver's own status comes in the argument of a call that itself went well, as that of some hooks does
+        let may_be_told_apart = matches!(self.api, Api::Kernel | Api::Hook);
+        self.status.is_some_and(is_failure) || (may_be_told_apart && self.error.is_some())
     }
 
     /// Whether it is one of the kernel, and so none that a program asked CUDA for.

@@ -14,6 +14,7 @@ pub mod event;
 pub mod frame;
 pub mod gpu;
 pub mod gpu_state;
+pub mod hook;
 pub mod ids;
 pub mod loss;
 mod table;
@@ -28,5 +29,6 @@ pub use event::{
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
 pub use gpu_state::{GpuProcess, GpuReadings, GpuState};
+pub use hook::{HookError, Hooks};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};

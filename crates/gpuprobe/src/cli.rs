@@ -94,7 +94,10 @@ pub(crate) struct AttachArgs {
     pub(crate) kernel: Vec<String>,
     /// What these stand for on this kernel
     #[arg(skip)]
-    pub(crate) hooks: Vec<KernelHook>,
+    pub(crate) kernel_hooks: Vec<KernelHook>,
+    /// Also the functions that this file names, of any library (repeatable); examples/hooks has some
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hooks: Vec<PathBuf>,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
@@ -231,6 +234,9 @@ pub(crate) struct DaemonArgs {
     /// A library to watch besides those found on the host (repeatable)
     #[arg(short = 'p', long = "path", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Also count the functions that this file names, of any library (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hooks: Vec<PathBuf>,
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,

@@ -1,11 +1,12 @@
 //! Processes that run already, or all of the host, watched until somebody says that it is enough.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect};
-use gpuprobe_event::{Losses, Tgid};
+use gpuprobe_event::{Hooks, Losses, Tgid};
 
 use crate::followed::{Followed, process_of_thread};
 use crate::notes::note;
@@ -22,6 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Wanted<'a> {
     pub(crate) pids: &'a [u32],
     pub(crate) paths: &'a [PathBuf],
+    pub(crate) hooks: &'a Arc<Hooks>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,8 @@ impl Following {
         wanted: Wanted<'_>,
         verbose: bool,
     ) -> Result<Self> {
-        let mut probes = Probes::new(config, selection, Collect::Stream, verbose)?;
+        let probes = Probes::new(config, selection, Collect::Stream, verbose)?;
+        let mut probes = probes.with_hooks(Arc::clone(wanted.hooks));
         // before any thread is made, so that none of them is hit by a signal meant for us
         let signals = Signals::hold_back()?;
         // before processes are looked at, so that nothing falls between the two
@@ -89,7 +92,7 @@ impl Following {
 
 /// Probes what was asked for, or everything.
 fn attach(wanted: Wanted<'_>, probes: &mut Probes, verbose: bool) -> Result<()> {
-    let Wanted { pids, paths } = wanted;
+    let Wanted { pids, paths, .. } = wanted;
     for pid in pids {
         if let Some(process) = process_of_thread(*pid) {
             bail!("{pid} is a thread of process {process}: use -d {process}");
@@ -120,6 +123,7 @@ fn attach(wanted: Wanted<'_>, probes: &mut Probes, verbose: bool) -> Result<()> 
         probes.skips.lines().for_each(|line| note!("gpuprobe: not probed: {line}"));
     }
     tell_begin(probes);
+    probes.note_unused_hooks();
     Ok(())
 }
 

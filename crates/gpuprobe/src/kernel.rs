@@ -35,8 +35,8 @@ pub(crate) fn choose(cli: &mut Cli) -> Result<()> {
     };
     let globs: Vec<_> = args.kernel.iter().filter(|glob| *glob != DEVICES_ALONE).cloned().collect();
     if !globs.is_empty() {
-        args.hooks = hooks(&globs)?;
-        add_rows(&args.hooks);
+        args.kernel_hooks = hooks(&globs)?;
+        add_rows(&args.kernel_hooks);
     }
     Ok(())
 }

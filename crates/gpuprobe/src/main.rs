@@ -8,6 +8,7 @@ mod followed;
 mod following;
 mod gpus;
 mod guard;
+mod hooks;
 mod kernel;
 mod launch;
 mod notes;
@@ -34,6 +35,7 @@ mod xids;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use gpuprobe_event::HookError;
 
 use crate::cli::{Cli, Command};
 use crate::notes::note;
@@ -56,7 +58,8 @@ fn main() -> ExitCode {
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             note!("gpuprobe: {error:#}");
-            ExitCode::from(1)
+            // a file of hooks is part of the command line
+            ExitCode::from(if error.is::<HookError>() { 2 } else { 1 })
         }
     }
 }

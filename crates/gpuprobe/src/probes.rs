@@ -13,11 +13,12 @@ use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
     devices, loader_of, plan,
 };
-use gpuprobe_event::{Api, ProcessChange, Tgid};
+use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
 
 use crate::cli::AttachArgs;
 use crate::guard;
+use crate::hooks::why_unused;
 use crate::kernel;
 use crate::notes::note;
 use crate::select::Selection;
@@ -38,9 +39,10 @@ pub(crate) struct Probes {
     pub(crate) capture: Capture,
     inspector: Inspector,
     selection: Selection,
+    hooks: Arc<Hooks>,
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
-    considered: HashSet<(FileId, bool)>,
+    considered: HashSet<(FileId, Api)>,
     /// Of those with probes, the libraries of which nothing was asked for: what they tell is about others, or only that
     /// calls fail. Nobody misses their first calls.
     beside: HashSet<FileId>,
@@ -94,7 +96,7 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
     config.driver = !args.kernel.is_empty();
-    config.hooks.clone_from(&args.hooks);
+    config.hooks.clone_from(&args.kernel_hooks);
     config
 }
 
@@ -120,6 +122,7 @@ impl Probes {
             inspector: Inspector::new(),
             wants_runtime: selection.takes_any(Api::Runtime),
             selection,
+            hooks: Arc::default(),
             collect,
             considered: HashSet::new(),
             beside: HashSet::new(),
@@ -141,6 +144,37 @@ impl Probes {
             probes.skip_all(&skipped);
         }
         Ok(probes)
+    }
+
+    /// Probes these as well, wherever they are found.
+    pub(crate) fn with_hooks(mut self, hooks: Arc<Hooks>) -> Self {
+        self.inspector = Inspector::with_hooks(Arc::clone(&hooks));
+        self.hooks = hooks;
+        self
+    }
+
+    /// Tells which hooks have found nothing yet.
+    pub(crate) fn note_unused_hooks(&self) {
+        for (_, why) in why_unused(&self.hooks, self.inspector.hooked_files()) {
+            note!("gpuprobe: {}", printable(&why));
+        }
+    }
+
+    /// The same at the end, among what could not be probed.
+    pub(crate) fn skip_unused_hooks(&mut self) {
+        for (place, why) in why_unused(&self.hooks, self.inspector.hooked_files()) {
+            self.skip(&Skipped::function(Path::new(&place), why));
+        }
+    }
+
+    /// The row of a library's function, if it is to be probed. What a hook names exactly is the hook's.
+    fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
+        let file = library.path.file_name().unwrap_or_default().to_string_lossy();
+        match library.kind {
+            Api::Hook => self.hooks.function(&file, name).filter(|id| self.selection.takes_id(*id)),
+            _ if self.hooks.name_exactly(&file, name) => None,
+            _ => self.selection.function(library, name),
+        }
     }
 
     /// A note for `--verbose`. There are names in it that others chose.
@@ -172,7 +206,7 @@ impl Probes {
             _ => {}
         }
         let scan = self.inspector.of_pid(proc_root, tgid.0).unwrap_or_default();
-        scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.is_static)))
+        scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.kind)))
     }
 
     /// Probes what a process has mapped; tells how many libraries were new.
@@ -192,6 +226,11 @@ impl Probes {
         let is_it =
             |a: &Attached| a.id.inode == mapped.inode && a.path.file_name() == mapped.path.file_name();
         self.capture.attached().any(is_it)
+    }
+
+    /// Whether what a process mapped has the name of a library that has something to probe.
+    pub(crate) fn is_telling(&self, mapped: &Mapped) -> bool {
+        self.inspector.is_telling(&mapped.path)
     }
 
     /// Probes one file. It must have something to probe.
@@ -290,13 +329,13 @@ impl Probes {
         let Scan { libraries, skipped } = scan;
         self.skip_all(&skipped);
         let new: Vec<Library> =
-            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.is_static))).collect();
-        let (plan, skipped) = plan(&new, &|library, name| self.selection.function(library, name));
+            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.kind))).collect();
+        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
         self.skip_all(&skipped);
         for target in &plan.targets {
             let library = &target.library;
             if self.capture.attached().count() >= MOST_LIBRARIES {
-                self.considered.remove(&(library.id, library.is_static));
+                self.considered.remove(&(library.id, library.kind));
                 let reason = format!("{MOST_LIBRARIES} libraries are probed already");
                 self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
                 continue;

@@ -100,6 +100,7 @@ impl Recording {
     /// Ends it, when the probes are out and all that they sent has been taken in. `at_ns` is when that began.
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         self.held(probes)?;
+        probes.skip_unused_hooks();
         let last = |losses: &Losses| Last::of(losses, at_ns, probes.skips.lines().collect());
         // room for all of it first: that may take the place of segments, which the losses have to tell
         let mut most = losses.clone();

@@ -6,7 +6,7 @@ use gpuprobe_capture::{
     Collect, Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
 };
 use gpuprobe_discover::Library;
-use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
+use gpuprobe_event::{Api, Class, Function, FunctionId, Hooks, catalogue};
 
 /// A choice of functions.
 #[derive(Debug)]
@@ -22,8 +22,14 @@ pub(crate) enum Selection {
 }
 
 impl Selection {
-    /// From `-e` arguments. None at all, or only exclusions, begin with the informative set.
-    pub(crate) fn from_globs(globs: &[String]) -> Result<Self> {
+    /// From `-e` arguments. None at all, or only exclusions, begin with the informative set. What is hooked is asked for
+    /// by its file, so that it can only be left out.
+    pub(crate) fn from_globs(globs: &[String], hooks: &Hooks) -> Result<Self> {
+        // what their globs fit is known when a library has been found
+        let may_be_hooked = |pattern: &Pattern| {
+            let mut hooks = hooks.libraries().iter();
+            hooks.any(|hook| !hook.is_exact() || pattern.matches(hook.function.as_str()))
+        };
         let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
         for glob in globs {
             let (name, patterns) = match glob.strip_prefix('!') {
@@ -32,7 +38,7 @@ impl Selection {
             };
             let pattern = Pattern::new(name).with_context(|| format!("`{name}` is no glob"))?;
             // each of them: one that was mistyped would only be missed among the calls of the others
-            if !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
+            if !may_be_hooked(&pattern) && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
                 bail!("no function fits `{name}`: {}", advice(name));
             }
             patterns.push(pattern);
@@ -40,7 +46,7 @@ impl Selection {
         let mut selection =
             Self::Globs { wanted, unwanted, classes: Vec::new(), tells_work: false, few: false };
         let taken = catalogue().functions().iter().filter(|f| selection.takes(f));
-        let mut all: Vec<_> = taken.map(|f| f.class).collect();
+        let mut all: Vec<_> = taken.map(|f| f.class).chain(hooks.classes()).collect();
         all.sort_unstable();
         all.dedup();
         if all.is_empty() {
@@ -98,6 +104,9 @@ impl Selection {
 
     /// Whether a function is wanted.
     pub(crate) fn takes(&self, f: &Function) -> bool {
+        if f.api == Api::Hook {
+            return !self.leaves_out(f.name);
+        }
         match self {
             Self::Globs { wanted, unwanted, .. } => {
                 let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
@@ -111,6 +120,16 @@ impl Selection {
                 let tells_most = TELLING.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
                 f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
             }
+        }
+    }
+
+    /// Whether the user does not want a function.
+    fn leaves_out(&self, name: &str) -> bool {
+        match self {
+            Self::Globs { unwanted, .. } | Self::Few { unwanted, .. } => {
+                unwanted.iter().any(|pattern| pattern.matches(name))
+            }
+            Self::Driver { .. } => false,
         }
     }
 
@@ -297,7 +316,7 @@ mod tests {
 
     fn taken(globs: &[&str], name: &str) -> bool {
         let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
-        let selection = Selection::from_globs(&globs).unwrap();
+        let selection = Selection::from_globs(&globs, &Hooks::default()).unwrap();
         catalogue().functions().iter().any(|f| f.name == name && selection.takes(f))
     }
 
@@ -323,11 +342,11 @@ mod tests {
         for base in TELLING {
             assert!(catalogue().functions().iter().any(|f| f.base == base), "{base}");
         }
-        let few = Selection::from_globs(&[]).unwrap().on(Tier::Perf);
+        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().on(Tier::Perf);
         let taken =
             |selection: &Selection| catalogue().functions().iter().filter(|f| selection.takes(f)).count();
         assert!(taken(&few) < 60, "{}", taken(&few));
-        let named = Selection::from_globs(&["cuda*".to_owned()]).unwrap().on(Tier::Perf);
+        let named = Selection::from_globs(&["cuda*".to_owned()], &Hooks::default()).unwrap().on(Tier::Perf);
         assert!(taken(&named) > 400, "what is named is taken");
 
         let daemon = |named| {
@@ -344,8 +363,9 @@ mod tests {
 
     #[test]
     fn what_becomes_of_work_is_followed_where_it_is_wanted_and_not_told() {
-        let of =
-            |glob: &str, tier| Selection::from_globs(&[glob.to_owned()]).unwrap().telling_work().on(tier);
+        let of = |glob: &str, tier| {
+            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap().telling_work().on(tier)
+        };
         let driver = |name: &str| catalogue().lookup(Api::Driver, None, name).unwrap();
         let follows = |selection: &Selection, name: &str| {
             let f = driver(name);
@@ -360,15 +380,17 @@ mod tests {
         assert!(!follows(&copies, "cuMemSetAccess") && !follows(&copies, "cuStreamSynchronize"));
         assert!(!follows(&of("cudaMemcpy*", Tier::Perf), "cuMemcpyHtoD_v2"));
         assert!(!follows(&of("cudaMalloc", Tier::Session), "cuStreamBeginCapture_v2"));
-        let few = Selection::from_globs(&[]).unwrap().telling_work().on(Tier::Perf);
+        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().telling_work().on(Tier::Perf);
         assert!(follows(&few, "cuStreamBeginCapture_v2") && follows(&few, "cuMemHostRegister_v2"));
-        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()]).unwrap();
+        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()], &Hooks::default()).unwrap();
         assert!(!follows(&traced, "cuStreamBeginCapture_v2"), "a trace does not need it");
     }
 
     #[test]
     fn globs_that_fit_nothing_or_are_none_are_refused() {
-        let error = |glob: &str| Selection::from_globs(&[glob.to_owned()]).unwrap_err().to_string();
+        let error = |glob: &str| {
+            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap_err().to_string()
+        };
         assert!(error("vulkan*").contains("gpuprobe list"));
         assert!(error("cudaMalocManaged").contains("did you mean cudaMallocManaged?"));
         assert!(error("cumemaloc*").contains("did you mean cuMemAlloc, "), "{}", error("cumemaloc*"));
@@ -378,7 +400,7 @@ mod tests {
 
         let second = |glob: &str| {
             let globs = ["cudaFree".to_owned(), glob.to_owned()];
-            Selection::from_globs(&globs).unwrap_err().to_string()
+            Selection::from_globs(&globs, &Hooks::default()).unwrap_err().to_string()
         };
         assert!(second("cudaMaloc").contains("`cudaMaloc`: did you mean cudaMalloc, "), "one of several");
         assert!(second("!cudaMaloc").contains("did you mean cudaMalloc, "), "it would leave nothing out");

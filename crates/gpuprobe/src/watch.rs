@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use gpuprobe_capture::{Mapped, Mappings};
-use gpuprobe_discover::{DiscoverError, is_cuda_name};
+use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::{LossCause, Losses, Tgid};
 
 use crate::notes::note;
@@ -129,7 +129,7 @@ impl Watch {
             // of another mount namespace: look again when somebody else maps it
             self.seen.remove(&(mapped.device, mapped.inode));
         }
-        if new > 0 || (!same && is_cuda_name(&mapped.path)) {
+        if new > 0 || (!same && probes.is_telling(mapped)) {
             self.losses.add(LossCause::GoneBeforeAttach, 1);
         }
     }

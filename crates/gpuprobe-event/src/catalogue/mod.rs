@@ -12,7 +12,7 @@ mod types;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,7 @@ pub use abi::Place;
 pub use meanings::meaning;
 pub use roles::{Class, Direction, Roles, Space};
 pub use types::{ArgKind, EnumTable, Field, StructLayout};
+pub(crate) use types::{COPY_KIND, DIM3};
 
 use crate::ids::FunctionId;
 
@@ -79,6 +80,8 @@ pub enum ResultKind {
     Pointer,
     /// A plain integer.
     Int,
+    /// A plain integer without a sign, as wide as the register.
+    Uint,
     /// A number that is negative when it is an error's.
     Errno,
     /// Nothing that is readable in the result register (void, or a struct by hidden pointer).
@@ -96,6 +99,8 @@ pub struct Arg {
     pub ty: &'static str,
     /// How to read and show it.
     pub kind: ArgKind,
+    /// What the call leaves where it points, where that is read and shown in its place.
+    pub out: Option<ArgKind>,
     /// Where it lies at entry on x86-64.
     pub x86_64: Place,
     /// Where it lies at entry on aarch64.
@@ -187,7 +192,12 @@ pub struct Catalogue {
     functions: Vec<Function>,
     by_name: HashMap<(Api, &'static str), Vec<FunctionId>>,
     types: types::Types,
+    /// Rows behind all others, of functions whose names were only found in a library.
+    late: RwLock<Vec<&'static Function>>,
 }
+
+/// The most rows that there can be: as many as the kernel's table has.
+pub const MOST_FUNCTIONS: usize = 8192;
 
 static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
 
@@ -213,20 +223,40 @@ impl Catalogue {
         }
     }
 
-    /// Every row.
+    /// Adds a row for a function that a library turned out to have; nothing where there is no room for more.
+    pub fn add_late(&self, function: impl FnOnce(FunctionId) -> Function) -> Option<&'static Function> {
+        let mut late = self.late.write().unwrap_or_else(PoisonError::into_inner);
+        let row = self.functions.len() + late.len();
+        let id = FunctionId(u32::try_from(row).ok().filter(|_| row < MOST_FUNCTIONS)?);
+        let function: &'static Function = Box::leak(Box::new(function(id)));
+        late.push(function);
+        Some(function)
+    }
+
+    fn late(&self) -> RwLockReadGuard<'_, Vec<&'static Function>> {
+        self.late.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every row that was there from the beginning.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
     /// A row by its id.
     pub fn get(&self, id: FunctionId) -> Option<&Function> {
-        self.functions.get(id.0 as usize)
+        let row = id.0 as usize;
+        match row.checked_sub(self.functions.len()) {
+            Some(late) => self.late().get(late).copied(),
+            None => self.functions.get(row),
+        }
     }
 
     /// The signature of a name in one library. Runtime names change meaning between majors, so the major decides
     /// there; where it is not known, or newer than any header known here, the newest signature is taken.
     pub fn lookup(&self, api: Api, cuda_major: Option<u32>, name: &str) -> Option<&Function> {
-        let rows = self.by_name.get(&(api, name))?;
+        let Some(rows) = self.by_name.get(&(api, name)) else {
+            return self.late().iter().find(|f| (f.api, f.name) == (api, name)).copied();
+        };
         let of_major = cuda_major.and_then(|major| {
             rows.iter().rev().map(|id| &self.functions[id.0 as usize]).find(|f| f.in_major(major))
         });

@@ -1,6 +1,7 @@
 //! Reads the tables of functions. A row that does not parse is left out, see [`crate::table`].
 
 use std::collections::HashMap;
+use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
 use super::types::Types;
@@ -37,7 +38,8 @@ pub(crate) fn load() -> Catalogue {
             functions.extend(parse_function(id, api, line, &types, &roles));
         }
     }
-    let mut catalogue = Catalogue { functions: Vec::new(), by_name: HashMap::new(), types };
+    let mut catalogue =
+        Catalogue { functions: Vec::new(), by_name: HashMap::new(), types, late: RwLock::default() };
     catalogue.add(functions);
     catalogue
 }
@@ -137,7 +139,7 @@ fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Ve
         named
             .into_iter()
             .zip(places)
-            .map(|((ty, name, kind), (x86_64, aarch64))| Arg { name, ty, kind, x86_64, aarch64 })
+            .map(|((ty, name, kind), (x86_64, aarch64))| Arg { name, ty, kind, out: None, x86_64, aarch64 })
             .collect(),
     )
 }

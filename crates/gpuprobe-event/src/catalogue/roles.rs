@@ -14,6 +14,9 @@ macro_rules! classes {
         pub enum Class { $($(#[$doc])* $name,)* }
 
         impl Class {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
             /// The word of `roles.tbl`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
@@ -175,6 +178,14 @@ pub struct Roles {
     pub space: Option<Space>,
     pub direction: Option<Direction>,
     pub asynchronous: bool,
+    /// Where it says that a call which need not wait does.
+    pub waits: Option<u8>,
+    /// What it allocates is at the address that it returns.
+    pub out_is_result: bool,
+    /// The handle of the kernel that it names is what it returns.
+    pub func_is_result: bool,
+    /// Where it leaves its status, which is not what it returns.
+    pub error_out: Option<u8>,
     /// The exported function that this one jumps to at its end: hooking both would count the call twice.
     pub jumps_to: Option<&'static str>,
 }

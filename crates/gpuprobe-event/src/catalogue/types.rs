@@ -50,6 +50,11 @@ pub struct EnumTable {
 }
 
 impl EnumTable {
+    /// A type whose values have no names that are known here.
+    pub(crate) const fn nameless(name: &'static str) -> Self {
+        Self { name, values: Vec::new() }
+    }
+
     /// The name of a value.
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
         if self.name == "cudaMemcpyKind" {
@@ -65,6 +70,12 @@ impl EnumTable {
         &self.values
     }
 }
+
+/// A `dim3` where its fields are not looked up.
+pub(crate) static DIM3: StructLayout = StructLayout { name: "dim3", bytes: 12, fields: Vec::new() };
+
+/// The directions of copies, which HIP numbers as CUDA does.
+pub(crate) static COPY_KIND: EnumTable = EnumTable::nameless("cudaMemcpyKind");
 
 /// `cudaMemcpyKind` 0 to 4.
 pub(crate) const COPY_KINDS: [&str; 5] = ["H2H", "H2D", "D2H", "D2D", "Default"];

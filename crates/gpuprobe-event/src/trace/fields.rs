@@ -1,6 +1,7 @@
 //! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
+use crate::catalogue::Api;
 use crate::driver;
 use crate::event::{
     Call, CopyPart, DriverTime, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess,
@@ -79,6 +80,10 @@ pub trait Fields {
 /// What is known of a call.
 pub fn call_fields(call: &Call, to: &mut impl Fields) {
     to.name("api", &Name::Borrowed(call.api.as_str()));
+    if call.api == Api::Hook {
+        // of others the catalogue knows it, whoever reads this
+        to.name("class", &Name::Borrowed(call.class.as_str()));
+    }
     if let Outcome::Returned { value, .. } = call.outcome {
         match call.status {
             Some(status) => to.int("ret", status),

@@ -183,12 +183,14 @@ impl<R: BufRead> Reader<R> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
         let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
-        let is_status = |ret: &i64| match known {
+        let has_error = object.contains_key("error");
+        let status = ret.filter(|ret| match known {
             Some(f) => status(f, ret.cast_unsigned()).is_some(),
+            // what a hook returns may be anything
+            None if api == Api::Hook => has_error && is_failure(*ret),
             // a function of the kernel, of which nothing is known but that errors are negative
             None => api != Api::Kernel || errno::is_error(*ret),
-        };
-        let status = ret.filter(is_status);
+        });
         let mut start_ns = nanoseconds(object)?;
         let outcome = match object.get("phase")?.as_str()? {
             phase @ ("X" | "E") => {
@@ -221,7 +223,7 @@ impl<R: BufRead> Reader<R> {
             status,
             // the driver's own status is no part of what the call returned
             error: text(object, "error", most::NAME)
-                .filter(|_| status.is_some_and(is_failure) || api == Api::Kernel),
+                .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             effect: self.effect(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
@@ -316,11 +318,12 @@ impl<R: BufRead> Reader<R> {
 
 /// What a function is for that no table has, as far as its line tells.
 fn class(object: &Object<'_>) -> Class {
-    match object.get("type").and_then(Json::as_str) {
+    let named = object.get("class").and_then(Json::as_str).and_then(Class::from_name);
+    named.unwrap_or_else(|| match object.get("type").and_then(Json::as_str) {
         Some("kernel") => Class::Driver,
         Some("scheduler") => Class::Scheduler,
         _ => Class::Other,
-    }
+    })
 }
 
 fn number(object: &Object<'_>, field: &str) -> Option<u64> {

@@ -83,6 +83,10 @@ impl Results {
                 out.push_str(before);
                 push_decimal(out, value);
             }
+            ResultKind::Uint => {
+                out.push_str(before);
+                push_decimal(out, value);
+            }
             ResultKind::Int => {
                 out.push_str(before);
                 // a small type comes back in the low part of the register; the rest is whatever was there
@@ -104,6 +108,15 @@ impl Results {
             return true;
         }
         match &call.error {
+            // its name is its number
+            Some(name) if call.api == Api::Hook => {
+                push_printable(out, name);
+                return false;
+            }
+            None if call.api == Api::Hook => {
+                push_signed(out, status);
+                return false;
+            }
             Some(name) => {
                 push_printable(out, name);
                 return !name.starts_with("unknown ");
@@ -133,7 +146,10 @@ fn gave(out: &mut String, call: &Call) {
     let effect = &call.effect;
     match call.class {
         Class::Alloc => {
-            if let Some(ptr) = effect.ptr {
+            // what a hook returns may be the address
+            let is_result =
+                matches!(call.outcome, Outcome::Returned { value, .. } if Some(value) == effect.ptr);
+            if let Some(ptr) = effect.ptr.filter(|_| !is_result) {
                 out.push(' ');
                 push_hex(out, ptr);
             }

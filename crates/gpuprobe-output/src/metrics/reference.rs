@@ -41,7 +41,7 @@ const LABELS: &[(&str, &str)] = &[
     ),
     (
         "api",
-        "Whose function it is: `driver` (libcuda), `runtime` (libcudart) or `kernel` (ioctl, mmap, open and poll on the driver's devices).",
+        "Whose function it is: `driver` (libcuda), `runtime` (libcudart), `kernel` (ioctl, mmap, open and poll on the driver's devices, and functions of the kernel), or `hook`: one that the user has named.",
     ),
     ("cause", "Why something was not seen; `docs/performance.md` says what to do about some."),
     ("clock", "Which of a GPU's clocks."),

@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
+use crate::hooks;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
 use crate::own::Own;
@@ -49,6 +50,7 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // from the first moment on: whoever starts a service may tell it to read its settings again at once
     let signals = Signals::hold_back()?;
+    let hooks = hooks::read(&args.hooks)?;
     give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
@@ -59,7 +61,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     })?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
-    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(hooks);
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
     let mut daemon = Daemon {
@@ -88,6 +90,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     if daemon.observer.probes.capture.attached().next().is_none() {
         note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
     }
+    daemon.observer.probes.note_unused_hooks();
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
     note!("gpuprobe: metrics on {url}/metrics");

@@ -11,6 +11,7 @@ use gpuprobe_capture::{
 use gpuprobe_discover::{
     DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
 };
+use gpuprobe_event::Hooks;
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -68,7 +69,7 @@ struct Probable {
 
 impl Probable {
     fn of(library: &Library) -> Result<Self> {
-        let all = Selection::from_globs(&["*".to_owned()])?;
+        let all = Selection::from_globs(&["*".to_owned()], &Hooks::default())?;
         let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
         let points = || planned.targets.iter().flat_map(|t| &t.functions).map(|f| f.point);
         Ok(Self {

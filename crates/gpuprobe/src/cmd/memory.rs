@@ -13,6 +13,7 @@ use gpuprobe_output::{MemoryOptions, Strokes};
 use crate::cli::MemoryArgs;
 use crate::followed::{Followed, process_of_thread};
 use crate::gpus::Gpus;
+use crate::hooks;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer, unix_seconds};
 use crate::probes::{Probes, config};
@@ -37,6 +38,7 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<u8> {
 }
 
 fn observer(args: &MemoryArgs) -> Result<Observer> {
+    let hooks = hooks::read(&args.attach.hooks)?;
     let config = CaptureConfig {
         only_targets: !args.pids.is_empty() || !args.command.is_empty(),
         hold: !args.command.is_empty(),
@@ -44,7 +46,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         ..config(&args.attach)
     };
     let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false, failures: false };
-    let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
     let holdings = Holdings::new(Rules::after(args.warm_up), true);
     let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
     let observer = Observer::new(probes, Processes::new(0), Some(holdings)).with_gpus(gpus);

@@ -7,6 +7,7 @@ use gpuprobe_capture::{CaptureConfig, Collect};
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::cli::{RecordingArgs, RunArgs};
+use crate::hooks;
 use crate::notes::note;
 use crate::probes::Probes;
 use crate::recording::{Recorded, Recording, recording_config, tell_place};
@@ -43,9 +44,11 @@ impl RecordedCommand {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
-    let selection = Selection::from_globs(&args.events)?.telling_work();
+    let hooks = hooks::read(&args.attach.hooks)?;
+    let selection = Selection::from_globs(&args.events, &hooks)?.telling_work();
     let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
-    let mut probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;
+    let probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;
+    let mut probes = probes.with_hooks(hooks);
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));
     Ok(probes)

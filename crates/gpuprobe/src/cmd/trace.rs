@@ -11,6 +11,7 @@ use gpuprobe_output::LiveOptions;
 
 use crate::cli::TraceArgs;
 use crate::following::{Following, Wanted};
+use crate::hooks;
 use crate::notes::note;
 use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
@@ -18,8 +19,9 @@ use crate::recording::meta;
 use crate::select::Selection;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
-    let selection = Selection::from_globs(&args.events)?;
-    let wanted = Wanted { pids: &args.pids, paths: &args.paths };
+    let hooks = hooks::read(&args.attach.hooks)?;
+    let selection = Selection::from_globs(&args.events, &hooks)?;
+    let wanted = Wanted { pids: &args.pids, paths: &args.paths, hooks: &hooks };
     let following = Following::start(&capture_config(args), selection, wanted, args.attach.verbose)?;
     let printer = Printer::start(form(args, &following.probes))?;
     let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default() };
@@ -150,6 +152,7 @@ impl Trace {
             // nobody asked for what came after these; what is missing between them is told
             losses = std::mem::take(&mut self.lost_before);
         }
+        self.following.probes.skip_unused_hooks();
         let end = self.end(args, losses.clone());
         let (printed, dropped) = self.printer.finish(end)?;
         losses.add(LossCause::OutputFull, dropped);

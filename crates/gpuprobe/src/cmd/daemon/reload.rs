@@ -128,6 +128,7 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("kernel", old.kernel != new.kernel),
         ("pid", old.pids != new.pids),
+        ("hooks", old.hooks != new.hooks),
         // others may use the same file, so it is not let go
         ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),

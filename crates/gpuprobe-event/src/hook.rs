@@ -1,0 +1,205 @@
+//! Functions that the user has named, in files of their own: any function of any library, or of the kernel. Each becomes
+//! a row of the catalogue, and everything behind that takes it as it takes the rows of the tables. Nothing here reads a
+//! file: texts come in, rows go out.
+
+mod parse;
+mod signature;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use glob::Pattern;
+use thiserror::Error;
+
+pub use self::signature::Signature;
+use crate::catalogue::{Api, Class, Function, catalogue};
+use crate::ids::FunctionId;
+
+/// What is wrong in a file of hooks.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{place}: {message}")]
+pub struct HookError {
+    /// The file and the line.
+    pub place: Place,
+    /// What, and what would be right.
+    pub message: String,
+}
+
+/// A line of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// As the user named it.
+    pub file: String,
+    /// From 1 on.
+    pub line: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)
+    }
+}
+
+/// A function of a library.
+#[derive(Clone, Debug)]
+pub struct LibraryHook {
+    /// What file names fit.
+    pub library: Pattern,
+    /// What functions fit.
+    pub function: Pattern,
+    /// What it is for, and its arguments.
+    pub signature: Signature,
+    /// Where it was written.
+    pub place: Place,
+}
+
+impl LibraryHook {
+    /// Whether it names one function, and not whatever fits.
+    pub fn is_exact(&self) -> bool {
+        !self.function.as_str().contains(['*', '?', '['])
+    }
+}
+
+/// What a hook of the kernel is put on.
+#[derive(Clone, Debug)]
+pub enum KernelPoint {
+    /// Functions of the kernel and its modules.
+    Function(Pattern),
+    /// One tracepoint.
+    Tracepoint {
+        /// Whose it is, such as `nvidia`.
+        group: String,
+        /// What it is called there.
+        name: String,
+    },
+}
+
+/// A function of the kernel, or a tracepoint.
+#[derive(Clone, Debug)]
+pub struct KernelHook {
+    /// Where it goes.
+    pub point: KernelPoint,
+    /// What it is for, and its arguments.
+    pub signature: Signature,
+    /// Where it was written.
+    pub place: Place,
+}
+
+/// All hooks, of all files.
+#[derive(Debug, Default)]
+pub struct Hooks {
+    libraries: Vec<LibraryHook>,
+    kernel: Vec<KernelHook>,
+    rows: Mutex<Rows>,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    /// By the hook and the name of the function; none where there was no room for one.
+    ids: HashMap<(usize, String), Option<FunctionId>>,
+    /// The hooks that have found a function.
+    used: HashSet<usize>,
+}
+
+impl Hooks {
+    /// Adds the hooks of one file.
+    pub fn parse(&mut self, file: &str, text: &str) -> Result<(), HookError> {
+        parse::file(self, file, text)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.libraries.is_empty() && self.kernel.is_empty()
+    }
+
+    /// Those of libraries, in the order of the files.
+    pub fn libraries(&self) -> &[LibraryHook] {
+        &self.libraries
+    }
+
+    /// Those of the kernel.
+    pub fn kernel(&self) -> &[KernelHook] {
+        &self.kernel
+    }
+
+    /// What the functions of libraries are for.
+    pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
+        self.libraries.iter().map(|hook| hook.signature.class)
+    }
+
+    /// Whether a file of this name may have functions that are hooked.
+    pub fn fit_library(&self, file_name: &str) -> bool {
+        self.libraries.iter().any(|hook| hook.library.matches(file_name))
+    }
+
+    /// Whether a function of a file is named, and not only fitted.
+    pub fn name_exactly(&self, file_name: &str, function: &str) -> bool {
+        self.hook_of(file_name, function).is_some_and(|(_, hook)| hook.is_exact())
+    }
+
+    /// Whether a function of a file is hooked. One that the catalogue knows by itself has to be named exactly.
+    pub fn fit(&self, file_name: &str, function: &str, is_known: bool) -> bool {
+        self.hook_of(file_name, function).is_some_and(|(_, hook)| hook.is_exact() || !is_known)
+    }
+
+    /// The row of a function of a file, made when it is first asked for; nothing where there is no room for more rows.
+    pub fn function(&self, file_name: &str, function: &str) -> Option<FunctionId> {
+        let (index, hook) = self.hook_of(file_name, function)?;
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            let row = catalogue().add_late(|id| hook.signature.row(id, Api::Hook, function))?;
+            Some(row.id)
+        };
+        rows.used.insert(index);
+        *rows.ids.entry((index, function.to_owned())).or_insert_with(make)
+    }
+
+    /// How many functions that fit found no room for a row.
+    pub fn without_room(&self) -> usize {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.ids.values().filter(|id| id.is_none()).count()
+    }
+
+    /// The hooks of libraries that have found no function.
+    pub fn unused(&self) -> Vec<&LibraryHook> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = |(index, _): &(usize, &LibraryHook)| !rows.used.contains(index);
+        self.libraries.iter().enumerate().filter(unused).map(|(_, hook)| hook).collect()
+    }
+
+    /// The hook that a function belongs to: one that names it, else the first that fits.
+    fn hook_of(&self, file_name: &str, function: &str) -> Option<(usize, &LibraryHook)> {
+        let fits = |hook: &LibraryHook| hook.library.matches(file_name) && hook.function.matches(function);
+        let mut fitting = self.libraries.iter().enumerate().filter(|(_, hook)| fits(hook));
+        let first = fitting.next()?;
+        if first.1.is_exact() {
+            return Some(first);
+        }
+        Some(fitting.find(|(_, hook)| hook.is_exact()).unwrap_or(first))
+    }
+}
+
+impl Signature {
+    /// The row of one function. Names of functions live as long as the program.
+    pub fn row(&self, id: FunctionId, api: Api, name: &str) -> Function {
+        let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+        Function {
+            id,
+            api,
+            name,
+            base: name,
+            versions: "-",
+            result: self.result,
+            result_type: self.result_type,
+            args: self.args.clone(),
+            class: self.class,
+            roles: self.roles,
+            pointee: self.pointee,
+            hot: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

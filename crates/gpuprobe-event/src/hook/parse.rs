@@ -1,0 +1,191 @@
+//! Reads files of hooks: tables of TOML, each wrong line refused with what would be right.
+
+use std::ops::Range;
+
+use glob::Pattern;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, Place, signature};
+
+/// Everything that a hook can say.
+const KEYS: [&str; 24] = [
+    "library",
+    "function",
+    "kernel",
+    "tracepoint",
+    "class",
+    "args",
+    "returns",
+    "error",
+    "size",
+    "count",
+    "ptr",
+    "memory",
+    "dst",
+    "src",
+    "kind",
+    "async",
+    "waits",
+    "stream",
+    "launches",
+    "grid",
+    "block",
+    "shared",
+    "names",
+    "name",
+];
+
+/// Adds the hooks of a file.
+pub(super) fn file(hooks: &mut Hooks, file: &str, text: &str) -> Result<(), HookError> {
+    let source = Source { file, text };
+    let parsed = DeTable::parse(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        source.wrong(at, error.message().to_owned())
+    })?;
+    for (key, value) in parsed.get_ref() {
+        let only = || source.wrong(key.span().start, "a file of hooks has [[hook]] tables and nothing else");
+        let rows = match value.get_ref() {
+            DeValue::Array(rows) if key.get_ref() == "hook" => rows,
+            _ => return Err(only()),
+        };
+        for row in rows.iter() {
+            let DeValue::Table(table) = row.get_ref() else { return Err(only()) };
+            hook(hooks, &Row { source, table, at: row.span().start })?;
+        }
+    }
+    Ok(())
+}
+
+fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
+    if let Some((key, _)) = row.table.iter().find(|(key, _)| !KEYS.contains(&&**key.get_ref())) {
+        let message = format!("unknown key `{}`: one of {}", key.get_ref(), KEYS.join(", "));
+        return Err(row.source.wrong(key.span().start, message));
+    }
+    let place = row.source.place(row.at);
+    let (library, function) = (row.pattern("library")?, row.pattern("function")?);
+    let (kernel, tracepoint) = (row.flag("kernel")?, row.text("tracepoint")?);
+    let signature = signature::of(row)?;
+    match (library, function, kernel, tracepoint) {
+        (Some(library), Some(function), false, None) => {
+            let hook = LibraryHook { library, function, signature, place };
+            let same =
+                |other: &&LibraryHook| (&other.library, &other.function) == (&hook.library, &hook.function);
+            if let Some(other) = hooks.libraries.iter().find(same) {
+                let function = hook.function.as_str();
+                return Err(
+                    row.wrong("function", format!("`{function}` is hooked at {} already", other.place))
+                );
+            }
+            hooks.libraries.push(hook);
+        }
+        (None, Some(function), true, None) => {
+            let point = KernelPoint::Function(function);
+            hooks.kernel.push(KernelHook { point, signature, place });
+        }
+        (None, None, false, Some(name)) => {
+            let point = tracepoint_of(row, name)?;
+            hooks.kernel.push(KernelHook { point, signature, place });
+        }
+        _ => {
+            let message =
+                "a hook has `library` and `function`, or `kernel = true` and `function`, or `tracepoint`";
+            return Err(row.source.wrong(row.at, message));
+        }
+    }
+    Ok(())
+}
+
+fn tracepoint_of(row: &Row<'_>, text: &str) -> Result<KernelPoint, HookError> {
+    match text.split_once(':') {
+        Some((group, name)) if !group.is_empty() && !name.is_empty() => {
+            Ok(KernelPoint::Tracepoint { group: group.to_owned(), name: name.to_owned() })
+        }
+        _ => {
+            Err(row
+                .wrong("tracepoint", "a tracepoint is written as `group:name`, such as `sched:sched_switch`"))
+        }
+    }
+}
+
+/// A file that is read.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn place(self, at: usize) -> Place {
+        let line = 1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+        Place { file: self.file.to_owned(), line }
+    }
+
+    pub(super) fn wrong(self, at: usize, message: impl Into<String>) -> HookError {
+        // a message of the parser may have several lines
+        let message = message.into().split_whitespace().collect::<Vec<_>>().join(" ");
+        HookError { place: self.place(at), message }
+    }
+}
+
+/// Texts of a list, each with its place.
+pub(super) type Texts<'a> = Vec<(&'a str, Range<usize>)>;
+
+/// One hook, as it is written.
+pub(super) struct Row<'a> {
+    source: Source<'a>,
+    table: &'a DeTable<'a>,
+    at: usize,
+}
+
+impl<'a> Row<'a> {
+    fn get(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.iter().find(|(known, _)| known.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// Something is wrong with what a key says; with the whole hook where the key is not there.
+    pub(super) fn wrong(&self, key: &str, message: impl Into<String>) -> HookError {
+        let named = self.table.iter().find(|(known, _)| known.get_ref() == key);
+        self.source.wrong(named.map_or(self.at, |(key, _)| key.span().start), message)
+    }
+
+    /// Something is wrong with a part of what a key says.
+    pub(super) fn wrong_at(&self, span: &Range<usize>, message: impl Into<String>) -> HookError {
+        self.source.wrong(span.start, message)
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, HookError> {
+        match self.get(key).map(Spanned::get_ref) {
+            None => Ok(None),
+            Some(DeValue::String(text)) if !text.is_empty() => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, format!("`{key}` is a text in quotes"))),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool, HookError> {
+        match self.get(key).map(Spanned::get_ref) {
+            None => Ok(false),
+            Some(DeValue::Boolean(flag)) => Ok(*flag),
+            Some(_) => Err(self.wrong(key, format!("`{key}` is true or false"))),
+        }
+    }
+
+    /// A list of texts, each with its place.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Texts<'a>>, HookError> {
+        let wrong = || self.wrong(key, format!("`{key}` is a list of texts in quotes"));
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let DeValue::Array(values) = value.get_ref() else { return Err(wrong()) };
+        let text = |value: &'a Spanned<DeValue<'a>>| match value.get_ref() {
+            DeValue::String(text) => Ok((&**text, value.span())),
+            _ => Err(wrong()),
+        };
+        values.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn pattern(&self, key: &str) -> Result<Option<Pattern>, HookError> {
+        let pattern = |text: &str| {
+            Pattern::new(text).map_err(|error| self.wrong(key, format!("`{text}` is no glob: {error}")))
+        };
+        self.text(key)?.map(pattern).transpose()
+    }
+}

@@ -1,0 +1,324 @@
+//! What a hooked function takes and returns, and which of its arguments plays which part.
+
+use crate::catalogue::{
+    Arg, ArgKind, COPY_KIND, Class, DIM3, Direction, EnumTable, Pointee, ResultKind, Roles, Space, abi,
+};
+use crate::counters::CopyDirection;
+use crate::decode::MAX_OUTS;
+
+use super::HookError;
+use super::parse::Row;
+
+/// What a function is for, what it takes and what it returns.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// What it is for.
+    pub class: Class,
+    /// Its arguments; `None` where the hook names none.
+    pub args: Option<Vec<Arg>>,
+    /// What it returns.
+    pub result: ResultKind,
+    pub(super) result_type: &'static str,
+    /// Which argument plays which part.
+    pub roles: Roles,
+    pub(super) pointee: Option<(u8, Pointee)>,
+}
+
+/// A status that no table knows; 0 is success.
+static STATUS: EnumTable = EnumTable::nameless("status");
+
+const RESULTS: [(&str, &str, ResultKind); 5] = [
+    ("status", "status", ResultKind::Status(&STATUS)),
+    ("ptr", "void*", ResultKind::Pointer),
+    ("i32", "int", ResultKind::Int),
+    ("u64", "unsigned long", ResultKind::Uint),
+    ("void", "void", ResultKind::Void),
+];
+
+/// How arguments are written, what type that is in C, how they are passed, and what is read through them.
+const KINDS: [(&str, &str, ArgKind, Option<ArgKind>); 17] = [
+    ("ptr", "void*", ArgKind::Pointer, None),
+    ("hex", "unsigned long", ArgKind::Flags(8), None),
+    ("hex32", "unsigned int", ArgKind::Flags(4), None),
+    ("handle", "handle", ArgKind::Handle, None),
+    ("size", "size_t", ArgKind::Size, None),
+    ("i32", "int", ArgKind::Int(4), None),
+    ("u32", "unsigned int", ArgKind::Uint(4), None),
+    ("i64", "long", ArgKind::Int(8), None),
+    ("u64", "unsigned long", ArgKind::Uint(8), None),
+    ("str", TEXT, ArgKind::Pointer, None),
+    ("dim3", "dim3", ArgKind::Struct { bytes: 12, layout: Some(&DIM3) }, None),
+    ("float", "float", ArgKind::Float, None),
+    ("out_i32", "int*", ArgKind::Pointer, Some(ArgKind::Int(4))),
+    ("out_u32", "unsigned int*", ArgKind::Pointer, Some(ArgKind::Uint(4))),
+    ("out_u64", "unsigned long*", ArgKind::Pointer, Some(ArgKind::Uint(8))),
+    ("out_ptr", "void**", ArgKind::Pointer, Some(ArgKind::Pointer)),
+    ("out_size", "size_t*", ArgKind::Pointer, Some(ArgKind::Size)),
+];
+
+const TEXT: &str = "const char*";
+/// Stands for what a function returns, where an argument could.
+const RETURN: &str = "return";
+
+/// What a hook says of its function.
+pub(super) fn of(row: &Row<'_>) -> Result<Signature, HookError> {
+    let class = class(row)?;
+    let (result_type, result) = result(row)?;
+    let mut args = arguments(row)?;
+    let roles = Parts { row, class, result, args: args.as_deref().unwrap_or_default() }.roles()?;
+    if let Some(kind) = args.as_mut().zip(roles.kind).and_then(|(args, at)| args.get_mut(usize::from(at))) {
+        kind.kind = ArgKind::Enum(&COPY_KIND);
+    }
+    let is_text = |arg: &Arg| arg.ty == TEXT;
+    let first_text = args.iter().flatten().position(is_text).and_then(|at| u8::try_from(at).ok());
+    let pointee = roles.name.or(first_text).map(|position| (position, Pointee::Text));
+    Ok(Signature { class, args, result, result_type, roles, pointee })
+}
+
+fn class(row: &Row<'_>) -> Result<Class, HookError> {
+    let Some(word) = row.text("class")? else { return Ok(Class::Other) };
+    Class::from_name(word).ok_or_else(|| {
+        let all: Vec<_> = Class::ALL.iter().map(|class| class.as_str()).collect();
+        row.wrong("class", format!("unknown class `{word}`: one of {}", all.join(", ")))
+    })
+}
+
+fn result(row: &Row<'_>) -> Result<(&'static str, ResultKind), HookError> {
+    let Some(word) = row.text("returns")? else { return Ok(("?", ResultKind::Unknown)) };
+    let known = RESULTS.iter().find(|(known, ..)| *known == word);
+    known.map(|(_, ty, kind)| (*ty, *kind)).ok_or_else(|| {
+        let all: Vec<_> = RESULTS.iter().map(|(known, ..)| *known).collect();
+        row.wrong("returns", format!("unknown result `{word}`: one of {}", all.join(", ")))
+    })
+}
+
+fn arguments(row: &Row<'_>) -> Result<Option<Vec<Arg>>, HookError> {
+    let Some(texts) = row.texts("args")? else { return Ok(None) };
+    let mut args: Vec<Arg> = Vec::new();
+    for (text, span) in texts {
+        let wrong = |message: String| row.wrong_at(&span, message);
+        let Some((name, kind)) = text.split_once(':').filter(|(name, _)| !name.is_empty()) else {
+            return Err(wrong(format!("`{text}` is no argument: write `name:kind`, such as `bytes:size`")));
+        };
+        let Some((_, ty, kind, out)) = KINDS.iter().find(|(known, ..)| *known == kind).copied() else {
+            let all: Vec<_> = KINDS.iter().map(|(known, ..)| *known).collect();
+            return Err(wrong(format!("unknown kind `{kind}` of `{name}`: one of {}", all.join(", "))));
+        };
+        if name == RETURN || args.iter().any(|arg| arg.name == name) {
+            return Err(wrong(format!("there is another `{name}`: give each argument a name of its own")));
+        }
+        // names of arguments live as long as the program
+        let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+        args.push(Arg { name, ty, kind, out, x86_64: abi::Place::Vector, aarch64: abi::Place::Vector });
+    }
+    if args.len() > usize::from(u8::MAX) {
+        return Err(row.wrong("args", "no function has so many arguments"));
+    }
+    if args.iter().filter(|arg| arg.out.is_some()).count() > MAX_OUTS {
+        return Err(row.wrong("args", format!("at most {MAX_OUTS} arguments are read when a call returns")));
+    }
+    let kinds: Vec<_> = args.iter().map(|arg| arg.kind).collect();
+    let places = abi::place_x86_64(&kinds, false).into_iter().zip(abi::place_aarch64(&kinds));
+    for (arg, (x86_64, aarch64)) in args.iter_mut().zip(places) {
+        (arg.x86_64, arg.aarch64) = (x86_64, aarch64);
+    }
+    Ok(Some(args))
+}
+
+/// What plays a part: what the function returns, or an argument.
+enum Part {
+    Result,
+    Argument(u8),
+}
+
+/// Finds out which argument plays which part.
+struct Parts<'a> {
+    row: &'a Row<'a>,
+    class: Class,
+    result: ResultKind,
+    args: &'a [Arg],
+}
+
+impl Parts<'_> {
+    fn roles(&self) -> Result<Roles, HookError> {
+        let mut roles = Roles { elem: 1, asynchronous: self.row.flag("async")?, ..Roles::default() };
+        roles.stream = self.argument("stream")?;
+        roles.waits = self.of_class("waits", &[Class::Memcpy, Class::Memset])?;
+        roles.asynchronous |= roles.waits.is_some();
+        roles.shared = self.argument("shared")?;
+        roles.func = self.of_class("launches", &[Class::Launch])?;
+        roles.grid = self.dimensions("grid")?;
+        roles.block = self.dimensions("block")?;
+        roles.dst = self.of_class("dst", &[Class::Memcpy, Class::Memset])?;
+        roles.src = self.of_class("src", &[Class::Memcpy])?;
+        self.size(&mut roles)?;
+        self.memory(&mut roles)?;
+        self.direction(&mut roles)?;
+        self.names(&mut roles)?;
+        roles.error_out = self.argument("error")?;
+        if let Some(arg) =
+            self.arg(roles.error_out).filter(|arg| !["int*", "unsigned int*"].contains(&arg.ty))
+        {
+            let message = format!("`{}` is no status: make it an out_i32", arg.name);
+            return Err(self.row.wrong("error", message));
+        }
+        Ok(roles)
+    }
+
+    fn arg(&self, position: Option<u8>) -> Option<&Arg> {
+        self.args.get(usize::from(position?))
+    }
+
+    fn first(&self, fits: impl Fn(&Arg) -> bool) -> Option<u8> {
+        self.args.iter().position(fits).and_then(|at| u8::try_from(at).ok())
+    }
+
+    fn part(&self, key: &str) -> Result<Option<Part>, HookError> {
+        let Some(word) = self.row.text(key)? else { return Ok(None) };
+        if word == RETURN {
+            return match self.result {
+                ResultKind::Pointer | ResultKind::Uint => Ok(Some(Part::Result)),
+                _ => Err(self.row.wrong(key, "what is returned is no address: say returns = \"ptr\"")),
+            };
+        }
+        let position = self.first(|arg| arg.name == word);
+        position.map(|at| Some(Part::Argument(at))).ok_or_else(|| {
+            let all: Vec<_> = self.args.iter().map(|arg| arg.name).collect();
+            self.row.wrong(key, format!("`{word}` is no argument of this hook: it has {}", all.join(", ")))
+        })
+    }
+
+    fn argument(&self, key: &str) -> Result<Option<u8>, HookError> {
+        match self.part(key)? {
+            Some(Part::Result) => Err(self.row.wrong(key, format!("`{key}` is an argument"))),
+            Some(Part::Argument(at)) => Ok(Some(at)),
+            None => Ok(None),
+        }
+    }
+
+    fn of_class(&self, key: &str, classes: &[Class]) -> Result<Option<u8>, HookError> {
+        let argument = self.argument(key)?;
+        if argument.is_some() && !classes.contains(&self.class) {
+            let classes: Vec<_> = classes.iter().map(|class| class.as_str()).collect();
+            return Err(self.row.wrong(key, format!("`{key}` is for class {}", classes.join(" and "))));
+        }
+        Ok(argument)
+    }
+
+    /// One dim3, or three numbers.
+    fn dimensions(&self, key: &str) -> Result<Option<u8>, HookError> {
+        let Some(first) = self.of_class(key, &[Class::Launch])? else { return Ok(None) };
+        let is_struct = |arg: &Arg| matches!(arg.kind, ArgKind::Struct { .. });
+        let all = self.args.iter().skip(usize::from(first)).take(3);
+        if self.arg(Some(first)).is_some_and(is_struct) || all.filter(|arg| !is_struct(arg)).count() == 3 {
+            return Ok(Some(first));
+        }
+        Err(self.row.wrong(key, format!("`{key}` is a dim3, or the first of three numbers")))
+    }
+
+    fn size(&self, roles: &mut Roles) -> Result<(), HookError> {
+        let classes = [Class::Alloc, Class::HostRegister, Class::Memcpy, Class::Memset];
+        let takes = classes.contains(&self.class);
+        let given = self.of_class("size", &classes)?;
+        let size = given.or_else(|| self.first(|arg| arg.kind == ArgKind::Size).filter(|_| takes));
+        match self.of_class("count", &classes)? {
+            Some(count) => (roles.width, roles.height) = (size, Some(count)),
+            None => roles.size = size,
+        }
+        if takes && size.is_none() {
+            let message =
+                format!("class {} needs its bytes: an argument of kind size, or the key `size`", self.class);
+            return Err(self.row.wrong("class", message));
+        }
+        Ok(())
+    }
+
+    /// What is allocated or freed.
+    fn memory(&self, roles: &mut Roles) -> Result<(), HookError> {
+        if let Some(word) = self.row.text("memory")? {
+            let space = Space::ALL.into_iter().find(|space| space.as_str() == word);
+            roles.space = Some(space.ok_or_else(|| {
+                let all: Vec<_> = Space::ALL.iter().map(|space| space.as_str()).collect();
+                self.row.wrong("memory", format!("unknown memory `{word}`: one of {}", all.join(", ")))
+            })?);
+        } else if self.class == Class::Alloc {
+            roles.space = Some(Space::Device);
+        }
+        let part = self.part("ptr")?;
+        match (self.class, part) {
+            (Class::Alloc, None) if self.result == ResultKind::Pointer => roles.out_is_result = true,
+            (Class::Alloc, None) => roles.out = self.first(|arg| arg.out == Some(ArgKind::Pointer)),
+            (Class::Alloc, Some(Part::Result)) => roles.out_is_result = true,
+            (Class::Alloc, Some(Part::Argument(at))) => {
+                roles.out = Some(at).filter(|at| self.arg(Some(*at)).is_some_and(|arg| arg.out.is_some()));
+            }
+            (Class::Free | Class::HostRegister | Class::HostUnregister, None) => {
+                let is_address =
+                    |arg: &Arg| arg.out.is_none() && matches!(arg.kind, ArgKind::Pointer | ArgKind::Handle);
+                roles.ptr = self.first(is_address);
+            }
+            (Class::Free | Class::HostRegister | Class::HostUnregister, Some(Part::Argument(at))) => {
+                roles.ptr = Some(at);
+            }
+            (_, None) => {}
+            (_, Some(_)) => return Err(self.row.wrong("ptr", "`ptr` is for class alloc and free")),
+        }
+        let needs = match self.class {
+            Class::Alloc => roles.out.is_none() && !roles.out_is_result,
+            Class::Free | Class::HostRegister | Class::HostUnregister => roles.ptr.is_none(),
+            _ => false,
+        };
+        match (needs, self.class) {
+            (false, _) => Ok(()),
+            (true, Class::Alloc) => {
+                let message =
+                    "class alloc needs the address that it gives: returns = \"ptr\", or an out_ptr argument";
+                Err(self.row.wrong("class", message))
+            }
+            (true, class) => {
+                Err(self.row.wrong("class", format!("class {class} needs an argument of kind ptr or handle")))
+            }
+        }
+    }
+
+    /// Which way a copy goes: always the same, or as an argument says.
+    fn direction(&self, roles: &mut Roles) -> Result<(), HookError> {
+        let Some(word) = self.row.text("kind")? else { return Ok(()) };
+        if self.class != Class::Memcpy {
+            return Err(self.row.wrong("kind", "`kind` is for class memcpy"));
+        }
+        let fixed =
+            CopyDirection::ALL.iter().map(|direction| direction.as_str()).find(|known| *known == word);
+        match fixed {
+            Some(direction) => roles.direction = Some(Direction::Fixed(direction)),
+            None => {
+                roles.kind = self.argument("kind")?;
+                roles.direction = Some(Direction::FromKind);
+            }
+        }
+        Ok(())
+    }
+
+    /// What tells how a kernel is called.
+    fn names(&self, roles: &mut Roles) -> Result<(), HookError> {
+        let (names, name) = (self.part("names")?, self.argument("name")?);
+        let Some(names) = names else {
+            return match name {
+                Some(_) => Err(self.row.wrong("name", "say with `names` what has this name")),
+                None => Ok(()),
+            };
+        };
+        roles.name = name.or_else(|| self.first(|arg| arg.ty == TEXT));
+        if self.arg(roles.name).is_none_or(|arg| arg.ty != TEXT) {
+            return Err(self.row.wrong("names", "a kernel is named by an argument of kind str"));
+        }
+        match names {
+            Part::Result => roles.func_is_result = true,
+            Part::Argument(at) if self.arg(Some(at)).is_some_and(|arg| arg.out.is_some()) => {
+                roles.func_out = Some(at);
+            }
+            Part::Argument(at) => roles.named = Some(at),
+        }
+        Ok(())
+    }
+}
