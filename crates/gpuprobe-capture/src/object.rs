@@ -163,13 +163,6 @@ impl Capture {
         self.clock
     }
 
-    /// Watches a process, and what it forks from now on.
-    pub fn add_target(&self, tgid: Tgid) -> Result<(), CaptureError> {
-        self.map("targets")?
-            .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(CaptureError::bpf("add a process to watch"))
-    }
-
     /// Looks at what a process has mapped, so that its stacks and names can be told should it end soon.
     pub fn observe(&mut self, tgid: Tgid) {
         self.decoder.observe(tgid);

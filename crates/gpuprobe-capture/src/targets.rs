@@ -2,7 +2,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys;
+use gpuprobe_event::Tgid;
+use libbpf_rs::{MapCore, MapFlags, libbpf_sys};
+
+use crate::error::CaptureError;
+use crate::object::Capture;
 
 /// The maps of some capture that say who is held: they stay when whoever made them is killed.
 #[derive(Debug)]
@@ -55,5 +59,14 @@ impl TargetList {
                 0,
             )
         };
+    }
+}
+
+impl Capture {
+    /// Watches a process, and what it forks from now on.
+    pub fn add_target(&self, tgid: Tgid) -> Result<(), CaptureError> {
+        self.map("targets")?
+            .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("add a process to watch"))
     }
 }
