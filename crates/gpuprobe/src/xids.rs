@@ -28,7 +28,11 @@ pub(crate) fn fill_users(xids: &mut [XidEvent], proc_root: &Path) {
             let others = openers(proc_root, device).filter(|pid| Some(*pid) != named);
             users.extend(others.map(|pid| user(proc_root, pid, Evidence::Opened)));
         }
-        let is_there = |pid: u32| proc_root.join(pid.to_string()).join("fd").exists();
+        // one that has ended and is not buried yet has nothing open any more
+        let is_there = |pid: u32| {
+            let files = fs::read_dir(proc_root.join(pid.to_string()).join("fd"));
+            files.is_ok_and(|mut files| files.next().is_some())
+        };
         let mut watched = std::mem::take(&mut xid.processes);
         watched.retain(|process| {
             let is_known = users.iter().any(|user| user.tgid == process.tgid);

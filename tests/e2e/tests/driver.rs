@@ -9,7 +9,7 @@ use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, shown};
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::tracing::Private;
-use gpuprobe_e2e::{Recording, Run, devices, needs, places, tiers};
+use gpuprobe_e2e::{Recording, Run, alone, devices, needs, places, tiers};
 use gpuprobe_event::{Api, Call, DriverTime, Event};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
@@ -103,6 +103,8 @@ fn every_ioctl_is_in_the_call_that_makes_it_on_every_tier() {
     if !needs::bpf() {
         return;
     }
+    // the others of this file ask the driver something, too
+    let _alone = alone();
     devices::make();
     let built = places::standins(Cuda::Cuda12);
     for tier in tiers::here() {
@@ -130,6 +132,8 @@ fn a_line_of_trace_ends_with_what_was_asked_of_the_driver() {
     if !needs::bpf() {
         return;
     }
+    // the others of this file ask the driver something, too
+    let _alone = alone();
     devices::make();
     let private = Private::new("driver_only", Cuda::Cuda12);
     let environment = format!("{}={}", ASKED.0, ASKED.1);
@@ -155,6 +159,8 @@ fn a_daemon_counts_what_was_asked() {
     if !needs::bpf() {
         return;
     }
+    // the others of this file ask the driver something, too
+    let _alone = alone();
     devices::make();
     let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
     places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
