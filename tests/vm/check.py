@@ -322,6 +322,52 @@ def returned(check, asked, functions, said):
     check.equal("recursion", deep, {depth: said["recursions"] for depth in (1, 2, 3)})
 
 
+# how errors of GPUs are heard of, in the words of `run` and the daemon, and of `trace`
+BY_TRACEPOINT = "errors of GPUs (XIDs): by the driver's tracepoint nvidia:nvidia_dev_xid"
+BY_FUNCTION = "errors of GPUs (XIDs): by the driver's function nv_report_error ({}): it has no tracepoint"
+HEARD = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
+         "function": (BY_FUNCTION.format("fentry"), BY_FUNCTION.format("kprobe"))}
+# what the stand-in reports of them, in the words of the tables
+MEANINGS = {31: "an address that is not valid on the GPU", 79: "the GPU has fallen off the bus"}
+
+
+def errors(check, way):
+    """Errors of the GPU: code, place, words, who used it, and the calls that failed around them."""
+    pid, holder = check.said("out")[-1]["pid"], int(check.text("holder"))
+    message = f"pid='{pid}', name=program, Ch 00000008, intr 00000010. MMU Fault: ENGINE GRAPHICS HUBCLIENT_HOST"
+    users = [{"pid": pid, "process": "program", "evidence": "named"},
+             {"pid": holder, "process": "sleep", "evidence": "opened"}]
+    check.trace()
+    for name in ["trace.jsonl", "live.jsonl"]:
+        found = [line for line in check.said(name) if "xid" in line]
+        check.equal(f"errors in {name}", [(e["xid"], e["pci"], e["message"]) for e in found],
+                    [(number, "0000:00:02.0", message) for number in MEANINGS])
+        check.equal(f"who used it in {name}", [e["processes"] for e in found], [users, users])
+        for error in found:
+            check.contains(f"meaning of {error['xid']}", error["meaning"], MEANINGS[error["xid"]])
+    blocks = re.split(r"^  at .* XID ", check.text("err"), flags=re.MULTILINE)[1:]
+    check.equal("errors in the summary", [int(block.split()[0]) for block in blocks], list(MEANINGS))
+    around = [re.findall(r"failed .* (before|after): (\d+) (\w+) (\w+)", block) for block in blocks]
+    failed = [(str(pid), "cuMemAlloc_v2", "CUDA_ERROR_INVALID_VALUE")]
+    times = [["before", "after", "after"], ["before", "before", "after"]]
+    check.equal("calls that failed", around, [[(when, *failed[0]) for when in some] for some in times])
+    own, live = HEARD[way]
+    check.contains("run", check.text("err"), own)
+    check.contains("trace", check.text("live"), live)
+    check.contains("daemon", check.text("daemon"), own)
+    counted = dict(re.findall(r'^gpuprobe_xid_errors_total\{gpu="0",xid="(\d+)"\} (\d+)$', check.text("metrics"),
+                              re.MULTILINE))
+    check.equal("counted", counted, {str(number): "1" for number in MEANINGS})
+    told = [line for line in check.text("daemon").splitlines() if "XID " in line]
+    check.equal("told by the daemon", len(told), len(MEANINGS))
+    for line in told:
+        check.contains("the daemon's line", line, f"program {pid} (named by the driver); sleep {holder} (had that GPU open)")
+
+
+def older_doctor(check, tier):
+    check.contains("doctor", check.text("out"), "errors of GPUs (XIDs) by the driver's function nv_report_error (fentry)")
+
+
 def listed(check, tier):
     check.equal("exit status", check.text("status").strip(), "0")
     names = ["ioctl", "nvidia_standin_work", "uvm_standin_fault"]
@@ -334,6 +380,7 @@ def doctor(check, tier):
     better = [word for word in NEEDS if word not in TIERS]
     why = "".join(f"{'':15}not {word}: the kernel has no {NEEDS[word]}\n" for word in better)
     check.contains("doctor", check.text("out"), f"attach by      {tier}\n{why}\n")
+    check.contains("doctor", check.text("out"), "errors of GPUs (XIDs) by the driver's tracepoint nvidia:nvidia_dev_xid\n")
 
 
 def refused(check, tier):
@@ -349,7 +396,10 @@ RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 def wanted():
     """Every check that must have come back: a name, what compares it, the tier."""
     yield "doctor", doctor, TIERS[0]
+    yield "doctor-older", older_doctor, TIERS[0]
     yield "listed", listed, TIERS[0]
+    for way in HEARD:
+        yield f"errors-{way}", errors, way
     for way in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:
         yield f"driver-{way}", driver, way
     for tier in NEEDS:

@@ -41,10 +41,15 @@ struct gp_command {
 	__u64 total_ns;
 };
 
+/* arguments of a message that are read, and how much of those that are texts */
+#define GP_REPORT_WORDS 8
+#define GP_REPORT_TEXT 96
+
 /* An error of a GPU. */
 struct gp_xid_record {
 	__u16 kind;
-	__u16 reserved;
+	/* whether the message is to be filled with what follows it */
+	__u16 is_format;
 	__u32 number;
 	__u64 id;
 	__u64 at_ns;
@@ -52,6 +57,9 @@ struct gp_xid_record {
 	char gpu[16];
 	/* what the driver says of it */
 	char message[256];
+	/* arguments of the message, one after the other, and those that are texts */
+	__u64 words[GP_REPORT_WORDS];
+	char texts[GP_REPORT_WORDS * GP_REPORT_TEXT];
 };
 
 #endif

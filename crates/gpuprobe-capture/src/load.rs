@@ -264,7 +264,8 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
         // those on functions of the kernel are loaded apart, see `functions.rs`
-        let is_probe = ["call_", "bare_", "kernel_", "traced_"].iter().any(|kind| name.starts_with(kind));
+        let is_probe =
+            ["call_", "bare_", "kernel_", "traced_", "report_"].iter().any(|kind| name.starts_with(kind));
         let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if SYSCALLS.contains(&name.as_str()) { config.driver } else { load };

@@ -138,6 +138,9 @@ impl Probes {
             probes.capture.attach_driver(&found, collect)?;
         }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
+        if let Some(way) = probes.capture.xid_way() {
+            probes.tell(|| format!("errors of GPUs (XIDs): {way}"));
+        }
         if !config.hooks.is_empty() {
             let (told, skipped) = kernel::attach(&mut probes.capture, config, collect)?;
             probes.tell(|| told);
