@@ -10,7 +10,7 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid};
 use serde::Serialize;
 
-use crate::distribution::Distribution;
+use crate::distribution::{Bucket, Distribution};
 use crate::functions::FunctionSummary;
 
 /// Commands told apart. The tables of the driver have fewer that programs use; more come only from files.
@@ -114,12 +114,19 @@ pub struct CommandSummary {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// How the times of those that returned are spread.
+    pub latency: Vec<Bucket>,
 }
 
 impl CommandSummary {
     /// The mean time of the calls that returned.
     pub fn mean_ns(&self) -> Option<u64> {
         self.total_ns.checked_div(self.calls - self.unfinished)
+    }
+
+    /// Whether it is a function of the kernel, and no call on a device.
+    pub fn is_function(&self) -> bool {
+        self.device.is_none()
     }
 
     /// Whether it only waits for something to happen.
@@ -258,6 +265,7 @@ impl Driver {
             // buckets are coarser than what is known of the shortest and the longest
             p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            latency: latency.buckets().collect(),
             ..row.clone()
         };
         let mut commands: Vec<_> = self.commands.iter().map(command).collect();
@@ -341,6 +349,7 @@ impl Driver {
                 p99_ns: None,
                 min_ns: 0,
                 max_ns: 0,
+                latency: Vec::new(),
             };
             self.commands.push((nothing, Distribution::default()));
             self.commands.len() - 1

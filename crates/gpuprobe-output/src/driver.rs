@@ -35,3 +35,10 @@ pub(crate) fn outside(driver: &DriverSummary) -> impl Iterator<Item = String> {
         format!("{what}: {calls}, {}", duration(spent.ns))
     })
 }
+
+/// What functions of the scheduler, context switches and faults took together, where any was watched.
+pub(crate) fn scheduler(driver: &DriverSummary) -> Option<String> {
+    let spent = driver.scheduler()?;
+    let calls = count(spent.calls, "call", "calls");
+    Some(format!("scheduler functions of the driver: {calls}, {} of overhead", duration(spent.ns)))
+}

@@ -3,8 +3,8 @@
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
-use super::svg::{bar, escape, put};
-use crate::driver::{outside, share, time, top_command};
+use super::svg::{bar, distribution, escape, put};
+use crate::driver::{outside, scheduler, share, time, top_command};
 use crate::units::duration;
 
 pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
@@ -12,7 +12,7 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
         return;
     }
     layers(out, &driver.layers);
-    outside(driver).for_each(|text| put!(out, "<p>{text}</p>\n"));
+    outside(driver).chain(scheduler(driver)).for_each(|text| put!(out, "<p>{text}</p>\n"));
     commands(out, &driver.commands);
 }
 
@@ -47,7 +47,8 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
         return;
     }
     out.push_str("<h2>Commands of the driver</h2>\n");
-    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", "device", "command"];
+    let took = "how long calls took";
+    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", took, "device", "command"];
     table(out, "commands", &titles);
     // what only waits would hide all others
     let working = commands.iter().filter(|command| !command.waits());
@@ -56,7 +57,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
         let name = escape(&command.command);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
             command.calls,
             if command.failures > 0 { " class=\"bad\"" } else { "" },
             command.failures,
@@ -66,6 +67,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
             time(command.p50_ns),
             time(command.p99_ns),
             duration(command.max_ns),
+            distribution(&command.latency, "kernel"),
             escape(command.device.as_deref().unwrap_or("-"))
         );
     }
