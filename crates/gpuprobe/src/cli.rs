@@ -214,6 +214,10 @@ pub(crate) struct DaemonArgs {
     /// Also count the functions that this file names, of any library (repeatable)
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
+    /// Also count the calls of functions that fit this glob and are not looked at otherwise, such as cudaGetDevice: as
+    /// they begin, without times and errors, at two thirds of the cost (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) calls_only: Vec<String>,
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
