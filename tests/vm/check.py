@@ -65,12 +65,12 @@ class Results:
         if part not in text:
             self.wrong.append(f"{what}: no {part!r} in {text!r}")
 
-    def trace(self, skipped=(), exactly=True):
-        """The calls, after a look at how the trace ends; what must not be probed, and whether nothing else."""
+    def trace(self, skipped=(), exactly=True, lost=None):
+        """The calls, after a look at how the trace ends; what must not be probed, and whether nothing else; what is lost."""
         self.equal("exit status", self.text("status").strip(), "0")
         lines = self.said("trace.jsonl")
         self.equal("first line", lines[0]["type"], "meta")
-        self.equal("lost", lines[-1].get("lost"), {})
+        self.equal("lost", lines[-1].get("lost"), lost or {})
         found = lines[-1].get("skipped", [])
         self.equal("not probed", found if exactly else [f for f in found if f in skipped], list(skipped))
         return [line for line in lines if "api" in line]
@@ -246,7 +246,7 @@ def commands(said):
 
 def driver(check, way):
     """Functions of the module inside the ioctls that call them, inside the calls of CUDA."""
-    missing = "no_such_function: not probed: the kernel has no such function: its module is not loaded, or it is part of"
+    missing = "nvidia_standin_inlined: not probed: the kernel has no such function: its module is not loaded, or it is part of"
     # of so many, some are there only while the kernel starts
     calls = check.trace([f"{missing} those that call it"], exactly=way != "session")
     said = check.said("out")[-1]
@@ -337,7 +337,7 @@ def errors(check, way):
     message = f"pid='{pid}', name=program, Ch 00000008, intr 00000010. MMU Fault: ENGINE GRAPHICS HUBCLIENT_HOST"
     users = [{"pid": pid, "process": "program", "evidence": "named"},
              {"pid": holder, "process": "sleep", "evidence": "opened"}]
-    check.trace()
+    unified(check, pid, way)
     for name in ["trace.jsonl", "live.jsonl"]:
         found = [line for line in check.said(name) if "xid" in line]
         check.equal(f"errors in {name}", [(e["xid"], e["pci"], e["message"]) for e in found],
@@ -362,6 +362,30 @@ def errors(check, way):
     check.equal("told by the daemon", len(told), len(MEANINGS))
     for line in told:
         check.contains("the daemon's line", line, f"program {pid} (named by the driver); sleep {holder} (had that GPU open)")
+
+
+def unified(check, pid, way):
+    """Faults and migrations of unified memory, most of them told by a thread of the kernel's, by whose memory it is."""
+    touches = check.said("out")[-1]["touches"]
+    check.trace(lost={"owner_unknown": touches})
+    expected = {"pid": pid, "cpu_faults": touches, "gpu_faults": 3 * touches,
+                "to_gpu": {"migrations": 2 * touches, "bytes": touches * (3 << 20)},
+                "to_cpu": {"migrations": touches, "bytes": touches * (64 << 10)},
+                "between_gpus": {"migrations": touches, "bytes": touches * 4096}}
+    for name in ["trace.jsonl", "live.jsonl"]:
+        check.equal(f"unified memory in {name}", check.said(name)[-1].get("unified"), [expected])
+    samples = re.findall(r'^gpuprobe_unified_(\w+)\{.*pid="(\d+)".*(?:kind|processor)="(\w+)"\} (\d+)$',
+                         check.text("metrics"), re.MULTILINE)
+    counted = {(metric, of): int(value) for metric, of_pid, of, value in samples if int(of_pid) == pid}
+    check.equal("unified memory in metrics", counted, {
+        ("faults_total", "cpu"): touches, ("faults_total", "gpu"): 3 * touches,
+        ("migrations_total", "H2D"): 2 * touches, ("migrated_bytes_total", "H2D"): touches * (3 << 20),
+        ("migrations_total", "D2H"): touches, ("migrated_bytes_total", "D2H"): touches * (64 << 10),
+        ("migrations_total", "D2D"): touches, ("migrated_bytes_total", "D2D"): touches * 4096,
+    })
+    words = "faults and migrations of unified memory by "
+    check.contains("run", check.text("err"), words + "fentry")
+    check.contains("trace", check.text("live"), words + ("kprobe" if way == "function" else "fentry"))
 
 
 def older_doctor(check, tier):

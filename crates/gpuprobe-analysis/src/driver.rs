@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid};
+use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid, UnifiedUse};
 use serde::Serialize;
 
 use crate::distribution::{Bucket, Distribution};
@@ -39,6 +39,8 @@ pub struct DriverSummary {
     pub outside: Spent,
     /// Calls outside of any call of CUDA that only wait: a thread of the driver's own does that.
     pub waited: Spent,
+    /// What became of unified memory, by process.
+    pub unified: Vec<UnifiedUse>,
 }
 
 /// Calls and their time together.
@@ -138,7 +140,7 @@ impl CommandSummary {
 impl DriverSummary {
     /// Whether nothing was seen of the driver.
     pub fn is_empty(&self) -> bool {
-        self.commands.is_empty() && self.layers.is_empty()
+        self.commands.is_empty() && self.layers.is_empty() && self.unified.is_empty()
     }
 
     /// Calls of this name together.
@@ -224,6 +226,7 @@ pub(crate) struct Driver {
     open: HashMap<(Tgid, u64), Inside>,
     outside: Spent,
     waited: Spent,
+    pub(crate) unified: Vec<UnifiedUse>,
 }
 
 impl Driver {
@@ -273,7 +276,8 @@ impl Driver {
             let key = |row: &CommandSummary| (row.waits(), Reverse(row.total_ns), Reverse(row.calls));
             key(a).cmp(&key(b)).then_with(|| (&a.command, &a.device).cmp(&(&b.command, &b.device)))
         });
-        DriverSummary { layers, commands, outside: self.outside, waited: self.waited }
+        let unified = self.unified.clone();
+        DriverSummary { layers, commands, outside: self.outside, waited: self.waited, unified }
     }
 
     fn layer(&self, function: &FunctionSummary) -> Option<Layer> {

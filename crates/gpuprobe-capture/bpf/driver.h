@@ -41,6 +41,22 @@ struct gp_command {
 	__u64 total_ns;
 };
 
+/* What happens to unified memory: who touched it where it was not, and from where to where it was moved. */
+enum gp_unified_event {
+	GP_CPU_FAULT,
+	GP_GPU_FAULT,
+	GP_MOVED_TO_GPU,
+	GP_MOVED_TO_CPU,
+	GP_MOVED_BETWEEN_GPUS,
+	GP_UNIFIED_EVENTS,
+};
+
+/* Of one process. */
+struct gp_unified {
+	__u64 events[GP_UNIFIED_EVENTS];
+	__u64 bytes[GP_UNIFIED_EVENTS];
+};
+
 /* arguments of a message that are read, and how much of those that are texts */
 #define GP_REPORT_WORDS 8
 #define GP_REPORT_TEXT 96

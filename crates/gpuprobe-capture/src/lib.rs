@@ -4,6 +4,7 @@
 //! attached; dropping it takes every probe out again. [`Nvml`] reads what the driver's management library tells of the GPUs.
 
 mod account;
+mod alone;
 mod attach;
 mod batch;
 #[doc(hidden)]
@@ -44,6 +45,7 @@ mod sweeper;
 mod targets;
 mod task;
 mod terminal;
+mod unified;
 mod urgency;
 mod wire;
 mod work;

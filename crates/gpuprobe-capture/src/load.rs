@@ -267,8 +267,9 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
         // those on functions of the kernel are loaded apart, see `functions.rs`
-        let is_probe =
-            ["call_", "bare_", "tally_", "kernel_", "traced_", "report_", "unified_"].iter().any(|kind| name.starts_with(kind));
+        let is_probe = ["call_", "bare_", "tally_", "kernel_", "traced_", "report_", "unified_"]
+            .iter()
+            .any(|kind| name.starts_with(kind));
         let is_tally = config.tallies && tally(tier).0 == name;
         let load = !is_probe || is_tally || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };

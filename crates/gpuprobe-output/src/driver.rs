@@ -2,7 +2,7 @@
 
 use gpuprobe_analysis::{DriverSummary, Layer};
 
-use crate::units::{count, duration};
+use crate::units::{bytes, count, duration};
 
 /// A time, where there is one.
 pub(crate) fn time(ns: Option<u64>) -> String {
@@ -33,6 +33,28 @@ pub(crate) fn outside(driver: &DriverSummary) -> impl Iterator<Item = String> {
     parts.into_iter().filter(|(spent, _)| spent.calls > 0).map(|(spent, what)| {
         let calls = count(spent.calls, "call of the kernel", "calls of the kernel");
         format!("{what}: {calls}, {}", duration(spent.ns))
+    })
+}
+
+/// What became of unified memory: titles, and a row for each process.
+pub(crate) const UNIFIED: [&str; 9] = [
+    "process",
+    "CPU faults",
+    "GPU faults",
+    "to GPUs",
+    "bytes",
+    "to the host",
+    "bytes",
+    "between GPUs",
+    "bytes",
+];
+
+pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String>> {
+    driver.unified.iter().map(|process| {
+        let faults = process.totals.faults().map(|(_, faults)| faults.to_string());
+        let moved = process.totals.moved();
+        let moved = moved.iter().flat_map(|(_, moved)| [moved.migrations.to_string(), bytes(moved.bytes)]);
+        [process.pid.to_string()].into_iter().chain(faults).chain(moved).collect()
     })
 }
 

@@ -20,6 +20,7 @@
 #define FREES 3
 #define RECURSIONS 2
 #define FAILURES 2
+#define TOUCHES 2
 
 /* NV01_MEMORY_LOCAL_USER; NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION; one that nobody knows */
 #define CLASS_OF_MEMORY 0x40
@@ -67,8 +68,8 @@ static void must(int is_so, const char *what)
 	}
 }
 
-/* A call that fails before each error, and one after the last. */
-static int report_errors(int gpu, char **numbers)
+/* A call that fails before each error, and one after the last; then unified memory is touched. */
+static int report_errors(int gpu, int unified, char **numbers)
 {
 	uint64_t address;
 
@@ -77,7 +78,9 @@ static int report_errors(int gpu, char **numbers)
 		must(ask(gpu, 0xe2, 16, strtoul(*numbers, NULL, 10), 0) == 0, "report");
 	}
 	must(cuMemAlloc_v2(&address, 0) == 1, "cuMemAlloc_v2");
-	printf("{\"pid\":%d}\n", getpid());
+	for (int i = 0; i < TOUCHES; i++)
+		must(ioctl(unified, 0x7001, &address) == 0, "touch");
+	printf("{\"pid\":%d,\"touches\":%d}\n", getpid(), TOUCHES);
 	return 0;
 }
 
@@ -89,7 +92,7 @@ int main(int count, char **arguments)
 
 	must(gpu >= 0 && unified >= 0, "open");
 	if (count > 1)
-		return report_errors(gpu, arguments + 1);
+		return report_errors(gpu, unified, arguments + 1);
 	for (int i = 0; i < ALLOCATIONS; i++)
 		must(cuMemAlloc_v2(&address, 4096) == 0, "cuMemAlloc_v2");
 	must(ioctl(unified, 0x30000001, words) == 0, "initialize");

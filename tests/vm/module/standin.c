@@ -13,8 +13,13 @@
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/timer.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
+#include <linux/workqueue.h>
+
+#include "unified.h"
 
 /* a driver of an older release has no tracepoint for errors of GPUs */
 #ifndef WITHOUT_TRACEPOINT
@@ -31,6 +36,8 @@
 #define ESC_RM_ALLOC 0x2b
 #define UVM_INITIALIZE 0x30000001
 #define UVM_MAP_EXTERNAL 33
+/* of our own: memory is touched, and moved */
+#define UVM_TOUCH 0x7001
 /* of our own: a function that calls itself, one that fails, and an error of the GPU */
 #define ESC_RECURSE 0xe0
 #define ESC_FAIL 0xe1
@@ -45,6 +52,9 @@
 #define WORK_US 2000
 #define FAULT_US 3000
 #define DEPTH 3
+
+/* as if in a file of its own, as it is in the driver: the compiler makes no others of it for its callers */
+#define APART __attribute__((noipa))
 
 static int uvm_major;
 static struct timer_list tick;
@@ -75,10 +85,16 @@ noinline int nvidia_standin_control(void)
 	return failed;
 }
 
-noinline int nvidia_standin_fail(void)
+/* Part of the one that calls it, so nothing of this name can be probed. */
+static __always_inline int nvidia_standin_inlined(void)
 {
 	barrier();
 	return -EBUSY;
+}
+
+noinline int nvidia_standin_fail(void)
+{
+	return nvidia_standin_inlined();
 }
 
 /* Its own caller, so that calls of one function lie in each other. */
@@ -109,7 +125,7 @@ static void on_tick(struct timer_list *timer)
 }
 
 /* Where every release of the driver tells of an error, by the name and the arguments that it has there. */
-noinline void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap)
+APART void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap)
 {
 	char *message = kvasprintf(GFP_KERNEL, format, ap);
 
@@ -176,10 +192,69 @@ static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsign
 	return copy_to_user((void __user *)argument, words, size) ? -EFAULT : 0;
 }
 
+/* The function by which the driver tells its own parts what happens to unified memory. */
+APART void uvm_perf_event_notify(uvm_perf_va_space_events_t *events, uvm_perf_event_t event,
+				 uvm_perf_event_data_t *data)
+{
+	/* not empty, so that it is called */
+	barrier();
+}
+
+static void tell_fault(uvm_perf_va_space_events_t *events, u32 processor)
+{
+	uvm_perf_event_data_t data = {.fault.proc_id.val = processor};
+
+	uvm_perf_event_notify(events, UVM_PERF_EVENT_FAULT, &data);
+}
+
+static void tell_migration(uvm_perf_va_space_events_t *events, u32 from, u32 to, u64 bytes)
+{
+	uvm_perf_event_data_t data = {.migration = {.src.val = from, .dst.val = to, .bytes = bytes}};
+
+	uvm_perf_event_notify(events, UVM_PERF_EVENT_MIGRATION, &data);
+}
+
+/* What is done in a thread of the driver's, as faults of GPUs are served. */
+static void serve_faults(struct work_struct *work)
+{
+	struct touched *touched = container_of(work, struct touched, work);
+	uvm_perf_event_data_t data = {};
+
+	for (int i = 0; i < 3; i++)
+		tell_fault(&touched->events, 1);
+	tell_migration(&touched->events, 0, 1, 2 << 20);
+	tell_migration(&touched->events, 0, 2, 1 << 20);
+	tell_migration(&touched->events, 1, 0, 64 << 10);
+	tell_migration(&touched->events, 2, 1, 4096);
+	uvm_perf_event_notify(&touched->events, UVM_PERF_EVENT_REVOCATION, &data);
+	/* memory that several processes share is nobody's */
+	touched->space.va_space_mm.mm = NULL;
+	tell_fault(&touched->events, 1);
+}
+
+/* A page is touched by the program and then by GPUs. */
+static long touch(void)
+{
+	struct touched *touched = kzalloc(sizeof(*touched), GFP_KERNEL);
+
+	if (!touched)
+		return -ENOMEM;
+	touched->space.va_space_mm.mm = current->mm;
+	touched->events.va_space = &touched->space;
+	tell_fault(&touched->events, 0);
+	INIT_WORK(&touched->work, serve_faults);
+	schedule_work(&touched->work);
+	flush_work(&touched->work);
+	kfree(touched);
+	return 0;
+}
+
 static long uvm_standin_ioctl(struct file *file, unsigned int request, unsigned long argument)
 {
 	if (request == UVM_MAP_EXTERNAL)
 		uvm_standin_fault();
+	else if (request == UVM_TOUCH)
+		return touch();
 	else if (request != UVM_INITIALIZE)
 		return -EINVAL;
 	return 0;

@@ -4,7 +4,7 @@ use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
 use super::svg::{bar, distribution, escape, put};
-use crate::driver::{outside, scheduler, share, time, top_command};
+use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::duration;
 
 pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
@@ -14,6 +14,15 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
     layers(out, &driver.layers);
     outside(driver).chain(scheduler(driver)).for_each(|text| put!(out, "<p>{text}</p>\n"));
     commands(out, &driver.commands);
+    if !driver.unified.is_empty() {
+        out.push_str("<h2>Unified memory</h2>\n");
+        table(out, "unified", &UNIFIED);
+        for row in unified(driver).take(MOST_ROWS) {
+            let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            put!(out, "<tr data-name=\"{}\">{cells}</tr>\n", row[0]);
+        }
+        end_table(out, driver.unified.len());
+    }
 }
 
 fn layers(out: &mut String, layers: &[Layer]) {

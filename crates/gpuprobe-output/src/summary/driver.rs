@@ -6,7 +6,7 @@ use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer, SummaryReport};
 use super::work::{LEAST_NAME, LONGEST_NAME, WIDTH};
 use super::{Fit, heading, line, name};
 use crate::curve::{self, Strokes};
-use crate::driver::{outside, scheduler, share, time, top_command};
+use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::table::{Align, room, rows};
 use crate::units::{count, duration, fitted, printable};
 
@@ -49,6 +49,12 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary, fit: Fit) {
         line(out, format_args!("{text}"));
     }
     histograms(out, &driver.commands, fit);
+    if !driver.unified.is_empty() {
+        heading(out, "unified memory, faults and migrations");
+        let table: Vec<_> =
+            [UNIFIED.map(str::to_owned).to_vec()].into_iter().chain(unified(driver)).collect();
+        rows(out, "  ", &[Align::Right; UNIFIED.len()], &table);
+    }
 }
 
 /// How the time of each function of the kernel is spread.
