@@ -4,7 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use gpuprobe_event::counters::{CommandCounts, CommandTotals};
+use gpuprobe_event::UnifiedTotals;
+use gpuprobe_event::counters::{CommandCounts, CommandTotals, ProcessKey};
 use gpuprobe_event::driver::{CommandCode, DeviceKind};
 use gpuprobe_event::event::Name;
 
@@ -19,6 +20,7 @@ pub struct CommandSeries {
     /// By device and name.
     named: Vec<((DeviceKind, Name), CommandTotals)>,
     other: CommandTotals,
+    unified: UnifiedTotals,
 }
 
 impl CommandSeries {
@@ -30,6 +32,11 @@ impl CommandSeries {
     /// What all others come to.
     pub fn other(&self) -> CommandTotals {
         self.other
+    }
+
+    /// What became of unified memory meanwhile.
+    pub fn unified(&self) -> &UnifiedTotals {
+        &self.unified
     }
 
     /// Whether nothing was asked.
@@ -52,6 +59,7 @@ impl CommandSeries {
             self.add_totals((*device, name), *totals, true);
         }
         self.other.add(more.other);
+        self.unified.add(&more.unified);
     }
 }
 
@@ -88,17 +96,26 @@ impl Asked {
         }
     }
 
+    /// Looks at what became of its unified memory since it began.
+    pub fn look_at_unified(&mut self, totals: &UnifiedTotals) {
+        self.series.unified = *totals;
+    }
+
     /// Looks at them for the last time.
-    pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) -> CommandSeries {
+    pub(crate) fn finish<'a>(
+        mut self,
+        rows: impl IntoIterator<Item = &'a CommandCounts>,
+        unified: impl IntoIterator<Item = &'a (ProcessKey, UnifiedTotals)>,
+    ) -> CommandSeries {
         self.look(rows);
+        unified.into_iter().for_each(|(_, totals)| self.look_at_unified(totals));
         self.series
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::Tgid;
-    use gpuprobe_event::counters::ProcessKey;
+    use gpuprobe_event::{Moved, Tgid};
 
     use super::*;
 
@@ -120,7 +137,7 @@ mod tests {
         let mut asked = Asked::default();
         asked.look(&[row(0x101, 4), row(0x201, 6)]);
         assert_eq!(calls_of(asked.series(), "command 1"), Some(10));
-        let series = asked.finish(&[row(0x101, 5), row(0x201, 6)]);
+        let series = asked.finish(&[row(0x101, 5), row(0x201, 6)], &[]);
         let (device, _, totals) = series.named().next().unwrap();
         assert_eq!(
             (device, totals.calls, totals.failures, totals.total_ns),
@@ -148,5 +165,21 @@ mod tests {
         two.add(after);
         let twice = two.named().map(|(_, _, totals)| totals.calls).sum::<u64>() + two.other().calls;
         assert_eq!(twice, 2 * sum);
+    }
+
+    #[test]
+    fn what_became_of_unified_memory_is_what_the_last_look_found_and_adds_up_over_processes() {
+        let key = ProcessKey { tgid: Tgid(1), instance: 1 };
+        let totals = |n| UnifiedTotals {
+            gpu_faults: n,
+            to_gpu: Moved { migrations: n, bytes: 100 * n },
+            ..UnifiedTotals::default()
+        };
+        let mut asked = Asked::default();
+        asked.look_at_unified(&totals(2));
+        let mut series = asked.clone().finish(&[], &[]);
+        assert_eq!(series.unified(), &totals(2));
+        series.add(&asked.finish(&[], &[(key, totals(5))]));
+        assert_eq!(series.unified(), &totals(7));
     }
 }

@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid};
+use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid, UnifiedUse};
 use serde::Serialize;
 
-use crate::distribution::Distribution;
+use crate::distribution::{Bucket, Distribution};
 use crate::functions::FunctionSummary;
 
 /// Commands told apart. The tables of the driver have fewer that programs use; more come only from files.
@@ -39,6 +39,8 @@ pub struct DriverSummary {
     pub outside: Spent,
     /// Calls outside of any call of CUDA that only wait: a thread of the driver's own does that.
     pub waited: Spent,
+    /// What became of unified memory, by process.
+    pub unified: Vec<UnifiedUse>,
 }
 
 /// Calls and their time together.
@@ -114,12 +116,19 @@ pub struct CommandSummary {
     pub min_ns: u64,
     /// The longest.
     pub max_ns: u64,
+    /// How the times of those that returned are spread.
+    pub latency: Vec<Bucket>,
 }
 
 impl CommandSummary {
     /// The mean time of the calls that returned.
     pub fn mean_ns(&self) -> Option<u64> {
         self.total_ns.checked_div(self.calls - self.unfinished)
+    }
+
+    /// Whether it is a function of the kernel, and no call on a device.
+    pub fn is_function(&self) -> bool {
+        self.device.is_none()
     }
 
     /// Whether it only waits for something to happen.
@@ -131,7 +140,7 @@ impl CommandSummary {
 impl DriverSummary {
     /// Whether nothing was seen of the driver.
     pub fn is_empty(&self) -> bool {
-        self.commands.is_empty() && self.layers.is_empty()
+        self.commands.is_empty() && self.layers.is_empty() && self.unified.is_empty()
     }
 
     /// Calls of this name together.
@@ -217,6 +226,7 @@ pub(crate) struct Driver {
     open: HashMap<(Tgid, u64), Inside>,
     outside: Spent,
     waited: Spent,
+    pub(crate) unified: Vec<UnifiedUse>,
 }
 
 impl Driver {
@@ -258,6 +268,7 @@ impl Driver {
             // buckets are coarser than what is known of the shortest and the longest
             p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            latency: latency.buckets().collect(),
             ..row.clone()
         };
         let mut commands: Vec<_> = self.commands.iter().map(command).collect();
@@ -265,7 +276,8 @@ impl Driver {
             let key = |row: &CommandSummary| (row.waits(), Reverse(row.total_ns), Reverse(row.calls));
             key(a).cmp(&key(b)).then_with(|| (&a.command, &a.device).cmp(&(&b.command, &b.device)))
         });
-        DriverSummary { layers, commands, outside: self.outside, waited: self.waited }
+        let unified = self.unified.clone();
+        DriverSummary { layers, commands, outside: self.outside, waited: self.waited, unified }
     }
 
     fn layer(&self, function: &FunctionSummary) -> Option<Layer> {
@@ -341,6 +353,7 @@ impl Driver {
                 p99_ns: None,
                 min_ns: 0,
                 max_ns: 0,
+                latency: Vec::new(),
             };
             self.commands.push((nothing, Distribution::default()));
             self.commands.len() - 1

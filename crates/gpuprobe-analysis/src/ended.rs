@@ -154,7 +154,7 @@ impl Ended {
         let mut ended = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
         ended.work = Work::of_ended(work);
         ended.work.launched = info.launched.clone().finish(&work.launches);
-        ended.work.asked = info.asked.clone().finish(&work.commands);
+        ended.work.asked = info.asked.clone().finish(&work.commands, &work.unified);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
         *self.pids.entry(ended.pid).or_default() += 1;
         self.kept.push_back(Arc::new(ended));

@@ -336,7 +336,7 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
             add(&mut process.work);
         }
     };
-    let WorkRows { launches, graphs, copies, gaps, calls: _, commands: _ } = inputs.work;
+    let WorkRows { launches, graphs, copies, gaps, calls: _, commands: _, unified: _ } = inputs.work;
     launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
     graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
     copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));

@@ -1,6 +1,6 @@
 //! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
 
-use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, Tid};
+use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, Tid, UnifiedUse};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
@@ -117,6 +117,11 @@ impl Summary {
     /// Takes in what processes held at last, which the kernel knows.
     pub fn held(&mut self, processes: Vec<ProcessPlaces>) {
         self.places = processes;
+    }
+
+    /// What became of the unified memory of processes.
+    pub fn unified(&mut self, uses: Vec<UnifiedUse>) {
+        self.driver.unified = uses;
     }
 
     /// The processes that hold memory, those that hold most first: with that a trace can begin in the middle.

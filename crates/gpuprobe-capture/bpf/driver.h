@@ -41,10 +41,31 @@ struct gp_command {
 	__u64 total_ns;
 };
 
+/* What happens to unified memory: who touched it where it was not, and from where to where it was moved. */
+enum gp_unified_event {
+	GP_CPU_FAULT,
+	GP_GPU_FAULT,
+	GP_MOVED_TO_GPU,
+	GP_MOVED_TO_CPU,
+	GP_MOVED_BETWEEN_GPUS,
+	GP_UNIFIED_EVENTS,
+};
+
+/* Of one process. */
+struct gp_unified {
+	__u64 events[GP_UNIFIED_EVENTS];
+	__u64 bytes[GP_UNIFIED_EVENTS];
+};
+
+/* arguments of a message that are read, and how much of those that are texts */
+#define GP_REPORT_WORDS 8
+#define GP_REPORT_TEXT 96
+
 /* An error of a GPU. */
 struct gp_xid_record {
 	__u16 kind;
-	__u16 reserved;
+	/* whether the message is to be filled with what follows it */
+	__u16 is_format;
 	__u32 number;
 	__u64 id;
 	__u64 at_ns;
@@ -52,6 +73,9 @@ struct gp_xid_record {
 	char gpu[16];
 	/* what the driver says of it */
 	char message[256];
+	/* arguments of the message, one after the other, and those that are texts */
+	__u64 words[GP_REPORT_WORDS];
+	char texts[GP_REPORT_WORDS * GP_REPORT_TEXT];
 };
 
 #endif

@@ -157,6 +157,7 @@ struct uprobes_state {
 
 struct mm_struct {
 	struct uprobes_state uprobes_state;
+	struct task_struct *owner;
 };
 
 #if defined(__TARGET_ARCH_arm64)

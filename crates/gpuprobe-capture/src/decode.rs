@@ -22,6 +22,7 @@ use crate::account::{account, tell_parts, tell_work};
 use crate::clock::Clock;
 use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
+use crate::message::filled;
 use crate::news::Hold;
 use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
@@ -319,7 +320,7 @@ impl Decoder {
             at_ns: self.clock.since_start(raw.at_ns),
             number: raw.number,
             gpu: text(&raw.gpu.map(i8_to_u8)),
-            message: text(&raw.message.map(i8_to_u8)),
+            message: said(raw),
             processes,
         }
     }
@@ -435,6 +436,17 @@ fn exit_status(code: i32) -> i32 {
 
 fn i8_to_u8(byte: i8) -> u8 {
     byte as u8
+}
+
+/// What the driver says of an error.
+fn said(raw: &gp_xid_record) -> Arc<str> {
+    let message = text(&raw.message.map(i8_to_u8));
+    if raw.is_format == 0 {
+        return message;
+    }
+    let (texts, length) = (raw.texts.map(i8_to_u8), raw.texts.len() / raw.words.len());
+    let text_of = |place: usize| texts.chunks(length).nth(place).map(text).unwrap_or_default().to_string();
+    filled(&message, &raw.words, text_of).into()
 }
 
 fn text(bytes: &[u8]) -> Arc<str> {

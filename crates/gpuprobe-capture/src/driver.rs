@@ -11,9 +11,6 @@ use crate::wire::{gp_call, number};
 /// The programs that see them: at the end of a call first, for a beginning without it would never end.
 pub(crate) const SYSCALLS: [&str; 2] = ["on_syscall_end", "on_syscall"];
 
-/// The program that sees errors of GPUs.
-pub(crate) const XIDS: &str = "on_xid";
-
 /// Where the calls of the kernel begin in the catalogue, in the order of `gp_driver_call`.
 pub(crate) fn first_row() -> Option<FunctionId> {
     catalogue().lookup(Api::Kernel, None, "ioctl").map(|f| f.id)

@@ -270,7 +270,7 @@ fn link_group(
     Ok(links)
 }
 
-fn with_program(
+pub(crate) fn with_program(
     object: &Object,
     name: &str,
     link: impl FnOnce(BorrowedFd<'_>) -> io::Result<MadeLink>,
@@ -280,7 +280,7 @@ fn with_program(
 }
 
 /// The object once more, with the maps that the first one has.
-fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
+pub(crate) fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_owned();

@@ -4,6 +4,7 @@
 //! attached; dropping it takes every probe out again. [`Nvml`] reads what the driver's management library tells of the GPUs.
 
 mod account;
+mod alone;
 mod attach;
 mod batch;
 #[doc(hidden)]
@@ -27,6 +28,7 @@ mod load;
 mod machine;
 mod mapping_record;
 mod mappings;
+mod message;
 mod news;
 mod numbered;
 mod nvml;
@@ -43,9 +45,11 @@ mod sweeper;
 mod targets;
 mod task;
 mod terminal;
+mod unified;
 mod urgency;
 mod wire;
 mod work;
+mod xids;
 
 pub use attach::{Attached, Collect};
 pub use clock::{Clock, utc_offset_seconds};
@@ -71,3 +75,4 @@ pub use targets::TargetList;
 pub use task::{tells_captures, tells_graphs};
 pub use terminal::terminal_size;
 pub use urgency::Urgent;
+pub use xids::{XidWay, xid_way};

@@ -217,11 +217,11 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
             }
             "sites" => map.set_max_entries(config.site_entries)?,
             "site_nodes" => map.set_max_entries(config.site_nodes())?,
-            "commands" if !config.driver => map.set_max_entries(1)?,
+            "commands" | "unified" if !config.driver => map.set_max_entries(1)?,
             "counts" | "unused_counts" | "failures" | "commands" => {
                 map.set_max_entries(config.count_entries)?
             }
-            "processes" | "unused_memory" => map.set_max_entries(config.process_entries)?,
+            "processes" | "unused_memory" | "unified" => map.set_max_entries(config.process_entries)?,
             // the first row is nobody's
             "count_rows" => map.set_max_entries(config.count_entries + 1)?,
             "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
@@ -267,8 +267,9 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
         // those on functions of the kernel are loaded apart, see `functions.rs`
-        let is_probe =
-            ["call_", "bare_", "tally_", "kernel_", "traced_"].iter().any(|kind| name.starts_with(kind));
+        let is_probe = ["call_", "bare_", "tally_", "kernel_", "traced_", "report_", "unified_"]
+            .iter()
+            .any(|kind| name.starts_with(kind));
         let is_tally = config.tallies && tally(tier).0 == name;
         let load = !is_probe || is_tally || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };

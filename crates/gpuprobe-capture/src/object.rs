@@ -20,7 +20,6 @@ use crate::attach::{self, Attach, Attached, Collect};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
-use crate::driver::XIDS;
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::proven_word;
@@ -35,6 +34,7 @@ use crate::support::{Tier, support};
 use crate::sweeper::Sweeper;
 use crate::task::Counted;
 use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
+use crate::xids::{self, Heard};
 
 /// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
 pub(crate) const MOST_CALLS_AT_ONCE: usize = 1 << 13;
@@ -54,7 +54,7 @@ pub struct Capture {
     attached: HashMap<(FileId, Api), Attached>,
     loaders: HashMap<FileId, LinkId>,
     tracepoints: Vec<Link>,
-    functions: Vec<MadeLink>,
+    pub(crate) functions: Vec<MadeLink>,
     calls: RingBuffer<'static>,
     control: RingBuffer<'static>,
     pending: Rc<RefCell<Pending>>,
@@ -71,7 +71,9 @@ pub struct Capture {
     /// What the kernel side was told last.
     name_word: u16,
     entry_only: bool,
-    sees_xids: bool,
+    xids: Option<Heard>,
+    /// The tier that was asked for.
+    pub(crate) forced: Option<Tier>,
     pub(crate) counted: Counted,
     bare: bool,
     has_sites: bool,
@@ -102,10 +104,7 @@ impl Capture {
             let link = attach::program(&object, name)?.attach();
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
-        // the driver may not be there, or be one without it
-        let xids = attach::program(&object, XIDS)?.attach().ok();
-        let sees_xids = xids.is_some();
-        tracepoints.extend(xids);
+        let xids = xids::listen(&object, config.tier)?;
         let pending = Rc::new(RefCell::new(Pending::default()));
         let calls = ring(&object, "calls", {
             let pending = Rc::clone(&pending);
@@ -135,7 +134,8 @@ impl Capture {
             libraries: 0,
             name_word: 0,
             entry_only: config.entry_only,
-            sees_xids,
+            xids,
+            forced: config.tier,
             has_sites: config.sites,
             refused_ways: 0,
             sweeper: Sweeper::default(),
@@ -270,6 +270,7 @@ impl Capture {
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
         self.keeper.detach(loaders.chain(libraries).collect());
         self.functions.clear();
+        self.xids = None;
         self.tracepoints.clear();
         let mut all = self.take()?;
         loop {

@@ -24,7 +24,7 @@ pub(crate) use generated::types::{
     gp_count, gp_count_key, gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts,
     gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out,
     gp_part, gp_physical, gp_place, gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key,
-    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_way, gp_way_key, gp_xid_record,
+    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_unified, gp_way, gp_way_key, gp_xid_record,
 };
 
 /// The compiled programs.
@@ -78,6 +78,7 @@ wire!(
     gp_site_node,
     gp_stack_record,
     gp_stream,
+    gp_unified,
     gp_way,
     gp_way_key,
     gp_xid_record,
@@ -417,6 +418,9 @@ mod tests {
         let at = |n: u32| calls[n as usize].as_str();
         assert_eq!([at(DRIVER_IOCTL), at(DRIVER_OPEN)], ["IOCTL", "OPEN"]);
         assert_eq!(at(DRIVER_CALLS), "DRIVER_CALLS");
+        let unified = names_of_header("gp_unified_event", "");
+        let order = ["CPU_FAULT", "GPU_FAULT", "MOVED_TO_GPU", "MOVED_TO_CPU", "MOVED_BETWEEN_GPUS"];
+        assert_eq!(unified[..order.len()], order);
         let gaps = names_of_header("gp_gap_kind", "");
         assert_eq!(gaps, ["AFTER_SYNC", "AFTER_LAUNCH", "GAP_KINDS"]);
     }

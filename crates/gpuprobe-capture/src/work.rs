@@ -17,6 +17,7 @@ use crate::counters::{OfProcess, process_of, remove_of};
 use crate::error::CaptureError;
 use crate::numbered::Numbered;
 use crate::object::{Capture, map_of};
+use crate::unified::unified;
 use crate::wire::{
     Wire, as_bytes, from_bytes, gp_command, gp_command_key, gp_context_key, gp_copies, gp_copy_key, gp_gap,
     gp_graph_counts, gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
@@ -69,6 +70,7 @@ impl Capture {
         }
         if self.counted.driver {
             rows.commands = commands(&self.map("commands")?, of, self.decoder.version)?;
+            rows.unified = unified(&self.map("unified")?, of)?;
         }
         Ok(rows)
     }
@@ -113,7 +115,7 @@ impl Capture {
 
 /// Whose rows are read.
 #[derive(Clone, Copy, Debug)]
-enum Of<'a> {
+pub(crate) enum Of<'a> {
     Everybody,
     /// Of these, and then there are none any more.
     Ended(&'a HashSet<ProcessKey>),
@@ -299,7 +301,7 @@ fn copies(map: &Map<'_>, of: Of<'_>) -> Result<Vec<CopyCounts>, CaptureError> {
 }
 
 /// The entries of a hash whose values are the rows.
-fn plain<K: OfProcess, V: Wire>(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(K, V)>, CaptureError> {
+pub(crate) fn plain<K: OfProcess, V: Wire>(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(K, V)>, CaptureError> {
     let mut entries = batch::entries::<K, V>(map)?;
     entries.retain(|(key, _)| of.takes(key.process()));
     if matches!(of, Of::Ended(_)) {

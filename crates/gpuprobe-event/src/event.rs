@@ -331,4 +331,11 @@ impl XidEvent {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
         rest[..digits].parse().ok().filter(|pid| *pid != 0)
     }
+
+    /// What the driver calls that process.
+    pub fn named_process(&self) -> Option<&str> {
+        let (_, rest) = self.message.split_once("name=")?;
+        let name = rest.split(',').next()?.trim_matches(['\'', '"', ' ']);
+        Some(name).filter(|name| !name.is_empty() && *name != "<unknown>")
+    }
 }

@@ -19,6 +19,7 @@ pub mod ids;
 pub mod loss;
 mod table;
 pub mod trace;
+pub mod unified;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
@@ -32,3 +33,4 @@ pub use gpu_state::{GpuProcess, GpuReadings, GpuState};
 pub use hook::{HookError, Hooks};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{LossCause, Losses};
+pub use unified::{Moved, UnifiedTotals, UnifiedUse};

@@ -57,6 +57,8 @@ causes! {
     UnreadWork = "unread_work",
     /// failures counted without their names, under `other`, because their process or all had too many kinds of them
     FailuresFull = "failures_full",
+    /// faults and migrations of unified memory whose process is not known
+    OwnerUnknown = "owner_unknown",
     /// records that user space could not make sense of
     Undecodable = "undecodable",
     /// processes that had mapped a library before it was probed; their first calls may be missing

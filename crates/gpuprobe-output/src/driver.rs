@@ -2,7 +2,7 @@
 
 use gpuprobe_analysis::{DriverSummary, Layer};
 
-use crate::units::{count, duration};
+use crate::units::{bytes, count, duration};
 
 /// A time, where there is one.
 pub(crate) fn time(ns: Option<u64>) -> String {
@@ -34,4 +34,33 @@ pub(crate) fn outside(driver: &DriverSummary) -> impl Iterator<Item = String> {
         let calls = count(spent.calls, "call of the kernel", "calls of the kernel");
         format!("{what}: {calls}, {}", duration(spent.ns))
     })
+}
+
+/// What became of unified memory: titles, and a row for each process.
+pub(crate) const UNIFIED: [&str; 9] = [
+    "process",
+    "CPU faults",
+    "GPU faults",
+    "to GPUs",
+    "bytes",
+    "to the host",
+    "bytes",
+    "between GPUs",
+    "bytes",
+];
+
+pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String>> {
+    driver.unified.iter().map(|process| {
+        let faults = process.totals.faults().map(|(_, faults)| faults.to_string());
+        let moved = process.totals.moved();
+        let moved = moved.iter().flat_map(|(_, moved)| [moved.migrations.to_string(), bytes(moved.bytes)]);
+        [process.pid.to_string()].into_iter().chain(faults).chain(moved).collect()
+    })
+}
+
+/// What functions of the scheduler, context switches and faults took together, where any was watched.
+pub(crate) fn scheduler(driver: &DriverSummary) -> Option<String> {
+    let spent = driver.scheduler()?;
+    let calls = count(spent.calls, "call", "calls");
+    Some(format!("scheduler functions of the driver: {calls}, {} of overhead", duration(spent.ns)))
 }

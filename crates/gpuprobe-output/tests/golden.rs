@@ -7,7 +7,7 @@ use gpuprobe_analysis::{
     Advice, Bound, GpuStates, Picture, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work,
 };
 use gpuprobe_event::trace::Meta;
-use gpuprobe_event::{Event, LossCause};
+use gpuprobe_event::{Event, LossCause, UnifiedUse};
 use gpuprobe_output::{
     Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
     encode, gpus_compared, memory, memory_json, pending, summary, timeline,
@@ -73,6 +73,7 @@ fn the_summary_of_nothing() {
 fn the_summary_of_the_driver() {
     let mut collected = Summary::default();
     driver_events().iter().for_each(|event| collected.feed(event));
+    collected.unified(vec![UnifiedUse { pid: 4242, totals: samples::work::unified() }]);
     check("summary_driver.txt", &summary(&collected.report(), Fit::Terminal));
 }
 

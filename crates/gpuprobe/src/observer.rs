@@ -206,7 +206,7 @@ impl Observer {
             states.put_beside(&mut snapshot, self.holdings.is_some());
         }
         // NVML tells of them late, and of some in a burst not at all
-        if self.probes.capture.sees_xids() {
+        if self.probes.capture.xid_way().is_some() {
             snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
         }
         Ok(snapshot)

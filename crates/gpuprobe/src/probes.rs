@@ -136,14 +136,33 @@ impl Probes {
         if let Some(devices) = &mut probes.devices {
             let found = devices.look(Path::new(PROC));
             probes.capture.attach_driver(&found, collect)?;
+            probes.attach_unified();
         }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
+        if let Some(way) = probes.capture.xid_way() {
+            probes.tell(|| format!("errors of GPUs (XIDs): {way}"));
+        }
         if !config.hooks.is_empty() {
             let (told, skipped) = kernel::attach(&mut probes.capture, config, collect)?;
             probes.tell(|| told);
             probes.skip_all(&skipped);
         }
         Ok(probes)
+    }
+
+    /// Counts faults and migrations of unified memory, where the driver has any.
+    fn attach_unified(&mut self) {
+        match self.capture.attach_unified() {
+            Some(Ok(tier)) => {
+                self.tell(|| format!("faults and migrations of unified memory by {}", tier.as_str()))
+            }
+            Some(Err(error)) => {
+                let reason =
+                    format!("faults and migrations are not counted: {error}; `gpuprobe doctor` says more");
+                self.skip(&Skipped::function(Path::new("unified memory"), reason));
+            }
+            None => {}
+        }
     }
 
     /// Probes these as well, wherever they are found.

@@ -84,6 +84,9 @@ impl Processes {
         for (key, rows) in by_process(&work.commands, |row| row.process) {
             self.infos.entry(key).and_modify(|info| info.asked.look(rows));
         }
+        for (key, totals) in &work.unified {
+            self.infos.entry(*key).and_modify(|info| info.asked.look_at_unified(totals));
+        }
     }
 
     /// Those that ended and have none any more.
@@ -285,6 +288,9 @@ fn keep_work(ended: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
     }
     for row in rows.commands {
         ended.entry(row.process).and_modify(|process| process.work.commands.push(row));
+    }
+    for row in rows.unified {
+        ended.entry(row.0).and_modify(|process| process.work.unified.push(row));
     }
     for row in rows.gaps {
         ended.entry(row.process).and_modify(|process| process.work.gaps.push(row));

@@ -101,7 +101,13 @@ impl Recording {
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         self.held(probes)?;
         probes.skip_unused_hooks();
-        let last = |losses: &Losses| Last::of(losses, at_ns, probes.skips.lines().collect());
+        let unified = probes.capture.unified()?;
+        self.summary.unified(unified.clone());
+        let last = |losses: &Losses| {
+            let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
+            last.end.unified.clone_from(&unified);
+            last
+        };
         // room for all of it first: that may take the place of segments, which the losses have to tell
         let mut most = losses.clone();
         most.add(LossCause::SegmentRemoved, u64::MAX);

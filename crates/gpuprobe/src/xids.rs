@@ -14,6 +14,8 @@ use crate::notes::note;
 
 /// Processes that are told with one error.
 const MOST_PROCESSES: usize = 32;
+/// The name of a process that is not known.
+const UNKNOWN: &str = "?";
 /// Files of a process that are looked at.
 const MOST_FILES: usize = 4096;
 
@@ -22,11 +24,14 @@ const MOST_FILES: usize = 4096;
 pub(crate) fn fill_users(xids: &mut [XidEvent], proc_root: &Path) {
     for xid in xids {
         let named = xid.named_pid();
-        let mut users: Vec<_> = named.map(|pid| user(proc_root, pid, Evidence::Named)).into_iter().collect();
+        // one that has ended has the name by which the driver knew it
+        let known = xid.named_process().unwrap_or(UNKNOWN);
+        let mut users: Vec<_> =
+            named.map(|pid| user(proc_root, (pid, known), Evidence::Named)).into_iter().collect();
         let device = device_of(xid);
         if let Some(device) = &device {
             let others = openers(proc_root, device).filter(|pid| Some(*pid) != named);
-            users.extend(others.map(|pid| user(proc_root, pid, Evidence::Opened)));
+            users.extend(others.map(|pid| user(proc_root, (pid, UNKNOWN), Evidence::Opened)));
         }
         // one that has ended and is not buried yet has nothing open any more
         let is_there = |pid: u32| {
@@ -44,10 +49,10 @@ pub(crate) fn fill_users(xids: &mut [XidEvent], proc_root: &Path) {
     }
 }
 
-fn user(proc_root: &Path, pid: u32, evidence: Evidence) -> XidProcess {
+fn user(proc_root: &Path, (pid, known): (u32, &str), evidence: Evidence) -> XidProcess {
     let name = fs::read(proc_root.join(pid.to_string()).join("comm")).unwrap_or_default();
     let name = String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
-    let process: Arc<str> = if name.is_empty() { "?".into() } else { name.into() };
+    let process: Arc<str> = if name.is_empty() { known.into() } else { name.into() };
     XidProcess { tgid: Tgid(pid), process, evidence }
 }
 
@@ -127,6 +132,18 @@ mod tests {
         let [user] = xids[0].processes.as_slice() else { panic!("{xids:?}") };
         assert_eq!((user.tgid, user.evidence), (Tgid(own), Evidence::Named));
         assert_ne!(&*user.process, "?");
+    }
+
+    #[test]
+    fn one_that_has_ended_has_the_name_that_the_driver_gives() {
+        let names = |message: &str| {
+            let mut xids = [xid(message)];
+            fill_users(&mut xids, Path::new("/nowhere"));
+            xids[0].processes.iter().map(|user| user.process.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("pid='436', name=python3, Ch 00000008"), ["python3"]);
+        assert_eq!(names("pid=436, name=<unknown>"), ["?"]);
+        assert_eq!((names("pid=436"), names("pid=436, name=, x")), (vec!["?".into()], vec!["?".into()]));
     }
 
     #[test]

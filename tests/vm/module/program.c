@@ -4,6 +4,9 @@
  * what it asked for: how often it called what, and how often that calls which function of the module.
  *
  *   cc -shared -DLIBRARY: the library       cc: the program
+ *
+ *   program          what it asks for is all that it does
+ *   program XID...   has the GPU report these errors, one after the other, between calls that fail
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -17,6 +20,7 @@
 #define FREES 3
 #define RECURSIONS 2
 #define FAILURES 2
+#define TOUCHES 2
 
 /* NV01_MEMORY_LOCAL_USER; NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION; one that nobody knows */
 #define CLASS_OF_MEMORY 0x40
@@ -43,6 +47,8 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
 	uint32_t words[64] = {0};
 
+	if (!bytes)
+		return 1;
 	if (control < 0) {
 		control = open("/dev/nvidiactl", O_RDWR);
 		unified = open("/dev/nvidia-uvm", O_RDWR);
@@ -62,13 +68,31 @@ static void must(int is_so, const char *what)
 	}
 }
 
-int main(void)
+/* A call that fails before each error, and one after the last; then unified memory is touched. */
+static int report_errors(int gpu, int unified, char **numbers)
+{
+	uint64_t address;
+
+	for (; *numbers; numbers++) {
+		must(cuMemAlloc_v2(&address, 0) == 1, "cuMemAlloc_v2");
+		must(ask(gpu, 0xe2, 16, strtoul(*numbers, NULL, 10), 0) == 0, "report");
+	}
+	must(cuMemAlloc_v2(&address, 0) == 1, "cuMemAlloc_v2");
+	for (int i = 0; i < TOUCHES; i++)
+		must(ioctl(unified, 0x7001, &address) == 0, "touch");
+	printf("{\"pid\":%d,\"touches\":%d}\n", getpid(), TOUCHES);
+	return 0;
+}
+
+int main(int count, char **arguments)
 {
 	int gpu = open("/dev/nvidia0", O_RDWR), unified = open("/dev/nvidia-uvm", O_RDWR);
 	uint32_t words[16] = {0};
 	uint64_t address;
 
 	must(gpu >= 0 && unified >= 0, "open");
+	if (count > 1)
+		return report_errors(gpu, unified, arguments + 1);
 	for (int i = 0; i < ALLOCATIONS; i++)
 		must(cuMemAlloc_v2(&address, 4096) == 0, "cuMemAlloc_v2");
 	must(ioctl(unified, 0x30000001, words) == 0, "initialize");

@@ -9,9 +9,23 @@
 #include <linux/device.h>
 #include <linux/fs.h>
 #include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
 #include <linux/timer.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
+#include <linux/workqueue.h>
+
+#include "unified.h"
+
+/* a driver of an older release has no tracepoint for errors of GPUs */
+#ifndef WITHOUT_TRACEPOINT
+#define CREATE_TRACE_POINTS
+#include "xid_trace.h"
+#endif
 
 #define MAJOR_OF_DRIVER 195
 #define MINOR_OF_CONTROL 255
@@ -22,13 +36,25 @@
 #define ESC_RM_ALLOC 0x2b
 #define UVM_INITIALIZE 0x30000001
 #define UVM_MAP_EXTERNAL 33
-/* of our own: a function that calls itself, and one that fails */
+/* of our own: memory is touched, and moved */
+#define UVM_TOUCH 0x7001
+/* of our own: a function that calls itself, one that fails, and an error of the GPU */
 #define ESC_RECURSE 0xe0
 #define ESC_FAIL 0xe1
+#define ESC_XID 0xe2
+
+/* where QEMU has its graphics card: the only GPU there is */
+#define GPU_BUS 0
+#define GPU_SLOT PCI_DEVFN(2, 0)
+#define FOLDER_OF_DRIVER "driver/nvidia"
+#define FOLDER_OF_GPU FOLDER_OF_DRIVER "/gpus/0000:00:02.0"
 
 #define WORK_US 2000
 #define FAULT_US 3000
 #define DEPTH 3
+
+/* as if in a file of its own, as it is in the driver: the compiler makes no others of it for its callers */
+#define APART __attribute__((noipa))
 
 static int uvm_major;
 static struct timer_list tick;
@@ -41,6 +67,7 @@ int nvidia_standin_fail(void);
 int nvidia_standin_recurse(int depth);
 void uvm_standin_fault(void);
 void nvidia_standin_tick(void);
+void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap);
 
 /* What an ioctl of the resource manager does: it sleeps. */
 noinline int nvidia_standin_work(unsigned int us)
@@ -58,10 +85,16 @@ noinline int nvidia_standin_control(void)
 	return failed;
 }
 
-noinline int nvidia_standin_fail(void)
+/* Part of the one that calls it, so nothing of this name can be probed. */
+static __always_inline int nvidia_standin_inlined(void)
 {
 	barrier();
 	return -EBUSY;
+}
+
+noinline int nvidia_standin_fail(void)
+{
+	return nvidia_standin_inlined();
 }
 
 /* Its own caller, so that calls of one function lie in each other. */
@@ -91,6 +124,40 @@ static void on_tick(struct timer_list *timer)
 	mod_timer(timer, jiffies + 1);
 }
 
+/* Where every release of the driver tells of an error, by the name and the arguments that it has there. */
+APART void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap)
+{
+	char *message = kvasprintf(GFP_KERNEL, format, ap);
+
+#ifndef WITHOUT_TRACEPOINT
+	if (message)
+		trace_nvidia_dev_xid(dev, error_number, message);
+#endif
+	kfree(message);
+}
+
+static __printf(3, 4) void report(struct pci_dev *dev, u32 error_number, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	nv_report_error(dev, error_number, format, ap);
+	va_end(ap);
+}
+
+/* In the driver's words, which name the process that it takes for the culprit. */
+static long report_error(u32 error_number)
+{
+	struct pci_dev *gpu = pci_get_domain_bus_and_slot(0, GPU_BUS, GPU_SLOT);
+
+	if (!gpu)
+		return -ENODEV;
+	report(gpu, error_number, "pid='%d', name=%s, Ch %08x, intr %08x. MMU Fault: ENGINE %s HUBCLIENT_%s",
+	       task_tgid_nr(current), current->comm, 8, 0x10, "GRAPHICS", "HOST");
+	pci_dev_put(gpu);
+	return 0;
+}
+
 static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsigned long argument)
 {
 	unsigned int size = _IOC_SIZE(request);
@@ -117,16 +184,77 @@ static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsign
 		return nvidia_standin_recurse(DEPTH);
 	case ESC_FAIL:
 		return nvidia_standin_fail();
+	case ESC_XID:
+		return report_error(words[2]);
 	default:
 		return -EINVAL;
 	}
 	return copy_to_user((void __user *)argument, words, size) ? -EFAULT : 0;
 }
 
+/* The function by which the driver tells its own parts what happens to unified memory. */
+APART void uvm_perf_event_notify(uvm_perf_va_space_events_t *events, uvm_perf_event_t event,
+				 uvm_perf_event_data_t *data)
+{
+	/* not empty, so that it is called */
+	barrier();
+}
+
+static void tell_fault(uvm_perf_va_space_events_t *events, u32 processor)
+{
+	uvm_perf_event_data_t data = {.fault.proc_id.val = processor};
+
+	uvm_perf_event_notify(events, UVM_PERF_EVENT_FAULT, &data);
+}
+
+static void tell_migration(uvm_perf_va_space_events_t *events, u32 from, u32 to, u64 bytes)
+{
+	uvm_perf_event_data_t data = {.migration = {.src.val = from, .dst.val = to, .bytes = bytes}};
+
+	uvm_perf_event_notify(events, UVM_PERF_EVENT_MIGRATION, &data);
+}
+
+/* What is done in a thread of the driver's, as faults of GPUs are served. */
+static void serve_faults(struct work_struct *work)
+{
+	struct touched *touched = container_of(work, struct touched, work);
+	uvm_perf_event_data_t data = {};
+
+	for (int i = 0; i < 3; i++)
+		tell_fault(&touched->events, 1);
+	tell_migration(&touched->events, 0, 1, 2 << 20);
+	tell_migration(&touched->events, 0, 2, 1 << 20);
+	tell_migration(&touched->events, 1, 0, 64 << 10);
+	tell_migration(&touched->events, 2, 1, 4096);
+	uvm_perf_event_notify(&touched->events, UVM_PERF_EVENT_REVOCATION, &data);
+	/* memory that several processes share is nobody's */
+	touched->space.va_space_mm.mm = NULL;
+	tell_fault(&touched->events, 1);
+}
+
+/* A page is touched by the program and then by GPUs. */
+static long touch(void)
+{
+	struct touched *touched = kzalloc(sizeof(*touched), GFP_KERNEL);
+
+	if (!touched)
+		return -ENOMEM;
+	touched->space.va_space_mm.mm = current->mm;
+	touched->events.va_space = &touched->space;
+	tell_fault(&touched->events, 0);
+	INIT_WORK(&touched->work, serve_faults);
+	schedule_work(&touched->work);
+	flush_work(&touched->work);
+	kfree(touched);
+	return 0;
+}
+
 static long uvm_standin_ioctl(struct file *file, unsigned int request, unsigned long argument)
 {
 	if (request == UVM_MAP_EXTERNAL)
 		uvm_standin_fault();
+	else if (request == UVM_TOUCH)
+		return touch();
 	else if (request != UVM_INITIALIZE)
 		return -EINVAL;
 	return 0;
@@ -135,6 +263,21 @@ static long uvm_standin_ioctl(struct file *file, unsigned int request, unsigned 
 static const struct file_operations of_driver = {.owner = THIS_MODULE,
 						 .unlocked_ioctl = nvidia_standin_ioctl};
 static const struct file_operations of_uvm = {.owner = THIS_MODULE, .unlocked_ioctl = uvm_standin_ioctl};
+
+static int tell_gpu(struct seq_file *file, void *unused)
+{
+	seq_puts(file, "Bus Location: \t 0000:00:02.0\nDevice Minor: \t 0\n");
+	return 0;
+}
+
+/* The folder in which the driver tells of its GPUs. Tests fail where it is missing; nothing else does. */
+static void tell_gpus(void)
+{
+	proc_mkdir(FOLDER_OF_DRIVER, NULL);
+	proc_mkdir(FOLDER_OF_DRIVER "/gpus", NULL);
+	proc_mkdir(FOLDER_OF_GPU, NULL);
+	proc_create_single(FOLDER_OF_GPU "/information", 0444, NULL, tell_gpu);
+}
 
 static int __init begin(void)
 {
@@ -149,11 +292,13 @@ static int __init begin(void)
 	}
 	timer_setup(&tick, on_tick, 0);
 	mod_timer(&tick, jiffies + 1);
+	tell_gpus();
 	return 0;
 }
 
 static void __exit end(void)
 {
+	remove_proc_subtree(FOLDER_OF_DRIVER, NULL);
 	/* the newer name of it is missing on the older kernel */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 	timer_delete_sync(&tick);

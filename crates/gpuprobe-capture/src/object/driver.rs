@@ -11,6 +11,7 @@ use crate::error::CaptureError;
 use crate::functions::{self, KernelHook, KernelTier, ProbedFunctions};
 use crate::rows::{driver_row, function_row};
 use crate::wire::{as_bytes, number};
+use crate::xids::XidWay;
 
 impl Capture {
     /// Watches calls of the kernel on these devices. The configuration must have asked for it.
@@ -31,9 +32,9 @@ impl Capture {
         Ok(())
     }
 
-    /// Whether the driver tells of errors of GPUs as they happen.
-    pub fn sees_xids(&self) -> bool {
-        self.sees_xids
+    /// How errors of GPUs are heard of as they happen; `None` where only NVML tells of them.
+    pub fn xid_way(&self) -> Option<XidWay> {
+        self.xids.as_ref().map(|heard| heard.way)
     }
 
     /// Probes functions of the kernel, each in the best way that it lets itself be probed in.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::{CallCounts, CommandCounts, LATENCY_BUCKETS, ProcessKey};
+use crate::UnifiedTotals;
 use crate::ids::FunctionId;
 
 /// The smallest and the largest of some dimensions, by their product.
@@ -240,12 +241,14 @@ pub struct WorkRows {
     pub gaps: Vec<StreamGaps>,
     /// What was asked of the driver, a row per process and command.
     pub commands: Vec<CommandCounts>,
+    /// What became of unified memory, a row per process.
+    pub unified: Vec<(ProcessKey, UnifiedTotals)>,
 }
 
 impl WorkRows {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         let nothing_given = self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty();
-        nothing_given && self.gaps.is_empty() && self.commands.is_empty()
+        nothing_given && self.gaps.is_empty() && self.commands.is_empty() && self.unified.is_empty()
     }
 }

@@ -58,6 +58,9 @@ pub struct End {
     /// Libraries that could not be probed, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// Faults and migrations of unified memory, by process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unified: Vec<crate::UnifiedUse>,
     /// How the command ended, if one was run: its exit status, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,

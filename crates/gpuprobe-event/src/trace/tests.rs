@@ -168,7 +168,10 @@ fn written() -> String {
         writer.event(&event).unwrap();
     }
     let lost = [("ring_full".to_owned(), 3)].into();
-    let end = End { seconds: 2.0, lost, exit_status: Some(0), ..End::default() };
+    let to_gpu = Moved { migrations: 2, bytes: 4096 };
+    let totals = UnifiedTotals { gpu_faults: 3, to_gpu, ..UnifiedTotals::default() };
+    let unified = vec![UnifiedUse { pid: 4242, totals }];
+    let end = End { seconds: 2.0, lost, unified, exit_status: Some(0), ..End::default() };
     String::from_utf8(writer.finish(&end).unwrap()).unwrap()
 }
 

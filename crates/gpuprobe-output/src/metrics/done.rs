@@ -10,7 +10,7 @@ use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
 use gpuprobe_analysis::{Gaps, Snapshot, Work};
 use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::cut::cut;
-use gpuprobe_event::{Api, DriverTime};
+use gpuprobe_event::{Api, DriverTime, Moved};
 
 use super::collect::of_process;
 use super::{Distribution, Kind, Metric, Samples, of_process};
@@ -215,6 +215,30 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         ioctl_seconds
     ),
     done!(
+        "unified_faults",
+        Counter,
+        None,
+        ["processor"],
+        "Faults of unified memory, by who touched it; with --kernel, where the driver's functions can be probed.",
+        unified_faults
+    ),
+    done!(
+        "unified_migrations",
+        Counter,
+        None,
+        ["kind"],
+        "Migrations of unified memory, by direction; with --kernel, where the driver's functions can be probed.",
+        unified_migrations
+    ),
+    done!(
+        "unified_migrated_bytes",
+        Counter,
+        BYTES,
+        ["kind"],
+        "Unified memory that was moved; with --kernel, where the driver's functions can be probed.",
+        unified_bytes
+    ),
+    done!(
         "calls_in_driver",
         Counter,
         None,
@@ -254,6 +278,28 @@ fn ioctl_errors(did: &Did<'_>, samples: &mut Samples) {
 
 fn ioctl_seconds(did: &Did<'_>, samples: &mut Samples) {
     each_command(did, |labels, totals| samples.nanoseconds(labels, totals.total_ns));
+}
+
+fn unified_faults(did: &Did<'_>, samples: &mut Samples) {
+    for (processor, faults) in did.work.asked.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
+        samples.number(&[processor], faults);
+    }
+}
+
+fn each_moved(did: &Did<'_>, mut then: impl FnMut(&[&str], Moved)) {
+    let moved = did.work.asked.unified().moved();
+    moved
+        .into_iter()
+        .filter(|(_, moved)| moved.migrations > 0)
+        .for_each(|(kind, moved)| then(&[kind], moved));
+}
+
+fn unified_migrations(did: &Did<'_>, samples: &mut Samples) {
+    each_moved(did, |labels, moved| samples.number(labels, moved.migrations));
+}
+
+fn unified_bytes(did: &Did<'_>, samples: &mut Samples) {
+    each_moved(did, |labels, moved| samples.number(labels, moved.bytes));
 }
 
 fn each_entered(did: &Did<'_>, mut then: impl FnMut(&[&str], DriverTime)) {

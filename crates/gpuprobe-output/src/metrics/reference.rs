@@ -84,6 +84,7 @@ const LABELS: &[(&str, &str)] = &[
     ("pid", "The process, by its number in the namespace of gpuprobe."),
     ("pod", "The Kubernetes pod of the process."),
     ("process", "The name of the process, as the kernel has it."),
+    ("processor", "Who touched unified memory where it was not: `cpu` or `gpu`."),
     ("reason", "Why: of a file, why it is not probed; of a GPU, why its clocks are held back."),
     ("severity", "Whether an error was corrected."),
     (

@@ -3,8 +3,8 @@
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
-use super::svg::{bar, escape, put};
-use crate::driver::{outside, share, time, top_command};
+use super::svg::{bar, distribution, escape, put};
+use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::duration;
 
 pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
@@ -12,8 +12,17 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
         return;
     }
     layers(out, &driver.layers);
-    outside(driver).for_each(|text| put!(out, "<p>{text}</p>\n"));
+    outside(driver).chain(scheduler(driver)).for_each(|text| put!(out, "<p>{text}</p>\n"));
     commands(out, &driver.commands);
+    if !driver.unified.is_empty() {
+        out.push_str("<h2>Unified memory</h2>\n");
+        table(out, "unified", &UNIFIED);
+        for row in unified(driver).take(MOST_ROWS) {
+            let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            put!(out, "<tr data-name=\"{}\">{cells}</tr>\n", row[0]);
+        }
+        end_table(out, driver.unified.len());
+    }
 }
 
 fn layers(out: &mut String, layers: &[Layer]) {
@@ -47,7 +56,8 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
         return;
     }
     out.push_str("<h2>Commands of the driver</h2>\n");
-    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", "device", "command"];
+    let took = "how long calls took";
+    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", took, "device", "command"];
     table(out, "commands", &titles);
     // what only waits would hide all others
     let working = commands.iter().filter(|command| !command.waits());
@@ -56,7 +66,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
         let name = escape(&command.command);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
             command.calls,
             if command.failures > 0 { " class=\"bad\"" } else { "" },
             command.failures,
@@ -66,6 +76,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
             time(command.p50_ns),
             time(command.p99_ns),
             duration(command.max_ns),
+            distribution(&command.latency, "kernel"),
             escape(command.device.as_deref().unwrap_or("-"))
         );
     }

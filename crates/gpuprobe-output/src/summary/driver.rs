@@ -1,11 +1,12 @@
 //! The sections about the driver beneath CUDA: what was asked of it, and how much of each function's time that was.
 
-use gpuprobe_analysis::driver::Spent;
+use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer, SummaryReport};
 
 use super::work::{LEAST_NAME, LONGEST_NAME, WIDTH};
 use super::{Fit, heading, line, name};
-use crate::driver::{outside, share, time, top_command};
+use crate::curve::{self, Strokes};
+use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::table::{Align, room, rows};
 use crate::units::{count, duration, fitted, printable};
 
@@ -44,13 +45,56 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary, fit: Fit) {
         heading(out, "time of calls, in user space and in the driver");
         layers(out, &driver.layers, fit);
     }
-    for text in outside(driver) {
+    for text in outside(driver).chain(scheduler(driver)) {
         line(out, format_args!("{text}"));
     }
-    if let Some(Spent { calls, ns }) = driver.scheduler() {
-        let calls = count(calls, "call", "calls");
-        line(out, format_args!("scheduler functions of the driver: {calls}, {} of overhead", duration(ns)));
+    histograms(out, &driver.commands, fit);
+    if !driver.unified.is_empty() {
+        heading(out, "unified memory, faults and migrations");
+        let table: Vec<_> =
+            [UNIFIED.map(str::to_owned).to_vec()].into_iter().chain(unified(driver)).collect();
+        rows(out, "  ", &[Align::Right; UNIFIED.len()], &table);
     }
+}
+
+/// How the time of each function of the kernel is spread.
+fn histograms(out: &mut String, commands: &[CommandSummary], fit: Fit) {
+    use Align::{Left, Right};
+    let functions = || commands.iter().filter(|command| command.is_function() && !command.latency.is_empty());
+    if functions().next().is_none() {
+        return;
+    }
+    heading(out, "time of functions of the kernel, by powers of two");
+    let mut table = vec![["calls", "from", "", "to"].map(str::to_owned).to_vec()];
+    for command in functions().take(MOST) {
+        let (from_ns, counts, to_ns) = powers(&command.latency);
+        let shown = curve::line(&counts, counts.len(), Strokes::Ascii);
+        table.push(vec![command.calls.to_string(), duration(from_ns), shown, duration(to_ns)]);
+    }
+    push_names(
+        &mut table,
+        "function",
+        functions().take(MOST).map(|command| command.command.to_string()),
+        fit,
+    );
+    rows(out, "  ", &[Right, Right, Left, Right, Left], &table);
+    let more = functions().skip(MOST).count();
+    if more > 0 {
+        line(out, format_args!("and {} with less time", count(more as u64, "function", "functions")));
+    }
+}
+
+/// How many values there are in each power of two, from the least that has any to what is above the greatest.
+fn powers(buckets: &[Bucket]) -> (u64, Vec<u64>, u64) {
+    let power = |bucket: &Bucket| bucket.from.checked_ilog2().unwrap_or(0);
+    let least = buckets.iter().map(power).min().unwrap_or(0);
+    let greatest = buckets.iter().map(power).max().unwrap_or(0);
+    let mut counts = vec![0_u64; (greatest - least + 1) as usize];
+    for bucket in buckets {
+        let count = &mut counts[(power(bucket) - least) as usize];
+        *count = count.saturating_add(bucket.count);
+    }
+    (1 << least, counts, 1_u64.checked_shl(greatest + 1).unwrap_or(u64::MAX))
 }
 
 fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
@@ -136,4 +180,18 @@ fn push_names(table: &mut [Vec<String>], title: &str, names: impl Iterator<Item 
         .iter_mut()
         .zip(std::iter::once(title.to_owned()).chain(names))
         .for_each(|(row, name)| row.push(name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_by_powers_of_two_from_the_least_to_the_greatest() {
+        let bucket = |from, to, count| Bucket { from, to, count };
+        let buckets = [bucket(1024, 1152, 2), bucket(1920, 2048, 1), bucket(4096, 4608, 5)];
+        assert_eq!(powers(&buckets), (1024, vec![3, 0, 5], 8192));
+        assert_eq!(powers(&[bucket(0, 1, 4), bucket(1, 2, 1)]), (1, vec![5], 2));
+        assert_eq!(powers(&[bucket(1 << 63, u64::MAX, 1)]), (1 << 63, vec![1], u64::MAX));
+    }
 }

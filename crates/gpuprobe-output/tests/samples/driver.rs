@@ -21,11 +21,11 @@ pub(crate) fn driver_events() -> Vec<Event> {
         error: Some("NV_ERR_INVALID_CLASS".into()),
         ..kernel(7, Some(2), "ioctl", 4_000, Some("NV_ESC_RM_ALLOC(0x7fff)"))
     };
-    let scheduler = Call {
+    let scheduler = |id, ns| Call {
         name: "uvm_va_space_switch".into(),
         class: Class::Scheduler,
         effect: Effect::default(),
-        ..kernel(10, None, "ioctl", 7_000, None)
+        ..kernel(id, None, "ioctl", ns, None)
     };
     let driver = Some(DriverTime { calls: 3, ns: 61_000 });
     let told = Effect { driver, ..Effect::default() };
@@ -43,8 +43,9 @@ pub(crate) fn driver_events() -> Vec<Event> {
         with(call(1, Api::Runtime, "cudaMalloc", 90_000, 0), told),
         with(call(8, Api::Runtime, "cudaMalloc", 900, 0), Effect::default()),
         Event::Call(Box::new(kernel(9, None, "ioctl", 3_000, Some("UVM_DEINITIALIZE")))),
-        Event::Call(Box::new(scheduler)),
+        Event::Call(Box::new(scheduler(10, 7_000))),
         Event::Call(Box::new(Call { tid: Tid(4250), ..kernel(11, None, "poll", 100_000_000, None) })),
     ]);
+    events.extend((12..18).map(|id| Event::Call(Box::new(scheduler(id, 300 * id)))));
     events
 }

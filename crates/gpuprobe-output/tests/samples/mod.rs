@@ -241,6 +241,7 @@ pub(crate) fn snapshot() -> Snapshot {
     let (contexts, gpus) = on_two_gpus(train);
     let (rows, mut launched, mut asked) = (work::rows(train), Launched::default(), Asked::default());
     asked.look(&rows.commands);
+    rows.unified.iter().for_each(|(_, totals)| asked.look_at_unified(totals));
     // until those without a name are taken for what they are
     [0, u64::MAX].iter().for_each(|&at| launched.look(&rows.launches, at));
     let snapshot = Snapshot::build(&Inputs {

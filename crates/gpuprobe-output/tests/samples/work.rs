@@ -5,7 +5,7 @@ use gpuprobe_event::counters::{
     HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
 };
 use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
-use gpuprobe_event::{Api, catalogue};
+use gpuprobe_event::{Api, Moved, UnifiedTotals, catalogue};
 
 fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64) -> LaunchCounts {
     LaunchCounts {
@@ -40,6 +40,13 @@ fn commands(process: ProcessKey) -> Vec<CommandCounts> {
     ]
 }
 
+/// Memory that was touched by both sides, and moved to a GPU and back.
+pub(crate) fn unified() -> UnifiedTotals {
+    let moved = |migrations, bytes| Moved { migrations, bytes };
+    let (to_gpu, to_cpu) = (moved(12, 25_165_824), moved(2, 131_072));
+    UnifiedTotals { cpu_faults: 2, gpu_faults: 17, to_gpu, to_cpu, between_gpus: Moved::default() }
+}
+
 /// More kernels than have series of their own, and names that are hard on a reader.
 pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
@@ -70,6 +77,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     WorkRows {
         calls: Vec::new(),
         commands: commands(process),
+        unified: vec![(process, unified())],
         launches,
         graphs: vec![GraphCounts {
             process,

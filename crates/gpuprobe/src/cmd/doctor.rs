@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{
-    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, kernel_support, nvml_versions, support,
+    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidWay, kernel_support, nvml_versions,
+    support, xid_way,
 };
 use gpuprobe_discover::{
     DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
@@ -30,7 +31,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
     let modules = driver_modules(proc_root, Path::new("/sys"));
     let beneath = kernel_support();
-    let report = Report { support, beneath, driver: driver(), modules, nvml, libraries, scan };
+    let xids = xid_way(&beneath);
+    let report = Report { support, beneath, driver: driver(), modules, xids, nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -54,6 +56,8 @@ struct Report {
     driver: Option<String>,
     /// The modules that the driver is made of, where they are loaded.
     modules: Vec<DriverModule>,
+    /// How errors of GPUs are heard of, but for NVML.
+    xids: Option<XidWay>,
     /// The management library, or why there is none.
     nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
@@ -99,6 +103,9 @@ impl Report {
             let types = if module.has_types { "with its types" } else { "without types: by kprobes alone" };
             writeln!(out, "               module {}, {types}", printable(&module.name))?;
         }
+        if let Some(way) = self.xid_way() {
+            writeln!(out, "               errors of GPUs (XIDs) {way}")?;
+        }
         match &self.nvml {
             Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
             Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
@@ -130,6 +137,13 @@ impl Report {
         self.libraries_text(out)
     }
 
+    /// Where there is a driver.
+    fn xid_way(&self) -> Option<String> {
+        let by_nvml = || "by NVML alone, which only counts them: the driver has no tracepoint, and the kernel no probes";
+        (!self.modules.is_empty())
+            .then(|| self.xids.map_or_else(|| by_nvml().to_owned(), |way| way.to_string()))
+    }
+
     fn libraries_text(&self, out: &mut impl Write) -> Result<()> {
         if self.libraries.is_empty() {
             writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
@@ -154,6 +168,7 @@ impl Report {
             "modules": self.modules.iter()
                 .map(|m| json!({"name": m.name, "types": m.has_types}))
                 .collect::<Vec<_>>(),
+            "xids": self.xid_way(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),

@@ -24,7 +24,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
         Ok(())
     })?;
     input.end_progress();
-    let report = replay.finish();
+    let mut report = replay.finish();
+    report.summary.driver.unified = ending.end.as_ref().map(|end| end.unified.clone()).unwrap_or_default();
     match &args.html {
         None => {
             let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };

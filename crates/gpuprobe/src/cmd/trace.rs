@@ -164,6 +164,8 @@ impl Trace {
     fn end(&mut self, args: &TraceArgs, mut losses: Losses) -> End {
         losses.add(LossCause::OutputFull, self.printer.dropped());
         let at_ns = self.capture().clock().elapsed_ns();
+        // what cannot be read at the end is no reason to end otherwise
+        let unified = self.capture().unified().unwrap_or_default();
         if args.json {
             let line = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
             self.printer.events(losses.iter().map(line).collect());
@@ -172,6 +174,7 @@ impl Trace {
             seconds: at_ns as f64 / 1e9,
             lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
             skipped: self.following.probes.skips.lines().collect(),
+            unified,
             ..End::default()
         }
     }

@@ -1,0 +1,75 @@
+//! Faults and migrations of unified memory, which the kernel side counts by process.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::{Moved, UnifiedTotals, UnifiedUse};
+use libbpf_rs::Map;
+
+use crate::alone::Alone;
+use crate::counters::OfProcess;
+use crate::error::CaptureError;
+use crate::functions::KernelTier;
+use crate::object::Capture;
+use crate::wire::{gp_process_key, gp_unified};
+use crate::work::{Of, plain};
+
+/// The function by which the driver tells its own parts of each.
+const NOTIFY: Alone =
+    Alone { function: "uvm_perf_event_notify", traced: "unified_traced", probed: "unified_probed" };
+
+impl Capture {
+    /// Counts faults and migrations of unified memory; `None` where the driver has none, or cannot be asked.
+    pub fn attach_unified(&mut self) -> Option<io::Result<KernelTier>> {
+        let made = NOTIFY.attach(&self.object, self.forced)?;
+        Some(made.map(|(link, tier)| {
+            self.functions.push(link);
+            tier
+        }))
+    }
+
+    /// What became of the unified memory of every process, also of those that have ended; nothing where that is not
+    /// counted.
+    pub fn unified(&self) -> Result<Vec<UnifiedUse>, CaptureError> {
+        if !self.counted.driver {
+            return Ok(Vec::new());
+        }
+        let mut by_pid: BTreeMap<u32, UnifiedTotals> = BTreeMap::new();
+        for (key, totals) in unified(&self.map("unified")?, Of::Everybody)? {
+            by_pid.entry(key.tgid.0).or_default().add(&totals);
+        }
+        Ok(by_pid.into_iter().map(|(pid, totals)| UnifiedUse { pid, totals }).collect())
+    }
+}
+
+pub(crate) fn unified(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(ProcessKey, UnifiedTotals)>, CaptureError> {
+    let row = |(key, row): (gp_process_key, gp_unified)| (key.process(), totals(&row));
+    Ok(plain(map, of)?.into_iter().map(row).collect())
+}
+
+/// In the order of `gp_unified_event`.
+fn totals(row: &gp_unified) -> UnifiedTotals {
+    let [cpu_faults, gpu_faults, ..] = row.events;
+    let moved = |event: usize| Moved { migrations: row.events[event], bytes: row.bytes[event] };
+    UnifiedTotals { cpu_faults, gpu_faults, to_gpu: moved(2), to_cpu: moved(3), between_gpus: moved(4) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_told_by_who_touched_memory_and_where_it_went() {
+        let row = gp_unified { events: [1, 2, 3, 4, 5], bytes: [0, 0, 30, 40, 50] };
+        let moved = |migrations, bytes| Moved { migrations, bytes };
+        let expected = UnifiedTotals {
+            cpu_faults: 1,
+            gpu_faults: 2,
+            to_gpu: moved(3, 30),
+            to_cpu: moved(4, 40),
+            between_gpus: moved(5, 50),
+        };
+        assert_eq!(totals(&row), expected);
+    }
+}

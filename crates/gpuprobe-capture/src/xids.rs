@@ -1,0 +1,70 @@
+//! How errors of GPUs (XIDs) are heard of: by the driver's tracepoint, else by the function that tells of them in every
+//! release, and where neither can be had by NVML alone.
+
+use std::fmt;
+
+use libbpf_rs::{Link, Object};
+
+use crate::alone::{Alone, of_driver};
+use crate::attach::program;
+use crate::error::CaptureError;
+use crate::functions::KernelTier;
+use crate::kernel_support::KernelSupport;
+use crate::link::MadeLink;
+use crate::support::Tier;
+
+/// The program on the tracepoint.
+const TRACEPOINT: &str = "on_xid";
+/// What the kernel has for the programs on it.
+const OF_TRACEPOINT: &str = "__bpf_trace_nvidia_dev_xid";
+/// The function that tells of errors.
+const REPORT: Alone = Alone { function: "nv_report_error", traced: "report_traced", probed: "report_probed" };
+
+/// How errors of GPUs are heard of as they happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XidWay {
+    /// By the driver's tracepoint.
+    Tracepoint,
+    /// By a probe on the function that tells of them.
+    Function(KernelTier),
+}
+
+impl fmt::Display for XidWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tracepoint => f.write_str("by the driver's tracepoint nvidia:nvidia_dev_xid"),
+            Self::Function(tier) => {
+                let (function, tier) = (REPORT.function, tier.as_str());
+                write!(f, "by the driver's function {function} ({tier}): it has no tracepoint")
+            }
+        }
+    }
+}
+
+/// A way that works, for as long as it is kept.
+pub(crate) struct Heard {
+    pub(crate) way: XidWay,
+    _tracepoint: Option<Link>,
+    _function: Option<MadeLink>,
+}
+
+/// Begins to listen; `None` where the driver is not there, or can be heard in none of these ways.
+pub(crate) fn listen(object: &Object, forced: Option<Tier>) -> Result<Option<Heard>, CaptureError> {
+    if let Ok(link) = program(object, TRACEPOINT)?.attach() {
+        return Ok(Some(Heard { way: XidWay::Tracepoint, _tracepoint: Some(link), _function: None }));
+    }
+    let made = REPORT.attach(object, forced).and_then(Result::ok);
+    Ok(made.map(|(link, tier)| Heard {
+        way: XidWay::Function(tier),
+        _tracepoint: None,
+        _function: Some(link),
+    }))
+}
+
+/// How they will be heard of on this machine, as far as that can be told without doing it.
+pub fn xid_way(support: &KernelSupport) -> Option<XidWay> {
+    match of_driver(OF_TRACEPOINT) {
+        Some(_) => Some(XidWay::Tracepoint),
+        None => REPORT.tier(support).map(XidWay::Function),
+    }
+}
