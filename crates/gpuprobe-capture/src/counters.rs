@@ -109,13 +109,14 @@ pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
-/// What every process did, and what it holds in all of its contexts together.
+/// What every process did, with what it holds in all of its contexts together; and these contexts.
 pub(crate) fn memory(
     processes: &Numbered<'_>,
     contexts: &Numbered<'_>,
-) -> Result<Vec<ProcessMemory>, CaptureError> {
+) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
     let rows = processes.entries()?;
-    Ok(with_held(rows.into_iter().map(process_memory).collect(), &self::contexts(contexts)?))
+    let contexts: Vec<_> = contexts.entries()?.into_iter().map(context_memory).collect();
+    Ok((with_held(rows.into_iter().map(process_memory).collect(), &contexts), contexts))
 }
 
 fn with_held(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory]) -> Vec<ProcessMemory> {
@@ -159,10 +160,6 @@ fn held(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
 /// The number of a GPU, where it is known.
 pub(crate) fn gpu(device: u32) -> Option<u8> {
     u8::try_from(device).ok().filter(|device| *device != number::NO_DEVICE)
-}
-
-pub(crate) fn contexts(contexts: &Numbered<'_>) -> Result<Vec<ContextMemory>, CaptureError> {
-    Ok(contexts.entries()?.into_iter().map(context_memory).collect())
 }
 
 fn context_memory((key, value): (gp_context_key, gp_context)) -> ContextMemory {

@@ -137,8 +137,9 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
-/// Directions, modes and kinds of host memory that one process may use.
-const COPIES_PER_PROCESS: u32 = 16;
+/// Directions, modes and kinds of host memory that a process uses; whoever uses more takes the room of others. The table is
+/// read as often as counters are, and that takes as long as it is large.
+const COPIES_PER_PROCESS: u32 = 4;
 /// Graphs, executable ones, captures and events in them, of all processes. Room is taken as they are made.
 const GRAPHS: u32 = 1 << 16;
 /// Nodes of graphs that were made one by one.

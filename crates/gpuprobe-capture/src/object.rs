@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_discover::{FileId, Loader, Target};
-use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::counters::{ContextMemory, ProcessKey, ProcessMemory};
 use gpuprobe_event::{Api, Event, FunctionId, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
@@ -387,14 +387,9 @@ impl Capture {
         counters::failures(&self.map("failures")?, &self.processes()?)
     }
 
-    /// What every process did to GPU memory.
-    pub fn memory(&self) -> Result<Vec<gpuprobe_event::counters::ProcessMemory>, CaptureError> {
+    /// What every process did to GPU memory, and what it holds in every context.
+    pub fn memory(&self) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
         counters::memory(&self.processes()?, &self.context_rows()?)
-    }
-
-    /// What every process holds in every context.
-    pub fn contexts(&self) -> Result<Vec<gpuprobe_event::counters::ContextMemory>, CaptureError> {
-        counters::contexts(&self.context_rows()?)
     }
 
     /// What the driver told every process of its GPUs.

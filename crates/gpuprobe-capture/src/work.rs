@@ -46,6 +46,16 @@ impl Capture {
         Ok(launched)
     }
 
+    /// What every process launched, and nothing else.
+    pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
+        let is_counted = self.counted.launches && !self.counted.told;
+        if is_counted {
+            Ok(self.launches_of(Of::Everybody)?.rows.into_values().collect())
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
     /// What every process launched, copied and waited for; nothing of what is not counted.
     pub fn work(&mut self) -> Result<WorkRows, CaptureError> {
         self.work_of(Of::Everybody)

@@ -163,8 +163,8 @@ impl Observer {
 
     /// Looks at launches alone, so that those without a name have been waited for when the next snapshot is due.
     pub(crate) fn look_at_launches(&mut self) -> Result<()> {
-        let work = self.probes.capture.work()?;
-        self.processes.look_at(&work, self.now_ns());
+        let launches = self.probes.capture.launches()?;
+        self.processes.look_at_launches(&launches, self.now_ns());
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Observer {
         let work = self.probes.capture.work()?;
         self.processes.look_at(&work, now_ns);
         let capture = &self.probes.capture;
-        let (mut memory, mut contexts) = (capture.memory()?, capture.contexts()?);
+        let (mut memory, mut contexts) = capture.memory()?;
         if let Some(gpus) = &mut self.gpus {
             gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_analysis::{Asked, Ended, EndedProcess, Launched, ProcessInfo, ProcessSnapshot};
 use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
 use gpuprobe_discover::pod_of;
-use gpuprobe_event::counters::{ProcessKey, WorkRows};
+use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// The shortest time between two passes over the table of counters. A host that starts hundreds of processes a second
@@ -78,14 +78,19 @@ impl Processes {
 
     /// Counts what is new in the rows of launches, and of what was asked of the driver.
     pub(crate) fn look_at(&mut self, work: &WorkRows, now_ns: u64) {
-        for (key, rows) in by_process(&work.launches, |row| row.process) {
-            self.infos.entry(key).and_modify(|info| info.launched.look(rows, now_ns));
-        }
+        self.look_at_launches(&work.launches, now_ns);
         for (key, rows) in by_process(&work.commands, |row| row.process) {
             self.infos.entry(key).and_modify(|info| info.asked.look(rows));
         }
         for (key, totals) in &work.unified {
             self.infos.entry(*key).and_modify(|info| info.asked.look_at_unified(totals));
+        }
+    }
+
+    /// The same, of launches alone.
+    pub(crate) fn look_at_launches(&mut self, launches: &[LaunchCounts], now_ns: u64) {
+        for (key, rows) in by_process(launches, |row| row.process) {
+            self.infos.entry(key).and_modify(|info| info.launched.look(rows, now_ns));
         }
     }
 

@@ -170,7 +170,7 @@ impl Bed {
             Work::Stream => vec![self.streamed + capture.losses()?.get(LossCause::RingFull)],
             Work::Memory => {
                 let mut seen = vec![calls("cuMemAlloc_v2"), calls("cuMemFree_v2")];
-                let rows = capture.memory()?;
+                let (rows, _) = capture.memory()?;
                 seen.push(rows.iter().map(|row| row.allocations).sum());
                 seen.push(rows.iter().map(|row| row.frees).sum());
                 seen
