@@ -88,7 +88,10 @@ impl Summary {
         match event {
             Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
             Event::Call(call) => {
-                self.begun = None;
+                // what is over at once says nothing of whether calls are seen to return
+                if call.outcome != Outcome::Instant {
+                    self.begun = None;
+                }
                 self.call(call);
             }
             Event::Process(change) => {
@@ -180,6 +183,7 @@ impl Summary {
             last_ns: summary.last_ns,
             losses: summary.losses.clone(),
             processes: summary.processes.clone(),
+            driver: summary.driver.clone(),
             ..Self::default()
         };
         let mut begun = self.begun.take().unwrap_or_else(|| Box::new(so_far(self)));

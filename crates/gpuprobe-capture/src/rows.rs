@@ -49,11 +49,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
         row.pointee = place(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
     }
-    if let Some(position) = text_arg(f) {
-        row.flags |= number::FUNCTION_TEXT;
-        row.pointee = place(f.arg(Some(position)));
-        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
-    }
+    text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
     row.task = task(f, counted);
@@ -99,9 +95,25 @@ pub(crate) fn driver_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
-/// The row of a function of the kernel.
+/// The text that is read through an argument.
+fn text(f: &Function, row: &mut gp_function) {
+    if let Some(position) = text_arg(f) {
+        row.flags |= number::FUNCTION_TEXT;
+        row.pointee = place(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
+    }
+}
+
+/// The row of a function of the kernel, or of a tracepoint.
 pub(crate) fn function_row(f: &Function, collect: Collect) -> gp_function {
     let mut row = driver_row(f, collect);
+    text(f, &mut row);
+    // those of a tracepoint that find no room in registers
+    row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    row.record_bytes = record_bytes(&row, false);
+    if f.result == ResultKind::Moment {
+        row.stack_words = u8::try_from(f.args.iter().flatten().count()).unwrap_or(0);
+    }
     if f.result == ResultKind::Errno {
         row.flags |= number::FUNCTION_STATUS;
         row.flags |= if f.result_type == WIDE { number::FUNCTION_WIDE } else { 0 };

@@ -84,8 +84,9 @@ fn words_of(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<OsString>> {
     let long = arg.get_long().unwrap_or_default();
     let word = |text: &str| OsString::from(format!("--{long}={text}"));
     let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    let may_be_bare = is_switch || arg.get_num_args().is_some_and(|values| values.min_values() == 0);
     match value {
-        DeValue::Boolean(wanted) if is_switch => {
+        DeValue::Boolean(wanted) if may_be_bare => {
             Ok(wanted.then(|| format!("--{long}").into()).into_iter().collect())
         }
         _ if is_switch => bail!("`{long}` is either true or false"),

@@ -105,7 +105,7 @@ fn a_launch_has_its_dimensions_in_a_struct_or_in_three_numbers() {
 fn what_is_wrong_is_told_with_its_line_and_what_would_be_right() {
     let cases = [
         (hook("class = \"aloc\""), "h.toml:4: unknown class `aloc`: one of alloc, free, "),
-        (hook("clas = \"alloc\""), "h.toml:4: unknown key `clas`: one of library, function, "),
+        (hook("clas = \"alloc\""), "h.toml:4: `clas` is no key: one of library, function, "),
         (hook("args = [\n\"a:i32\",\n\"b:int\"]"), "h.toml:6: unknown kind `int` of `b`: one of ptr, hex, "),
         (hook("args = [\"a\"]"), "h.toml:4: `a` is no argument: write `name:kind`"),
         (hook("args = [\"a:i32\", \"a:i32\"]"), "h.toml:4: there is another `a`"),
