@@ -370,9 +370,31 @@ fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
-    use gpuprobe_event::catalogue;
+    use gpuprobe_event::{FunctionId, Hooks, catalogue, driver};
 
     use super::*;
+
+    #[test]
+    fn arguments_of_the_kernel_are_sent_as_far_as_they_are_told() {
+        let row = |point: &str, args: &str| {
+            let mut hooks = Hooks::default();
+            hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
+            let signature = &hooks.kernel()[0].signature;
+            let returned =
+                (if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment }, WIDE);
+            let function = driver::function_row(FunctionId(1), "f", returned, Some(signature));
+            let row = function_row(&function, Collect::Stream);
+            (row.stack_words, usize::from(row.record_bytes), row.flags)
+        };
+        let (registers, text) = (offset_of!(gp_call, out), offset_of!(gp_call, pointee) + MAX_POINTEE);
+        let flags = number::FUNCTION_STREAM | number::FUNCTION_STATUS | number::FUNCTION_WIDE;
+        let function = "kernel = true\nfunction = \"f\"";
+        assert_eq!(row(function, "\"a:u64\""), (0, registers, flags));
+        assert_eq!(row(function, "\"a:u64\", \"b:str\""), (0, text, flags | number::FUNCTION_TEXT));
+        let many: Vec<_> = (0..8).map(|n| format!("\"a{n}:u64\"")).collect();
+        let expected = (8, offset_of!(gp_call, stack) + 2 * 8, number::FUNCTION_STREAM);
+        assert_eq!(row("tracepoint = \"g:t\"", &many.join(",")), expected);
+    }
 
     fn of(api: Api, name: &str) -> gp_function {
         row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream, Counted::default())

@@ -151,6 +151,15 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_is_watched_or_has_functions_named() {
+        let kernel = |text: &str| with_file(text, &[]).unwrap().kernel;
+        assert_eq!(kernel("kernel = true"), [""]);
+        assert_eq!(kernel("kernel = false"), [""; 0]);
+        assert_eq!(kernel("kernel = \"uvm_*\""), ["uvm_*"]);
+        assert_eq!(kernel("kernel = [\"uvm_*\", \"nvidia_*\"]"), ["uvm_*", "nvidia_*"]);
+    }
+
+    #[test]
     fn what_is_wrong_in_a_file_is_told_with_its_line() {
         for (text, expected) in [
             (
