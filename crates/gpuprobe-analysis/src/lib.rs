@@ -44,7 +44,7 @@ mod xids;
 pub use advice::Advice;
 pub use buckets::Bound;
 pub use command_series::{Asked, CommandSeries};
-pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
+pub use cost::{CostReport, Judged, Measured, ModeCost, Spread, Target, TierCost, costs, judge};
 pub use driver::{CommandSummary, DriverSummary, Layer};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;

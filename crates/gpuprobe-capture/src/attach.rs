@@ -24,6 +24,8 @@ pub enum Collect {
     Stream,
     /// Count failures that no call inside is the cause of.
     Failures,
+    /// Count calls as they begin, and nothing else: there is no return probe, which saves a third.
+    Entries,
     /// Only what other calls need: names of kernels, which context is current, what is captured.
     Aside,
 }
@@ -79,6 +81,8 @@ impl Attach {
 /// that never ends.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&'static str, Way)] {
     match (tier, bare) {
+        (Tier::Session | Tier::Multi, true) if entry_only => &[("bare_multi_entry", Way::Multi)],
+        (Tier::Perf, true) if entry_only => &[("bare_perf_entry", Way::Perf)],
         (Tier::Session, true) => &[("bare_session", Way::Session)],
         (Tier::Multi, true) => &[("bare_multi_return", Way::MultiReturn), ("bare_multi_entry", Way::Multi)],
         (Tier::Perf, true) => &[("bare_perf_return", Way::PerfReturn), ("bare_perf_entry", Way::Perf)],
@@ -90,6 +94,33 @@ pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&
     }
 }
 
+/// The program that counts calls as they begin.
+pub(crate) fn tally(tier: Tier) -> &'static (&'static str, Way) {
+    match tier {
+        Tier::Session | Tier::Multi => &("tally_multi", Way::Multi),
+        Tier::Perf => &("tally_perf", Way::Perf),
+    }
+}
+
+/// Functions that are probed together, by the same programs.
+type Group<'a> = (&'a [(&'static str, Way)], Vec<&'a PlannedFunction>);
+
+/// Those that one link can hold: on perf each has its own.
+fn groups<'a>(
+    target: &'a Target,
+    how: Attach,
+    collect: &dyn Fn(FunctionId) -> Collect,
+) -> impl Iterator<Item = Group<'a>> {
+    let is_tallied = |f: &&PlannedFunction| collect(f.function) == Collect::Entries && !how.bare;
+    let (tallied, whole): (Vec<_>, Vec<_>) = target.functions.iter().partition(is_tallied);
+    let most = if how.tier == Tier::Perf { 1 } else { usize::MAX };
+    let programs = programs(how.tier, how.entry_only, how.bare);
+    let tallied: Vec<_> = tallied.chunks(most).map(<[_]>::to_vec).collect();
+    let whole: Vec<_> = whole.chunks(most).map(<[_]>::to_vec).collect();
+    let tallied = tallied.into_iter().map(move |group| (std::slice::from_ref(tally(how.tier)), group));
+    tallied.chain(whole.into_iter().map(move |group| (programs, group)))
+}
+
 /// Attaches one library.
 pub(crate) fn attach(
     object: &Object,
@@ -98,7 +129,6 @@ pub(crate) fn attach(
     how: Attach,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
-    let tier = how.tier;
     fill_rows(object, &target.functions, how.counted, collect)?;
     let library = &target.library;
     let mut attached = Attached {
@@ -111,13 +141,10 @@ pub(crate) fn attach(
     };
     let binary = &library.open_path;
     let mut last_error = None;
-    let mut groups: Vec<&[PlannedFunction]> = match tier {
-        Tier::Perf => target.functions.chunks(1).collect(),
-        Tier::Multi | Tier::Session => vec![&target.functions],
-    };
+    let mut groups: Vec<Group<'_>> = groups(target, how, collect).collect();
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
-    while let Some(group) = groups.pop() {
-        match attach_group(keeper, how, binary, group) {
+    while let Some((programs, group)) = groups.pop() {
+        match attach_group(keeper, how, binary, (programs, &group)) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
@@ -125,7 +152,7 @@ pub(crate) fn attach(
             Err(error) if group.len() > 1 && last_error.is_none() && !binary.exists() => return Err(error),
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
-                groups.extend([left, right]);
+                groups.extend([(programs, left.to_vec()), (programs, right.to_vec())]);
             }
             Err(error) => {
                 let name = group.first().map_or("", |f| f.name.as_str());
@@ -160,11 +187,11 @@ fn attach_group(
     keeper: &mut Keeper,
     how: Attach,
     path: &Path,
-    group: &[PlannedFunction],
+    (programs, group): (&[(&'static str, Way)], &[&PlannedFunction]),
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
-    for (name, way) in programs(how.tier, how.entry_only, how.bare) {
+    for (name, way) in programs {
         match link(keeper, name, *way, path, points.clone()) {
             Ok(link) => links.push(link),
             Err(error) => {

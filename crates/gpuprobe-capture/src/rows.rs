@@ -23,7 +23,8 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
-        Collect::Aside => 0,
+        // what counts them does not look at the row
+        Collect::Aside | Collect::Entries => 0,
     };
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
@@ -380,20 +381,19 @@ mod tests {
             let mut hooks = Hooks::default();
             hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
             let signature = &hooks.kernel()[0].signature;
-            let returned =
-                (if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment }, WIDE);
-            let function = driver::function_row(FunctionId(1), "f", returned, Some(signature));
+            let result = if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment };
+            let function = driver::function_row(FunctionId(1), "f", (result, WIDE), Some(signature));
             let row = function_row(&function, Collect::Stream);
             (row.stack_words, usize::from(row.record_bytes), row.flags)
         };
-        let (registers, text) = (offset_of!(gp_call, out), offset_of!(gp_call, pointee) + MAX_POINTEE);
         let flags = number::FUNCTION_STREAM | number::FUNCTION_STATUS | number::FUNCTION_WIDE;
         let function = "kernel = true\nfunction = \"f\"";
-        assert_eq!(row(function, "\"a:u64\""), (0, registers, flags));
-        assert_eq!(row(function, "\"a:u64\", \"b:str\""), (0, text, flags | number::FUNCTION_TEXT));
+        assert_eq!(row(function, "\"a:u64\""), (0, offset_of!(gp_call, out), flags));
+        let with_text = (0, offset_of!(gp_call, pointee) + MAX_POINTEE, flags | number::FUNCTION_TEXT);
+        assert_eq!(row(function, "\"a:u64\", \"b:str\""), with_text);
         let many: Vec<_> = (0..8).map(|n| format!("\"a{n}:u64\"")).collect();
-        let expected = (8, offset_of!(gp_call, stack) + 2 * 8, number::FUNCTION_STREAM);
-        assert_eq!(row("tracepoint = \"g:t\"", &many.join(",")), expected);
+        let (words, bytes, _) = row("tracepoint = \"g:t\"", &many.join(","));
+        assert_eq!((words, bytes), (8, offset_of!(gp_call, stack) + 2 * 8));
     }
 
     fn of(api: Api, name: &str) -> gp_function {

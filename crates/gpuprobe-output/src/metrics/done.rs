@@ -275,7 +275,9 @@ fn calls(did: &Did<'_>, samples: &mut Samples) {
 }
 
 fn durations(did: &Did<'_>, samples: &mut Samples) {
-    for f in did.functions.iter().filter(|f| !f.is_moment) {
+    // of what is only counted as it begins, nobody knows the time
+    let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
+    for f in did.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
         samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
     }
 }
