@@ -61,6 +61,16 @@ class Results:
         if found != expected:
             self.wrong.append(f"{what}: {found}, expected {expected}")
 
+    def by(self, name, pid, label, **others):
+        """A metric of one process by a label; 0 is left out."""
+        found = {}
+        for metric, labels, value in re.findall(r'^(\w+)\{(.*?)\} (\d+)$', self.text("metrics"), re.MULTILINE):
+            labels = {"pid": str(pid), **dict(re.findall(r'(\w+)="(.*?)"', labels))}
+            fits = all(labels.get(key) == str(wanted) for key, wanted in {"pid": pid, **others}.items())
+            if metric == name and fits and int(value):
+                found[labels[label]] = int(value)
+        return found
+
     def contains(self, what, text, part):
         if part not in text:
             self.wrong.append(f"{what}: no {part!r} in {text!r}")
@@ -193,15 +203,9 @@ def entries(check, tier):
 def daemon(check, tier):
     check.equal("exit status", check.text("status").strip(), "0")
     said = check.said("ledger")[0]
-    samples = re.findall(r'^(\w+)\{(.*?)\} (\d+)$', check.text("metrics"), re.MULTILINE)
 
     def by(name, label):
-        found = {}
-        for metric, labels, value in samples:
-            labels = dict(re.findall(r'(\w+)="(.*?)"', labels))
-            if metric == name and labels.get("pid", str(said["pid"])) == str(said["pid"]) and int(value):
-                found[labels[label]] = int(value)
-        return found
+        return check.by(name, said["pid"], label)
 
     for metric, word in [("gpuprobe_memory_live_bytes", "live_bytes"), ("gpuprobe_memory_live_allocations", "live")]:
         check.equal(metric, by(metric, "kind"), {kind: said["memory"][kind][word] for kind in SPACES})
@@ -244,20 +248,10 @@ def commands(said):
     }
 
 
-def driver(check, way):
-    """Functions of the module inside the ioctls that call them, inside the calls of CUDA."""
-    missing = "nvidia_standin_inlined: not probed: the kernel has no such function: its module is not loaded, or it is part of"
-    # of so many, some are there only while the kernel starts
-    calls = check.trace([f"{missing} those that call it"], exactly=way != "session")
-    said = check.said("out")[-1]
+def standins(said):
+    """How often functions of the module are called."""
     allocations, failures = said["allocations"], said["failures"]
-    asked = [c for c in calls if c["name"] == "ioctl"]
-    functions = [c for c in calls if "_standin_" in c["name"]]
-    check.equal("commands", count_of(c["cmd"] for c in asked), commands(said))
-    check.equal("opened", count_of(c["dev"] for c in calls if c["name"] == "open"),
-                {"nvidia0": 1, "nvidiactl": 1, "nvidia-uvm": 2})
-    check.equal("calls of CUDA", count(calls, "driver"), {"cuMemAlloc_v2": allocations})
-    check.equal("functions", count(functions, "kernel"), {
+    return {
         "nvidia_standin_ioctl": 2 * allocations + said["frees"] + 1 + said["recursions"] + failures,
         "nvidia_standin_work": 2 * allocations + 1,
         "nvidia_standin_control": allocations + 1,
@@ -265,15 +259,75 @@ def driver(check, way):
         "nvidia_standin_fail": failures,
         "uvm_standin_ioctl": allocations + 1,
         "uvm_standin_fault": allocations,
-    })
+    }
+
+
+HOOKS = "/driver/hooks.toml"
+NOT_THERE = "the kernel has no such function: its module is not loaded, or it is part of those that call it"
+
+
+def driver(check, way):
+    """Functions of the module inside the ioctls that call them, inside the calls of CUDA."""
+    # of so many, some are there only while the kernel starts
+    calls = check.trace([
+        f"{HOOKS}:25: hook no_such_hook: not probed: {NOT_THERE}",
+        f"{HOOKS}:33: hook no:such_tracepoint: not probed: the kernel has no such tracepoint: its module is not loaded, "
+        "or this kernel calls it otherwise (/sys/kernel/tracing/available_events lists those there are)",
+        f"nvidia_standin_inlined: not probed: {NOT_THERE}",
+    ], exactly=way != "session")
+    said = check.said("out")[-1]
+    allocations = said["allocations"]
+    asked = [c for c in calls if c["name"] == "ioctl"]
+    functions = [c for c in calls if "_standin_" in c["name"]]
+    check.equal("commands", count_of(c["cmd"] for c in asked), commands(said))
+    check.equal("opened", count_of(c["dev"] for c in calls if c["name"] == "open"),
+                {"nvidia0": 1, "nvidiactl": 1, "nvidia-uvm": 2})
+    check.equal("calls of CUDA", count(calls, "driver"), {"cuMemAlloc_v2": allocations})
+    check.equal("functions", count(functions, "kernel"), standins(said))
     check.equal("types", {(c["name"], c["type"]) for c in functions if c["type"] != "kernel"},
-                {("uvm_standin_fault", "scheduler")})
+                {("uvm_standin_fault", "scheduler"), ("nvidia_standin_work", "scheduler")})
     lie_in(check, calls, asked, functions, allocations)
     returned(check, asked, functions, said)
+    hooked(check, calls, functions, said["pid"])
     if way == "session":
         check.contains("standard error", check.text("err"), f" by {WAYS[way]}, ")
     else:
-        check.contains("standard error", check.text("err"), f"functions of the kernel: 8 by {WAYS[way]}, 1 not probed")
+        check.contains("standard error", check.text("err"), f"functions of the kernel: 8 by {WAYS[way]}, 2 not probed")
+
+
+def hooked(check, calls, functions, pid):
+    """What a file of hooks says of functions: their arguments, with text of the kernel's and of the program's."""
+    known = {c["event_id"]: c for c in calls}
+
+    def arguments(name):
+        return [c.get("args", {}) for c in functions if c["name"] == name]
+
+    check.equal("arguments of work", {a.get("us") for a in arguments("nvidia_standin_work")}, {2000})
+    check.equal("text of the kernel's", {a.get("why") for a in arguments("nvidia_standin_fail")}, {"busy"})
+    check.equal("text of the program's", {a.get("argument") for a in arguments("nvidia_standin_ioctl")}, {"\x01"})
+    for call in functions:
+        if call["name"] == "nvidia_standin_recurse":
+            check.equal("depth", call["args"]["depth"], call["ret"])
+        if call["name"] == "nvidia_standin_ioctl":
+            check.equal("request", call["args"]["request"], known[call["parent"]]["args"]["request"])
+    execs = [c for c in calls if c["name"] == "sched:sched_process_exec"]
+    check.equal("execs", [(c["phase"], c["args"]["old_pid"]) for c in execs], [("i", pid)])
+
+
+def driver_daemon(check, tier):
+    """The same functions, counted."""
+    check.equal("exit status", check.text("status").strip(), "0")
+    said = check.said("ledger")[-1]
+    wanted = standins(said)
+    for metric in ["gpuprobe_calls_total", "gpuprobe_call_duration_seconds_count"]:
+        found = check.by(metric, said["pid"], "function")
+        check.equal(metric, {name: found[name] for name in found if "_standin_" in name}, wanted)
+    errors = check.by("gpuprobe_errors_total", said["pid"], "function", error="EBUSY")
+    check.equal("errors", errors, {name: said["failures"] for name in ["nvidia_standin_fail", "nvidia_standin_ioctl"]})
+    skipped = check.by("gpuprobe_libraries_skipped_total", said["pid"], "reason")
+    check.equal("not there", skipped.get("not_there"), 2)
+    check.equal("lost", check.by("gpuprobe_events_lost_total", said["pid"], "cause"), {})
+    check.contains("standard error", check.text("err"), "functions of the kernel: 8 by fentry, 1 not probed")
 
 
 def count_of(words):
@@ -426,6 +480,7 @@ def wanted():
         yield f"errors-{way}", errors, way
     for way in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:
         yield f"driver-{way}", driver, way
+    yield "driver-daemon", driver_daemon, TIERS[0]
     for tier in NEEDS:
         if tier not in TIERS:
             yield f"refused-{tier}", refused, tier

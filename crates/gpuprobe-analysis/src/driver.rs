@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, DriverTime, Tgid, UnifiedUse};
+use gpuprobe_event::{Api, Call, Class, DriverTime, Outcome, Tgid, UnifiedUse};
 use serde::Serialize;
 
 use crate::distribution::{Bucket, Distribution};
@@ -104,7 +104,7 @@ pub struct CommandSummary {
     pub calls: u64,
     /// Of these, how many failed, by the system's word or by the driver's own.
     pub failures: u64,
-    /// Of these, how many were not seen to return.
+    /// Of these, how many were not seen to return, or are over at once.
     pub unfinished: u64,
     /// Time inside.
     pub total_ns: u64,
@@ -217,7 +217,7 @@ struct Entered {
 }
 
 /// Collects a [`DriverSummary`]. Memory has a bound, whatever a trace says.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Driver {
     commands: Vec<(CommandSummary, Distribution)>,
     rows: HashMap<(Name, Option<Name>), Row>,
@@ -321,6 +321,10 @@ impl Driver {
                 }
                 None => command.unfinished += 1,
             }
+        }
+        // it takes no time, and asks nothing of the driver
+        if call.outcome == Outcome::Instant {
+            return;
         }
         match call.parent {
             Some(parent) => {

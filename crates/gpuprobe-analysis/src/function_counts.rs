@@ -1,7 +1,9 @@
 //! What processes did with functions: calls and failures, with names to them.
 
+use gpuprobe_event::catalogue::ResultKind;
 use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
 use gpuprobe_event::decode::known_error_name;
+use gpuprobe_event::driver::is_system_call;
 use gpuprobe_event::{Api, Class, DriverTime, FunctionId, catalogue};
 use serde::Serialize;
 
@@ -14,6 +16,9 @@ pub struct FunctionCounts {
     pub function: &'static str,
     /// What it is for.
     pub class: Class,
+    /// It is over at once, and so has no time.
+    #[serde(skip)]
+    pub is_moment: bool,
     /// Calls that returned.
     pub calls: u64,
     /// Of these, how many failed.
@@ -50,8 +55,10 @@ pub const OTHER: &str = "other";
 impl From<&CallCounts> for FunctionCounts {
     fn from(counts: &CallCounts) -> Self {
         let (api, function, class) = named(counts.function);
+        let row = catalogue().get(counts.function);
+        let is_moment = row.is_some_and(|f| f.result == ResultKind::Moment);
         let &CallCounts { calls, errors, bytes, total_ns, driver, latency, .. } = counts;
-        Self { api, function, class, calls, errors, bytes, total_ns, driver, latency }
+        Self { api, function, class, is_moment, calls, errors, bytes, total_ns, driver, latency }
     }
 }
 
@@ -82,6 +89,11 @@ impl FunctionCounts {
     /// Whether these are rows of one function.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.api, self.function) == (other.api, other.function)
+    }
+
+    /// Whether it is a call on the driver's devices, which is told of by its commands.
+    pub fn is_system_call(&self) -> bool {
+        self.api == Api::Kernel && is_system_call(self.function)
     }
 
     /// Adds another row of this function. Bytes and times are made of what a process says, so their sums may be

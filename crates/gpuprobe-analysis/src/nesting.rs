@@ -23,7 +23,8 @@ const DEEPEST: usize = 128;
 #[derive(Debug, PartialEq)]
 pub struct Slice {
     /// The call. One that began and was not seen to end is [`Outcome::Unfinished`] where it may have been open until
-    /// `end_ns`; it is [`Outcome::Begun`], and has no duration, where that it began is all that is known.
+    /// `end_ns`; it is [`Outcome::Begun`], and has no duration, where that it began is all that is known. Nor has one that
+    /// is an [`Outcome::Instant`].
     pub call: Box<Call>,
     /// When it began.
     pub start_ns: u64,
@@ -100,8 +101,8 @@ impl Nesting {
     /// Takes in a call, and puts what is complete behind what is in `out`.
     pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
         let key = (call.tgid, call.tid);
-        let returned = matches!(call.outcome, Outcome::Returned { .. });
-        self.returns |= returned;
+        let is_over = !is_open(&call);
+        self.returns |= matches!(call.outcome, Outcome::Returned { .. });
         if call.outcome != Outcome::Begun {
             self.held_bytes -= self.thread(key).forget_begun(call.id);
         }
@@ -111,7 +112,7 @@ impl Nesting {
             self.close(key, start_ns, Because::NextCall, out);
         }
         self.hold(key, call);
-        if returned && outermost {
+        if is_over && outermost {
             self.close(key, start_ns, Because::NextCall, out);
         } else if self.held_bytes > MOST_HELD {
             self.relieve(key, end_ns, out);
@@ -301,7 +302,7 @@ impl Place {
 }
 
 fn is_open(call: &Call) -> bool {
-    !matches!(call.outcome, Outcome::Returned { .. })
+    !matches!(call.outcome, Outcome::Returned { .. } | Outcome::Instant)
 }
 
 fn end_of(call: &Call) -> u64 {

@@ -88,7 +88,10 @@ impl Summary {
         match event {
             Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
             Event::Call(call) => {
-                self.begun = None;
+                // what is over at once says nothing of whether calls are seen to return
+                if call.outcome != Outcome::Instant {
+                    self.begun = None;
+                }
                 self.call(call);
             }
             Event::Process(change) => {
@@ -185,6 +188,7 @@ impl Summary {
             last_ns: summary.last_ns,
             losses: summary.losses.clone(),
             processes: summary.processes.clone(),
+            driver: summary.driver.clone(),
             ..Self::default()
         };
         let mut begun = self.begun.take().unwrap_or_else(|| Box::new(so_far(self)));
@@ -314,6 +318,13 @@ mod tests {
         assert_eq!((report.first_ns, report.last_ns, report.functions.len()), (Some(20), Some(900), 2));
         assert_eq!(report.processes.len(), 1);
         assert_eq!((report.processes[0].calls, report.processes[0].end), (2, Some(ProcessEnd::Code(3))));
+        // what is over at once does not change that
+        let moment = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
+        events.insert(0, Event::Call(Box::new(moment.clone())));
+        events.push(Event::Call(Box::new(moment)));
+        let report = fed(&events);
+        assert_eq!((report.only_begun, report.calls, report.driver.commands[0].calls), (true, 2, 2));
+        events = events[1..events.len() - 1].to_vec();
         // the two ends of one call are one
         events.insert(3, Event::Call(Box::new(launch())));
         let report = fed(&events);

@@ -11,31 +11,6 @@
 #include "open.bpf.h"
 #include "work.bpf.h"
 
-static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
-{
-#if defined(__TARGET_ARCH_x86)
-	call->registers[0] = ctx->di;
-	call->registers[1] = ctx->si;
-	call->registers[2] = ctx->dx;
-	call->registers[3] = ctx->cx;
-	call->registers[4] = ctx->r8;
-	call->registers[5] = ctx->r9;
-#else
-	for (int i = 0; i < GP_REGISTERS; i++)
-		call->registers[i] = ctx->regs[i];
-#endif
-}
-
-static __always_inline void read_text(struct gp_call *call, __u64 address)
-{
-	long length = bpf_probe_read_user_str(call->pointee, sizeof(call->pointee), (void *)address);
-
-	if (length < 0)
-		call->flags |= GP_UNREAD_POINTEE;
-	else if (length == sizeof(call->pointee))
-		call->flags |= GP_CUT_TEXT;
-}
-
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;
@@ -50,7 +25,7 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 		if (!argument(call, function->pointee, &address))
 			call->flags |= GP_UNREAD_POINTEE;
 		else if (function->flags & GP_TEXT)
-			read_text(call, address);
+			read_text(call, address, false);
 		else if (bpf_probe_read_user(call->pointee, bytes, (void *)address))
 			call->flags |= GP_UNREAD_POINTEE;
 	}
@@ -175,15 +150,10 @@ static __always_inline int enter(struct pt_regs *ctx)
 	if (!function)
 		return 1;
 	drop_abandoned(thread, ctx, index);
-	if (thread->depth >= GP_DEPTH) {
-		count_loss(GP_LOSS_TOO_DEEP);
+	outer = innermost(thread);
+	call = push_call(thread, outer, function, index);
+	if (!call)
 		return 1;
-	}
-	outer = thread->depth ? open_call(thread, thread->depth - 1) : NULL;
-	call = open_call(thread, thread->depth);
-	thread->depth++;
-
-	begin_call(thread, call, outer, function, index);
 	call->stack_pointer = PT_REGS_SP(ctx);
 	call->library = cookie >> 32;
 	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))

@@ -66,7 +66,8 @@ struct gp_config {
 	__u32 driver_rows;
 	/* ourselves, whose calls are nobody's concern */
 	__u32 own_tgid;
-	__u32 reserved_too;
+	/* the first of the rows of tracepoints */
+	__u32 tracepoint_rows;
 	/* data waiting in the ring that is worth waking the reader for */
 	__u32 wakeup_bytes;
 	/* calls that take at least this long */

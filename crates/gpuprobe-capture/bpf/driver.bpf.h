@@ -219,7 +219,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct gp_function *function;
 	struct gp_thread *thread;
-	struct gp_call *call, *outer;
+	struct gp_call *call;
 	__u8 kind = GP_DEVICE_OTHER;
 
 	if (which == GP_DRIVER_CALLS || pid_tgid >> 32 == gp_config.own_tgid)
@@ -239,19 +239,9 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	if (!function)
 		return 0;
 	drop_below(thread, regs->sp);
-	if (thread->depth >= GP_DEPTH) {
-		count_loss(GP_LOSS_TOO_DEEP);
+	call = push_in_kernel(thread, innermost(thread), function, index, regs->sp);
+	if (!call)
 		return 0;
-	}
-	outer = thread->depth ? open_call(thread, thread->depth - 1) : NULL;
-	call = open_call(thread, thread->depth);
-	thread->depth++;
-	begin_call(thread, call, outer, function, index);
-	call->stack_pointer = regs->sp;
-	call->library = 0;
-	call->return_address = 0;
-	call->result = 0;
-	call->bytes = 0;
 	call->site = number;
 	call->space = kind;
 	save_syscall(call, regs);

@@ -9,6 +9,7 @@
 #include "process.bpf.h"
 #include "unified.bpf.h"
 #include "tally.bpf.h"
+#include "tracepoint.bpf.h"
 #include "xid.bpf.h"
 
 SEC("uprobe.session")

@@ -17,6 +17,8 @@
 #define GP_SPACES 6
 /* contexts that one thread has made current one over the other */
 #define GP_CONTEXTS 8
+/* calls of the kernel in one call that are counted; it stands for so many or more */
+#define GP_MOST_ENTERED 65535
 /* a GPU that is not known */
 #define GP_NO_DEVICE 255
 #define GP_BUCKETS 32
@@ -189,6 +191,7 @@ struct gp_function {
 	struct gp_place pointer;
 	struct gp_place pointee;
 	__u8 pointee_bytes;
+	/* of a tracepoint, all of its arguments that are told */
 	__u8 stack_words;
 	__u8 outs;
 	/* gp_memory_op */
@@ -281,7 +284,7 @@ struct gp_call {
 	/* of a copy, where they were looked for: 1 more than its gp_copy_kind; gp_host_memory */
 	__u8 copy_kind;
 	__u8 host;
-	/* the calls of the kernel that it made on devices of the driver, up to what fits */
+	/* the calls of the kernel that it made on devices of the driver, up to GP_MOST_ENTERED */
 	__u16 entered;
 	/* and how long they took */
 	__u64 driver_ns;

@@ -18,6 +18,9 @@
 #define GP_UNMASKABLE 0x100000
 #define GP_UNMASKABLES 0xf00000
 
+/* of a task: it has begun to end */
+#define GP_EXITING 4
+
 /* of a place on the stack that is not known */
 #define GP_ANYWHERE 0
 
@@ -52,6 +55,20 @@ static __always_inline bool is_interrupt(bool may_be_breakpoint)
 	return count & (GP_UNMASKABLES | GP_HARD_INTERRUPTS | GP_IN_SOFT_INTERRUPT);
 }
 
+/*
+ * Whether a thread of which nothing is known is of a process to be told of: one that was named, or where
+ * nobody was, one that has used a GPU. Whatever runs on the host calls functions of the kernel. What has
+ * ended may have been forgotten by user space, and is not begun again.
+ */
+GP_OWN_FRAME bool is_watched(struct task_struct *task, __u32 tgid)
+{
+	struct gp_process_key key = {.instance = instance_of(task), .tgid = tgid};
+
+	if (BPF_CORE_READ(task, flags) & GP_EXITING)
+		return false;
+	return gp_config.only_targets ? is_target(tgid) : !!bpf_map_lookup_elem(&processes, &key);
+}
+
 /* The thread that calls, where it is watched. */
 static __always_inline struct gp_thread *calling_thread(bool makes_one)
 {
@@ -62,9 +79,39 @@ static __always_inline struct gp_thread *calling_thread(bool makes_one)
 	if (pid_tgid >> 32 == gp_config.own_tgid)
 		return NULL;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
-	if (thread || !makes_one || !is_target(pid_tgid >> 32))
+	/* its end has been told, and what is counted of it may be forgotten */
+	if (thread && thread->has_ended)
+		return NULL;
+	if (thread || !makes_one)
 		return thread;
-	return new_thread(task, pid_tgid);
+	return is_watched(task, pid_tgid >> 32) ? new_thread(task, pid_tgid) : NULL;
+}
+
+static __always_inline __u32 function_of(void *ctx)
+{
+	return bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+}
+
+/* An error of the kernel is not why a call of CUDA around it fails: what that one returns is counted too. */
+GP_OWN_FRAME int count_error(const struct gp_thread *thread, const struct gp_call *call,
+			     const struct gp_function *function)
+{
+	return add_failure(thread, call, function);
+}
+
+/* Counts what is over. */
+static __always_inline void count_in_kernel(struct gp_thread *thread, const struct gp_call *call,
+					    const struct gp_function *function, bool failed)
+{
+	struct gp_count *count;
+
+	if (!(function->flags & GP_COUNT))
+		return;
+	count = count_of(thread, call->function);
+	if (count)
+		count_latency(count, call->duration_ns, failed);
+	if (failed)
+		count_error(thread, call, function);
 }
 
 /* Forgets functions whose end was not seen: what was called by one that still runs is lower on the stack. */
@@ -85,29 +132,53 @@ static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __
 	}
 }
 
-/* Returns 0 when the return is wanted, 1 when it is not. */
-static __always_inline int begin_function(struct gp_thread *thread, __u64 at, __u32 index)
+/* Copies the text among the arguments, of a call of the kernel that has them saved. */
+static __always_inline void read_text_in_kernel(struct gp_call *call, const struct gp_function *function)
 {
+	__u64 address = 0;
+
+	if (!(function->flags & GP_TEXT))
+		return;
+	if (argument(call, function->pointee, &address))
+		read_text(call, address, true);
+	else
+		call->flags |= GP_UNREAD_POINTEE;
+}
+
+/*
+ * Where a function has its arguments: in registers, or as words behind the context of a program that was
+ * loaded for it.
+ */
+static __always_inline void save_arguments(struct gp_call *call, void *ctx, bool is_traced)
+{
+	if (!is_traced) {
+		save_registers(call, ctx);
+		return;
+	}
+	for (__u32 i = 0; i < GP_REGISTERS; i++) {
+		__u64 value = 0;
+
+		/* fails where there are fewer */
+		bpf_get_func_arg(ctx, i, &value);
+		call->registers[i] = value;
+	}
+}
+
+/* Returns 0 when the return is wanted, 1 when it is not. */
+static __always_inline int begin_function(struct gp_thread *thread, __u64 at, void *ctx, bool is_traced)
+{
+	__u32 index = function_of(ctx);
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
-	struct gp_call *call, *outer;
+	struct gp_call *call;
 
 	if (!function)
 		return 1;
 	drop_returned(thread, at, index);
-	if (thread->depth >= GP_DEPTH) {
-		count_loss(GP_LOSS_TOO_DEEP);
+	call = push_in_kernel(thread, innermost(thread), function, index, at);
+	if (!call)
 		return 1;
-	}
-	outer = thread->depth ? open_call(thread, thread->depth - 1) : NULL;
-	call = open_call(thread, thread->depth);
-	thread->depth++;
-	begin_call(thread, call, outer, function, index);
-	call->stack_pointer = at;
-	call->library = 0;
-	call->return_address = 0;
-	call->result = 0;
-	call->bytes = 0;
-	call->space = 0;
+	save_arguments(call, ctx, is_traced);
+	read_text_in_kernel(call, function);
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases || gp_config.entry_only)
 		tell_begin(call, function);
@@ -163,20 +234,10 @@ static __always_inline int end_function(struct gp_thread *thread, __u64 at, __u3
 	}
 	/* what it called may have entered the driver by another way */
 	tell_driver_time(thread, call);
-	if (function->flags & GP_COUNT) {
-		struct gp_count *count = count_of(thread, index);
-
-		if (count)
-			count_latency(count, call->duration_ns, failed);
-	}
+	count_in_kernel(thread, call, function, failed);
 	if (function->flags & GP_STREAM && is_wanted(call, failed))
 		send_call(call, function);
 	return 0;
-}
-
-static __always_inline __u32 function_of(void *ctx)
-{
-	return bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
 }
 
 static __always_inline int enter_probed(struct pt_regs *ctx, bool may_be_breakpoint)
@@ -186,7 +247,7 @@ static __always_inline int enter_probed(struct pt_regs *ctx, bool may_be_breakpo
 	if (is_interrupt(may_be_breakpoint))
 		return 1;
 	thread = calling_thread(true);
-	return thread ? begin_function(thread, PT_REGS_SP(ctx), function_of(ctx)) : 1;
+	return thread ? begin_function(thread, PT_REGS_SP(ctx), ctx, false) : 1;
 }
 
 static __always_inline int leave_probed(struct pt_regs *ctx, __u64 at)
@@ -253,7 +314,7 @@ GP_OWN_FRAME int enter_traced(void *ctx)
 	struct gp_thread *thread = is_interrupt(false) ? NULL : calling_thread(true);
 
 	if (thread)
-		begin_function(thread, place_of(thread, ctx), function_of(ctx));
+		begin_function(thread, place_of(thread, ctx), ctx, true);
 	return 0;
 }
 

@@ -81,6 +81,8 @@ struct gp_thread {
 	struct gp_met met[GP_MET];
 	/* where return probes send this process; 0 where it has not been asked for */
 	__u64 trampoline;
+	/* its end has been told */
+	__u64 has_ended;
 	/* where on the kernel's stack it is, of a program that is told by a pointer alone */
 	__u64 here;
 	struct gp_call open[GP_DEPTH];

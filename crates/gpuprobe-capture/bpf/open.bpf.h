@@ -11,6 +11,39 @@ static __always_inline bool is_in_kernel(const struct gp_call *call)
 	return call->stack_pointer >> 63;
 }
 
+static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
+{
+#if defined(__TARGET_ARCH_x86)
+	call->registers[0] = ctx->di;
+	call->registers[1] = ctx->si;
+	call->registers[2] = ctx->dx;
+	call->registers[3] = ctx->cx;
+	call->registers[4] = ctx->r8;
+	call->registers[5] = ctx->r9;
+#else
+	for (int i = 0; i < GP_REGISTERS; i++)
+		call->registers[i] = ctx->regs[i];
+#endif
+}
+
+/*
+ * Copies the text that an argument points to. A program can pass any address, so memory of the kernel is read
+ * only where it is the kernel that calls.
+ */
+static __always_inline void read_text(struct gp_call *call, __u64 address, bool by_kernel)
+{
+	long length;
+
+	if (by_kernel && address >> 63)
+		length = bpf_probe_read_kernel_str(call->pointee, sizeof(call->pointee), (void *)address);
+	else
+		length = bpf_probe_read_user_str(call->pointee, sizeof(call->pointee), (void *)address);
+	if (length < 0)
+		call->flags |= GP_UNREAD_POINTEE;
+	else if (length == sizeof(call->pointee))
+		call->flags |= GP_CUT_TEXT;
+}
+
 /* A call that has been put on its thread's stack: all that an earlier one may have left there is gone. */
 static __always_inline void begin_call(struct gp_thread *thread, struct gp_call *call,
 				       const struct gp_call *outer, const struct gp_function *function,
@@ -38,6 +71,46 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->driver_ns = 0;
 	call->pointer = 0;
 	call->device = GP_NO_DEVICE;
+}
+
+/* The call that is open and has no other inside it. */
+static __always_inline struct gp_call *innermost(struct gp_thread *thread)
+{
+	return thread->depth ? open_call(thread, thread->depth - 1) : NULL;
+}
+
+/* Puts a call on its thread's stack, inside `outer`; NULL where there is no room for one more. */
+static __always_inline struct gp_call *push_call(struct gp_thread *thread, const struct gp_call *outer,
+						 const struct gp_function *function, __u32 index)
+{
+	struct gp_call *call;
+
+	if (thread->depth >= GP_DEPTH) {
+		count_loss(GP_LOSS_TOO_DEEP);
+		return NULL;
+	}
+	call = open_call(thread, thread->depth);
+	thread->depth++;
+	begin_call(thread, call, outer, function, index);
+	return call;
+}
+
+/* The same for what has no library and does nothing to memory: whatever the kernel runs. */
+static __always_inline struct gp_call *push_in_kernel(struct gp_thread *thread, const struct gp_call *outer,
+						      const struct gp_function *function, __u32 index,
+						      __u64 stack_pointer)
+{
+	struct gp_call *call = push_call(thread, outer, function, index);
+
+	if (!call)
+		return NULL;
+	call->stack_pointer = stack_pointer;
+	call->library = 0;
+	call->return_address = 0;
+	call->result = 0;
+	call->bytes = 0;
+	call->space = 0;
+	return call;
 }
 
 static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
@@ -113,12 +186,13 @@ static __always_inline void count_latency(struct gp_count *count, __u64 duration
 /* What a call did in the driver is what the call around it did there, too. */
 static __always_inline void tell_driver_time(struct gp_thread *thread, const struct gp_call *call)
 {
-	struct gp_call *outer;
+	struct gp_call *outer = innermost(thread);
+	__u32 entered;
 
-	if (!thread->depth)
+	if (!outer)
 		return;
-	outer = open_call(thread, thread->depth - 1);
-	outer->entered += call->entered;
+	entered = outer->entered + call->entered;
+	outer->entered = entered < GP_MOST_ENTERED ? entered : GP_MOST_ENTERED;
 	outer->driver_ns += call->driver_ns;
 }
 

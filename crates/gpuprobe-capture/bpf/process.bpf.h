@@ -211,6 +211,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 				send_call(call, function);
 		}
 		thread->depth = 0;
+		thread->has_ended = 1;
 	}
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0;

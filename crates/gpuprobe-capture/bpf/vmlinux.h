@@ -198,6 +198,7 @@ struct task_struct {
 #if defined(__TARGET_ARCH_arm64)
 	struct thread_info thread_info;
 #endif
+	void *stack;
 	struct mm_struct *mm;
 	struct files_struct *files;
 	struct css_set *cgroups;
@@ -205,6 +206,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	int exit_code;
+	unsigned int flags;
 	__u64 start_boottime;
 	__u64 self_exec_id;
 	struct task_struct *group_leader;
@@ -212,6 +214,10 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct pid *thread_pid;
 	char comm[16];
+};
+
+union thread_union {
+	unsigned long stack[1];
 };
 
 struct bpf_raw_tracepoint_args {

@@ -270,7 +270,7 @@ impl Decoder {
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
             start_ns: self.clock.since_start(raw.start_ns),
-            outcome: outcome(raw, result),
+            outcome: outcome(function, raw, result),
             tgid: Tgid(raw.tgid),
             tid: Tid(raw.tid),
             process,
@@ -411,8 +411,10 @@ fn result_of(function: &Function, raw: &gp_call) -> u64 {
     if is_nothing { 0 } else { raw.result }
 }
 
-fn outcome(raw: &gp_call, value: u64) -> Outcome {
-    if raw.flags & number::CALL_BEGUN != 0 {
+fn outcome(function: &Function, raw: &gp_call, value: u64) -> Outcome {
+    if function.result == ResultKind::Moment {
+        Outcome::Instant
+    } else if raw.flags & number::CALL_BEGUN != 0 {
         Outcome::Begun
     } else if raw.flags & number::CALL_UNFINISHED != 0 {
         Outcome::Unfinished

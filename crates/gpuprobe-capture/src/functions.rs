@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use gpuprobe_discover::KernelFunction;
+use gpuprobe_discover::{KernelFunction, SkipCause};
 use gpuprobe_event::{Api, FunctionId, catalogue};
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
 
@@ -32,8 +32,30 @@ pub struct KernelHook {
     pub is_typed: bool,
     /// What it returns.
     pub returned: Returned,
+    /// Where a file of hooks asks for it.
+    pub place: Option<String>,
     /// Why it is not to be probed.
-    pub refused: Option<String>,
+    pub refused: Option<Refusal>,
+}
+
+/// Why something is not probed: to count, and in words.
+pub type Refusal = (SkipCause, String);
+
+/// Something that was asked for in the kernel and is not probed.
+#[derive(Debug)]
+pub struct Unprobed {
+    /// What it is called.
+    pub name: String,
+    /// Where a file of hooks asks for it.
+    pub place: Option<String>,
+    /// Why.
+    pub refusal: Refusal,
+}
+
+impl KernelHook {
+    fn unprobed(&self, refusal: Refusal) -> Unprobed {
+        Unprobed { name: self.function.name.clone(), place: self.place.clone(), refusal }
+    }
 }
 
 /// How a function of the kernel is probed, best first.
@@ -63,7 +85,7 @@ pub struct ProbedFunctions {
     /// How many are probed in each way.
     pub probed: Vec<(KernelTier, usize)>,
     /// Those that are not, with the reason.
-    pub skipped: Vec<(String, String)>,
+    pub skipped: Vec<Unprobed>,
 }
 
 /// The ways in which this kernel may probe so many functions, best first. A tier that was forced is that of kprobes.
@@ -105,8 +127,8 @@ pub(crate) fn attach(
         match (&hook.refused, row) {
             (None, Some(row)) => left.push(Tried { hook, id: row.id, reason: String::new() }),
             (refused, _) => {
-                let reason = refused.clone().unwrap_or_else(|| "it has no row in the catalogue".to_owned());
-                probed.skipped.push((hook.function.name.clone(), reason));
+                let without_row = || (SkipCause::TooMany, "it has no row in the catalogue".to_owned());
+                probed.skipped.push(hook.unprobed(refused.clone().unwrap_or_else(without_row)));
             }
         }
     }
@@ -128,7 +150,7 @@ pub(crate) fn attach(
     let without = "this kernel has no kprobes, and refuses fentry; `gpuprobe doctor` says more";
     probed.skipped.extend(left.into_iter().map(|tried| {
         let reason = if tried.reason.is_empty() { without.to_owned() } else { tried.reason };
-        (tried.hook.function.name.clone(), reason)
+        tried.hook.unprobed((SkipCause::Refused, reason))
     }));
     probed
 }
@@ -221,7 +243,7 @@ impl<'h> Attacher<'_, 'h> {
                 &[("kernel_perf_return", KernelWay::PerfReturn), ("kernel_perf_entry", KernelWay::Perf)]
             }
         };
-        let object = match load_probes(self.main, ends) {
+        let object = match load_programs(self.main, |name| ends.iter().any(|(wanted, _)| *wanted == name)) {
             Ok(object) => object,
             Err(error) => return self.refuse(tried, &format!("its programs do not load: {error}")),
         };
@@ -242,11 +264,15 @@ impl<'h> Attacher<'_, 'h> {
     }
 }
 
-fn load_probes(main: &Object, ends: &[(&str, KernelWay)]) -> Result<Object, libbpf_rs::Error> {
+/// The programs that are wanted, loaded apart.
+pub(crate) fn load_programs(
+    main: &Object,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Object, libbpf_rs::Error> {
     let mut object = open_again(main)?;
     for mut program in object.progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        program.set_autoload(ends.iter().any(|(wanted, _)| *wanted == name));
+        let wanted = is_wanted(&program.name().to_string_lossy());
+        program.set_autoload(wanted);
     }
     quietly(|| object.load())
 }

@@ -81,6 +81,22 @@ impl Types {
         None
     }
 
+    /// The arguments of a tracepoint whose type is numbered from one on: of a pointer to a function that takes a pointer
+    /// of the kernel's own before them.
+    fn tracepoint(&self, from: u32, name: &str) -> Option<usize> {
+        let wanted = format!("btf_trace_{name}");
+        let is_it = |id: &u32| {
+            self.get(*id).is_some_and(|(kind, name, _)| {
+                kind == libbpf_sys::BTF_KIND_TYPEDEF && name.to_bytes() == wanted.as_bytes()
+            })
+        };
+        let (_, _, pointer) = self.get((from..self.count()).find(is_it)?)?;
+        let (_, _, function) = self.get(pointer)?;
+        // SAFETY: null, or valid as long as self.
+        let function = unsafe { libbpf_sys::btf__type_by_id(self.0.as_ptr(), function).as_ref() }?;
+        (function.info as usize & 0xffff).checked_sub(1)
+    }
+
     /// Adds the functions of these names that are numbered from one on.
     fn add_functions<'n>(&self, from: u32, names: &HashSet<&'n str>, to: &mut HashMap<&'n str, Returned>) {
         for id in from..self.count() {
@@ -118,9 +134,29 @@ pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
     functions.iter().map(kind_of).collect()
 }
 
+/// How many arguments a tracepoint has, without its group; nothing where neither the kernel nor a module has its type.
+pub fn tracepoint_arguments(name: &str) -> Option<usize> {
+    let kernel = Types::of_kernel()?;
+    kernel.tracepoint(1, name).or_else(|| {
+        let modules = std::fs::read_dir("/sys/kernel/btf").ok()?.flatten();
+        let mut modules = modules.filter_map(|module| module.file_name().into_string().ok());
+        modules.find_map(|module| {
+            Types::of_module(&module, &kernel).and_then(|types| types.tracepoint(kernel.count(), name))
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_kernel_tells_how_many_arguments_a_tracepoint_has() {
+        if std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+            assert_eq!(tracepoint_arguments("sched_process_fork"), Some(2));
+        }
+        assert_eq!(tracepoint_arguments("no_such_tracepoint"), None);
+    }
 
     #[test]
     fn the_kernel_tells_what_its_functions_return() {

@@ -1,7 +1,7 @@
 //! Links made by hand. libbpf makes them only for programs that it has loaded itself, and these were loaded by another
 //! process.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -82,6 +82,13 @@ pub(crate) fn make_in_kernel(
     Ok(MadeLink { _link: create(program, 0, kind, &options)?, _event: None })
 }
 
+/// Has a program run at a tracepoint, as often as it is passed.
+pub(crate) fn make_at_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<MadeLink> {
+    // SAFETY: the name ends in a zero and is valid for the call.
+    let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
+    Ok(MadeLink { _link: owned(fd)?, _event: None })
+}
+
 /// Has a program run when a perf event happens.
 fn on_event(program: BorrowedFd<'_>, event: OwnedFd, cookie: u64) -> io::Result<MadeLink> {
     let mut options = options();
@@ -135,6 +142,11 @@ fn create(
     // SAFETY: the options, and the path and arrays they point to, are valid for the call; the arrays have as many
     // entries as they say.
     let fd = unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target, kind, options) };
+    owned(fd)
+}
+
+/// A descriptor that the kernel has just made, or the error in its place.
+fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }

@@ -11,6 +11,7 @@ use crate::error::CaptureError;
 use crate::functions::KernelHook;
 use crate::machine::Verdict;
 use crate::support::{Support, Tier, version_of};
+use crate::tracepoints::{self, TracepointHook};
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
 
 /// What to load, and how large.
@@ -50,6 +51,8 @@ pub struct CaptureConfig {
     pub driver: bool,
     /// Functions of the kernel that are probed, by [`crate::Capture::attach_functions`].
     pub hooks: Vec<KernelHook>,
+    /// Tracepoints that are told of, by [`crate::Capture::attach_tracepoints`].
+    pub tracepoints: Vec<TracepointHook>,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
@@ -96,6 +99,7 @@ impl Default for CaptureConfig {
             told: false,
             driver: false,
             hooks: Vec::new(),
+            tracepoints: Vec::new(),
             bare: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
@@ -246,6 +250,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     told: config.told.into(),
                     driver: config.driver.into(),
                     driver_rows: first_row().map_or(u32::MAX, |row| row.0),
+                    tracepoint_rows: tracepoints::first_row(config),
                     own_tgid: std::process::id(),
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
@@ -267,10 +272,10 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
-        // those on functions of the kernel are loaded apart, see `functions.rs`
-        let is_probe = ["call_", "bare_", "tally_", "kernel_", "traced_", "report_", "unified_"]
-            .iter()
-            .any(|kind| name.starts_with(kind));
+        // those on functions of the kernel and on tracepoints are loaded apart, see `functions.rs`
+        const PROBES: [&str; 8] =
+            ["call_", "bare_", "tally_", "kernel_", "traced_", "tracepoint_", "report_", "unified_"];
+        let is_probe = PROBES.iter().any(|kind| name.starts_with(kind));
         let is_tally = config.tallies && tally(tier).0 == name;
         let load = !is_probe || is_tally || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };

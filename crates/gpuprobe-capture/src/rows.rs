@@ -50,11 +50,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
         row.pointee = place(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
     }
-    if let Some(position) = text_arg(f) {
-        row.flags |= number::FUNCTION_TEXT;
-        row.pointee = place(f.arg(Some(position)));
-        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
-    }
+    text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
     row.task = task(f, counted);
@@ -100,9 +96,25 @@ pub(crate) fn driver_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
-/// The row of a function of the kernel.
+/// The text that is read through an argument.
+fn text(f: &Function, row: &mut gp_function) {
+    if let Some(position) = text_arg(f) {
+        row.flags |= number::FUNCTION_TEXT;
+        row.pointee = place(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
+    }
+}
+
+/// The row of a function of the kernel, or of a tracepoint.
 pub(crate) fn function_row(f: &Function, collect: Collect) -> gp_function {
     let mut row = driver_row(f, collect);
+    text(f, &mut row);
+    // those of a tracepoint that find no room in registers
+    row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    row.record_bytes = record_bytes(&row, false);
+    if f.result == ResultKind::Moment {
+        row.stack_words = u8::try_from(f.args.iter().flatten().count()).unwrap_or(0);
+    }
     if f.result == ResultKind::Errno {
         row.flags |= number::FUNCTION_STATUS;
         row.flags |= if f.result_type == WIDE { number::FUNCTION_WIDE } else { 0 };
@@ -359,9 +371,30 @@ fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
 #[cfg(test)]
 #[cfg(target_arch = "x86_64")]
 mod tests {
-    use gpuprobe_event::catalogue;
+    use gpuprobe_event::{FunctionId, Hooks, catalogue, driver};
 
     use super::*;
+
+    #[test]
+    fn arguments_of_the_kernel_are_sent_as_far_as_they_are_told() {
+        let row = |point: &str, args: &str| {
+            let mut hooks = Hooks::default();
+            hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
+            let signature = &hooks.kernel()[0].signature;
+            let result = if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment };
+            let function = driver::function_row(FunctionId(1), "f", (result, WIDE), Some(signature));
+            let row = function_row(&function, Collect::Stream);
+            (row.stack_words, usize::from(row.record_bytes), row.flags)
+        };
+        let flags = number::FUNCTION_STREAM | number::FUNCTION_STATUS | number::FUNCTION_WIDE;
+        let function = "kernel = true\nfunction = \"f\"";
+        assert_eq!(row(function, "\"a:u64\""), (0, offset_of!(gp_call, out), flags));
+        let with_text = (0, offset_of!(gp_call, pointee) + MAX_POINTEE, flags | number::FUNCTION_TEXT);
+        assert_eq!(row(function, "\"a:u64\", \"b:str\""), with_text);
+        let many: Vec<_> = (0..8).map(|n| format!("\"a{n}:u64\"")).collect();
+        let (words, bytes, _) = row("tracepoint = \"g:t\"", &many.join(","));
+        assert_eq!((words, bytes), (8, offset_of!(gp_call, stack) + 2 * 8));
+    }
 
     fn of(api: Api, name: &str) -> gp_function {
         row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream, Counted::default())

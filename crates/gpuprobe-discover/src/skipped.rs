@@ -46,6 +46,8 @@ causes! {
     TooMany = "too_many",
     /// The kernel refuses the probes.
     Refused = "refused",
+    /// The kernel has no function or tracepoint of this name.
+    NotThere = "not_there",
 }
 
 /// Something that looked like a target, and why it is none.

@@ -265,8 +265,11 @@ pub fn status(f: &Function, ret: u64) -> Option<i64> {
 
 /// The name of a status, where the tables have one.
 pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
-    let ResultKind::Status(table) = f.result else { return None };
-    table.name_of(status)
+    match f.result {
+        ResultKind::Status(table) => table.name_of(status),
+        ResultKind::Errno => errno::known_name(status),
+        _ => None,
+    }
 }
 
 /// The name of a failed status; `unknown` with its number where the tables have none.

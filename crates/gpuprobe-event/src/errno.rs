@@ -64,11 +64,14 @@ pub fn is_error(result: i64) -> bool {
 
 /// The name of an error, as it was returned: negative.
 pub fn name(result: i64) -> Name {
-    let number = result.wrapping_neg();
-    match NAMES.binary_search_by_key(&number, |row| row.0) {
-        Ok(at) => Name::Borrowed(NAMES[at].1),
-        Err(_) => Name::Owned(format!("errno {number}")),
-    }
+    let number = || Name::Owned(format!("errno {}", result.wrapping_neg()));
+    known_name(result).map_or_else(number, Name::Borrowed)
+}
+
+/// The same, where there is a name for it.
+pub fn known_name(result: i64) -> Option<&'static str> {
+    let at = NAMES.binary_search_by_key(&result.wrapping_neg(), |row| row.0).ok()?;
+    Some(NAMES[at].1)
 }
 
 #[cfg(test)]

@@ -54,6 +54,8 @@ pub enum Outcome {
     Returned { value: u64, duration_ns: u64 },
     /// The process ended, or the recording stopped, while it was open.
     Unfinished,
+    /// It happened, and was over at once: a tracepoint of the kernel.
+    Instant,
     /// It began. Its end is an event of its own, with the same id, where ends are watched at all.
     Begun,
 }
@@ -200,7 +202,7 @@ impl Call {
     pub fn duration_ns(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Returned { duration_ns, .. } => Some(duration_ns),
-            Outcome::Unfinished | Outcome::Begun => None,
+            Outcome::Unfinished | Outcome::Instant | Outcome::Begun => None,
         }
     }
 }

@@ -57,12 +57,25 @@ pub struct LibraryHook {
 impl LibraryHook {
     /// Whether it names one function, and not whatever fits.
     pub fn is_exact(&self) -> bool {
-        !self.function.as_str().contains(['*', '?', '['])
+        is_name(&self.function)
     }
 }
 
+fn is_name(pattern: &Pattern) -> bool {
+    !pattern.as_str().contains(['*', '?', '['])
+}
+
+/// Of hooks that fit, one that names the function, else the first.
+fn best<T>(mut fitting: impl Iterator<Item = T>, names: impl Fn(&T) -> bool) -> Option<T> {
+    let first = fitting.next()?;
+    if names(&first) {
+        return Some(first);
+    }
+    Some(fitting.find(names).unwrap_or(first))
+}
+
 /// What a hook of the kernel is put on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum KernelPoint {
     /// Functions of the kernel and its modules.
     Function(Pattern),
@@ -73,6 +86,27 @@ pub enum KernelPoint {
         /// What it is called there.
         name: String,
     },
+}
+
+impl KernelPoint {
+    /// Whether it takes this function.
+    pub fn takes(&self, function: &str) -> bool {
+        matches!(self, Self::Function(pattern) if pattern.matches(function))
+    }
+
+    /// Whether it names one function, and not whatever fits.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, Self::Function(pattern) if is_name(pattern))
+    }
+}
+
+impl fmt::Display for KernelPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(pattern) => f.write_str(pattern.as_str()),
+            Self::Tracepoint { group, name } => write!(f, "{group}:{name}"),
+        }
+    }
 }
 
 /// A function of the kernel, or a tracepoint.
@@ -123,6 +157,11 @@ impl Hooks {
         &self.kernel
     }
 
+    /// The hook that a function of the kernel belongs to.
+    pub fn of_kernel(&self, function: &str) -> Option<&KernelHook> {
+        best(self.kernel.iter().filter(|hook| hook.point.takes(function)), |hook| hook.point.is_exact())
+    }
+
     /// What the functions of libraries are for.
     pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         self.libraries.iter().map(|hook| hook.signature.class)
@@ -171,12 +210,8 @@ impl Hooks {
     /// The hook that a function belongs to: one that names it, else the first that fits.
     fn hook_of(&self, file_name: &str, function: &str) -> Option<(usize, &LibraryHook)> {
         let fits = |hook: &LibraryHook| hook.library.matches(file_name) && hook.function.matches(function);
-        let mut fitting = self.libraries.iter().enumerate().filter(|(_, hook)| fits(hook));
-        let first = fitting.next()?;
-        if first.1.is_exact() {
-            return Some(first);
-        }
-        Some(fitting.find(|(_, hook)| hook.is_exact()).unwrap_or(first))
+        let fitting = self.libraries.iter().enumerate().filter(|(_, hook)| fits(hook));
+        best(fitting, |(_, hook)| hook.is_exact())
     }
 }
 

@@ -9,7 +9,6 @@ use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
-use gpuprobe_event::Api;
 pub use gpus::gpus_compared;
 use rates::Rates;
 
@@ -159,7 +158,7 @@ fn failures(out: &mut String, snapshot: &Snapshot) {
 }
 
 fn functions(out: &mut String, who: &str, functions: &[FunctionCounts]) {
-    let mut called = functions.iter().filter(|f| f.calls > 0 && f.api != Api::Kernel).peekable();
+    let mut called = functions.iter().filter(|f| f.calls > 0 && !f.is_system_call()).peekable();
     if called.peek().is_some() {
         line(out, format_args!("{who}"));
     }
@@ -197,8 +196,10 @@ fn function(out: &mut String, f: &FunctionCounts) {
     if f.bytes > 0 {
         text += &format!(", {} Bytes", f.bytes);
     }
-    let mean = f.total_ns.checked_div(f.calls).unwrap_or(0);
-    line(out, format_args!("{text}, mean {}", duration(mean)));
+    if let Some(mean) = f.total_ns.checked_div(f.calls).filter(|_| !f.is_moment) {
+        text += &format!(", mean {}", duration(mean));
+    }
+    line(out, format_args!("{text}"));
 }
 
 /// Frees and allocations that do not fit what was seen before; nothing where all do.

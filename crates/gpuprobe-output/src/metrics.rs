@@ -183,7 +183,8 @@ const METRICS: &[Metric] = &[
         "gpuprobe_libraries_skipped",
         Kind::Counter,
         &["reason"],
-        "Files found in place of a CUDA library that are not probed; what they do is not seen.",
+        "Files found in place of a CUDA library, and functions and tracepoints of the kernel that were asked for, that are \
+         not probed; what they do is not seen.",
         collect::skipped,
     ),
     metric(

@@ -20,6 +20,7 @@ pub(crate) use self::bench::BenchArgs;
 pub(crate) use self::convert::ConvertArgs;
 pub(crate) use self::look::{ReportArgs, TimelineArgs};
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
+use crate::kernel::DEVICES_ALONE;
 use crate::watch::RESCAN_SECONDS;
 
 /// What any process does to the NVIDIA GPUs of this host, live, without changing the process.
@@ -195,9 +196,10 @@ pub(crate) struct DaemonArgs {
     #[arg(long)]
     pub(crate) bandwidth_util: bool,
     /// What is asked of the driver beneath: ioctls on /dev/nvidia* by command, and each function's time in them. Costs
-    /// every process of the host some 0.1 us a system call
-    #[arg(long)]
-    pub(crate) kernel: bool,
+    /// every process of the host some 0.1 us a system call. With a value, also functions of the kernel of these names,
+    /// such as 'uvm_*' (repeatable)
+    #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ALONE)]
+    pub(crate) kernel: Vec<String>,
     /// Address for the metrics endpoint, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
@@ -213,7 +215,7 @@ pub(crate) struct DaemonArgs {
     /// A library to watch besides those found on the host (repeatable)
     #[arg(short = 'p', long = "path", value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Also count the functions that this file names, of any library (repeatable)
+    /// Also count the functions that this file names, of any library or of the kernel, and tracepoints (repeatable)
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
     /// Also count the calls of functions that fit this glob and are not looked at otherwise, such as cudaGetDevice: as

@@ -7,15 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use gpuprobe_event::Hooks;
 use gpuprobe_event::catalogue::MOST_FUNCTIONS;
 use gpuprobe_event::hook::LibraryHook;
-use gpuprobe_event::{HookError, Hooks};
 
 /// Nobody writes more by hand.
 const MOST_BYTES: u64 = 1 << 20;
-/// What hooks of the kernel come to.
-const NO_KERNEL: &str =
-    "kernel functions and tracepoints cannot be hooked by a file yet: name functions of libraries";
 
 /// Reads the files.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Arc<Hooks>> {
@@ -23,9 +20,6 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Arc<Hooks>> {
     for file in files {
         let text = text_of(file).with_context(|| format!("cannot read the hooks in {}", file.display()))?;
         hooks.parse(&file.display().to_string(), &text)?;
-    }
-    if let Some(hook) = hooks.kernel().first() {
-        return Err(HookError { place: hook.place.clone(), message: NO_KERNEL.to_owned() }.into());
     }
     Ok(Arc::new(hooks))
 }
@@ -83,6 +77,8 @@ fn named(hooks: &[&LibraryHook]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_event::HookError;
+
     use super::*;
 
     #[test]
@@ -105,11 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_refused_by_a_file_with_its_line() {
+    fn what_is_wrong_in_a_file_is_told_with_its_name() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "\n[[hook]]\ntracepoint = \"nvidia:nvidia_dev_xid\"\n").unwrap();
+        std::fs::write(file.path(), "\n[[hook]]\ntracepoint = \"nvidia\"\n").unwrap();
         let error = read(&[file.path().to_owned()]).unwrap_err();
-        assert!(error.is::<HookError>() && error.to_string().contains(":2: kernel functions"), "{error}");
+        let expected = format!("{}:3: a tracepoint is written as", file.path().display());
+        assert!(error.is::<HookError>() && error.to_string().starts_with(&expected), "{error}");
         let missing = read(&["/nowhere".into()]).unwrap_err();
         assert!(
             format!("{missing:#}").starts_with("cannot read the hooks in /nowhere: No such"),

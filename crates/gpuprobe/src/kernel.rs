@@ -1,20 +1,26 @@
-//! `--kernel=GLOB`: which functions of the kernel are probed. They become rows of the catalogue, so they are chosen
-//! before anybody uses it.
+//! `--kernel=GLOB` and the hooks of the kernel: which functions and tracepoints are probed. They become rows of the
+//! catalogue, so they are chosen before anybody uses it.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use glob::Pattern;
 use gpuprobe_capture::{
-    Capture, CaptureConfig, CaptureError, Collect, KernelHook, KernelTier, ProbedFunctions, Returned, Tier,
-    kernel_support, kernel_tiers, results,
+    Capture, CaptureConfig, CaptureError, Collect, KernelHook, KernelTier, MOST_TRACEPOINTS, ProbedFunctions,
+    Refusal, Returned, Tier, TracepointHook, Unprobed, kernel_support, kernel_tiers, results,
+    tracepoint_arguments,
 };
-use gpuprobe_discover::{KernelFunction, Skipped, kernel_functions, traceable_functions};
+use gpuprobe_discover::{KernelFunction, SkipCause, Skipped, kernel_functions, traceable_functions};
 use gpuprobe_event::catalogue::{ResultKind, extend};
-use gpuprobe_event::driver::{function_class, function_row, is_noisy};
-use gpuprobe_event::{Class, FunctionId};
+use gpuprobe_event::driver::{function_class, function_row, is_noisy, is_system_call, tracepoint_row};
+use gpuprobe_event::hook::KernelPoint;
+use gpuprobe_event::{Class, FunctionId, Hooks};
+use gpuprobe_output::units::count;
 
 use crate::cli::{Cli, Command};
+use crate::hooks;
 
 /// Functions that are probed at once.
 const MOST: usize = 512;
@@ -23,7 +29,15 @@ const UNKNOWN: Returned = (ResultKind::Unknown, "?");
 /// What has no value of its own: the driver's devices alone.
 pub(crate) const DEVICES_ALONE: &str = "";
 
-/// Finds the functions that the command line asks for, and gives each its row.
+/// What is probed in the kernel, and what the files of hooks name besides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chosen {
+    pub(crate) hooks: Arc<Hooks>,
+    pub(crate) functions: Vec<KernelHook>,
+    pub(crate) tracepoints: Vec<TracepointHook>,
+}
+
+/// Finds what the command line asks for, and gives each function its row.
 pub(crate) fn choose(cli: &mut Cli) -> Result<()> {
     let args = match &mut cli.command {
         Some(Command::Run(args)) => &mut args.recording.attach,
@@ -33,20 +47,31 @@ pub(crate) fn choose(cli: &mut Cli) -> Result<()> {
         Some(Command::Demo(args)) => &mut args.attach,
         _ => return Ok(()),
     };
-    let globs: Vec<_> = args.kernel.iter().filter(|glob| *glob != DEVICES_ALONE).cloned().collect();
-    if !globs.is_empty() {
-        args.kernel_hooks = hooks(&globs)?;
-        add_rows(&args.kernel_hooks);
-    }
+    args.chosen = chosen(&args.kernel, &args.hooks)?;
     Ok(())
 }
 
-/// What globs stand for.
-pub(crate) fn hooks(globs: &[String]) -> Result<Vec<KernelHook>> {
-    let globs: Vec<_> = globs.iter().map(|glob| Glob::parse(glob)).collect::<Result<_>>()?;
-    let wanted = |name: &str, _: Option<&str>| globs.iter().any(|glob| glob.takes(name));
-    let found = kernel_functions(Path::new("/proc"), wanted);
-    Ok(choices(&globs, found.context("cannot read the kernel's list of functions")?))
+/// Reads the files of hooks and finds out what they and the globs stand for on this kernel.
+pub(crate) fn chosen(kernel: &[String], files: &[PathBuf]) -> Result<Chosen> {
+    let hooks = hooks::read(files)?;
+    let globs: Vec<_> = kernel.iter().filter(|glob| *glob != DEVICES_ALONE).collect();
+    let globs: Vec<_> = globs.into_iter().map(|glob| Glob::parse(glob)).collect::<Result<_>>()?;
+    let mut functions = Vec::new();
+    if !globs.is_empty() || hooks.kernel().iter().any(|hook| matches!(hook.point, KernelPoint::Function(_))) {
+        let wanted = |name: &str, _: Option<&str>| {
+            globs.iter().any(|glob| glob.takes(name)) || hook_of(&hooks, name).is_some()
+        };
+        let found = kernel_functions(Path::new("/proc"), wanted);
+        functions = choices(&globs, &hooks, found.context("cannot read the kernel's list of functions")?);
+    }
+    let tracepoints = tracepoints(&hooks);
+    add_rows(&functions, &tracepoints, &hooks);
+    Ok(Chosen { hooks, functions, tracepoints })
+}
+
+/// The hook of a function of the kernel. What is called all the time has to be named.
+fn hook_of<'h>(hooks: &'h Hooks, name: &str) -> Option<&'h gpuprobe_event::hook::KernelHook> {
+    hooks.of_kernel(name).filter(|hook| hook.point.is_exact() || !is_noisy(name))
 }
 
 /// A glob, or a name.
@@ -68,83 +93,170 @@ impl Glob {
 }
 
 /// A hook for each function, and for each glob that none fits: one that is told of and not probed.
-fn choices(globs: &[Glob], found: Vec<KernelFunction>) -> Vec<KernelHook> {
-    let nothing = |glob: &&Glob| !found.iter().any(|f| glob.takes(&f.name));
-    let missing: Vec<_> = globs.iter().filter(nothing).map(|glob| glob.pattern.as_str().to_owned()).collect();
+fn choices(globs: &[Glob], hooks: &Hooks, found: Vec<KernelFunction>) -> Vec<KernelHook> {
+    let nothing = |takes: &dyn Fn(&str) -> bool| !found.iter().any(|f| takes(&f.name));
+    let globs = globs.iter().filter(|glob| nothing(&|name| glob.takes(name)));
+    let globs = globs.map(|glob| (glob.pattern.as_str().to_owned(), None));
+    let rows = hooks.kernel().iter().filter(|hook| matches!(hook.point, KernelPoint::Function(_)));
+    let rows = rows.filter(|hook| nothing(&|name| hook.point.takes(name)));
+    let rows = rows.map(|hook| (hook.point.to_string(), Some(hook.place.to_string())));
+    let missing: Vec<_> = globs.chain(rows).collect();
     let types = results(&found[..found.len().min(MOST)]);
-    let mut hooks: Vec<_> = found
+    let mut choices: Vec<_> = found
         .into_iter()
         .enumerate()
         .map(|(place, function)| KernelHook {
             is_typed: types.get(place).is_some_and(Option::is_some),
             refused: refusal(place, &function.name),
+            place: hook_of(hooks, &function.name).map(|hook| hook.place.to_string()),
             function,
             returned: types.get(place).copied().flatten().unwrap_or(UNKNOWN),
         })
         .collect();
-    hooks.extend(missing.into_iter().map(|name| {
+    choices.extend(missing.into_iter().map(|(name, place)| {
         let why =
             if is_noisy(&name) { "it is called all the time: name it without a star" } else { NOT_THERE };
         KernelHook {
             function: KernelFunction { name, module: None, addresses: Vec::new() },
             is_typed: false,
-            refused: Some(why.to_owned()),
+            place,
+            refused: Some((SkipCause::NotThere, why.to_owned())),
             returned: UNKNOWN,
         }
     }));
-    hooks
+    choices
 }
 
-fn refusal(place: usize, name: &str) -> Option<String> {
-    // their rows are there already, and are those of calls on the driver's devices
-    const TAKEN: [&str; 4] = ["ioctl", "mmap", "open", "poll"];
-    if TAKEN.contains(&name) {
-        return Some("a call of the kernel has this name".to_owned());
+fn refusal(place: usize, name: &str) -> Option<Refusal> {
+    if is_system_call(name) {
+        return Some((SkipCause::Refused, "a call of the kernel has this name".to_owned()));
     }
-    (place >= MOST).then(|| format!("{MOST} functions of the kernel are probed already"))
+    let too_many = || (SkipCause::TooMany, format!("{MOST} functions of the kernel are probed already"));
+    (place >= MOST).then(too_many)
 }
 
 const NOT_THERE: &str =
     "the kernel has no such function: its module is not loaded, or it is part of those that call it";
 
-/// Gives a row to each function that is to be probed.
-fn add_rows(hooks: &[KernelHook]) {
-    let probed = hooks.iter().filter(|hook| hook.refused.is_none());
-    extend(|first| {
-        let row = |(id, hook): (u32, &KernelHook)| {
-            // as long as the catalogue, which is never dropped
-            let name: &'static str = hook.function.name.clone().leak();
-            function_row(FunctionId(id), name, hook.returned)
+/// The tracepoints that files name.
+fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
+    let mut tracepoints: Vec<TracepointHook> = Vec::new();
+    for hook in hooks.kernel() {
+        let KernelPoint::Tracepoint { group, name } = &hook.point else { continue };
+        let accepted = tracepoints.iter().filter(|known| known.refused.is_none()).count();
+        let refused = if accepted < MOST_TRACEPOINTS {
+            let args = hook.signature.args.iter().flatten().count();
+            refused_tracepoint(group, args, || tracepoint_arguments(name))
+        } else {
+            Some((SkipCause::TooMany, format!("{MOST_TRACEPOINTS} tracepoints are told of already")))
         };
-        (first.0..).zip(probed).map(row).collect()
+        let (name, place) = (hook.point.to_string(), hook.place.to_string());
+        tracepoints.push(TracepointHook { name, place, refused });
+    }
+    tracepoints
+}
+
+/// Why a tracepoint is not told of, with so many arguments; the kernel may know how many it has.
+fn refused_tracepoint(group: &str, args: usize, known: impl FnOnce() -> Option<usize>) -> Option<Refusal> {
+    if group == "syscalls" {
+        let why = "events of system calls are no tracepoints: hook `raw_syscalls:sys_enter`, whose arguments are the \
+                   registers and the number of the call, or `raw_syscalls:sys_exit`";
+        return Some((SkipCause::NotThere, why.to_owned()));
+    }
+    // without arguments it is tried as it is
+    match (args > 0).then(known)? {
+        None => {
+            let why = "the kernel has no type of such a tracepoint: its module is not loaded, or it can be told of \
+                       without `args` alone";
+            Some((SkipCause::NotThere, why.to_owned()))
+        }
+        Some(has) if args > has => Some((
+            SkipCause::Refused,
+            format!("it has {}, and not {args}", count(has as u64, "argument", "arguments")),
+        )),
+        Some(_) => None,
+    }
+}
+
+/// Gives a row to each function and each tracepoint that is to be probed.
+fn add_rows(functions: &[KernelHook], tracepoints: &[TracepointHook], hooks: &Hooks) {
+    // as long as the catalogue, which is never dropped
+    let leak = |name: &str| -> &'static str { name.to_owned().leak() };
+    let functions = functions.iter().filter(|hook| hook.refused.is_none());
+    let functions: Vec<_> = functions.collect();
+    let tracepoints = tracepoints.iter().filter(|hook| hook.refused.is_none());
+    let tracepoints = tracepoints.filter_map(|tracepoint| {
+        let hook = hooks.kernel().iter().find(|hook| hook.point.to_string() == tracepoint.name)?;
+        Some((leak(&tracepoint.name), &hook.signature))
+    });
+    let tracepoints: Vec<_> = tracepoints.collect();
+    if functions.is_empty() && tracepoints.is_empty() {
+        return;
+    }
+    extend(|first| {
+        let mut ids = (first.0..).map(FunctionId);
+        let mut rows: Vec<_> = ids
+            .by_ref()
+            .zip(functions)
+            .map(|(id, function)| {
+                let name = &function.function.name;
+                let hook = hook_of(hooks, name).map(|hook| &hook.signature);
+                function_row(id, leak(name), function.returned, hook)
+            })
+            .collect();
+        rows.extend(ids.zip(tracepoints).map(|(id, (name, hook))| tracepoint_row(id, name, hook)));
+        rows
     });
 }
 
-/// Has the functions probed, and tells what became of it: how many are, and what is told of those that are not.
+/// Has functions and tracepoints probed, and tells what became of it: how many are, and what is told of those that are
+/// not.
 pub(crate) fn attach(
     capture: &mut Capture,
     config: &CaptureConfig,
     collect: Collect,
-) -> Result<(String, Vec<Skipped>), CaptureError> {
-    let wanted = config.hooks.iter().filter(|hook| hook.refused.is_none()).count();
-    let tiers = kernel_tiers(&kernel_support(), config.tier, wanted);
-    let ProbedFunctions { probed, mut skipped } = capture.attach_functions(&config.hooks, &tiers, collect)?;
-    let ways = probed.iter().map(|(tier, count)| format!("{count} by {}", tier.as_str()));
-    let mut told = ways.collect::<Vec<_>>().join(", ");
-    if told.is_empty() {
-        told = "none".to_owned();
+) -> Result<(Vec<String>, Vec<Skipped>), CaptureError> {
+    let (mut told, mut unprobed) = (Vec::new(), Vec::new());
+    if !config.hooks.is_empty() {
+        let wanted = config.hooks.iter().filter(|hook| hook.refused.is_none()).count();
+        let tiers = kernel_tiers(&kernel_support(), config.tier, wanted);
+        let ProbedFunctions { probed, skipped } = capture.attach_functions(&config.hooks, &tiers, collect)?;
+        let ways = probed.iter().map(|(tier, count)| format!("{count} by {}", tier.as_str()));
+        let ways = if probed.is_empty() { "none".to_owned() } else { ways.collect::<Vec<_>>().join(", ") };
+        told.push(format!("functions of the kernel: {ways}, {} not probed", skipped.len()));
+        unprobed.extend(skipped);
     }
-    told = format!("functions of the kernel: {told}, {} not probed", skipped.len());
-    // a reason that holds for all of them is told once
-    if let [(_, reason), _, ..] = skipped.as_slice()
-        && skipped.iter().all(|(_, other)| other == reason)
-    {
-        skipped = vec![(format!("{} functions of the kernel", skipped.len()), reason.clone())];
+    if !config.tracepoints.is_empty() {
+        let skipped = capture.attach_tracepoints(&config.tracepoints, collect)?;
+        let probed = config.tracepoints.len() - skipped.len();
+        told.push(format!("tracepoints: {probed}, {} not told of", skipped.len()));
+        unprobed.extend(skipped);
     }
-    let line = |(name, reason): (String, String)| {
-        Skipped::function(Path::new(&name), format!("not probed: {reason}"))
-    };
-    Ok((told, skipped.into_iter().map(line).collect()))
+    Ok((told, skips(unprobed)))
+}
+
+/// A line for each that is not probed; one for all of a line of a file, or of the command line, that share a reason.
+fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
+    let mut by_place: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for unprobed in unprobed {
+        by_place.entry(unprobed.place).or_default().push((unprobed.name, unprobed.refusal));
+    }
+    let mut skips = Vec::new();
+    for (place, mut all) in by_place {
+        let hook = if place.is_some() { "hook " } else { "" };
+        all.iter_mut().for_each(|(name, _)| name.insert_str(0, hook));
+        let functions = format!("{} functions of the kernel", all.len());
+        if let [(_, reason), _, ..] = all.as_slice()
+            && all.iter().all(|(_, other)| other == reason)
+        {
+            all = vec![(functions, reason.clone())];
+        }
+        skips.extend(all.into_iter().map(|(name, (cause, reason))| {
+            let name = place.iter().map(String::as_str).chain([name.as_str()]).collect::<Vec<_>>().join(": ");
+            Skipped::file(Path::new(&name), None, cause, format!("not probed: {reason}"))
+        }));
+    }
+    skips
 }
 
 /// A function of the kernel, for people to choose from.
@@ -201,7 +313,10 @@ mod tests {
     }
 
     fn refusals(hooks: &[KernelHook]) -> Vec<(&str, Option<&str>)> {
-        hooks.iter().map(|hook| (hook.function.name.as_str(), hook.refused.as_deref())).collect()
+        hooks
+            .iter()
+            .map(|hook| (hook.function.name.as_str(), hook.refused.as_ref().map(|(_, why)| why.as_str())))
+            .collect()
     }
 
     #[test]
@@ -213,7 +328,8 @@ mod tests {
 
     #[test]
     fn a_glob_that_fits_nothing_is_told_and_harms_nobody() {
-        let hooks = choices(&globs(&["nvidia_i*", "uvm_*", "nvidia_isr*"]), vec![function("nvidia_ioctl")]);
+        let globs = globs(&["nvidia_i*", "uvm_*", "nvidia_isr*"]);
+        let hooks = choices(&globs, &Hooks::default(), vec![function("nvidia_ioctl")]);
         let noisy = "it is called all the time: name it without a star";
         let expected = [("nvidia_ioctl", None), ("uvm_*", Some(NOT_THERE)), ("nvidia_isr*", Some(noisy))];
         assert_eq!(refusals(&hooks), expected);
@@ -223,8 +339,67 @@ mod tests {
     #[test]
     fn more_functions_than_are_probed_at_once_are_told_of() {
         let found = (0..MOST + 2).map(|n| function(&format!("nvidia_{n:04}"))).collect();
-        let hooks = choices(&globs(&["nvidia_*"]), found);
+        let hooks = choices(&globs(&["nvidia_*"]), &Hooks::default(), found);
         assert_eq!(hooks.iter().filter(|hook| hook.refused.is_none()).count(), MOST);
-        assert_eq!(hooks[MOST].refused.as_deref(), Some("512 functions of the kernel are probed already"));
+        let why = "512 functions of the kernel are probed already".to_owned();
+        assert_eq!(hooks[MOST].refused, Some((SkipCause::TooMany, why)));
+    }
+
+    fn file(text: &str) -> Hooks {
+        let mut hooks = Hooks::default();
+        hooks.parse("h", text).unwrap();
+        hooks
+    }
+
+    #[test]
+    fn a_hook_goes_before_a_glob_and_is_told_with_its_line() {
+        let hooks = file(
+            "[[hook]]\nkernel = true\nfunction = \"nvidia_*\"\n\
+             [[hook]]\nkernel = true\nfunction = \"nvidia_open\"\nreturns = \"ptr\"\n\
+             [[hook]]\nkernel = true\nfunction = \"nowhere\"\n",
+        );
+        let found = ["nvidia_open", "nvidia_ioctl", "uvm_open"].map(function).to_vec();
+        let chosen = choices(&globs(&["uvm_*"]), &hooks, found);
+        let places: Vec<_> =
+            chosen.iter().map(|hook| (hook.function.name.as_str(), hook.place.as_deref())).collect();
+        let expected = [
+            ("nvidia_open", Some("h:4")),
+            ("nvidia_ioctl", Some("h:1")),
+            ("uvm_open", None),
+            ("nowhere", Some("h:8")),
+        ];
+        assert_eq!(places, expected);
+        assert!(hook_of(&hooks, "nvidia_poll").is_none(), "it is called all the time");
+        let refused = |name: &str, place: Option<&str>, why: &str| Unprobed {
+            name: name.to_owned(),
+            place: place.map(str::to_owned),
+            refusal: (SkipCause::Refused, why.to_owned()),
+        };
+        let skipped = skips(vec![
+            refused("a", Some("h:1"), "no"),
+            refused("f", None, "no"),
+            refused("b", Some("h:1"), "no"),
+            refused("g", None, "never"),
+        ]);
+        let lines: Vec<_> = skipped.iter().map(crate::skips::line).collect();
+        let expected =
+            ["f: not probed: no", "g: not probed: never", "h:1: 2 functions of the kernel: not probed: no"];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn a_tracepoint_that_cannot_be_told_of_says_why() {
+        let why = |group, args, known| refused_tracepoint(group, args, || known);
+        assert_eq!(why("sched", 2, Some(3)), None);
+        assert_eq!(why("sched", 0, None), None, "it is tried");
+        let (cause, told) = why("sched", 2, Some(1)).unwrap();
+        assert_eq!((cause, told.as_str()), (SkipCause::Refused, "it has 1 argument, and not 2"));
+        assert!(why("sched", 1, None).unwrap().1.contains("without `args`"));
+        assert!(why("syscalls", 0, None).unwrap().1.contains("raw_syscalls:sys_enter"));
+        let many: String =
+            (0..=MOST_TRACEPOINTS).map(|n| format!("[[hook]]\ntracepoint = \"g:t{n}\"\n")).collect();
+        let refused: Vec<_> =
+            tracepoints(&file(&many)).into_iter().filter(|hook| hook.refused.is_some()).collect();
+        assert_eq!((refused.len(), refused[0].name.as_str()), (1, "g:t16"));
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Probes {
     inspector: Inspector,
     selection: Selection,
     hooks: Arc<Hooks>,
+    /// What was asked for in the kernel and is not probed.
+    not_in_kernel: Vec<Skipped>,
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
     considered: HashSet<(FileId, Api)>,
@@ -96,7 +98,8 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
     config.driver = !args.kernel.is_empty();
-    config.hooks.clone_from(&args.kernel_hooks);
+    config.hooks.clone_from(&args.chosen.functions);
+    config.tracepoints.clone_from(&args.chosen.tracepoints);
     config
 }
 
@@ -123,6 +126,7 @@ impl Probes {
             wants_runtime: selection.takes_any(Api::Runtime),
             selection,
             hooks: Arc::default(),
+            not_in_kernel: Vec::new(),
             collect,
             considered: HashSet::new(),
             beside: HashSet::new(),
@@ -142,11 +146,10 @@ impl Probes {
         if let Some(way) = probes.capture.xid_way() {
             probes.tell(|| format!("errors of GPUs (XIDs): {way}"));
         }
-        if !config.hooks.is_empty() {
-            let (told, skipped) = kernel::attach(&mut probes.capture, config, collect)?;
-            probes.tell(|| told);
-            probes.skip_all(&skipped);
-        }
+        let (told, skipped) = kernel::attach(&mut probes.capture, config, collect)?;
+        told.into_iter().for_each(|told| probes.tell(|| told));
+        probes.skip_all(&skipped);
+        probes.not_in_kernel = skipped;
         Ok(probes)
     }
 
@@ -172,8 +175,12 @@ impl Probes {
         self
     }
 
-    /// Tells which hooks have found nothing yet.
+    /// Tells which hooks have found nothing yet, and what is not probed in the kernel.
     pub(crate) fn note_unused_hooks(&self) {
+        // it was told already where everything is
+        for skipped in self.not_in_kernel.iter().filter(|_| !self.verbose) {
+            note!("gpuprobe: {}", skips::line(skipped));
+        }
         for (_, why) in why_unused(&self.hooks, self.inspector.hooked_files()) {
             note!("gpuprobe: {}", printable(&why));
         }

@@ -84,8 +84,9 @@ fn words_of(arg: &Arg, value: &DeValue<'_>) -> Result<Vec<OsString>> {
     let long = arg.get_long().unwrap_or_default();
     let word = |text: &str| OsString::from(format!("--{long}={text}"));
     let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
+    let may_be_bare = is_switch || arg.get_num_args().is_some_and(|values| values.min_values() == 0);
     match value {
-        DeValue::Boolean(wanted) if is_switch => {
+        DeValue::Boolean(wanted) if may_be_bare => {
             Ok(wanted.then(|| format!("--{long}").into()).into_iter().collect())
         }
         _ if is_switch => bail!("`{long}` is either true or false"),
@@ -147,6 +148,15 @@ mod tests {
         assert_eq!((won.memleak, won.cudatrace), (false, true), "features that are named are all there are");
         assert_eq!((won.paths, won.refresh), (vec![PathBuf::from("/d")], Duration::from_secs(2)));
         assert_eq!(won.metrics_addr.port(), 1);
+    }
+
+    #[test]
+    fn the_kernel_is_watched_or_has_functions_named() {
+        let kernel = |text: &str| with_file(text, &[]).unwrap().kernel;
+        assert_eq!(kernel("kernel = true"), [""]);
+        assert_eq!(kernel("kernel = false"), [""; 0]);
+        assert_eq!(kernel("kernel = \"uvm_*\""), ["uvm_*"]);
+        assert_eq!(kernel("kernel = [\"uvm_*\", \"nvidia_*\"]"), ["uvm_*", "nvidia_*"]);
     }
 
     #[test]

@@ -106,10 +106,14 @@ impl Run {
     /// Runs it to its end and reads the trace.
     pub fn outcome(&self) -> Outcome {
         let folder = places::folder();
-        let trace = folder.path().join("trace.jsonl");
-        let finished = finish(&mut self.command(&trace));
+        self.outcome_in(&folder.path().join("trace.jsonl"))
+    }
+
+    /// The same, with a trace that is kept.
+    pub fn outcome_in(&self, trace: &Path) -> Outcome {
+        let finished = finish(&mut self.command(trace));
         assert!(trace.exists(), "no trace; status {}\n{}", finished.status, finished.stderr);
-        Outcome { trace: Recording::read(&trace), finished }
+        Outcome { trace: Recording::read(trace), finished }
     }
 }
 

@@ -11,7 +11,7 @@ use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Recording, Run, Talk, alone, needs, places, tiers};
-use gpuprobe_event::{Api, Call, Class, Value};
+use gpuprobe_event::{Api, Call, Class, Outcome as Moment, Value};
 use gpuprobe_standin::Cuda;
 
 const ROUNDS: u64 = 50;
@@ -82,9 +82,15 @@ function = "cuMemAlloc_v2"
 class    = "alloc"
 args     = ["dptr:out_ptr", "bytesize:size"]
 returns  = "status"
+
+[[hook]]
+tracepoint = "signal:signal_generate"
+args       = ["sig:i32", "info:ptr", "task:ptr", "group:i32"]
 "#;
 
-/// Of which there is nothing: a function that has no symbol, and a library that nobody has.
+const SIGNALS: &str = "signal:signal_generate";
+
+/// Of which there is nothing: a function that has no symbol, a library that nobody has, and the same of the kernel.
 const NOWHERE: &str = r#"
 [[hook]]
 library  = "libhooked.so*"
@@ -93,6 +99,13 @@ function = "hk_inlined"
 [[hook]]
 library  = "libnowhere.so*"
 function = "f"
+
+[[hook]]
+kernel   = true
+function = "no_such_function"
+
+[[hook]]
+tracepoint = "no:such_tracepoint"
 "#;
 
 /// A file of these tests' own, compiled into this folder.
@@ -174,6 +187,7 @@ fn every_form_of_function_is_told_with_its_part() {
         assert_memory(trace);
         assert_told(trace);
         assert_nested(trace);
+        assert_moments(&outcome);
     }
 }
 
@@ -242,6 +256,25 @@ fn assert_nested(trace: &Recording) {
     assert!(named(trace, "cuMemAlloc_v2").all(|c| c.api == Api::Hook), "a hook that names it is asked first");
 }
 
+/// A tracepoint is told of at the moment it is passed, in the call that is open then.
+fn assert_moments(outcome: &Outcome) {
+    let by_id = outcome.trace.by_id();
+    let is_ours = |(name, value): &(_, Value)| *name == "sig" && *value == Value::Uint(10);
+    let sent = named(&outcome.trace, SIGNALS).filter(|call| call.args.iter().flatten().any(is_ours));
+    let sent: Vec<_> = sent.collect();
+    assert_eq!(sent.len() as u64, ROUNDS);
+    for call in sent {
+        assert_eq!((call.outcome, call.api, call.class), (Moment::Instant, Api::Kernel, Class::Driver));
+        assert_eq!(call.parent.map(|id| &*by_id[&id].name), Some("hk_around"));
+        assert!(call.args.iter().flatten().any(|(name, value)| name == "group" && *value == Value::Uint(1)));
+    }
+    // whoever holds the program may send it others
+    let all = named(&outcome.trace, SIGNALS).count().to_string();
+    let mut rows = outcome.finished.stderr.lines().filter(|line| line.ends_with(SIGNALS));
+    let told: Vec<_> = rows.next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(told, [&all, "0", "-", "-", "-", "-", "-", "-", SIGNALS]);
+}
+
 #[test]
 fn what_is_nowhere_is_told_and_does_no_harm() {
     if !needs::bpf() {
@@ -264,7 +297,12 @@ fn what_is_nowhere_is_told_and_does_no_harm() {
     assert!(end.skipped.iter().any(|line| line.starts_with(&missing)), "{missing}: {:?}", end.skipped);
     let nowhere = format!("{}hook f: no library libnowhere.so* has it yet", at(first + 4));
     assert!(end.skipped.contains(&nowhere), "{nowhere}: {:?}", end.skipped);
-    assert_eq!(end.skipped.len(), 2);
+    let function = format!("{}hook no_such_function: not probed: the kernel has no such", at(first + 8));
+    let tracepoint = format!("{}hook no:such_tracepoint: not probed: the kernel has no such", at(first + 12));
+    for told in [function, tracepoint] {
+        assert!(end.skipped.iter().any(|line| line.starts_with(&told)), "{told}: {:?}", end.skipped);
+    }
+    assert_eq!(end.skipped.len(), 4);
     assert!(
         outcome.finished.stderr.contains(&format!("not watched: {nowhere}")),
         "{}",
@@ -279,6 +317,7 @@ fn a_daemon_counts_hooks_that_its_file_of_settings_names() {
     }
     let _alone = alone();
     let bed = Bed::new();
+    fs::write(&bed.hooks, format!("{HOOKS}{NOWHERE}")).unwrap();
     let config = bed.at("gpuprobe.toml");
     fs::write(&config, format!("hooks = [{:?}]\n", bed.hooks)).unwrap();
     let paths = [bed.at("libcuda.so.1"), shown(&bed.library)];
@@ -290,17 +329,23 @@ fn a_daemon_counts_hooks_that_its_file_of_settings_names() {
     program.go_on();
     let pid = pid_of(&program.json());
     daemon.until_equal(PATIENCE, |metrics, found| {
-        let of_hooks = |name: &str| {
+        let of = |api: &str, name: &str| {
             let mut counts = Counts::new();
             for (labels, value) in metrics.samples(name) {
-                if labels["pid"] == pid.to_string() && labels["api"] == "hook" {
+                if labels["pid"] == pid.to_string() && labels["api"] == api {
                     *counts.entry(labels["function"].clone()).or_default() += value;
                 }
             }
             counts
         };
-        found.compare("calls", &of_hooks("gpuprobe_calls_total"), &expected(true));
-        found.compare("timed", &of_hooks("gpuprobe_call_duration_seconds_count"), &expected(true));
+        found.compare("calls", &of("hook", "gpuprobe_calls_total"), &expected(true));
+        found.compare("timed", &of("hook", "gpuprobe_call_duration_seconds_count"), &expected(true));
+        let moments = Counts::from([(SIGNALS.to_owned(), ROUNDS)]);
+        found.compare("moments", &of("kernel", "gpuprobe_calls_total"), &moments);
+        found.compare("their times", &of("kernel", "gpuprobe_call_duration_seconds_count"), &Counts::new());
+        let skipped = metrics.samples("gpuprobe_libraries_skipped_total");
+        let mut skipped = skipped.into_iter().filter(|(labels, _)| labels["reason"] == "not_there");
+        found.compare("not there", &skipped.next().map(|(_, count)| count), &Some(2));
         let held = metrics.by("gpuprobe_memory_live_bytes", pid, "kind");
         let device = held.get("device").copied();
         found.compare("device memory", &device, &Some(4096 * ROUNDS));
@@ -354,10 +399,8 @@ fn opencl_is_told_as_its_program_counts_it() {
     let trace = folder.path().join("trace.jsonl");
     // its compiler keeps what it made
     let run = Run::new(&program).options(&["--hooks", &shown(hooks)]).args(&["60"]);
-    let run = run.env("POCL_CACHE_DIR", places::kept("pocl"));
-    let finished = finish(&mut run.command(&trace));
-    assert_eq!(finished.status, 0, "{}", finished.stderr);
-    let outcome = Outcome { trace: Recording::read(&trace), finished };
+    let outcome = run.env("POCL_CACHE_DIR", places::kept("pocl")).outcome_in(&trace);
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     let (printed, trace_of) = (outcome.printed(), &outcome.trace);
     trace_of.assert_whole();
     assert_eq!(trace_of.counts(pid_of(&printed), Api::Hook), counts_of(&printed["calls"]));

@@ -63,7 +63,7 @@ static atomic_t ticks;
 /* not static, so that the compiler neither renames them nor makes others of them */
 int nvidia_standin_work(unsigned int us);
 int nvidia_standin_control(void);
-int nvidia_standin_fail(void);
+int nvidia_standin_fail(const char *why);
 int nvidia_standin_recurse(int depth);
 void uvm_standin_fault(void);
 void nvidia_standin_tick(void);
@@ -92,7 +92,7 @@ static __always_inline int nvidia_standin_inlined(void)
 	return -EBUSY;
 }
 
-noinline int nvidia_standin_fail(void)
+noinline int nvidia_standin_fail(const char *why)
 {
 	return nvidia_standin_inlined();
 }
@@ -183,7 +183,7 @@ static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsign
 	case ESC_RECURSE:
 		return nvidia_standin_recurse(DEPTH);
 	case ESC_FAIL:
-		return nvidia_standin_fail();
+		return nvidia_standin_fail("busy");
 	case ESC_XID:
 		return report_error(words[2]);
 	default:

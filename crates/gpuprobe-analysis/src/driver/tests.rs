@@ -67,6 +67,15 @@ fn a_function_of_the_driver_inside_an_ioctl_is_not_added_again() {
 }
 
 #[test]
+fn what_is_over_at_once_is_counted_and_asks_nothing_of_the_driver() {
+    let moment = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
+    let summary = fed(&[inside(moment.clone(), 1), moment, cuda(Api::Driver, "cuInit", 1, 300)]);
+    assert_eq!((summary.layers.len(), summary.outside), (0, Spent::default()));
+    let [row] = summary.commands.as_slice() else { panic!("{summary:?}") };
+    assert_eq!((row.calls, row.mean_ns(), row.p50_ns, row.total_ns), (2, None, None, 0));
+}
+
+#[test]
 fn what_a_call_says_itself_goes_before_what_was_told_of_it() {
     let told = DriverTime { calls: 5, ns: 90 };
     let mut alloc = cuda(Api::Driver, "cuMemAlloc_v2", 1, 100);

@@ -53,6 +53,21 @@ fn calls_of_no_length_at_the_same_moment_keep_their_places() {
 }
 
 #[test]
+fn what_is_over_at_once_lies_in_the_call_that_is_open_and_is_no_end() {
+    let moment = |id, parent, at| Call { outcome: Outcome::Instant, ..of(id, parent, at, at) };
+    let calls =
+        [moment(1, 0, 5), moment(3, 2, 12), of(2, 0, 10, 20), begun(of(4, 0, 30, 30)), moment(5, 4, 31)];
+    let (slices, moved) = nested(calls, 40);
+    assert_eq!(
+        shape(&slices),
+        [(1, 5, 5, 0), (2, 10, 20, 0), (3, 12, 12, 1), (4, 30, 40, 0), (5, 31, 31, 1)]
+    );
+    assert_eq!((moved, slices[2].call.outcome), (0, Outcome::Instant));
+    let (slices, _) = nested([begun(of(1, 0, 10, 10)), moment(2, 1, 11)], 40);
+    assert_eq!(slices[0].call.outcome, Outcome::Begun, "it is not known whether calls return");
+}
+
+#[test]
 fn threads_do_not_wait_for_each_other() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     let other = |call: Call| Box::new(Call { tid: Tid(7), ..call });

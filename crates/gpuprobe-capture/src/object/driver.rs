@@ -1,15 +1,16 @@
 //! Watching what processes ask of the driver's devices.
 
 use gpuprobe_discover::Device;
-use gpuprobe_event::{Api, FunctionId, catalogue};
+use gpuprobe_event::{Api, Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Capture;
 use crate::attach::{self, Collect};
 use crate::driver::{SYSCALLS, first_row, tell_devices};
 use crate::error::CaptureError;
-use crate::functions::{self, KernelHook, KernelTier, ProbedFunctions};
+use crate::functions::{self, KernelHook, KernelTier, ProbedFunctions, Unprobed};
 use crate::rows::{driver_row, function_row};
+use crate::tracepoints::{self, TracepointHook};
 use crate::wire::{as_bytes, number};
 use crate::xids::XidWay;
 
@@ -44,13 +45,33 @@ impl Capture {
         tiers: &[KernelTier],
         collect: Collect,
     ) -> Result<ProbedFunctions, CaptureError> {
+        let accepted = hooks.iter().filter(|hook| hook.refused.is_none());
+        let row = |hook: &KernelHook| catalogue().lookup(Api::Kernel, None, &hook.function.name);
+        self.fill_rows(accepted.filter_map(row), collect)?;
+        Ok(functions::attach(&mut self.functions, &self.object, hooks, (tiers, self.entry_only)))
+    }
+
+    /// Tells of tracepoints; those of the configuration, which the programs were loaded with.
+    pub fn attach_tracepoints(
+        &mut self,
+        hooks: &[TracepointHook],
+        collect: Collect,
+    ) -> Result<Vec<Unprobed>, CaptureError> {
+        self.fill_rows(tracepoints::accepted(hooks).filter_map(TracepointHook::row), collect)?;
+        Ok(tracepoints::attach(&mut self.functions, &self.object, hooks))
+    }
+
+    fn fill_rows<'f>(
+        &self,
+        functions: impl Iterator<Item = &'f Function>,
+        collect: Collect,
+    ) -> Result<(), CaptureError> {
         let rows = self.map("functions")?;
-        for hook in hooks.iter().filter(|hook| hook.refused.is_none()) {
-            let Some(f) = catalogue().lookup(Api::Kernel, None, &hook.function.name) else { continue };
+        for f in functions {
             rows.update(&f.id.0.to_ne_bytes(), as_bytes(&function_row(f, collect)), MapFlags::ANY)
                 .map_err(CaptureError::bpf("fill the table of functions"))?;
         }
-        Ok(functions::attach(&mut self.functions, &self.object, hooks, (tiers, self.entry_only)))
+        Ok(())
     }
 
     /// Devices of the driver that have come meanwhile.

@@ -86,6 +86,8 @@ pub enum ResultKind {
     Errno,
     /// Nothing that is readable in the result register (void, or a struct by hidden pointer).
     Void,
+    /// Nothing ever: it happens, and is over at once.
+    Moment,
     /// No public prototype.
     Unknown,
 }

@@ -1,7 +1,11 @@
 //! Functions of the kernel: what the driver's are for, by parts of their names.
 
 use crate::catalogue::{Class, Function, ResultKind, Roles};
+use crate::hook::Signature;
 use crate::{Api, FunctionId};
+
+/// Calls of the kernel on the driver's devices: the rows of `kernel.tbl`.
+const SYSTEM_CALLS: [&str; 4] = ["ioctl", "mmap", "open", "poll"];
 
 /// Parts of the names of functions that decide what runs next, switch to it, or serve a fault.
 const SCHEDULER: [&str; 10] = [
@@ -36,26 +40,45 @@ pub fn is_noisy(name: &str) -> bool {
     })
 }
 
-/// The row of a function of the kernel. Its arguments are the kernel's own and not told.
+/// Whether a row of the kernel is a call on the driver's devices, and no function.
+pub fn is_system_call(name: &str) -> bool {
+    SYSTEM_CALLS.contains(&name)
+}
+
+/// The row of a function of the kernel. Its arguments are the kernel's own, and told where the user has named them; what
+/// it returns the kernel knows best.
 pub fn function_row(
     id: FunctionId,
     name: &'static str,
-    (result, result_type): (ResultKind, &'static str),
+    returned: (ResultKind, &'static str),
+    hook: Option<&Signature>,
 ) -> Function {
-    Function {
+    let row = Function {
         id,
         api: Api::Kernel,
         name,
         base: name,
         versions: "",
-        result,
-        result_type,
+        result: returned.0,
+        result_type: returned.1,
         args: None,
         class: function_class(name),
         roles: Roles::default(),
         pointee: None,
         hot: is_noisy(name),
-    }
+    };
+    let Some(hook) = hook else { return row };
+    let said = Some((hook.result, hook.result_type)).filter(|said| said.0 != ResultKind::Unknown);
+    let said = said.filter(|said| said.0 != returned.0);
+    let (result, result_type) = said.unwrap_or(returned);
+    let class = if hook.class == Class::Other { row.class } else { hook.class };
+    Function { result, result_type, class, args: hook.args.clone(), pointee: hook.pointee, ..row }
+}
+
+/// The row of a tracepoint.
+pub fn tracepoint_row(id: FunctionId, name: &'static str, hook: &Signature) -> Function {
+    let class = if hook.class == Class::Other { Class::Driver } else { hook.class };
+    Function { class, hot: false, ..function_row(id, name, (ResultKind::Moment, ""), Some(hook)) }
 }
 
 #[cfg(test)]

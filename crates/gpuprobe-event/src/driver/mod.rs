@@ -18,7 +18,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 pub use argument::Ioctl;
-pub use functions::{function_class, function_row, is_noisy};
+pub use functions::{function_class, function_row, is_noisy, is_system_call, tracepoint_row};
 pub use names::status_name;
 pub use version::Version;
 pub use xid::{Xid, xid};

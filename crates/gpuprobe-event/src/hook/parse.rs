@@ -58,34 +58,34 @@ pub(super) fn file(hooks: &mut Hooks, file: &str, text: &str) -> Result<(), Hook
 }
 
 fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
-    if let Some((key, _)) = row.table.iter().find(|(key, _)| !KEYS.contains(&&**key.get_ref())) {
-        let message = format!("unknown key `{}`: one of {}", key.get_ref(), KEYS.join(", "));
-        return Err(row.source.wrong(key.span().start, message));
-    }
+    row.only_keys(&KEYS, &format!("is no key: one of {}", KEYS.join(", ")))?;
     let place = row.source.place(row.at);
     let (library, function) = (row.pattern("library")?, row.pattern("function")?);
     let (kernel, tracepoint) = (row.flag("kernel")?, row.text("tracepoint")?);
-    let signature = signature::of(row)?;
+    let signature = match (kernel, tracepoint) {
+        (false, None) => signature::of(row)?,
+        (_, tracepoint) => {
+            row.only_keys(&signature::KERNEL_KEYS, "is for functions of libraries")?;
+            signature::in_kernel(row, tracepoint.is_some())?
+        }
+    };
     match (library, function, kernel, tracepoint) {
         (Some(library), Some(function), false, None) => {
             let hook = LibraryHook { library, function, signature, place };
             let same =
                 |other: &&LibraryHook| (&other.library, &other.function) == (&hook.library, &hook.function);
             if let Some(other) = hooks.libraries.iter().find(same) {
-                let function = hook.function.as_str();
-                return Err(
-                    row.wrong("function", format!("`{function}` is hooked at {} already", other.place))
-                );
+                return Err(row.hooked_already("function", hook.function.as_str(), &other.place));
             }
             hooks.libraries.push(hook);
         }
         (None, Some(function), true, None) => {
             let point = KernelPoint::Function(function);
-            hooks.kernel.push(KernelHook { point, signature, place });
+            in_kernel(hooks, row, "function", KernelHook { point, signature, place })?;
         }
         (None, None, false, Some(name)) => {
             let point = tracepoint_of(row, name)?;
-            hooks.kernel.push(KernelHook { point, signature, place });
+            in_kernel(hooks, row, "tracepoint", KernelHook { point, signature, place })?;
         }
         _ => {
             let message =
@@ -93,6 +93,14 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
             return Err(row.source.wrong(row.at, message));
         }
     }
+    Ok(())
+}
+
+fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: KernelHook) -> Result<(), HookError> {
+    if let Some(other) = hooks.kernel.iter().find(|other| other.point == hook.point) {
+        return Err(row.hooked_already(key, &hook.point.to_string(), &other.place));
+    }
+    hooks.kernel.push(hook);
     Ok(())
 }
 
@@ -147,6 +155,20 @@ impl<'a> Row<'a> {
     pub(super) fn wrong(&self, key: &str, message: impl Into<String>) -> HookError {
         let named = self.table.iter().find(|(known, _)| known.get_ref() == key);
         self.source.wrong(named.map_or(self.at, |(key, _)| key.span().start), message)
+    }
+
+    fn hooked_already(&self, key: &str, what: &str, at: &Place) -> HookError {
+        self.wrong(key, format!("`{what}` is hooked at {at} already"))
+    }
+
+    /// Refuses every key but these.
+    fn only_keys(&self, keys: &[&str], why_not: &str) -> Result<(), HookError> {
+        match self.table.iter().find(|(key, _)| !keys.contains(&&**key.get_ref())) {
+            Some((key, _)) => {
+                Err(self.source.wrong(key.span().start, format!("`{}` {why_not}", key.get_ref())))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Something is wrong with a part of what a key says.

@@ -18,10 +18,10 @@ pub struct Signature {
     pub args: Option<Vec<Arg>>,
     /// What it returns.
     pub result: ResultKind,
-    pub(super) result_type: &'static str,
+    pub(crate) result_type: &'static str,
     /// Which argument plays which part.
     pub roles: Roles,
-    pub(super) pointee: Option<(u8, Pointee)>,
+    pub(crate) pointee: Option<(u8, Pointee)>,
 }
 
 /// A status that no table knows; 0 is success.
@@ -59,6 +59,49 @@ const KINDS: [(&str, &str, ArgKind, Option<ArgKind>); 17] = [
 const TEXT: &str = "const char*";
 /// Stands for what a function returns, where an argument could.
 const RETURN: &str = "return";
+
+/// What a hook of the kernel can say.
+pub(super) const KERNEL_KEYS: [&str; 6] = ["kernel", "tracepoint", "function", "class", "args", "returns"];
+/// What its functions can be for: what they do to GPUs is told by the calls that ask for it.
+const KERNEL_CLASSES: [Class; 3] = [Class::Driver, Class::Scheduler, Class::Other];
+/// Arguments of a function that lie in registers.
+const IN_REGISTERS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 6 };
+/// The most that a tracepoint has.
+const OF_TRACEPOINT: usize = 12;
+
+/// What a hook says of a function of the kernel, or of a tracepoint.
+pub(super) fn in_kernel(row: &Row<'_>, is_tracepoint: bool) -> Result<Signature, HookError> {
+    let class = class(row)?;
+    if !KERNEL_CLASSES.contains(&class) {
+        let known = KERNEL_CLASSES.map(Class::as_str).join(", ");
+        return Err(
+            row.wrong("class", format!("class {class} is for functions of libraries: one of {known}"))
+        );
+    }
+    if is_tracepoint && row.text("returns")?.is_some() {
+        return Err(row.wrong("returns", "a tracepoint returns nothing"));
+    }
+    let (most, all) = if is_tracepoint {
+        (OF_TRACEPOINT, "no tracepoint has so many arguments".to_owned())
+    } else {
+        (IN_REGISTERS, format!("the first {IN_REGISTERS} arguments of a function of the kernel can be told"))
+    };
+    for (at, (text, span)) in row.texts("args")?.unwrap_or_default().into_iter().enumerate() {
+        let kind = text.split_once(':').map_or("", |(_, kind)| kind);
+        if at >= most {
+            return Err(row.wrong_at(&span, all));
+        }
+        if kind.starts_with("out_") || ["dim3", "float"].contains(&kind) {
+            return Err(row.wrong_at(&span, format!("`{kind}` is for functions of libraries")));
+        }
+    }
+    let signature = of(row)?;
+    // a status of the kernel is an error where it is negative
+    Ok(match signature.result {
+        ResultKind::Status(_) => Signature { result: ResultKind::Errno, result_type: "int", ..signature },
+        _ => signature,
+    })
+}
 
 /// What a hook says of its function.
 pub(super) fn of(row: &Row<'_>) -> Result<Signature, HookError> {

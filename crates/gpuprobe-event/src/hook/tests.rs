@@ -1,6 +1,7 @@
 use super::*;
 use crate::catalogue::{ArgKind, Place as ArgPlace, ResultKind};
 use crate::decode::{OutRead, Words, arguments, effect, error_name, out_reads, text_arg, told_error};
+use crate::driver::{function_row, tracepoint_row};
 use crate::event::Value;
 
 fn parsed(text: &str) -> Hooks {
@@ -105,7 +106,7 @@ fn a_launch_has_its_dimensions_in_a_struct_or_in_three_numbers() {
 fn what_is_wrong_is_told_with_its_line_and_what_would_be_right() {
     let cases = [
         (hook("class = \"aloc\""), "h.toml:4: unknown class `aloc`: one of alloc, free, "),
-        (hook("clas = \"alloc\""), "h.toml:4: unknown key `clas`: one of library, function, "),
+        (hook("clas = \"alloc\""), "h.toml:4: `clas` is no key: one of library, function, "),
         (hook("args = [\n\"a:i32\",\n\"b:int\"]"), "h.toml:6: unknown kind `int` of `b`: one of ptr, hex, "),
         (hook("args = [\"a\"]"), "h.toml:4: `a` is no argument: write `name:kind`"),
         (hook("args = [\"a:i32\", \"a:i32\"]"), "h.toml:4: there is another `a`"),
@@ -151,7 +152,71 @@ fn the_kernel_has_hooks_of_its_own() {
     assert_eq!((function.signature.class, function.place.line), (Class::Scheduler, 1));
     let KernelPoint::Tracepoint { group, name } = &tracepoint.point else { panic!("{tracepoint:?}") };
     assert_eq!((group.as_str(), name.as_str()), ("nvidia", "nvidia_dev_xid"));
+    assert_eq!(hooks.of_kernel("uvm_fault").map(|hook| hook.place.line), Some(1));
+    assert!(hooks.of_kernel("nvidia_dev_xid").is_none());
     assert!(hooks.libraries().is_empty() && !hooks.is_empty());
+}
+
+#[test]
+fn what_a_hook_of_the_kernel_does_not_say_the_kernel_does() {
+    let kernel = |more: &str| {
+        parsed(&format!("[[hook]]\nkernel = true\nfunction = \"f\"\n{more}")).kernel()[0].clone()
+    };
+    let long = (ResultKind::Errno, "long");
+    let row = |more: &str, returned| {
+        let f = function_row(FunctionId(1), "uvm_fault", returned, Some(&kernel(more).signature));
+        (f.api, f.class, f.result, f.result_type, text_arg(&f))
+    };
+    assert_eq!(row("", long), (Api::Kernel, Class::Scheduler, ResultKind::Errno, "long", None));
+    let said = row("class = \"driver\"\nargs = [\"a:i32\", \"b:str\"]\nreturns = \"status\"", long);
+    assert_eq!(
+        said,
+        (Api::Kernel, Class::Driver, ResultKind::Errno, "long", Some(1)),
+        "it knows how wide it is"
+    );
+    let unknown = (ResultKind::Unknown, "?");
+    assert_eq!(row("returns = \"status\"", unknown).2, ResultKind::Errno);
+    assert_eq!(row("returns = \"ptr\"", long).2, ResultKind::Pointer);
+    let tracepoint = tracepoint_row(FunctionId(1), "sched:sched_switch", &kernel("").signature);
+    assert_eq!((tracepoint.class, tracepoint.result), (Class::Driver, ResultKind::Moment));
+}
+
+#[test]
+fn what_cannot_be_seen_in_the_kernel_is_refused_with_its_line() {
+    let function = "[[hook]]\nkernel = true\nfunction = \"f\"\n";
+    let tracepoint = "[[hook]]\ntracepoint = \"g:t\"\n";
+    let args = |count: usize| {
+        let args: Vec<_> = (0..count).map(|n| format!("\"a{n}:u64\"")).collect();
+        format!("args = [{}]", args.join(",\n"))
+    };
+    let cases = [
+        (
+            function,
+            "class = \"alloc\"".to_owned(),
+            "h.toml:4: class alloc is for functions of libraries: one of driver, ",
+        ),
+        (function, "memory = \"pool\"".to_owned(), "h.toml:4: `memory` is for functions of libraries"),
+        (
+            function,
+            "args = [\"a:u64\",\n\"b:out_i32\"]".to_owned(),
+            "h.toml:5: `out_i32` is for functions of libraries",
+        ),
+        (function, args(9), "h.toml:1"),
+        (function, args(6), ""),
+        (tracepoint, args(12), ""),
+        (tracepoint, args(13), "h.toml:15: no tracepoint has so many arguments"),
+        (tracepoint, "returns = \"i32\"".to_owned(), "h.toml:3: a tracepoint returns nothing"),
+        (tracepoint, tracepoint.to_owned(), "h.toml:4: `g:t` is hooked at h.toml:1 already"),
+        (function, function.to_owned(), "h.toml:6: `f` is hooked at h.toml:1 already"),
+    ];
+    for (first, more, expected) in cases {
+        let told = Hooks::default().parse("h.toml", &format!("{first}{more}"));
+        let told = told.err().map_or_else(String::new, |error| error.to_string());
+        assert!(
+            told.starts_with(expected) && told.is_empty() == expected.is_empty(),
+            "{more}\n{told}\n{expected}"
+        );
+    }
 }
 
 #[test]

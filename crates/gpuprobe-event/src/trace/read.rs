@@ -201,6 +201,7 @@ impl<R: BufRead> Reader<R> {
                 start_ns.checked_add(duration_ns).filter(|end| *end < END_OF_TIME)?;
                 Outcome::Returned { value: ret.unwrap_or(0).cast_unsigned(), duration_ns }
             }
+            "i" => Outcome::Instant,
             _ if object.contains_key("unfinished") => Outcome::Unfinished,
             _ => Outcome::Begun,
         };

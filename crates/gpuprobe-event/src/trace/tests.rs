@@ -109,6 +109,7 @@ fn events() -> Vec<Event> {
         Event::Call(Box::new(graph_launch())),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
         Event::Call(Box::new(ioctl())),
+        Event::Call(Box::new(Call { id: 14, outcome: Outcome::Instant, error: None, ..ioctl() })),
         Event::Xid(Box::new(xid())),
     ]
 }
@@ -246,7 +247,7 @@ fn what_is_written_is_read_back() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (10, 7, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (11, 8, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

@@ -169,6 +169,7 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     let (phase, ns) = match (call.outcome, phases) {
         (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
         (Outcome::Returned { duration_ns, .. }, Phases::Apart) => ("E", call.start_ns + duration_ns),
+        (Outcome::Instant, _) => ("i", call.start_ns),
         (Outcome::Unfinished | Outcome::Begun, _) => ("B", call.start_ns),
     };
     head(out, call.id, ns, type_of(call.class), &call.name, phase);

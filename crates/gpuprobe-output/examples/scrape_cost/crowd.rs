@@ -23,6 +23,7 @@ pub(crate) fn crowd() -> Snapshot {
             api: f.api,
             function: f.name,
             class: f.class,
+            is_moment: false,
             calls: u64::from(pid) * 1000,
             errors: 0,
             bytes: 0,

@@ -131,7 +131,7 @@ impl<W: Write> Format for Chrome<W> {
                 }
                 call_fields(call, json);
             };
-            if call.outcome == Outcome::Begun {
+            if matches!(call.outcome, Outcome::Begun | Outcome::Instant) {
                 head.phase = "i";
                 self.instant(&head, "t", fields)?;
                 continue;

@@ -34,6 +34,7 @@ impl Results {
     pub(super) fn outcome(&self, out: &mut String, call: &Call) {
         match call.outcome {
             Outcome::Begun => out.push_str(" ..."),
+            Outcome::Instant => {}
             Outcome::Unfinished => out.push_str(" did not return"),
             Outcome::Returned { value, duration_ns } => {
                 if call.failed() {
@@ -78,7 +79,7 @@ impl Results {
         }
         let function = arguments::row(call);
         match function.map_or(ResultKind::Unknown, |f| f.result) {
-            ResultKind::Void => {}
+            ResultKind::Void | ResultKind::Moment => {}
             ResultKind::Errno if value < 1 << 32 => {
                 out.push_str(before);
                 push_decimal(out, value);

@@ -10,7 +10,7 @@ use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
 use gpuprobe_analysis::{Gaps, Snapshot, Work};
 use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::cut::cut;
-use gpuprobe_event::{Api, DriverTime, Moved};
+use gpuprobe_event::{DriverTime, Moved};
 
 use super::collect::of_process;
 use super::{Distribution, Kind, Metric, Samples, of_process};
@@ -322,7 +322,8 @@ fn calls(did: &Did<'_>, samples: &mut Samples) {
 
 fn durations(did: &Did<'_>, samples: &mut Samples) {
     // of what is only counted as it begins, nobody knows the time
-    for f in did.functions.iter().filter(|f| f.calls == 0 || f.latency.iter().any(|n| *n > 0)) {
+    let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
+    for f in did.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
         samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
     }
 }
@@ -340,8 +341,8 @@ fn errors(did: &Did<'_>, samples: &mut Samples) {
         *sum = sum.saturating_add(failure.count);
         samples.number(&[failure.function, failure.error], failure.count);
     }
-    // those of the kernel are told by command
-    for f in did.functions.iter().filter(|f| f.api != Api::Kernel) {
+    // those of calls on the driver's devices are told by command
+    for f in did.functions.iter().filter(|f| !f.is_system_call()) {
         let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
         if rest > 0 {
             samples.number(&[f.function, OTHER], rest);

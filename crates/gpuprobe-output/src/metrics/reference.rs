@@ -85,7 +85,10 @@ const LABELS: &[(&str, &str)] = &[
     ("pod", "The Kubernetes pod of the process."),
     ("process", "The name of the process, as the kernel has it."),
     ("processor", "Who touched unified memory where it was not: `cpu` or `gpu`."),
-    ("reason", "Why: of a file, why it is not probed; of a GPU, why its clocks are held back."),
+    (
+        "reason",
+        "Why: of a file or of a function of the kernel, why it is not probed; of a GPU, why its clocks are held back.",
+    ),
     ("severity", "Whether an error was corrected."),
     (
         "site",

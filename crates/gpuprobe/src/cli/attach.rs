@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use gpuprobe_capture::{KernelHook, Tier};
+use gpuprobe_capture::Tier;
 
-use crate::kernel::DEVICES_ALONE;
+use crate::kernel::{Chosen, DEVICES_ALONE};
 
 /// How calls are recorded; the same for every command that records some.
 #[derive(Debug, Default, Clone, Args)]
@@ -20,12 +20,13 @@ pub(crate) struct AttachArgs {
     /// with a value, also functions of the kernel of these names, such as 'uvm_*' (repeatable)
     #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ALONE)]
     pub(crate) kernel: Vec<String>,
-    /// What these stand for on this kernel
-    #[arg(skip)]
-    pub(crate) kernel_hooks: Vec<KernelHook>,
-    /// Also the functions that this file names, of any library (repeatable); examples/hooks has some
+    /// Also the functions that this file names, of any library or of the kernel, and tracepoints (repeatable);
+    /// examples/hooks has some
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
+    /// What these two stand for on this kernel
+    #[arg(skip)]
+    pub(crate) chosen: Chosen,
     /// Tell what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,

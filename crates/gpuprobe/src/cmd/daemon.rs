@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
-use crate::hooks;
+use crate::kernel::{self, Chosen};
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer};
 use crate::own::Own;
@@ -50,7 +50,7 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // from the first moment on: whoever starts a service may tell it to read its settings again at once
     let signals = Signals::hold_back()?;
-    let hooks = hooks::read(&args.hooks)?;
+    let chosen = kernel::chosen(&args.kernel, &args.hooks)?;
     give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         error => error.into(),
     })?;
     let url = endpoint.url();
-    let config = capture_config(args, sections);
-    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(hooks);
+    let config = capture_config(args, sections, &chosen);
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(chosen.hooks);
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
     let mut daemon = Daemon {
@@ -117,14 +117,16 @@ fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
     })
 }
 
-fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
+fn capture_config(args: &DaemonArgs, sections: Sections, chosen: &Chosen) -> CaptureConfig {
     CaptureConfig {
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
         launches: sections.launches,
         names: sections.launches,
         copies: sections.copies,
-        driver: args.kernel,
+        driver: !args.kernel.is_empty(),
+        hooks: chosen.functions.clone(),
+        tracepoints: chosen.tracepoints.clone(),
         tallies: !args.calls_only.is_empty(),
         // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
         sites: sections.memory,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +14,6 @@ use gpuprobe_output::{MemoryOptions, Strokes};
 use crate::cli::MemoryArgs;
 use crate::followed::{Followed, process_of_thread};
 use crate::gpus::Gpus;
-use crate::hooks;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer, unix_seconds};
 use crate::probes::{Probes, config};
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &MemoryArgs) -> Result<u8> {
 }
 
 fn observer(args: &MemoryArgs) -> Result<Observer> {
-    let hooks = hooks::read(&args.attach.hooks)?;
+    let hooks = Arc::clone(&args.attach.chosen.hooks);
     let config = CaptureConfig {
         only_targets: !args.pids.is_empty() || !args.command.is_empty(),
         hold: !args.command.is_empty(),

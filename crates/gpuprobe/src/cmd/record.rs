@@ -7,21 +7,20 @@ use gpuprobe_capture::CaptureConfig;
 
 use crate::cli::RecordArgs;
 use crate::following::{Following, Wanted};
-use crate::hooks;
 use crate::notes::note;
 use crate::recording::{Recording, recording_config, tell_place};
 use crate::select::Selection;
 use crate::trace_file::Output;
 
 pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
-    let hooks = hooks::read(&args.recording.attach.hooks)?;
-    let selection = Selection::from_globs(&args.recording.events, &hooks)?.telling_work();
+    let hooks = &args.recording.attach.chosen.hooks;
+    let selection = Selection::from_globs(&args.recording.events, hooks)?.telling_work();
     let config = CaptureConfig {
         only_targets: !args.all,
         follow_forks: args.children,
         ..recording_config(&args.recording, &selection)
     };
-    let wanted = Wanted { pids: &args.pids, paths: &[], hooks: &hooks };
+    let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
     let output = Output::find(args.recording.output.as_deref())?;
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;
     let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;

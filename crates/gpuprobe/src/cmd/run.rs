@@ -1,13 +1,13 @@
 //! `gpuprobe run`: a command from its first instruction to its end.
 
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use gpuprobe_capture::{CaptureConfig, Collect};
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::cli::{RecordingArgs, RunArgs};
-use crate::hooks;
 use crate::notes::note;
 use crate::probes::Probes;
 use crate::recording::{Recorded, Recording, recording_config, tell_place};
@@ -44,7 +44,7 @@ impl RecordedCommand {
 
 /// The probes for a command that will be run.
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
-    let hooks = hooks::read(&args.attach.hooks)?;
+    let hooks = Arc::clone(&args.attach.chosen.hooks);
     let selection = Selection::from_globs(&args.events, &hooks)?.telling_work();
     let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
     let probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;

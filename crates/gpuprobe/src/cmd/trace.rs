@@ -11,7 +11,6 @@ use gpuprobe_output::LiveOptions;
 
 use crate::cli::TraceArgs;
 use crate::following::{Following, Wanted};
-use crate::hooks;
 use crate::notes::note;
 use crate::printer::{Form, Printer};
 use crate::probes::{Probes, config};
@@ -19,9 +18,9 @@ use crate::recording::meta;
 use crate::select::Selection;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
-    let hooks = hooks::read(&args.attach.hooks)?;
-    let selection = Selection::from_globs(&args.events, &hooks)?;
-    let wanted = Wanted { pids: &args.pids, paths: &args.paths, hooks: &hooks };
+    let hooks = &args.attach.chosen.hooks;
+    let selection = Selection::from_globs(&args.events, hooks)?;
+    let wanted = Wanted { pids: &args.pids, paths: &args.paths, hooks };
     let following = Following::start(&capture_config(args), selection, wanted, args.attach.verbose)?;
     let printer = Printer::start(form(args, &following.probes))?;
     let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default() };
