@@ -6,6 +6,7 @@
 pub mod advice;
 pub mod bins;
 pub mod buckets;
+pub mod budget;
 pub mod command_series;
 pub mod copies;
 pub mod cost;
@@ -43,6 +44,7 @@ mod xids;
 
 pub use advice::Advice;
 pub use buckets::Bound;
+pub use budget::{Budget, BudgetReport, CallCost, Called, Decision, LeftOut};
 pub use command_series::{Asked, CommandSeries};
 pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
 pub use driver::{CommandSummary, DriverSummary, Layer};

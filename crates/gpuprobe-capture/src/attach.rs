@@ -1,14 +1,16 @@
 //! Plans to links: rows into the table of functions, then probes on the library.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{FileId, Loader, PlannedFunction, Skipped, Target};
+use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
 use gpuprobe_event::{FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::LibraryNumber;
+use crate::object::Apart;
 use crate::request::{Probes, Way};
 use crate::rows::row;
 use crate::support::Tier;
@@ -42,12 +44,31 @@ pub struct Attached {
     /// Those that could not be, with the reason.
     pub skipped: Vec<Skipped>,
     pub(crate) links: Vec<LinkId>,
+    /// Functions with links of their own.
+    pub(crate) apart: Vec<ApartFunction>,
+    pub(crate) points: HashMap<FunctionId, ProbeCost>,
+    pub(crate) how: Attach,
+    /// What the kernel can open.
+    pub(crate) open_path: PathBuf,
+}
+
+/// A function whose probes can be taken out alone.
+#[derive(Debug)]
+pub(crate) struct ApartFunction {
+    pub(crate) planned: PlannedFunction,
+    /// None while it is left out.
+    pub(crate) links: Vec<LinkId>,
 }
 
 impl Attached {
     /// How many links hold the probes.
     pub fn links(&self) -> usize {
-        self.links.len()
+        self.links.len() + self.apart.iter().map(|f| f.links.len()).sum::<usize>()
+    }
+
+    /// All of them.
+    pub(crate) fn into_links(self) -> impl Iterator<Item = LinkId> {
+        self.links.into_iter().chain(self.apart.into_iter().flat_map(|f| f.links))
     }
 }
 
@@ -73,6 +94,12 @@ impl Attach {
     fn cookie(&self, f: &PlannedFunction) -> u64 {
         u64::from(self.library) << 32 | u64::from(f.function.0)
     }
+
+    /// The same for a function that has links of its own. Entries and returns apart, so that the entries can go first:
+    /// calls that are open then still return.
+    pub(crate) fn alone(self) -> Self {
+        Self { tier: if self.tier == Tier::Session { Tier::Multi } else { self.tier }, ..self }
+    }
 }
 
 /// The programs of a tier, and how each is attached. Returns first: an entry without its return would count as a call
@@ -96,9 +123,9 @@ pub(crate) fn attach(
     keeper: &mut Keeper,
     target: &Target,
     how: Attach,
+    apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
-    let tier = how.tier;
     fill_rows(object, &target.functions, how.counted, collect)?;
     let library = &target.library;
     let mut attached = Attached {
@@ -108,12 +135,20 @@ pub(crate) fn attach(
         functions: 0,
         skipped: Vec::new(),
         links: Vec::new(),
+        apart: Vec::new(),
+        points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
+        how,
+        open_path: library.open_path.clone(),
     };
     let binary = &library.open_path;
-    let mut last_error = None;
-    let mut groups: Vec<&[PlannedFunction]> = match tier {
-        Tier::Perf => target.functions.chunks(1).collect(),
-        Tier::Multi | Tier::Session => vec![&target.functions],
+    // of the others nobody knows how often they are called
+    let is_apart = |id| matches!(collect(id), Collect::Count | Collect::Stream) && apart.takes(id);
+    let (alone, together): (Vec<_>, Vec<_>) =
+        target.functions.iter().cloned().partition(|f| is_apart(f.function));
+    let mut last_error = attach_alone(keeper, how.alone(), apart, alone, &mut attached);
+    let mut groups: Vec<&[PlannedFunction]> = match how.tier {
+        Tier::Perf => together.chunks(1).collect(),
+        Tier::Multi | Tier::Session => together.chunks(together.len().max(1)).collect(),
     };
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some(group) = groups.pop() {
@@ -140,6 +175,34 @@ pub(crate) fn attach(
     }
 }
 
+/// Gives each of these functions links of its own; what went wrong last comes back.
+fn attach_alone(
+    keeper: &mut Keeper,
+    how: Attach,
+    apart: &Apart,
+    functions: Vec<PlannedFunction>,
+    attached: &mut Attached,
+) -> Option<CaptureError> {
+    let mut last_error = None;
+    for planned in functions {
+        let mut links = Vec::new();
+        if !apart.is_left_out(planned.function) {
+            match attach_group(keeper, how, &attached.open_path, std::slice::from_ref(&planned)) {
+                Ok(made) => links = made,
+                Err(error) => {
+                    let reason = format!("{}: {error}", planned.name);
+                    attached.skipped.push(Skipped::function(&attached.path, reason));
+                    last_error = Some(error);
+                    continue;
+                }
+            }
+            attached.functions += 1;
+        }
+        attached.apart.push(ApartFunction { planned, links });
+    }
+    last_error
+}
+
 fn fill_rows(
     object: &Object,
     functions: &[PlannedFunction],
@@ -156,7 +219,7 @@ fn fill_rows(
     Ok(())
 }
 
-fn attach_group(
+pub(crate) fn attach_group(
     keeper: &mut Keeper,
     how: Attach,
     path: &Path,

@@ -2,6 +2,7 @@
 //! only [`http`] has sockets, a clock and a runtime, and reads its web config.
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod classic;
 pub mod convert;
 pub mod cost;
@@ -21,6 +22,7 @@ pub mod units;
 mod work;
 mod xid;
 
+pub use budget::left_out;
 pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;

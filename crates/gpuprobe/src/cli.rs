@@ -1,6 +1,7 @@
 //! The command line.
 
 mod attach;
+mod budget;
 mod convert;
 mod look;
 mod record;
@@ -217,6 +218,10 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
+    /// What probes may take of each process's time, such as 2%: functions whose calls cost more are not counted for a while,
+    /// but for those that live memory is made of
+    #[arg(long, value_name = "PERCENT", value_parser = budget::share, allow_hyphen_values = true)]
+    pub(crate) budget: Option<f64>,
     /// Most processes counted at once; each takes 900 bytes of kernel memory, 7 MB by default
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,

@@ -157,7 +157,9 @@ impl Builder {
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        for name in ["brief", "driver_args", "driver_only", "gpus", "hoarder", "lookups", "paced", "vmm"] {
+        for name in
+            ["brief", "driver_args", "driver_only", "gpus", "hoarder", "lookups", "paced", "spurt", "vmm"]
+        {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;

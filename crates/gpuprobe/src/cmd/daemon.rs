@@ -13,6 +13,7 @@ use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
+use crate::budget::KeptBudget;
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
 use crate::hooks;
@@ -61,7 +62,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     })?;
     let url = endpoint.url();
     let config = capture_config(args, sections);
-    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(hooks);
+    let budget = args.budget.map(|share| KeptBudget::measured(share, &config, Collect::Count)).transpose()?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
+    let probes = probes.with_hooks(hooks).with_budget(budget);
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
     let mut daemon = Daemon {
@@ -124,6 +127,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
         names: sections.launches,
         copies: sections.copies,
         driver: args.kernel,
+        apart: args.budget.is_some(),
         // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
         sites: sections.memory,
         ring_bytes: 4 << 20,
@@ -200,6 +204,7 @@ impl Daemon {
             drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
+            self.observer.probes.keep_counted()?;
             if !has_looked && published.elapsed() >= look_after {
                 has_looked = true;
                 self.observer.look_at_launches()?;
