@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build test unit bpf vm lint fmt install clean
+.PHONY: help demo build test unit bpf vm bench lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,10 @@ bpf: ## Tests of the binary on real BPF, as root
 vm: ## Tests of the binary on older kernels, in QEMU
 	@scripts/setup test
 	@scripts/test build vm
+
+bench: build ## What it costs, beside empty probes and bpftrace, as root; fails where a ratio is worse than promised
+	@scripts/setup bench
+	$(if $(SUDO),$(SUDO) -E env "PATH=$(PATH)") benches/run
 
 lint: ## Formatting, repository checks and clippy
 	@scripts/setup test

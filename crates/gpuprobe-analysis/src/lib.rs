@@ -46,7 +46,7 @@ pub use advice::Advice;
 pub use buckets::Bound;
 pub use budget::{Budget, BudgetReport, CallCost, Called, Decision, LeftOut};
 pub use command_series::{Asked, CommandSeries};
-pub use cost::{CostReport, Measured, ModeCost, Spread, costs};
+pub use cost::{CostReport, Judged, Measured, ModeCost, Spread, Target, TierCost, costs, judge};
 pub use driver::{CommandSummary, DriverSummary, Layer};
 pub use ended::{Ended, EndedProcess, PastProcesses};
 pub use errors::ErrorCount;

@@ -163,22 +163,14 @@ static __always_inline void send_begin(struct gp_call *call, const struct gp_fun
 /* Returns 0 when the return is wanted, 1 when it is not. */
 static __always_inline int enter(struct pt_regs *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	struct gp_thread *thread = current_thread();
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
 	struct gp_call *call, *outer;
 
-	if (!thread) {
-		__u64 pid_tgid = bpf_get_current_pid_tgid();
-
-		if (!is_target(pid_tgid >> 32))
-			return 1;
-		thread = new_thread(task, pid_tgid);
-		if (!thread)
-			return 1;
-	}
+	if (!thread)
+		return 1;
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 1;

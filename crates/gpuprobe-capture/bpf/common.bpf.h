@@ -201,6 +201,19 @@ static __always_inline struct gp_thread *new_thread(struct task_struct *task, __
 	return thread;
 }
 
+/* The state of the thread that runs, where its process is watched. */
+static __always_inline struct gp_thread *current_thread(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
+	__u64 pid_tgid;
+
+	if (thread)
+		return thread;
+	pid_tgid = bpf_get_current_pid_tgid();
+	return is_target(pid_tgid >> 32) ? new_thread(task, pid_tgid) : NULL;
+}
+
 static __always_inline __u64 new_id(struct gp_thread *thread)
 {
 	if (!thread->ids_left) {

@@ -7,6 +7,7 @@
 #include "driver.bpf.h"
 #include "kernel.bpf.h"
 #include "process.bpf.h"
+#include "tally.bpf.h"
 #include "xid.bpf.h"
 
 SEC("uprobe.session")

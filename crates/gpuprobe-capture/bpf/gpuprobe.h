@@ -385,7 +385,7 @@ struct gp_failure_key {
 	__u32 reserved;
 };
 
-/* Each call is in one bucket: how many there were is the sum. */
+/* Each call that was timed is in one bucket: how many there were is the sum. */
 struct gp_count {
 	__u64 errors;
 	__u64 bytes;
@@ -393,6 +393,8 @@ struct gp_count {
 	/* calls that entered the driver, and their time there */
 	__u64 entered;
 	__u64 driver_ns;
+	/* calls of which only the entry is probed: these are in no bucket */
+	__u64 tallied;
 	__u64 latency[GP_BUCKETS];
 };
 

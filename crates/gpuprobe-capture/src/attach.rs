@@ -26,6 +26,8 @@ pub enum Collect {
     Stream,
     /// Count failures that no call inside is the cause of.
     Failures,
+    /// Count calls as they begin, and nothing else: there is no return probe, which saves a third.
+    Entries,
     /// Only what other calls need: names of kernels, which context is current, what is captured.
     Aside,
 }
@@ -56,8 +58,26 @@ pub struct Attached {
 #[derive(Debug)]
 pub(crate) struct ApartFunction {
     pub(crate) planned: PlannedFunction,
+    is_tallied: bool,
     /// None while it is left out.
     pub(crate) links: Vec<LinkId>,
+}
+
+impl ApartFunction {
+    /// Makes its links. Entries and returns apart, so that the entries can go first: calls that are open then still return.
+    pub(crate) fn attach(
+        &self,
+        keeper: &mut Keeper,
+        how: Attach,
+        path: &Path,
+    ) -> Result<Vec<LinkId>, CaptureError> {
+        let tier = how.tier.min(Tier::Multi);
+        let programs = match self.is_tallied && !how.bare {
+            true => std::slice::from_ref(tally(tier)),
+            false => programs(tier, how.entry_only, how.bare),
+        };
+        attach_group(keeper, how, path, (programs, &[&self.planned]))
+    }
 }
 
 impl Attached {
@@ -94,18 +114,14 @@ impl Attach {
     fn cookie(&self, f: &PlannedFunction) -> u64 {
         u64::from(self.library) << 32 | u64::from(f.function.0)
     }
-
-    /// The same for a function that has links of its own. Entries and returns apart, so that the entries can go first:
-    /// calls that are open then still return.
-    pub(crate) fn alone(self) -> Self {
-        Self { tier: if self.tier == Tier::Session { Tier::Multi } else { self.tier }, ..self }
-    }
 }
 
 /// The programs of a tier, and how each is attached. Returns first: an entry without its return would count as a call
 /// that never ends.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&'static str, Way)] {
     match (tier, bare) {
+        (Tier::Session | Tier::Multi, true) if entry_only => &[("bare_multi_entry", Way::Multi)],
+        (Tier::Perf, true) if entry_only => &[("bare_perf_entry", Way::Perf)],
         (Tier::Session, true) => &[("bare_session", Way::Session)],
         (Tier::Multi, true) => &[("bare_multi_return", Way::MultiReturn), ("bare_multi_entry", Way::Multi)],
         (Tier::Perf, true) => &[("bare_perf_return", Way::PerfReturn), ("bare_perf_entry", Way::Perf)],
@@ -115,6 +131,33 @@ pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&
         (Tier::Multi, false) => &[("call_multi_return", Way::MultiReturn), ("call_multi_entry", Way::Multi)],
         (Tier::Perf, false) => &[("call_perf_return", Way::PerfReturn), ("call_perf_entry", Way::Perf)],
     }
+}
+
+/// The program that counts calls as they begin.
+pub(crate) fn tally(tier: Tier) -> &'static (&'static str, Way) {
+    match tier {
+        Tier::Session | Tier::Multi => &("tally_multi", Way::Multi),
+        Tier::Perf => &("tally_perf", Way::Perf),
+    }
+}
+
+/// Functions that are probed together, by the same programs.
+type Group<'a> = (&'a [(&'static str, Way)], Vec<&'a PlannedFunction>);
+
+/// Those that one link can hold: on perf each has its own.
+fn groups<'a>(
+    functions: &[&'a PlannedFunction],
+    how: Attach,
+    collect: &dyn Fn(FunctionId) -> Collect,
+) -> impl Iterator<Item = Group<'a>> {
+    let is_tallied = |f: &&PlannedFunction| collect(f.function) == Collect::Entries && !how.bare;
+    let (tallied, whole): (Vec<_>, Vec<_>) = functions.iter().copied().partition(is_tallied);
+    let most = if how.tier == Tier::Perf { 1 } else { usize::MAX };
+    let programs = programs(how.tier, how.entry_only, how.bare);
+    let tallied: Vec<_> = tallied.chunks(most).map(<[_]>::to_vec).collect();
+    let whole: Vec<_> = whole.chunks(most).map(<[_]>::to_vec).collect();
+    let tallied = tallied.into_iter().map(move |group| (std::slice::from_ref(tally(how.tier)), group));
+    tallied.chain(whole.into_iter().map(move |group| (programs, group)))
 }
 
 /// Attaches one library.
@@ -141,18 +184,15 @@ pub(crate) fn attach(
         open_path: library.open_path.clone(),
     };
     let binary = &library.open_path;
-    // of the others nobody knows how often they are called
-    let is_apart = |id| matches!(collect(id), Collect::Count | Collect::Stream) && apart.takes(id);
+    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
+    // of what is not counted nobody knows how often it is called
     let (alone, together): (Vec<_>, Vec<_>) =
-        target.functions.iter().cloned().partition(|f| is_apart(f.function));
-    let mut last_error = attach_alone(keeper, how.alone(), apart, alone, &mut attached);
-    let mut groups: Vec<&[PlannedFunction]> = match how.tier {
-        Tier::Perf => together.chunks(1).collect(),
-        Tier::Multi | Tier::Session => together.chunks(together.len().max(1)).collect(),
-    };
+        target.functions.iter().partition(|f| is_counted(f.function) && apart.takes(f.function));
+    let mut last_error = attach_alone(keeper, apart, &alone, &mut attached, collect);
+    let mut groups: Vec<Group<'_>> = groups(&together, how, collect).collect();
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
-    while let Some(group) = groups.pop() {
-        match attach_group(keeper, how, binary, group) {
+    while let Some((programs, group)) = groups.pop() {
+        match attach_group(keeper, how, binary, (programs, &group)) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
@@ -160,7 +200,7 @@ pub(crate) fn attach(
             Err(error) if group.len() > 1 && last_error.is_none() && !binary.exists() => return Err(error),
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
-                groups.extend([left, right]);
+                groups.extend([(programs, left.to_vec()), (programs, right.to_vec())]);
             }
             Err(error) => {
                 let name = group.first().map_or("", |f| f.name.as_str());
@@ -178,17 +218,18 @@ pub(crate) fn attach(
 /// Gives each of these functions links of its own; what went wrong last comes back.
 fn attach_alone(
     keeper: &mut Keeper,
-    how: Attach,
     apart: &Apart,
-    functions: Vec<PlannedFunction>,
+    functions: &[&PlannedFunction],
     attached: &mut Attached,
+    collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Option<CaptureError> {
     let mut last_error = None;
-    for planned in functions {
-        let mut links = Vec::new();
+    for &planned in functions {
+        let is_tallied = collect(planned.function) == Collect::Entries;
+        let mut function = ApartFunction { planned: planned.clone(), is_tallied, links: Vec::new() };
         if !apart.is_left_out(planned.function) {
-            match attach_group(keeper, how, &attached.open_path, std::slice::from_ref(&planned)) {
-                Ok(made) => links = made,
+            match function.attach(keeper, attached.how, &attached.open_path) {
+                Ok(links) => function.links = links,
                 Err(error) => {
                     let reason = format!("{}: {error}", planned.name);
                     attached.skipped.push(Skipped::function(&attached.path, reason));
@@ -198,7 +239,7 @@ fn attach_alone(
             }
             attached.functions += 1;
         }
-        attached.apart.push(ApartFunction { planned, links });
+        attached.apart.push(function);
     }
     last_error
 }
@@ -219,15 +260,15 @@ fn fill_rows(
     Ok(())
 }
 
-pub(crate) fn attach_group(
+fn attach_group(
     keeper: &mut Keeper,
     how: Attach,
     path: &Path,
-    group: &[PlannedFunction],
+    (programs, group): (&[(&'static str, Way)], &[&PlannedFunction]),
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
-    for (name, way) in programs(how.tier, how.entry_only, how.bare) {
+    for (name, way) in programs {
         match link(keeper, name, *way, path, points.clone()) {
             Ok(link) => links.push(link),
             Err(error) => {

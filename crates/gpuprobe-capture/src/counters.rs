@@ -72,7 +72,7 @@ fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -> CallCount
     };
     for value in cpus {
         let value: gp_count = from_bytes(value);
-        sum.calls += value.latency.iter().sum::<u64>();
+        sum.calls += value.latency.iter().sum::<u64>() + value.tallied;
         sum.errors += value.errors;
         sum.bytes += value.bytes;
         sum.total_ns += value.total_ns;

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
-use crate::attach::programs;
+use crate::attach::{programs, tally};
 use crate::clock::boottime_ns;
 use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
@@ -32,6 +32,8 @@ pub struct CaptureConfig {
     pub phases: bool,
     /// Tell only when a call begins: there are no return probes.
     pub entry_only: bool,
+    /// Some functions are only counted, as their calls begin: see [`crate::Collect::Entries`].
+    pub tallies: bool,
     /// The stack of every call that is streamed.
     pub stacks: bool,
     /// Learn where allocations come from.
@@ -87,6 +89,7 @@ impl Default for CaptureConfig {
             min_duration_ns: 0,
             phases: false,
             entry_only: false,
+            tallies: false,
             stacks: false,
             sites: false,
             names: false,
@@ -270,8 +273,10 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there
         // those on functions of the kernel are loaded apart, see `functions.rs`
-        let is_probe = ["call_", "bare_", "kernel_", "traced_"].iter().any(|kind| name.starts_with(kind));
-        let load = !is_probe || wanted.iter().any(|(wanted, _)| *wanted == name);
+        let is_probe =
+            ["call_", "bare_", "tally_", "kernel_", "traced_"].iter().any(|kind| name.starts_with(kind));
+        let is_tally = config.tallies && tally(tier).0 == name;
+        let load = !is_probe || is_tally || wanted.iter().any(|(wanted, _)| *wanted == name);
         let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
         let load = if SYSCALLS.contains(&name.as_str()) { config.driver } else { load };
         let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };

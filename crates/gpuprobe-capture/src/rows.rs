@@ -23,7 +23,8 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
-        Collect::Aside => 0,
+        // what counts them does not look at the row
+        Collect::Aside | Collect::Entries => 0,
     };
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;

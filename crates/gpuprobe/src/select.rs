@@ -17,8 +17,9 @@ pub(crate) enum Selection {
     Few { unwanted: Vec<Pattern>, tells_work: bool },
     /// What a daemon counts: the driver's functions of these classes. Of those that were not asked for by name, `few`
     /// takes only what tells most and what live memory is made of. With `failures`, also the runtime's functions of these
-    /// classes, for calls that fail before they reach the driver.
-    Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool },
+    /// classes, for calls that fail before they reach the driver. Calls of whatever else fits one of `tallied` are counted
+    /// as they begin.
+    Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool, tallied: Vec<Pattern> },
 }
 
 impl Selection {
@@ -36,12 +37,8 @@ impl Selection {
                 Some(name) => (name, &mut unwanted),
                 None => (glob.as_str(), &mut wanted),
             };
-            let pattern = Pattern::new(name).with_context(|| format!("`{name}` is no glob"))?;
             // each of them: one that was mistyped would only be missed among the calls of the others
-            if !may_be_hooked(&pattern) && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
-                bail!("no function fits `{name}`: {}", advice(name));
-            }
-            patterns.push(pattern);
+            patterns.push(pattern_or(name, may_be_hooked)?);
         }
         let mut selection =
             Self::Globs { wanted, unwanted, classes: Vec::new(), tells_work: false, few: false };
@@ -89,9 +86,10 @@ impl Selection {
             Self::Globs { wanted, unwanted, classes, tells_work, .. } => {
                 Self::Globs { wanted, unwanted, classes, tells_work, few: tier == Tier::Perf }
             }
-            Self::Driver { classes, named, failures, .. } => {
+            Self::Driver { classes, named, failures, tallied, .. } => {
                 let is_slow = tier == Tier::Perf;
-                Self::Driver { classes, named, few: is_slow && !named, failures: failures && !is_slow }
+                let (few, failures) = (is_slow && !named, failures && !is_slow);
+                Self::Driver { classes, named, few, failures, tallied }
             }
             other => other,
         }
@@ -116,11 +114,21 @@ impl Selection {
             Self::Few { unwanted, .. } => {
                 TELLING.contains(&f.base) && !unwanted.iter().any(|p| p.matches(f.name))
             }
-            Self::Driver { classes, few, .. } => {
-                let tells_most = TELLING.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
-                f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
-            }
+            Self::Driver { .. } => self.counts(f) || self.tallies(f),
         }
+    }
+
+    /// Whether a daemon counts a function whole.
+    fn counts(&self, f: &Function) -> bool {
+        let Self::Driver { classes, few, .. } = self else { return false };
+        let tells_most = TELLING.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
+        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
+    }
+
+    /// Whether a daemon has been asked for the calls of a function, though it has no other use for it.
+    fn tallies(&self, f: &Function) -> bool {
+        let Self::Driver { tallied, .. } = self else { return false };
+        f.api != Api::Hook && tallied.iter().any(|pattern| pattern.matches(f.name))
     }
 
     /// Whether the user does not want a function.
@@ -143,13 +151,16 @@ impl Selection {
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
         // what jumps to another export at its end would be counted twice
         let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
-        let takes = self.takes(f)
-            || self.takes_for_names(f)
+        let takes = self.takes(f) || self.takes_aside(f) || self.takes_for_failures(f);
+        (!jumps && takes).then_some(f.id)
+    }
+
+    /// Whether a function is probed for what its calls tell of others.
+    fn takes_aside(&self, f: &Function) -> bool {
+        self.takes_for_names(f)
             || self.takes_for_contexts(f)
             || self.takes_for_work(f)
-            || self.takes_for_failures(f)
-            || self.takes_for_addresses(f);
-        (!jumps && takes).then_some(f.id)
+            || self.takes_for_addresses(f)
     }
 
     /// Whether a function is wanted, by its row.
@@ -159,7 +170,12 @@ impl Selection {
 
     /// What the probes of a function do, where `wanted` is for those that are asked for.
     pub(crate) fn collect(&self, id: FunctionId, wanted: Collect) -> Collect {
+        let is_tallied = |f: &Function| self.tallies(f) && !self.counts(f);
         match catalogue().get(id) {
+            // what has return probes in any case is counted whole
+            Some(f) if is_tallied(f) && !self.takes_aside(f) && !self.takes_for_failures(f) => {
+                Collect::Entries
+            }
             Some(f) if self.takes(f) => wanted,
             Some(f) if self.takes_for_failures(f) => Collect::Failures,
             _ => Collect::Aside,
@@ -235,6 +251,20 @@ impl Selection {
         };
         allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
     }
+}
+
+/// A glob that fits functions of the catalogue.
+pub(crate) fn pattern(glob: &str) -> Result<Pattern> {
+    pattern_or(glob, |_| false)
+}
+
+/// The same, or one that fits something else.
+fn pattern_or(glob: &str, fits_other: impl Fn(&Pattern) -> bool) -> Result<Pattern> {
+    let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is no glob"))?;
+    if !fits_other(&pattern) && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
+        bail!("no function fits `{glob}`: {}", advice(glob));
+    }
+    Ok(pattern)
 }
 
 /// Names that a glob may have meant: those that differ least from it.
@@ -351,7 +381,8 @@ mod tests {
 
         let daemon = |named| {
             let classes = vec![Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Context];
-            Selection::Driver { classes, named, few: false, failures: true }.on(Tier::Perf)
+            Selection::Driver { classes, named, few: false, failures: true, tallied: Vec::new() }
+                .on(Tier::Perf)
         };
         let (few, named) = (daemon(false), daemon(true));
         assert!(few.is_few() && taken(&few) < 80, "{}", taken(&few));

@@ -376,3 +376,30 @@ fn a_feature_alone_has_its_own_metrics_and_no_others() {
         assert_eq!(ledger.finish().0, 0, "{}", ledger.stderr());
     }
 }
+
+#[test]
+fn calls_that_are_only_counted_as_they_begin_are_exact_and_have_no_times() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let globs = ["--calls-only", "cuLaunchKernel*", "--calls-only", "cuCtxGetDevice*"];
+        let options = [&["--memleak", "--attach", tier][..], &globs].concat();
+        let (_folder, daemon, mut command) = watched_with(&options, "ledger");
+        let mut ledger = Talk::start(command.args(["--pauses", "1", "--threads", "4", "--calls", "20000"]));
+        let printed = ledger.json();
+        let pid = pid_of(&printed);
+        let mut tallied = counts_of(&printed["driver_calls"]);
+        tallied.retain(|name, _| name.starts_with("cuLaunchKernel") || name.starts_with("cuCtxGetDevice"));
+        assert!(tallied.values().sum::<u64>() > 100, "{tallied:?}");
+        let mut expected = counted(&printed, &MEMORY);
+        let timed: BTreeSet<_> = expected.keys().cloned().collect();
+        expected.extend(tallied);
+        let all = |m: &Metrics| m.by(CALLS, pid, "function") == expected;
+        let metrics = daemon.until(PATIENCE, "all calls", all);
+        let with_times = metrics.by("gpuprobe_call_duration_seconds_count", pid, "function");
+        assert_eq!(with_times.into_keys().collect::<BTreeSet<_>>(), timed, "{tier}");
+        assert_eq!(ledger.finish().0, 0, "{}", ledger.stderr());
+    }
+}

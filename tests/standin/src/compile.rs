@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::exports::{ExportList, Library};
 use crate::generate;
 use crate::lock::FolderLock;
-use crate::options::{BuildOptions, Parts};
+use crate::options::{BuildOptions, Parts, Prologue};
 use crate::sources::{DRIVER, RUNTIME, SOURCES};
 
 const C_FLAGS: [&str; 7] =
@@ -129,7 +129,9 @@ impl Builder {
         let ledger = ["ledger", "ledger_work", "ledger_print"];
         match self.options.parts {
             Parts::Demo => {
-                self.bench_driver()?;
+                for prologue in Prologue::BENCHED {
+                    self.bench_driver(prologue)?;
+                }
                 self.workload("bench", &["bench"], Link::Nothing)?;
                 return self.workload("demo", &["demo"], Link::Runtime);
             }
@@ -259,14 +261,16 @@ impl Builder {
 
     /// The few functions that `gpuprobe bench` calls. Nothing tells that they are a driver's, so that no other gpuprobe on
     /// the machine puts probes into them.
-    fn bench_driver(&self) -> Result<(), Error> {
-        let mut cc = self.cc();
+    fn bench_driver(&self, prologue: Prologue) -> Result<(), Error> {
+        let name = format!("libbench.{}.so", prologue.define().to_ascii_lowercase());
+        let options = BuildOptions { prologue, ..self.options };
+        let mut cc = Self { options, dir: self.dir.clone() }.cc();
         cc.args(LIBRARY_FLAGS)
             .args(["-shared", "-s"])
             .args(["bench_driver.c", "bench_driver.S"].map(|name| self.source(name)))
             .arg("-o")
-            .arg(self.dir.join("libbench.so"));
-        run(cc, "libbench.so")
+            .arg(self.dir.join(&name));
+        run(cc, &name)
     }
 
     fn plugin(&self) -> Result<(), Error> {

@@ -25,6 +25,9 @@ impl Prologue {
     pub const ALL: [Self; 7] =
         [Self::Push, Self::EndbrPush, Self::CmpJe, Self::Mov, Self::SubThenPush, Self::Nop, Self::LoopBack];
 
+    /// Those that `gpuprobe bench` compares.
+    pub const BENCHED: [Self; 5] = [Self::Push, Self::CmpJe, Self::EndbrPush, Self::Nop, Self::Mov];
+
     /// The word after `PROLOGUE_` in `stubs.h`.
     pub(crate) fn define(self) -> &'static str {
         match self {
@@ -101,7 +104,8 @@ pub enum Parts {
     All,
     /// `libcuda`, `libcudart` and the workload `ledger`.
     Ledger,
-    /// What gpuprobe embeds: `libcuda`, `libcudart` and the workload `demo`; `libbench.so` and the workload `bench`.
+    /// What gpuprobe embeds: `libcuda`, `libcudart` and the workload `demo`; `libbench.*.so`, one for each
+    /// way to begin, and the workload `bench`.
     Demo,
 }
 

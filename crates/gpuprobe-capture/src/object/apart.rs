@@ -8,7 +8,7 @@ use gpuprobe_event::{Class, Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Capture;
-use crate::attach;
+use crate::attach::ApartFunction;
 use crate::error::CaptureError;
 use crate::rows::{tells_contexts, tells_gpus, tells_names};
 use crate::task::{tells_captures, tells_graphs};
@@ -129,17 +129,10 @@ impl Capture {
     fn attach_again(&mut self, id: FunctionId) -> Result<(), CaptureError> {
         let mut refused = Ok(());
         for attached in self.attached.values_mut() {
-            let (how, path) = (attached.how.alone(), &attached.open_path);
-            for function in attached.apart.iter_mut().filter(|f| f.planned.function == id) {
-                if !function.links.is_empty() {
-                    continue;
-                }
-                match attach::attach_group(
-                    &mut self.keeper,
-                    how,
-                    path,
-                    std::slice::from_ref(&function.planned),
-                ) {
+            let (how, path) = (attached.how, &attached.open_path);
+            let is_it = |f: &&mut ApartFunction| f.planned.function == id && f.links.is_empty();
+            for function in attached.apart.iter_mut().filter(is_it) {
+                match function.attach(&mut self.keeper, how, path) {
                     Ok(links) => {
                         attached.functions += 1;
                         function.links = links;

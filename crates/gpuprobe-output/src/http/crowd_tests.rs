@@ -13,12 +13,12 @@ use axum::http::Request;
 use bytes::Bytes;
 use gpuprobe_analysis::{LibraryProbes, Snapshot};
 
-use super::latest::Page;
+use super::latest::{Coding, Page, Text};
 use super::tests::{REFRESH, Started, ask, connect, refused, started_with, status, until};
 use super::*;
 use crate::metrics::Format;
 
-const METRICS: Page = Page::Metrics(Format::Prometheus);
+const METRICS: Page = Page { text: Text::Metrics(Format::Prometheus), coding: Coding::Plain };
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 /// More than the system keeps for a client that does not read.
 const LONG: usize = 4 << 20;
@@ -31,7 +31,7 @@ fn of_length(bytes: usize) -> Snapshot {
 /// The text of the last snapshot, the same memory that is served.
 fn text(latest: &Latest) -> Bytes {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(Serving::new(latest.clone()).page(METRICS)).unwrap().0
+    runtime.block_on(Serving::new(latest.clone()).page(METRICS)).unwrap().text
 }
 
 /// Publishes a text that is a little longer than any of its kind before, and waits until it is what is served.

@@ -1,10 +1,13 @@
 //! The last snapshot, and the texts that are made of it: each at most once, whoever asks for it and however many do.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use gpuprobe_analysis::Snapshot;
 use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
@@ -56,25 +59,44 @@ impl Latest {
 
 /// What is made of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Page {
+pub(super) enum Text {
     Metrics(Format),
     Json,
 }
 
+/// How a text is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coding {
+    Plain,
+    Gzip,
+}
+
+/// A text in one of its forms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) text: Text,
+    pub(super) coding: Coding,
+}
+
 impl Page {
-    const COUNT: usize = 3;
+    const COUNT: usize = 6;
 
     fn index(self) -> usize {
-        match self {
-            Self::Metrics(Format::Prometheus) => 0,
-            Self::Metrics(Format::OpenMetrics) => 1,
-            Self::Json => 2,
-        }
+        let text = match self.text {
+            Text::Metrics(Format::Prometheus) => 0,
+            Text::Metrics(Format::OpenMetrics) => 1,
+            Text::Json => 2,
+        };
+        text * 2 + usize::from(self.coding == Coding::Gzip)
     }
 
-    const ALL: [Self; Self::COUNT] =
-        [Self::Metrics(Format::Prometheus), Self::Metrics(Format::OpenMetrics), Self::Json];
+    fn all() -> impl Iterator<Item = Self> {
+        let texts = [Text::Metrics(Format::Prometheus), Text::Metrics(Format::OpenMetrics), Text::Json];
+        texts.into_iter().flat_map(|text| [Coding::Plain, Coding::Gzip].map(|coding| Self { text, coding }))
+    }
+}
 
+impl Text {
     fn make(self, snapshot: &Snapshot) -> Bytes {
         /// The time is in the snapshot as a number too; this is for people.
         #[derive(Serialize)]
@@ -93,6 +115,16 @@ impl Page {
             }
         }
     }
+}
+
+/// Longer texts are handed over as they are: to pack them for every snapshot would cost more of a CPU than all else here.
+const MOST_PACKED_BYTES: usize = 4 << 20;
+
+fn gzip(text: &[u8]) -> Bytes {
+    // names and labels come again and again: more effort makes it hardly smaller
+    let mut packed = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
+    // writing to memory does not fail
+    packed.write_all(text).and_then(|()| packed.finish()).unwrap_or_default().into()
 }
 
 /// A snapshot that is served.
@@ -124,18 +156,32 @@ impl Published {
     /// answered.
     ///
     /// Who asked may go away before it is made. It is made all the same, so that the next one does not begin anew.
-    async fn page(self: &Arc<Self>, page: Page) -> (Bytes, Option<Duration>) {
+    async fn page(self: &Arc<Self>, page: Page) -> Option<Made> {
         let this = Arc::clone(self);
-        tokio::spawn(async move { this.made(page).await }).await.unwrap_or_default()
+        // it fails where the runtime ends, and nobody is answered any more
+        tokio::spawn(async move { this.made(page).await }).await.ok()
     }
 
-    async fn made(&self, page: Page) -> (Bytes, Option<Duration>) {
+    async fn made(&self, page: Page) -> Made {
+        let (snapshot, plain) = (Arc::clone(&self.snapshot), Page { coding: Coding::Plain, ..page });
+        let (text, took) = self.kept(plain, move || page.text.make(&snapshot)).await;
+        if page.coding == Coding::Plain || text.len() > MOST_PACKED_BYTES {
+            return Made { page: plain, text, took };
+        }
+        let (text, packing) = self.kept(page, move || gzip(&text)).await;
+        Made { page, text, took: packing.map(|packing| packing + took.unwrap_or_default()) }
+    }
+
+    async fn kept(
+        &self,
+        page: Page,
+        make: impl FnOnce() -> Bytes + Send + 'static,
+    ) -> (Bytes, Option<Duration>) {
         let mut took = None;
         let made = self.pages[page.index()].get_or_init(|| async {
-            let snapshot = Arc::clone(&self.snapshot);
             let made = spawn_blocking(move || {
                 let begun = Instant::now();
-                (page.make(&snapshot), begun.elapsed())
+                (make(), begun.elapsed())
             });
             // it fails where the runtime ends, and nobody is answered any more
             let (text, time) = made.await.unwrap_or_default();
@@ -144,6 +190,22 @@ impl Published {
         });
         (made.await.clone(), took)
     }
+}
+
+/// A page that is there.
+#[derive(Debug)]
+struct Made {
+    page: Page,
+    text: Bytes,
+    took: Option<Duration>,
+}
+
+/// What is handed over.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) text: Bytes,
+    pub(super) id: TextId,
+    pub(super) coding: Coding,
 }
 
 /// When a page was asked for last, and how long it took to make it.
@@ -182,16 +244,16 @@ impl Serving {
         self.ready.borrow().clone().or_else(|| self.latest.0.newest.borrow().clone())
     }
 
-    /// A page of the snapshot that is served.
-    pub(super) async fn page(&self, page: Page) -> Option<(Bytes, TextId)> {
+    /// A page of the snapshot that is served, in the form asked for or plain.
+    pub(super) async fn page(&self, page: Page) -> Option<Answer> {
         let published = self.ready()?;
-        let (text, took) = published.page(page).await;
+        let Made { page: made, text, took } = published.page(page).await?;
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         let demand = &mut demands[page.index()];
         let before = demand.map(|demand| demand.took).unwrap_or_default();
         *demand = Some(Demand { asked: Instant::now(), took: took.unwrap_or(before) });
-        let id = TextId { snapshot: published.number, page: page.index(), bytes: text.len() };
-        Some((text, id))
+        let id = TextId { snapshot: published.number, page: made.index(), bytes: text.len() };
+        Some(Answer { text, id, coding: made.coding })
     }
 
     fn is_made_ahead(&self, page: Page) -> bool {
@@ -206,7 +268,7 @@ impl Serving {
         news.mark_changed();
         while news.changed().await.is_ok() {
             let Some(newest) = news.borrow_and_update().clone() else { continue };
-            for page in Page::ALL {
+            for page in Page::all() {
                 if self.is_made_ahead(page) {
                     newest.page(page).await;
                 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, TRANSFER_ENCODING,
-    WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
+    HeaderName, RETRY_AFTER, TRANSFER_ENCODING, VARY, WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
@@ -18,7 +18,7 @@ use hyper_util::service::TowerToHyperService;
 
 use super::auth::{Doorkeeper, Verdict};
 use super::counts::Counts;
-use super::latest::{Page, Serving};
+use super::latest::{Coding, Page, Serving, Text};
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
@@ -142,38 +142,54 @@ fn not_yet() -> Response {
 }
 
 async fn metrics(State(shown): State<Shown>, headers: HeaderMap) -> Response {
-    let accept: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
-    let format = negotiate(&accept.join(","));
-    page(&shown.serving, Page::Metrics(format), format.content_type()).await
+    let format = negotiate(&joined(&headers, ACCEPT));
+    page(&shown.serving, Text::Metrics(format), format.content_type(), &headers).await
 }
 
-async fn snapshot(State(shown): State<Shown>) -> Response {
-    page(&shown.serving, Page::Json, "application/json").await
+async fn snapshot(State(shown): State<Shown>, headers: HeaderMap) -> Response {
+    page(&shown.serving, Text::Json, "application/json", &headers).await
 }
 
-async fn page(serving: &Serving, page: Page, content_type: &'static str) -> Response {
-    match serving.page(page).await {
-        Some((text, id)) => ([(CONTENT_TYPE, content_type)], Extension(id), text).into_response(),
-        None => not_yet(),
+async fn page(serving: &Serving, text: Text, content_type: &'static str, asked: &HeaderMap) -> Response {
+    let coding = coding(&joined(asked, ACCEPT_ENCODING));
+    let Some(answer) = serving.page(Page { text, coding }).await else { return not_yet() };
+    let headers = [(CONTENT_TYPE, content_type), (VARY, "accept, accept-encoding")];
+    let mut response = (headers, Extension(answer.id), answer.text).into_response();
+    if answer.coding == Coding::Gzip {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
+    response
+}
+
+/// All lines of a header as one.
+fn joined(headers: &HeaderMap, name: HeaderName) -> String {
+    let lines: Vec<&str> = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+    lines.join(",")
+}
+
+/// What a header offers: each with its parameters, of which the weight is told apart.
+fn offers(header: &str) -> impl Iterator<Item = (String, f32, Vec<(String, String)>)> {
+    header.split(',').map(|offer| {
+        let mut parts = offer.split(';').map(|p| p.trim().to_ascii_lowercase());
+        let name = parts.next().unwrap_or_default();
+        let pairs = parts.filter_map(|p| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned())));
+        let (weights, others): (Vec<_>, _) = pairs.partition(|(name, _)| name == "q");
+        let weight = weights.last().map_or(1.0, |(_, weight)| weight.parse().unwrap_or(0.0));
+        (name, weight, others)
+    })
+}
+
+/// How the text goes to who sent this `Accept-Encoding`: packed only where that was asked for by name.
+pub(super) fn coding(accept: &str) -> Coding {
+    let takes = |name: &str| offers(accept).any(|(offer, weight, _)| offer == name && weight > 0.0);
+    if takes("gzip") { Coding::Gzip } else { Coding::Plain }
 }
 
 /// The format that an `Accept` header asks for. OpenMetrics must be asked for by name, and no less than plain text.
 pub(super) fn negotiate(accept: &str) -> Format {
     let (mut openmetrics, mut plain) = (0.0_f32, 0.0_f32);
-    for range in accept.split(',') {
-        let mut parts = range.split(';').map(|p| p.trim().to_ascii_lowercase());
-        let media = parts.next().unwrap_or_default();
-        let (mut weight, mut version) = (1.0_f32, None);
-        for (name, value) in
-            parts.filter_map(|p| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned())))
-        {
-            match name.as_str() {
-                "q" => weight = value.parse().unwrap_or(0.0),
-                "version" => version = Some(value),
-                _ => {}
-            }
-        }
+    for (media, weight, others) in offers(accept) {
+        let version = others.into_iter().find(|(name, _)| name == "version").map(|(_, version)| version);
         match media.as_str() {
             "application/openmetrics-text" if version.is_none_or(|v| v == "1.0.0") => {
                 openmetrics = weight.max(openmetrics);

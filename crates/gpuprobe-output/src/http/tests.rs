@@ -8,6 +8,7 @@ use gpuprobe_analysis::{LibraryProbes, Snapshot};
 use super::*;
 use crate::metrics::{Format, encode};
 
+const JSON: latest::Page = latest::Page { text: latest::Text::Json, coding: latest::Coding::Plain };
 pub(super) const REFRESH: Duration = Duration::from_millis(50);
 
 fn settings() -> HttpSettings {
@@ -275,7 +276,7 @@ fn many_at_once_share_one_text() {
     let texts: Vec<_> = runtime.block_on(async {
         let one = || {
             let serving = Arc::clone(&serving);
-            tokio::spawn(async move { serving.page(latest::Page::Json).await.unwrap().0 })
+            tokio::spawn(async move { serving.page(JSON).await.unwrap().text })
         };
         let all: Vec<_> = (0..200).map(|_| one()).collect();
         let mut texts = Vec::new();
@@ -306,4 +307,47 @@ fn the_accept_header_decides_the_format() {
     for (accept, format) in cases {
         assert_eq!(routes::negotiate(accept), format, "{accept}");
     }
+}
+
+#[test]
+fn who_asks_for_gzip_gets_the_same_text_packed() {
+    for (accept, coding) in [
+        ("", latest::Coding::Plain),
+        ("gzip", latest::Coding::Gzip),
+        ("deflate, GZIP;q=0.5", latest::Coding::Gzip),
+        ("gzip;q=0, *", latest::Coding::Plain),
+        ("gzip;q=x", latest::Coding::Plain),
+        ("br, zstd", latest::Coding::Plain),
+    ] {
+        assert_eq!(routes::coding(accept), coding, "{accept}");
+    }
+    let started = started();
+    for path in ["/metrics", "/api/snapshot"] {
+        let (head, plain) = ask(started.address, path);
+        assert!(
+            !head.contains("content-encoding") && head.contains("vary: accept, accept-encoding"),
+            "{head}"
+        );
+        let mut stream = connect(started.address);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let head_bytes = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+        let head = String::from_utf8_lossy(&answer[..head_bytes]);
+        assert!(head.contains("content-encoding: gzip\r\n"), "{head}");
+        let mut unpacked = String::new();
+        flate2::read::GzDecoder::new(&answer[head_bytes..]).read_to_string(&mut unpacked).unwrap();
+        assert_eq!(unpacked, plain);
+        assert!(answer.len() - head_bytes < plain.len(), "{} of {}", answer.len(), plain.len());
+    }
+}
+
+#[test]
+fn what_is_too_long_to_pack_for_every_snapshot_goes_as_it_is() {
+    let started = started_with(|_| {});
+    let library = LibraryProbes { path: "x".repeat(5 << 20), ..Default::default() };
+    started.latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);
+    let (head, text) = ask_with(started.address, "GET", "/metrics", "Accept-Encoding: gzip\r\n");
+    assert!(!head.contains("content-encoding") && text.len() > 5 << 20, "{head}");
 }

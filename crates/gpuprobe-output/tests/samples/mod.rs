@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
     Asked, CostReport, Ended, EndedProcess, Inputs, Launched, LibraryProbes, Measured, ProcessInfo, Snapshot,
-    costs,
+    Target, TierCost, costs, judge,
 };
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
@@ -328,23 +328,28 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
 
 /// Three rounds of three modes.
 pub(crate) fn cost_report() -> CostReport {
-    let mode = |name, what, floor, ns: [f64; 3]| Measured {
+    let mode = |name, what, floor, ns: [f64; 3], reader_ns| Measured {
         name,
         what,
         floor,
         ns: ns.to_vec(),
         made: 3,
         seen: None,
+        reader_ns,
     };
+    let measured = [
+        mode("none", "without probes", None, [2.0, 3.0, 4.0], None),
+        mode("floor", "with empty probes", None, [800.0, 1000.0, 900.4], None),
+        mode("count", "counted", Some("floor"), [1000.0, 1200.0, 990.0], None),
+        mode("stream", "streamed", Some("floor"), [1000.0, 1500.0, 1400.0], Some(512.4)),
+    ];
+    let target = |mode, limit| Target { mode, to: "floor", limit };
+    let targets = judge(&measured, &[target("count", 1.25), target("stream", 1.3)]);
+    let tier = |tier: &str, targets| TierCost { tier: tier.to_owned(), modes: costs(&measured), targets };
     CostReport {
-        tier: "session".to_owned(),
         kernel: "6.18.0".to_owned(),
         rounds: 3,
         calls_per_round: 1000,
-        modes: costs(&[
-            mode("none", "without probes", None, [2.0, 3.0, 4.0]),
-            mode("floor", "with empty probes", None, [800.0, 1000.0, 900.4]),
-            mode("count", "counted", Some("floor"), [1000.0, 1200.0, 990.0]),
-        ]),
+        tiers: vec![tier("session", targets), tier("perf", Vec::new())],
     }
 }

@@ -3,8 +3,9 @@
 //! Every mode has its turn in every round, on functions of a built-in library that do next to nothing.
 
 mod bed;
+mod modes;
+mod rival;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,12 +14,14 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use gpuprobe_analysis::{CostReport, Measured, costs};
-use gpuprobe_capture::support;
+use gpuprobe_analysis::{CostReport, Measured, TierCost, costs, judge};
+use gpuprobe_capture::{Tier, support};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use self::bed::{Bed, Probed};
+use self::modes::{MODES, Mode, TARGETS};
+use self::rival::Rival;
 use crate::builtin;
 use crate::cli::BenchArgs;
 use crate::notes::note;
@@ -31,139 +34,6 @@ const WARM_UP: u32 = 5;
 const CALLS_PER_ROUND: u32 = 1000;
 /// How long records may wait in the ring before they are looked at without being called.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// Which functions of the library are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    Count,
-    Stream,
-    Memory,
-    Launches,
-    Copies,
-}
-
-impl Work {
-    /// As the program knows it.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Stream => "stream",
-            Self::Memory => "memory",
-            Self::Launches => "launches",
-            Self::Copies => "copies",
-        }
-    }
-
-    /// What is probed for it.
-    fn functions(self) -> &'static [&'static str] {
-        match self {
-            Self::Count => &["cuCtxSynchronize"],
-            Self::Stream => &[bed::STREAMED],
-            Self::Memory => &["cuMemAlloc_v2", "cuMemFree_v2"],
-            Self::Launches => &["cuLaunchKernel"],
-            Self::Copies => &["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemAllocHost_v2"],
-        }
-    }
-}
-
-struct Mode {
-    name: &'static str,
-    what: &'static str,
-    floor: Option<&'static str>,
-    work: Work,
-    probed: Probed,
-}
-
-const MODES: [Mode; 12] = [
-    Mode { name: "none", what: "a call without probes", floor: None, work: Work::Count, probed: Probed::Not },
-    Mode {
-        name: "floor",
-        what: "a call with empty probes (the floor)",
-        floor: None,
-        work: Work::Count,
-        probed: Probed::Bare,
-    },
-    Mode {
-        name: "count",
-        what: "counted: calls, errors, latency",
-        floor: Some("floor"),
-        work: Work::Count,
-        probed: Probed::Plain,
-    },
-    Mode {
-        name: "stream",
-        what: "streamed to nobody",
-        floor: Some("floor"),
-        work: Work::Stream,
-        probed: Probed::Plain,
-    },
-    Mode {
-        name: "none_pair",
-        what: "an allocation and a free without probes",
-        floor: None,
-        work: Work::Memory,
-        probed: Probed::Not,
-    },
-    Mode {
-        name: "floor_pair",
-        what: "both with empty probes (the floor)",
-        floor: None,
-        work: Work::Memory,
-        probed: Probed::Bare,
-    },
-    Mode {
-        name: "memory",
-        what: "counted, with live memory",
-        floor: Some("floor_pair"),
-        work: Work::Memory,
-        probed: Probed::Plain,
-    },
-    Mode {
-        name: "sites",
-        what: "and where it was allocated",
-        floor: Some("floor_pair"),
-        work: Work::Memory,
-        probed: Probed::WithSites,
-    },
-    Mode {
-        name: "floor_launch",
-        what: "a launch with empty probes (the floor)",
-        floor: None,
-        work: Work::Launches,
-        probed: Probed::Bare,
-    },
-    Mode {
-        name: "launches",
-        what: "counted by kernel and stream, with gaps",
-        floor: Some("floor_launch"),
-        work: Work::Launches,
-        probed: Probed::WithLaunches,
-    },
-    Mode {
-        name: "floor_copy",
-        what: "a copy with empty probes (the floor)",
-        floor: None,
-        work: Work::Copies,
-        probed: Probed::Bare,
-    },
-    Mode {
-        name: "copies",
-        what: "counted by direction and memory",
-        floor: Some("floor_copy"),
-        work: Work::Copies,
-        probed: Probed::WithCopies,
-    },
-];
-
-/// The functions that have probes of one kind, each once.
-fn functions_with(probed: Probed) -> BTreeSet<&'static str> {
-    MODES
-        .iter()
-        .filter(|mode| mode.probed == probed)
-        .flat_map(|mode| mode.work.functions())
-        .copied()
-        .collect()
-}
 
 /// A signal came before everything was measured.
 #[derive(Debug)]
@@ -191,31 +61,66 @@ pub(crate) fn run(args: &BenchArgs) -> Result<u8> {
         false => gpuprobe_output::cost(&report),
     };
     print(&text)?;
-    Ok(0)
+    if !args.check {
+        return Ok(0);
+    }
+    let missed: Vec<_> =
+        report.missed().map(|(tier, missed)| format!("{} on {}", missed.mode, tier.tier)).collect();
+    match missed.as_slice() {
+        [] => Ok(0),
+        missed => bail!("missed by more than a tenth: {}", missed.join(", ")),
+    }
+}
+
+/// Measures on every tier that is asked for.
+fn report(args: &BenchArgs, signals: &mut Signals) -> Result<CostReport> {
+    let support = support();
+    let tiers: Vec<_> = match args.attach {
+        // where there is none, opening says why
+        Some(tier) => vec![Some(tier)],
+        None => {
+            let here: Vec<_> =
+                Tier::ALL.into_iter().filter(|tier| support.lacks(*tier).is_none()).map(Some).collect();
+            if here.is_empty() { vec![None] } else { here }
+        }
+    };
+    let seconds = tiers.len() as u32 * (2 + args.rounds / 25);
+    note!("gpuprobe: measuring for about {seconds} s");
+    let mut costs = Vec::new();
+    for (index, tier) in tiers.into_iter().enumerate() {
+        costs.push(on_tier(args, signals, tier, index == 0)?);
+    }
+    let (kernel, rounds) = (support.kernel, args.rounds as usize);
+    Ok(CostReport { kernel, rounds, calls_per_round: CALLS_PER_ROUND, tiers: costs })
 }
 
 /// Measures. Whether it succeeds or not, no probe and no file is left when it returns.
-fn report(args: &BenchArgs, signals: &mut Signals) -> Result<CostReport> {
+fn on_tier(args: &BenchArgs, signals: &mut Signals, tier: Option<Tier>, is_best: bool) -> Result<TierCost> {
     let folder = builtin::folder("bench")?;
     let mut beds = Vec::new();
     for probed in Probed::ALL {
-        beds.push(Bed::make(folder.path(), probed, &functions_with(probed), args.attach)?);
+        beds.push(Bed::make(folder.path(), probed, tier)?);
         go_on(signals)?;
     }
     let program = folder.path().join("bench");
     builtin::write(&program, PROGRAM)?;
-    note!("gpuprobe: measuring for about {} s", 1 + args.rounds / 60);
-    let said = measure(&program, &mut beds, args.rounds, signals)?;
-    let modes = read(&said, &mut beds)?;
+    let modes = if args.beside.is_some() { &MODES[..] } else { &MODES[..MODES.len() - 1] };
+    let mut rival = None;
+    if let Some(command) = &args.beside {
+        let library = bed_of(&mut beds, Probed::ByOther)?.library(modes::Prologue::Push)?;
+        rival = Some(Rival::start(command, library)?);
+    }
+    let said = measure(&program, &mut beds, (modes, args.rounds), signals, rival.as_mut())?;
+    // so that what it has to say stands before our table
+    drop(rival);
+    let measured = read(&said, modes, &mut beds)?;
     for bed in &mut beds {
         bed.end()?;
     }
-    Ok(CostReport {
+    Ok(TierCost {
         tier: beds.iter().find_map(Bed::tier).map_or_else(String::new, |tier| tier.to_string()),
-        kernel: support().kernel,
-        rounds: args.rounds as usize,
-        calls_per_round: CALLS_PER_ROUND,
-        modes: costs(&modes),
+        modes: costs(&measured),
+        targets: if is_best { judge(&measured, &TARGETS) } else { Vec::new() },
     })
 }
 
@@ -225,19 +130,29 @@ fn go_on(signals: &mut Signals) -> Result<()> {
 }
 
 /// Runs the program to its end, while its calls are taken out of the ring and thrown away. Returns the lines it wrote.
-fn measure(program: &Path, beds: &mut [Bed], rounds: u32, signals: &mut Signals) -> Result<Vec<Value>> {
+fn measure(
+    program: &Path,
+    beds: &mut [Bed],
+    (modes, rounds): (&[Mode], u32),
+    signals: &mut Signals,
+    mut rival: Option<&mut Rival>,
+) -> Result<Vec<Value>> {
     let mut command = Command::new(program);
     command.arg((WARM_UP + rounds).to_string()).arg(CALLS_PER_ROUND.to_string());
-    for mode in &MODES {
-        let bed = bed_of(beds, mode.probed)?;
-        command.arg(format!("{}:{}", mode.work.word(), bed.library().display()));
+    for mode in modes {
+        let library = bed_of(beds, mode.probed)?.library(mode.prologue)?;
+        command.arg(format!("{}:{}", mode.work.word(), library.display()));
     }
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
         format!("cannot run {}: set TMPDIR to a folder from where programs may run", program.display())
     })?;
     let stdout = child.stdout.take().context("the measured program has no output")?;
     let reader = thread::spawn(move || lines(stdout));
-    let taken = take_until(beds, signals, || reader.is_finished());
+    let taken = take_until(beds, || {
+        go_on(signals)?;
+        rival.as_mut().map_or(Ok(()), |rival| rival.check())?;
+        Ok(reader.is_finished())
+    });
     if taken.is_err() {
         child.kill().ok();
     }
@@ -254,10 +169,10 @@ fn bed_of(beds: &mut [Bed], probed: Probed) -> Result<&mut Bed> {
     beds.iter_mut().find(|bed| bed.probed() == probed).context("a mode has no library")
 }
 
-fn take_until(beds: &mut [Bed], signals: &mut Signals, is_over: impl Fn() -> bool) -> Result<()> {
+fn take_until(beds: &mut [Bed], mut is_over: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
         // asked first: what was sent before the end is then taken
-        let over = is_over();
+        let over = is_over()?;
         for bed in &mut *beds {
             // one wait is enough for all: the others have next to nothing to take
             let wait = if bed.probed() == Probed::Plain { LOOK_EVERY } else { Duration::ZERO };
@@ -266,7 +181,6 @@ fn take_until(beds: &mut [Bed], signals: &mut Signals, is_over: impl Fn() -> boo
         if over {
             return Ok(());
         }
-        go_on(signals)?;
     }
 }
 
@@ -275,20 +189,33 @@ fn lines(stdout: ChildStdout) -> Result<Vec<Value>> {
 }
 
 /// What the program said, with what the probes saw of it.
-fn read(said: &[Value], beds: &mut [Bed]) -> Result<Vec<Measured>> {
+fn read(said: &[Value], modes: &[Mode], beds: &mut [Bed]) -> Result<Vec<Measured>> {
     let made = said.last().map(|last| &last["made"]).context("the measured program said nothing")?;
     let number = |list: &Value, mode: usize| list.get(mode).and_then(Value::as_u64);
-    let mut modes = Vec::new();
-    for (index, mode) in MODES.iter().enumerate() {
+    let mut measured = Vec::new();
+    for (index, mode) in modes.iter().enumerate() {
         let rounds = said.iter().filter_map(|line| number(line.get("ns")?, index));
         let ns = rounds.skip(WARM_UP as usize).map(|ns| ns as f64 / f64::from(CALLS_PER_ROUND)).collect();
-        let made = number(made, index).context("the measured program did not say what it did")?;
-        let seen = bed_of(beds, mode.probed)?.seen(mode.work)?;
-        if let Some(wrong) = seen.iter().find(|seen| **seen != made) {
-            bail!("{}: the probes saw {wrong} of {made}, so their cost means nothing", mode.what);
+        let made_by = |index| number(made, index).context("the measured program did not say what it did");
+        let made = made_by(index)?;
+        // one function is counted once, in however many libraries it is
+        let is_same = |other: &Mode| (other.probed, other.work) == (mode.probed, mode.work);
+        let sharing = (0..modes.len()).filter(|other| is_same(&modes[*other]));
+        let made_in_all = sharing.map(made_by).sum::<Result<u64>>()?;
+        let bed = bed_of(beds, mode.probed)?;
+        let seen = bed.seen(mode.work)?;
+        if let Some(wrong) = seen.iter().find(|seen| **seen != made_in_all) {
+            bail!("{}: the probes saw {wrong} of {made_in_all}, so their cost means nothing", mode.what);
         }
-        let seen = seen.first().copied();
-        modes.push(Measured { name: mode.name, what: mode.what, floor: mode.floor, ns, made, seen });
+        measured.push(Measured {
+            name: mode.name,
+            what: mode.what,
+            floor: mode.floor,
+            ns,
+            made,
+            seen: (!seen.is_empty()).then_some(made),
+            reader_ns: bed.reader_ns(mode.work),
+        });
     }
-    Ok(modes)
+    Ok(measured)
 }

@@ -22,7 +22,7 @@ use crate::observer::{MEMORY, Observer};
 use crate::own::Own;
 use crate::probes::Probes;
 use crate::processes::Processes;
-use crate::select::Selection;
+use crate::select::{Selection, pattern};
 use crate::signals::{Arrived, Signals};
 use crate::states::States;
 use crate::stdout::Printer;
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     give_memory_back();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
-    let selection = Selection::Driver { classes, named, few: false, failures: true };
+    let tallied = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
+    let selection = Selection::Driver { classes, named, few: false, failures: true, tallied };
     let endpoint = open_endpoint(args).map_err(|error| match error {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
@@ -128,6 +129,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections) -> CaptureConfig {
         copies: sections.copies,
         driver: args.kernel,
         apart: args.budget.is_some(),
+        tallies: !args.calls_only.is_empty(),
         // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
         sites: sections.memory,
         ring_bytes: 4 << 20,

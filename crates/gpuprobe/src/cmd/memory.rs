@@ -45,7 +45,13 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         sites: true,
         ..config(&args.attach)
     };
-    let selection = Selection::Driver { classes: MEMORY.to_vec(), named: true, few: false, failures: false };
+    let selection = Selection::Driver {
+        classes: MEMORY.to_vec(),
+        named: true,
+        few: false,
+        failures: false,
+        tallied: Vec::new(),
+    };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
     let holdings = Holdings::new(Rules::after(args.warm_up), true);
     let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));

@@ -135,6 +135,7 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("kernel", old.kernel != new.kernel),
         ("pid", old.pids != new.pids),
         ("hooks", old.hooks != new.hooks),
+        ("calls_only", old.calls_only != new.calls_only),
         // others may use the same file, so it is not let go
         ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Functions whose calls are counted as they begin, and nothing else: without a return probe they cost two
+ * thirds. */
+#ifndef GP_TALLY_BPF_H
+#define GP_TALLY_BPF_H
+
+#include "open.bpf.h"
+
+static __always_inline int tally(struct pt_regs *ctx)
+{
+	struct gp_thread *thread = current_thread();
+	struct gp_count *count;
+
+	if (!thread)
+		return 0;
+	count = count_of(thread, bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1));
+	if (count)
+		__sync_fetch_and_add(&count->tallied, 1);
+	return 0;
+}
+
+SEC("uprobe.multi")
+int tally_multi(struct pt_regs *ctx)
+{
+	return tally(ctx);
+}
+
+SEC("uprobe")
+int tally_perf(struct pt_regs *ctx)
+{
+	return tally(ctx);
+}
+
+#endif
