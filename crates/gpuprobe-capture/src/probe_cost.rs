@@ -21,21 +21,29 @@ const ROUNDS: usize = 10;
 /// Calls in a turn.
 const CALLS: u64 = 100;
 /// What probes do besides counting a call.
-const WORKS: usize = 4;
+const WORKS: usize = 5;
 /// The kinds of instruction under a probe, cheap ones first.
 const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
 
 /// What is measured for each kind of work: the functions that are called one after the other, by what they pose as.
-const POSED: [&[&str]; WORKS] =
-    [&["cuCtxSynchronize"], &["cuLaunchKernel"], &["cuMemcpyHtoD_v2"], &["cuMemAlloc_v2", "cuMemFree_v2"]];
+const POSED: [&[&str]; WORKS] = [
+    &["cuCtxSynchronize"],
+    &["cuLaunchKernel"],
+    &["cuMemcpyHtoD_v2"],
+    &["cuMemAlloc_v2", "cuMemFree_v2"],
+    &[TALLIED],
+];
+/// What poses as a function of which only the entry is probed.
+const TALLIED: &str = "cuStreamSynchronize";
 /// Functions that begin alike.
-const OF_EACH_KIND: usize = 5;
+const OF_EACH_KIND: usize = 6;
 const PLAIN: usize = 0;
 const LAUNCH: usize = 1;
 const COPY: usize = 2;
 const MEMORY: usize = 3;
+const ENTRY: usize = 4;
 
-// Ten functions: five that begin with an instruction that the kernel emulates, and five with one that it must single-step.
+// Twelve functions: six that begin with an instruction that the kernel emulates, and six with one that it must single-step.
 // All return 0 and touch nothing.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
@@ -44,14 +52,14 @@ global_asm!(
     ".globl gp_measured",
     ".hidden gp_measured",
     "gp_measured:",
-    ".rept 5",
+    ".rept 6",
     "push rbp",
     "pop rbp",
     "xor eax, eax",
     "ret",
     ".p2align 4",
     ".endr",
-    ".rept 5",
+    ".rept 6",
     "xor eax, eax",
     "ret",
     ".p2align 4",
@@ -65,13 +73,13 @@ global_asm!(
     ".globl gp_measured",
     ".hidden gp_measured",
     "gp_measured:",
-    ".rept 5",
+    ".rept 6",
     "b 1f",
     "1: mov w0, #0",
     "ret",
     ".p2align 4",
     ".endr",
-    ".rept 5",
+    ".rept 6",
     "mov w0, #0",
     "ret",
     ".p2align 4",
@@ -93,9 +101,11 @@ pub struct ProbeCosts {
 }
 
 impl ProbeCosts {
-    /// Of a call of this function.
-    pub fn of(&self, f: &Function, point: ProbeCost) -> f64 {
+    /// Of a call of this function, whose probes do this.
+    pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
         let work = match f.class {
+            _ if collect == Collect::Entries => ENTRY,
+            _ if collect == Collect::Failures => PLAIN,
             Class::Launch | Class::GraphLaunch => LAUNCH,
             Class::Memcpy | Class::Memset => COPY,
             Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => MEMORY,
@@ -111,6 +121,7 @@ impl ProbeCosts {
         let config = CaptureConfig {
             only_targets: true,
             hold: false,
+            tallies: true,
             driver: false,
             hooks: Vec::new(),
             ring_bytes: 8 << 20,
@@ -122,9 +133,11 @@ impl ProbeCosts {
             ..config.clone()
         };
         let mut capture = Capture::open(&config, keeper)?;
-        let works = if capture.tier() == Tier::Perf { &POSED[..1] } else { &POSED[..] };
+        let works = if capture.tier() == Tier::Perf { &POSED[..=PLAIN] } else { &POSED[..] };
         let bed = Bed::of(works)?;
-        capture.attach(&bed.target(), &|_| collect)?;
+        let tallied = catalogue().lookup(Api::Driver, None, TALLIED).map(|f| f.id);
+        let collect = |id| if Some(id) == tallied { Collect::Entries } else { collect };
+        capture.attach(&bed.target(), &collect)?;
         capture.add_target(Tgid(std::process::id()))?;
         let mut turns = vec![[const { Vec::new() }; POINTS.len()]; works.len()];
         for _ in 0..ROUNDS {
@@ -249,11 +262,16 @@ mod tests {
 
     #[test]
     fn each_class_has_the_cost_of_its_work_and_each_point_its_own() {
-        let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]] };
-        let of = |name: &str, point| costs.of(catalogue().lookup(Api::Driver, None, name).unwrap(), point);
-        assert_eq!(of("cuStreamSynchronize", ProbeCost::Emulated), 1.0);
-        assert_eq!(of("cuLaunchKernel", ProbeCost::SingleStepped), 20.0);
-        assert_eq!(of("cuMemcpyDtoH_v2", ProbeCost::Emulated), 3.0);
-        assert_eq!(of("cuMemFree_v2", ProbeCost::SingleStepped), 40.0);
+        use ProbeCost::{Emulated, SingleStepped};
+        let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [0.5, 5.0]] };
+        let of = |name: &str, point, collect| {
+            costs.of(catalogue().lookup(Api::Driver, None, name).unwrap(), point, collect)
+        };
+        assert_eq!(of("cuStreamSynchronize", Emulated, Collect::Count), 1.0);
+        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Stream), 20.0);
+        assert_eq!(of("cuMemcpyDtoH_v2", Emulated, Collect::Count), 3.0);
+        assert_eq!(of("cuMemFree_v2", SingleStepped, Collect::Aside), 40.0);
+        assert_eq!(of("cuMemFree_v2", Emulated, Collect::Failures), 1.0);
+        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Entries), 5.0);
     }
 }

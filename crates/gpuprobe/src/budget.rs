@@ -52,11 +52,16 @@ impl KeptBudget {
     }
 
     /// What is to be done about calls up to now.
-    fn look(&mut self, capture: &Capture, called: &[Called]) -> Vec<Decision> {
+    fn look(
+        &mut self,
+        capture: &Capture,
+        called: &[Called],
+        collect: impl Fn(FunctionId) -> Collect,
+    ) -> Vec<Decision> {
         self.looked = Instant::now();
         let cost = |id: FunctionId| {
             let (f, point) = (catalogue().get(id)?, capture.point_of(id)?);
-            Some(CallCost { ns: self.costs.of(f, point), may_be_left_out: may_be_left_out(f) })
+            Some(CallCost { ns: self.costs.of(f, point, collect(id)), may_be_left_out: may_be_left_out(f) })
         };
         self.budget.look(capture.clock().elapsed_ns(), called, &cost)
     }
@@ -89,23 +94,25 @@ fn called(row: &CallCounts) -> Called {
 impl Probes {
     /// Keeps to the budget, where there is one and a look is due, by what the kernel side has counted.
     pub(crate) fn keep_counted(&mut self) -> Result<()> {
-        let Some(kept) = self.budget.as_mut().filter(|kept| kept.due().is_zero()) else { return Ok(()) };
+        let Some(mut kept) = self.budget.take_if(|kept| kept.due().is_zero()) else { return Ok(()) };
         let (counts, work) = (self.capture.counts()?, self.capture.work()?);
         let rows: Vec<_> = counts.iter().chain(&work.calls).map(called).collect();
-        let decisions = kept.look(&self.capture, &rows);
+        let decisions = kept.look(&self.capture, &rows, |id| self.collect(id));
+        self.budget = Some(kept);
         self.follow(&decisions)
     }
 
     /// The same by calls that are told one by one.
     pub(crate) fn keep_told(&mut self, batch: &Batch) -> Result<()> {
-        let Some(kept) = &mut self.budget else { return Ok(()) };
+        let Some(mut kept) = self.budget.take() else { return Ok(()) };
         kept.take(batch);
+        let mut decisions = Vec::new();
         if kept.due().is_zero() {
             let rows = kept.called(self.capture.losses()?.get(LossCause::RingFull));
-            let decisions = kept.look(&self.capture, &rows);
-            self.follow(&decisions)?;
+            decisions = kept.look(&self.capture, &rows, |id| self.collect(id));
         }
-        Ok(())
+        self.budget = Some(kept);
+        self.follow(&decisions)
     }
 
     /// From now on, probes may take another part. Without any, everything comes back.

@@ -4,6 +4,7 @@ mod attach;
 mod bench;
 mod budget;
 mod convert;
+mod doctor;
 mod look;
 mod record;
 
@@ -19,6 +20,7 @@ use gpuprobe_capture::Tier;
 pub(crate) use self::attach::AttachArgs;
 pub(crate) use self::bench::BenchArgs;
 pub(crate) use self::convert::ConvertArgs;
+pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::look::{ReportArgs, TimelineArgs};
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
 use crate::watch::RESCAN_SECONDS;
@@ -336,16 +338,6 @@ pub(crate) struct ListArgs {
     /// kernel
     #[arg(long)]
     pub(crate) kernel: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    /// The libraries of this process instead of those of the host
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
-    pub(crate) pid: Option<u32>,
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -186,6 +186,11 @@ impl Probes {
         }
     }
 
+    /// What the probes of a function do.
+    pub(crate) fn collect(&self, id: FunctionId) -> Collect {
+        self.selection.collect(id, self.collect)
+    }
+
     /// A note for `--verbose`. There are names in it that others chose.
     fn tell(&self, text: impl FnOnce() -> String) {
         if self.verbose {

@@ -141,6 +141,53 @@ fn a_recording_leaves_out_what_is_too_dear_on_every_tier_and_says_from_when_on()
     }
 }
 
+/// What `doctor --cost` says of a process; nothing where that ended before it could be looked at.
+fn predicted(pid: u32) -> Option<Value> {
+    let doctor = ["doctor", "--cost", "--json", "--duration", "1", "-d", &pid.to_string()];
+    let finished = finish(&mut gpuprobe(&doctor));
+    let report: Value = serde_json::from_str(&finished.stdout).ok()?;
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    report["processes"].as_array()?.first().cloned()
+}
+
+#[test]
+fn the_cost_of_watching_is_predicted_by_the_rate_that_a_program_has_by_its_own_books() {
+    /// On a busy machine a program may not keep its pace, or end before it was looked at.
+    const TRIES: u32 = 5;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let private = Private::new("paced", Cuda::Cuda12);
+    let mut seen = Vec::new();
+    for seconds in 1..=TRIES {
+        let calls = (5_000 * 4 * seconds).to_string();
+        let mut program = Talk::start(Command::new(&private.program).args([&calls, "5000"]));
+        let pid = pid_of(&program.json());
+        if seconds == 1 {
+            let waiting = predicted(pid).unwrap();
+            assert_eq!((&waiting["name"], &waiting["calls_per_second"]), (&"paced".into(), &0.0.into()));
+        }
+        program.go_on();
+        let told = predicted(pid);
+        let books = program.json();
+        assert_eq!(program.end(), 0);
+        let made = number(&books["calls"][HOT]) as f64 / books["seconds"].as_f64().unwrap();
+        let Some(told) = told.filter(|told| told["functions"][0].is_object()) else { continue };
+        let function = &told["functions"][0];
+        assert_eq!(function["function"], HOT, "{told}");
+        let share = |way: &str| function["shares"][way].as_f64().unwrap();
+        assert_eq!(share("memory"), 0.0, "no memory is made of copies");
+        assert!(share("daemon") > 0.0 && share("trace") > 0.0, "{function}");
+        let ratio = told["calls_per_second"].as_f64().unwrap() / made;
+        if (ratio - 1.0).abs() < 0.1 {
+            return;
+        }
+        seen.push((made, told));
+    }
+    panic!("calls a second by its books, and what was told: {seen:?}");
+}
+
 #[test]
 fn a_budget_that_is_none_is_refused_in_one_line() {
     for wrong in ["0", "-1%", "200%", "abc", "2", ""] {

@@ -31,7 +31,8 @@ use crate::watch::Watch;
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
 const REST: Duration = Duration::from_millis(10);
 
-const EVERYTHING: &[Class] = &[
+/// What is looked at where no feature is named.
+pub(crate) const EVERYTHING: &[Class] = &[
     Class::Alloc,
     Class::Free,
     Class::HostRegister,
