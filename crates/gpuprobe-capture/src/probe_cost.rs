@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use gpuprobe_discover::{FileId, Library, PlannedFunction, ProbeCost, ProbePoint, Target, offset_in_file};
-use gpuprobe_event::{Api, Class, Function, Tgid, catalogue};
+use gpuprobe_event::{Api, Class, Event, Function, LossCause, Outcome, Tgid, catalogue};
 
 use crate::attach::Collect;
 use crate::clock::thread_cpu_ns;
@@ -124,7 +124,7 @@ impl ProbeCosts {
             tallies: true,
             driver: false,
             hooks: Vec::new(),
-            ring_bytes: 8 << 20,
+            ring_bytes: 16 << 20,
             live_entries: 1 << 12,
             count_entries: 1 << 8,
             process_entries: 1 << 8,
@@ -147,8 +147,7 @@ impl ProbeCosts {
                 }
             }
         }
-        capture.detach()?;
-        capture.dismiss();
+        bed.check(&mut capture)?;
         let of = |work: usize, point: usize| {
             let mut ns: Vec<f64> = turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec();
             ns.sort_by(f64::total_cmp);
@@ -222,6 +221,20 @@ impl Bed {
             Some(PlannedFunction { function, name: posed.name.to_owned(), point })
         };
         Target { library, functions: self.functions.iter().filter_map(planned).collect() }
+    }
+
+    /// Takes the probes out. What they did not see has cost something else.
+    fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
+        let batch = capture.detach()?;
+        let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
+        let told = batch.calls.iter().filter(is_whole).count() as u64;
+        let lost = capture.losses()?.get(LossCause::RingFull);
+        let (counts, work) = (capture.counts()?, capture.work()?);
+        capture.dismiss();
+        let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
+        let (seen, made) = (told + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
+        // where beginnings are told as well, some of these may be lost
+        if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
     }
 
     /// Nanoseconds of a call, over one turn.

@@ -1,6 +1,6 @@
 //! What probes may take of processes, kept: calls are looked at every second, and what is too dear goes without for a while.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use gpuprobe_analysis::{Budget, BudgetReport, CallCost, Called, Decision, LeftOu
 use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, ProbeCosts, may_be_left_out};
 use gpuprobe_discover::{Inspector, Skipped};
 use gpuprobe_event::counters::{CallCounts, ProcessKey};
-use gpuprobe_event::{Api, Event, FunctionId, LossCause, Name, Tgid, catalogue};
+use gpuprobe_event::{Api, Event, FunctionId, LossCause, Name, Outcome, Tgid, catalogue};
 use gpuprobe_output::left_out;
 use gpuprobe_output::units::duration;
 
@@ -26,15 +26,29 @@ pub(crate) struct KeptBudget {
     budget: Budget,
     costs: ProbeCosts,
     looked: Instant,
-    /// Calls that were told one by one.
-    told: BTreeMap<(Tgid, Api, Name), u64>,
+    /// Calls that were told one by one since the last look.
+    told: HashMap<Caller, u64>,
+    /// All calls up to it of who called between the last two looks.
+    made: HashMap<Caller, u64>,
+    /// Records that had found the ring full by then.
+    lost: u64,
 }
+
+/// Who calls what.
+type Caller = (Tgid, Api, Name);
 
 impl KeptBudget {
     /// Measures what probes cost here, as these settings will have them.
     pub(crate) fn measured(share: f64, config: &CaptureConfig, collect: Collect) -> Result<Self> {
         let costs = ProbeCosts::measure(config, collect, guard::command(false))?;
-        Ok(Self { budget: Budget::new(share), costs, looked: Instant::now(), told: BTreeMap::new() })
+        Ok(Self {
+            budget: Budget::new(share),
+            costs,
+            looked: Instant::now(),
+            told: HashMap::new(),
+            made: HashMap::new(),
+            lost: 0,
+        })
     }
 
     /// How long it is until calls are to be looked at again.
@@ -66,24 +80,34 @@ impl KeptBudget {
         self.budget.look(capture.clock().elapsed_ns(), called, &cost)
     }
 
-    /// Counts calls that are told one by one. Where some found the ring full, these were probably like the others.
+    /// Counts calls that are told one by one.
     fn take(&mut self, batch: &Batch) {
         for event in &batch.calls {
-            if let Event::Call(call) = event {
+            if let Event::Call(call) = event
+                && call.outcome != Outcome::Begun
+            {
                 *self.told.entry((call.tgid, call.api, call.name.clone())).or_default() += 1;
             }
         }
     }
 
-    fn called(&self, lost: u64) -> Vec<Called> {
-        let told: u64 = self.told.values().sum();
-        let made = told.saturating_add(lost) as f64 / told.max(1) as f64;
-        let called = |((tgid, api, name), calls): (&(Tgid, Api, Name), &u64)| {
+    /// Calls up to now, of who called since the last look. What found the ring full was probably like the rest.
+    fn called(&mut self, lost: u64) -> Vec<Called> {
+        let told = std::mem::take(&mut self.told);
+        let all: u64 = told.values().sum();
+        let lost = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
+        let for_each = (all.saturating_add(lost)) as f64 / all.max(1) as f64;
+        let made = told.into_iter().map(|(caller, calls)| {
+            let before = self.made.get(&caller).copied().unwrap_or(0);
+            (caller, before.saturating_add((calls as f64 * for_each) as u64))
+        });
+        self.made = made.collect();
+        let called = |((tgid, api, name), calls): (&Caller, &u64)| {
             let function = catalogue().lookup(*api, None, name)?.id;
             let process = ProcessKey { tgid: *tgid, instance: 0 };
-            Some(Called { process, function, calls: (*calls as f64 * made) as u64 })
+            Some(Called { process, function, calls: *calls })
         };
-        self.told.iter().filter_map(called).collect()
+        self.made.iter().filter_map(called).collect()
     }
 }
 

@@ -48,7 +48,7 @@ impl Daemon {
             keep_ended: new.keep_ended,
             verbose: new.verbose,
             refresh: new.refresh,
-            budget: new.budget,
+            budget: self.observer.probes.budget.as_ref().and(new.budget),
             display_interval: new.display_interval,
             ..fixed
         };
