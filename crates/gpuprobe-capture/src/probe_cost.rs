@@ -114,7 +114,7 @@ impl ProbeCosts {
         self.ns[work][point as usize]
     }
 
-    /// Measures them, with probes as this configuration makes them. Takes half a second, most of it to load the programs and
+    /// Measures them, with probes as this configuration makes them. Takes a second or more, most of it to load the programs and
     /// to take the probes out. Where each probe takes the kernel a tenth of a second to let go of, counting stands for all
     /// work.
     pub fn measure(config: &CaptureConfig, collect: Collect, keeper: Command) -> Result<Self, CaptureError> {
