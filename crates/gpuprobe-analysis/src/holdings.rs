@@ -103,11 +103,12 @@ impl MemoryReport {
 /// What was lost that live memory and its places are made of.
 pub fn missing(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
-        CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostName, OutputFull, RingFull,
-        Undecodable, UnmatchedReturn,
+        CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostName, OutputFull, OverBudget,
+        RingFull, Undecodable, UnmatchedReturn,
     };
     let harmless = |cause: &LossCause| {
-        // memory is kept in the kernel, and needs no record of a call; what began before the probes is nobody's growth
+        // memory is kept in the kernel, and needs no record of a call; what began before the probes is nobody's growth,
+        // and no function that memory is made of is ever left out
         matches!(
             cause,
             RingFull
@@ -119,6 +120,7 @@ pub fn missing(losses: &Losses) -> Vec<LossCount> {
                 | LateAttach
                 | GoneBeforeAttach
                 | UnmatchedReturn
+                | OverBudget
         )
     };
     losses

@@ -9,6 +9,7 @@ use gpuprobe_event::counters::{
 use gpuprobe_event::{Container, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
 use serde::Serialize;
 
+use crate::budget::BudgetReport;
 use crate::command_series::Asked;
 use crate::ended::{Ended, PastProcesses};
 pub use crate::function_counts::{Failure, FunctionCounts};
@@ -231,6 +232,8 @@ pub struct Snapshot {
     pub skipped: Vec<SkippedFiles>,
     /// What gpuprobe itself takes up, where somebody looked.
     pub own: Option<OwnProcess>,
+    /// How it stands with the budget, where there is one.
+    pub budget: Option<BudgetReport>,
     /// What the endpoint has answered so far.
     pub served: Served,
 }
@@ -324,6 +327,7 @@ impl Snapshot {
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
             own: None,
+            budget: None,
             served: Served::default(),
         }
     }

@@ -1,14 +1,16 @@
 //! Plans to links: rows into the table of functions, then probes on the library.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{FileId, Loader, PlannedFunction, Skipped, Target};
+use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
 use gpuprobe_event::{FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::LibraryNumber;
+use crate::object::Apart;
 use crate::request::{Probes, Way};
 use crate::rows::row;
 use crate::support::Tier;
@@ -44,12 +46,49 @@ pub struct Attached {
     /// Those that could not be, with the reason.
     pub skipped: Vec<Skipped>,
     pub(crate) links: Vec<LinkId>,
+    /// Functions with links of their own.
+    pub(crate) apart: Vec<ApartFunction>,
+    pub(crate) points: HashMap<FunctionId, ProbeCost>,
+    pub(crate) how: Attach,
+    /// What the kernel can open.
+    pub(crate) open_path: PathBuf,
+}
+
+/// A function whose probes can be taken out alone.
+#[derive(Debug)]
+pub(crate) struct ApartFunction {
+    pub(crate) planned: PlannedFunction,
+    is_tallied: bool,
+    /// None while it is left out.
+    pub(crate) links: Vec<LinkId>,
+}
+
+impl ApartFunction {
+    /// Makes its links. Entries and returns apart, so that the entries can go first: calls that are open then still return.
+    pub(crate) fn attach(
+        &self,
+        keeper: &mut Keeper,
+        how: Attach,
+        path: &Path,
+    ) -> Result<Vec<LinkId>, CaptureError> {
+        let tier = how.tier.min(Tier::Multi);
+        let programs = match self.is_tallied && !how.bare {
+            true => std::slice::from_ref(tally(tier)),
+            false => programs(tier, how.entry_only, how.bare),
+        };
+        attach_group(keeper, how, path, (programs, &[&self.planned]))
+    }
 }
 
 impl Attached {
     /// How many links hold the probes.
     pub fn links(&self) -> usize {
-        self.links.len()
+        self.links.len() + self.apart.iter().map(|f| f.links.len()).sum::<usize>()
+    }
+
+    /// All of them.
+    pub(crate) fn into_links(self) -> impl Iterator<Item = LinkId> {
+        self.links.into_iter().chain(self.apart.into_iter().flat_map(|f| f.links))
     }
 }
 
@@ -107,12 +146,12 @@ type Group<'a> = (&'a [(&'static str, Way)], Vec<&'a PlannedFunction>);
 
 /// Those that one link can hold: on perf each has its own.
 fn groups<'a>(
-    target: &'a Target,
+    functions: &[&'a PlannedFunction],
     how: Attach,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> impl Iterator<Item = Group<'a>> {
     let is_tallied = |f: &&PlannedFunction| collect(f.function) == Collect::Entries && !how.bare;
-    let (tallied, whole): (Vec<_>, Vec<_>) = target.functions.iter().partition(is_tallied);
+    let (tallied, whole): (Vec<_>, Vec<_>) = functions.iter().copied().partition(is_tallied);
     let most = if how.tier == Tier::Perf { 1 } else { usize::MAX };
     let programs = programs(how.tier, how.entry_only, how.bare);
     let tallied: Vec<_> = tallied.chunks(most).map(<[_]>::to_vec).collect();
@@ -127,6 +166,7 @@ pub(crate) fn attach(
     keeper: &mut Keeper,
     target: &Target,
     how: Attach,
+    apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
     fill_rows(object, &target.functions, how.counted, collect)?;
@@ -138,10 +178,18 @@ pub(crate) fn attach(
         functions: 0,
         skipped: Vec::new(),
         links: Vec::new(),
+        apart: Vec::new(),
+        points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
+        how,
+        open_path: library.open_path.clone(),
     };
     let binary = &library.open_path;
-    let mut last_error = None;
-    let mut groups: Vec<Group<'_>> = groups(target, how, collect).collect();
+    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
+    // of what is not counted nobody knows how often it is called
+    let (alone, together): (Vec<_>, Vec<_>) =
+        target.functions.iter().partition(|f| is_counted(f.function) && apart.takes(f.function));
+    let mut last_error = attach_alone(keeper, apart, &alone, &mut attached, collect);
+    let mut groups: Vec<Group<'_>> = groups(&together, how, collect).collect();
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some((programs, group)) = groups.pop() {
         match attach_group(keeper, how, binary, (programs, &group)) {
@@ -165,6 +213,35 @@ pub(crate) fn attach(
         Some(error) if attached.functions == 0 => Err(error),
         _ => Ok(attached),
     }
+}
+
+/// Gives each of these functions links of its own; what went wrong last comes back.
+fn attach_alone(
+    keeper: &mut Keeper,
+    apart: &Apart,
+    functions: &[&PlannedFunction],
+    attached: &mut Attached,
+    collect: &dyn Fn(FunctionId) -> Collect,
+) -> Option<CaptureError> {
+    let mut last_error = None;
+    for &planned in functions {
+        let is_tallied = collect(planned.function) == Collect::Entries;
+        let mut function = ApartFunction { planned: planned.clone(), is_tallied, links: Vec::new() };
+        if !apart.is_left_out(planned.function) {
+            match function.attach(keeper, attached.how, &attached.open_path) {
+                Ok(links) => function.links = links,
+                Err(error) => {
+                    let reason = format!("{}: {error}", planned.name);
+                    attached.skipped.push(Skipped::function(&attached.path, reason));
+                    last_error = Some(error);
+                    continue;
+                }
+            }
+            attached.functions += 1;
+        }
+        attached.apart.push(function);
+    }
+    last_error
 }
 
 fn fill_rows(

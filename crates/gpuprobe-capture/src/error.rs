@@ -50,6 +50,14 @@ pub enum CaptureError {
         #[source]
         source: libbpf_rs::Error,
     },
+    /// Probes on functions of our own did not see every call.
+    #[error("what probes cost here could not be measured: they saw {seen} of {made} calls")]
+    Unmeasured {
+        /// What they saw.
+        seen: u64,
+        /// What there was.
+        made: u64,
+    },
     /// A map or program is not in the object.
     #[error("the BPF object has no {0}: the build is broken")]
     Missing(&'static str),

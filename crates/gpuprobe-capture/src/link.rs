@@ -22,10 +22,10 @@ pub(crate) struct MadeLink {
 /// Puts probes in.
 pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeLink> {
     let path = CString::new(probes.path.as_os_str().as_bytes())?;
+    raise_limit();
     if !probes.way.is_perf() {
         return Ok(MadeLink { _link: multi(program, probes, &path)?, _event: None });
     }
-    raise_limit();
     let &[(offset, cookie)] = probes.points.as_slice() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };

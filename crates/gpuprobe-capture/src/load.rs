@@ -55,6 +55,8 @@ pub struct CaptureConfig {
     pub tracepoints: Vec<TracepointHook>,
     /// Probes that do nothing, to measure what the kernel itself takes for them.
     pub bare: bool,
+    /// Probe functions that may be left out so that each of them can be taken out alone.
+    pub apart: bool,
     /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -101,6 +103,7 @@ impl Default for CaptureConfig {
             hooks: Vec::new(),
             tracepoints: Vec::new(),
             bare: false,
+            apart: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,
@@ -268,7 +271,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 
 /// Leaves out the programs that are not needed here.
 fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
-    let wanted = programs(tier, config.entry_only, config.bare);
+    let mut wanted = programs(tier, config.entry_only, config.bare).to_vec();
+    if config.apart && tier == Tier::Session {
+        wanted.extend_from_slice(programs(Tier::Multi, config.entry_only, config.bare));
+    }
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there

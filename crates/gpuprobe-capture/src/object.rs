@@ -1,6 +1,8 @@
 //! The loaded programs and everything attached through them.
 
+mod apart;
 mod driver;
+mod libraries;
 mod sites;
 
 use std::cell::RefCell;
@@ -11,18 +13,19 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
-use gpuprobe_discover::{FileId, Loader, Target};
+use gpuprobe_discover::FileId;
 use gpuprobe_event::counters::{ContextMemory, ProcessKey, ProcessMemory};
-use gpuprobe_event::{Api, Event, FunctionId, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Api, Event, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
-use crate::attach::{self, Attach, Attached, Collect};
+pub(crate) use self::apart::Apart;
+pub use self::apart::may_be_left_out;
+use crate::attach::{self, Attached};
 use crate::clock::Clock;
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
-use crate::kernel_names::proven_word;
 use crate::link::MadeLink;
 use crate::load::{CaptureConfig, check, load};
 use crate::news::{Answer, Batch, Hold};
@@ -33,7 +36,7 @@ use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::sweeper::Sweeper;
 use crate::task::Counted;
-use crate::wire::{as_bytes, gp_call, gp_context_key, gp_failure_key, gp_file, gp_live_key, gp_site_key};
+use crate::wire::{gp_call, gp_context_key, gp_failure_key, gp_live_key, gp_site_key};
 use crate::xids::{self, Heard};
 
 /// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
@@ -76,6 +79,7 @@ pub struct Capture {
     pub(crate) forced: Option<Tier>,
     pub(crate) counted: Counted,
     bare: bool,
+    apart: Apart,
     has_sites: bool,
     /// Ways for which the kernel side had no room.
     refused_ways: u64,
@@ -146,6 +150,7 @@ impl Capture {
                 told: config.told,
             },
             bare: config.bare,
+            apart: Apart::new(config.apart),
             waiting: Vec::new(),
             ended: Vec::new(),
             clock,
@@ -182,64 +187,6 @@ impl Capture {
         Ok(self.map("targets")?.keys().count())
     }
 
-    /// Probes a library. One that is probed already is left as it is.
-    pub fn attach(
-        &mut self,
-        target: &Target,
-        collect: &dyn Fn(FunctionId) -> Collect,
-    ) -> Result<&Attached, CaptureError> {
-        let key = (target.library.id, target.library.kind);
-        if !self.attached.contains_key(&key) {
-            // numbers may come round after 65,536 files; names of kernels would then be learned anew
-            self.libraries = self.libraries.wrapping_add(1);
-            let how = Attach {
-                tier: self.tier,
-                entry_only: self.entry_only,
-                bare: self.bare,
-                library: self.libraries,
-                counted: self.counted,
-            };
-            let library = &target.library;
-            self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
-            let attached = attach::attach(&self.object, &mut self.keeper, target, how, collect)?;
-            self.attached.insert(key, attached);
-            self.tell_name_word()?;
-        }
-        Ok(&self.attached[&key])
-    }
-
-    /// Takes every probe out of these files, some time later.
-    pub fn detach_files(&mut self, files: &HashSet<FileId>) {
-        let gone = self.attached.extract_if(|(attached, _), _| files.contains(attached));
-        let links = gone.flat_map(|(_, attached)| attached.links).collect();
-        self.keeper.detach_later(links);
-    }
-
-    /// Every library that is probed.
-    pub fn attached(&self) -> impl Iterator<Item = &Attached> {
-        self.attached.values()
-    }
-
-    /// Whether targets with this dynamic loader are held already.
-    pub fn holds_by(&self, loader: &Loader) -> bool {
-        self.loaders.contains_key(&loader.id)
-    }
-
-    /// Holds targets whose dynamic loader this is while it maps libraries.
-    pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
-        if !self.loaders.contains_key(&loader.id) {
-            let link = attach::attach_loader(&mut self.keeper, self.tier, loader)?;
-            self.loaders.insert(loader.id, link);
-            // the kernel's own numbering of devices
-            let (major, minor, inode) = loader.mapped;
-            let file = gp_file { inode, device: major << 20 | minor, reserved: 0 };
-            self.map("loaders")?
-                .update(as_bytes(&file), &1u32.to_ne_bytes(), MapFlags::ANY)
-                .map_err(CaptureError::bpf("note a loader"))?;
-        }
-        Ok(())
-    }
-
     /// A descriptor that becomes readable when there is something urgent.
     fn control_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor belongs to the ring buffer, which lives as long as the borrow of self.
@@ -267,7 +214,7 @@ impl Capture {
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
     pub fn detach(&mut self) -> Result<Batch, CaptureError> {
         let loaders = self.loaders.drain().map(|(_, link)| link);
-        let libraries = self.attached.drain().flat_map(|(_, attached)| attached.links);
+        let libraries = self.attached.drain().flat_map(|(_, attached)| attached.into_links());
         self.keeper.detach(loaders.chain(libraries).collect());
         self.functions.clear();
         self.xids = None;
@@ -374,6 +321,7 @@ impl Capture {
         losses.add(LossCause::Undecodable, self.decoder.undecodable);
         losses.add(LossCause::LostStack, self.decoder.sites.lost());
         losses.add(LossCause::SitesFull, self.refused_ways);
+        losses.add(LossCause::OverBudget, self.apart.times());
         Ok(losses)
     }
 

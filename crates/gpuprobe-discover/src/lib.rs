@@ -48,6 +48,7 @@ pub use kernel::{
 };
 pub use library::{Library, Scan, Symbol};
 pub use loader::{Loader, loader_of};
+pub use maps::offset_in_file;
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use point::{ProbeCost, ProbePoint};

@@ -64,6 +64,11 @@ pub(crate) fn mapping_of(text: &[u8], address: u64) -> Option<(Mapping, u64)> {
     Some((range.file?, range.offset.checked_add(address - range.start)?))
 }
 
+/// The offset in its file of an address of a process whose maps these are.
+pub fn offset_in_file(maps: &[u8], address: u64) -> Option<u64> {
+    mapping_of(maps, address).map(|(_, offset)| offset)
+}
+
 /// All that a process may execute, in the order of the text.
 pub(crate) fn code_ranges(text: &[u8]) -> impl Iterator<Item = CodeRange> {
     text.split(|&b| b == b'\n').filter_map(code_range)

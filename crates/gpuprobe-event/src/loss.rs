@@ -71,6 +71,8 @@ causes! {
     OutputFull = "output_full",
     /// events in the oldest segments of the trace, which were removed to keep to --max-size
     SegmentRemoved = "segment_removed",
+    /// times that a function was left out because its calls cost more than --budget allows; its figures are lower bounds
+    OverBudget = "over_budget",
 }
 
 impl LossCause {

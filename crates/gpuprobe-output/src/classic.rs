@@ -12,6 +12,7 @@ use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
 use rates::Rates;
 
+use crate::budget::left_out;
 use crate::timestamp::timestamp;
 use crate::units::{count, duration, printable};
 use crate::work::failed;
@@ -74,7 +75,10 @@ impl Classic {
         }
         if self.sections == Sections::ALL {
             work::gaps(&mut out, snapshot);
-            work::advised(&mut out, snapshot, &self.rates);
+            // advice is made of what functions did, and not all of that is known of one that was left out
+            if snapshot.budget.as_ref().is_none_or(|budget| budget.left_out.is_empty()) {
+                work::advised(&mut out, snapshot, &self.rates);
+            }
             calls(&mut out, snapshot);
         }
         work::asked(&mut out, snapshot);
@@ -82,6 +86,7 @@ impl Classic {
             unexplained(&mut out, snapshot);
         }
         failures(&mut out, snapshot);
+        over_budget(&mut out, snapshot, self.utc_offset_seconds);
         losses(&mut out, snapshot);
         skipped(&mut out, snapshot);
         out.push_str(RULE);
@@ -212,6 +217,14 @@ fn unexplained(out: &mut String, snapshot: &Snapshot) {
                 "frees of memory not seen allocated: {frees}, allocations where a free was missed: {replaced}"
             ),
         );
+    }
+}
+
+fn over_budget(out: &mut String, snapshot: &Snapshot, utc_offset_seconds: i32) {
+    let Some(budget) = &snapshot.budget else { return };
+    for function in &budget.left_out {
+        let since = timestamp(budget.start_unix + function.since_ns as f64 / 1e9, utc_offset_seconds);
+        line(out, format_args!("{}", left_out(function, &since)));
     }
 }
 

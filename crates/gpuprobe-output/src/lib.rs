@@ -2,6 +2,7 @@
 //! only [`http`] has sockets, a clock and a runtime, and reads its web config.
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod classic;
 pub mod convert;
 pub mod cost;
@@ -12,6 +13,7 @@ pub mod live;
 mod memory_json;
 mod memory_view;
 pub mod metrics;
+mod prediction;
 pub mod report;
 pub mod summary;
 mod table;
@@ -21,6 +23,7 @@ pub mod units;
 mod work;
 mod xid;
 
+pub use budget::left_out;
 pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;
@@ -30,6 +33,7 @@ pub use live::{Live, LiveOptions, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
+pub use prediction::prediction;
 pub use summary::{Fit, summary};
 pub use timeline::timeline;
 pub use xid::line as xid_line;

@@ -2,6 +2,7 @@
 //!
 //! A metric is one row of `METRICS`, with the function that takes its samples from a snapshot.
 
+mod budget;
 mod collect;
 mod done;
 mod gpu;
@@ -78,7 +79,7 @@ const fn with_unit(metric: Metric, unit: &'static str) -> Metric {
 /// Every metric there is, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
     let done = |which: usize| done::METRICS.iter().filter_map(move |both| both.get(which));
-    done(0).chain(gpu::METRICS).chain(own::METRICS).chain(done(1)).chain(METRICS)
+    done(0).chain(gpu::METRICS).chain(own::METRICS).chain(budget::METRICS).chain(done(1)).chain(METRICS)
 }
 
 /// How it stands with processes, their memory and the probes.

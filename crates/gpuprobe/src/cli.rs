@@ -2,7 +2,9 @@
 
 mod attach;
 mod bench;
+mod budget;
 mod convert;
+mod doctor;
 mod look;
 mod record;
 
@@ -18,6 +20,7 @@ use gpuprobe_capture::Tier;
 pub(crate) use self::attach::AttachArgs;
 pub(crate) use self::bench::BenchArgs;
 pub(crate) use self::convert::ConvertArgs;
+pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::look::{ReportArgs, TimelineArgs};
 pub(crate) use self::record::{RecordArgs, RecordingArgs, RunArgs};
 use crate::kernel::DEVICES_ALONE;
@@ -225,6 +228,10 @@ pub(crate) struct DaemonArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the kernel has
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
+    /// What probes may take of each process's time, such as 2%: functions whose calls cost more are not counted for a while,
+    /// but for those that live memory is made of
+    #[arg(long, value_name = "PERCENT", value_parser = budget::share, allow_hyphen_values = true)]
+    pub(crate) budget: Option<f64>,
     /// Most processes counted at once; each takes 900 bytes of kernel memory, 7 MB by default
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_processes: u32,
@@ -333,16 +340,6 @@ pub(crate) struct ListArgs {
     /// kernel
     #[arg(long)]
     pub(crate) kernel: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    /// The libraries of this process instead of those of the host
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
-    pub(crate) pid: Option<u32>,
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

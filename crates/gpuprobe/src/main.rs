@@ -1,6 +1,7 @@
 //! gpuprobe: what any process does to the NVIDIA GPUs of this host, live.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod builtin;
 mod cli;
 mod cmd;

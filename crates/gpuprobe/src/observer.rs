@@ -9,6 +9,7 @@ use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Losses, SiteId};
 
+use crate::budget::KeptBudget;
 use crate::gpus::Gpus;
 use crate::probes::Probes;
 use crate::processes::Processes;
@@ -88,7 +89,8 @@ impl Observer {
     /// How long it can be before [`Observer::take`] is called again, if nothing happens.
     pub(crate) fn due(&self) -> Option<Duration> {
         let naming = (!self.nameless.is_empty()).then_some(Duration::ZERO);
-        naming.or_else(|| self.processes.due())
+        let budget = self.probes.budget.as_ref().map(KeptBudget::due);
+        naming.or_else(|| self.processes.due().into_iter().chain(budget).min())
     }
 
     /// Takes in what happened to processes, and the rows of those that ended out of the kernel.
@@ -205,6 +207,7 @@ impl Observer {
         if let Some(states) = &self.states {
             states.put_beside(&mut snapshot, self.holdings.is_some());
         }
+        snapshot.budget = self.probes.budget_report();
         // NVML tells of them late, and of some in a burst not at all
         if self.probes.capture.xid_way().is_some() {
             snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);

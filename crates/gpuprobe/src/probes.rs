@@ -16,6 +16,7 @@ use gpuprobe_discover::{
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
 
+use crate::budget::KeptBudget;
 use crate::cli::AttachArgs;
 use crate::guard;
 use crate::hooks::why_unused;
@@ -59,6 +60,8 @@ pub(crate) struct Probes {
     aside: bool,
     /// Of the driver, where what is asked of it is watched.
     devices: Option<Devices>,
+    /// What probes may take, where that has a bound.
+    pub(crate) budget: Option<KeptBudget>,
     pub(crate) verbose: bool,
 }
 
@@ -135,6 +138,7 @@ impl Probes {
             skips: Skips::default(),
             aside: false,
             devices: config.driver.then(Devices::default),
+            budget: None,
             verbose,
         };
         if let Some(devices) = &mut probes.devices {
@@ -166,6 +170,11 @@ impl Probes {
             }
             None => {}
         }
+    }
+
+    /// Keeps what probes take of each process within this budget, for which [`CaptureConfig::apart`] was asked for.
+    pub(crate) fn with_budget(self, budget: Option<KeptBudget>) -> Self {
+        Self { budget, ..self }
     }
 
     /// Probes these as well, wherever they are found.
@@ -201,6 +210,11 @@ impl Probes {
             _ if self.hooks.name_exactly(&file, name) => None,
             _ => self.selection.function(library, name),
         }
+    }
+
+    /// What the probes of a function do.
+    pub(crate) fn collect(&self, id: FunctionId) -> Collect {
+        self.selection.collect(id, self.collect)
     }
 
     /// A note for `--verbose`. There are names in it that others chose.
@@ -398,7 +412,7 @@ impl Probes {
         skipped.iter().for_each(|skipped| self.skip(skipped));
     }
 
-    fn skip(&mut self, skipped: &Skipped) {
+    pub(crate) fn skip(&mut self, skipped: &Skipped) {
         // who does not ask for the runtime misses nothing of it
         if skipped.cause == Some(SkipCause::HiddenRuntime) && !self.wants_runtime {
             return;

@@ -32,6 +32,7 @@ pub(crate) fn recording_config(args: &RecordingArgs, selection: &Selection) -> C
         copies: selection.has_copies(),
         told: true,
         phases: args.phases,
+        apart: args.budget.is_some(),
         ..config(&args.attach)
     }
 }
@@ -101,6 +102,7 @@ impl Recording {
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         self.held(probes)?;
         probes.skip_unused_hooks();
+        probes.skip_left_out(at_ns);
         let unified = probes.capture.unified()?;
         self.summary.unified(unified.clone());
         let last = |losses: &Losses| {

@@ -159,7 +159,8 @@ impl Builder {
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        for name in ["brief", "driver_args", "driver_only", "gpus", "hoarder", "lookups", "paced", "vmm"] {
+        let of_driver = ["brief", "driver_args", "driver_only", "gaps", "gpus", "hoarder", "lookups"];
+        for name in of_driver.into_iter().chain(["paced", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;
@@ -174,7 +175,6 @@ impl Builder {
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
         self.workload("copies_runtime", &["copies", "copies_runtime"], Link::Both)?;
         self.workload("names", &["names"], Link::Both)?;
-        self.workload("gaps", &["gaps"], Link::Driver)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;
         for name in ["leaks", "leaks_deep", "leaks_many"] {

@@ -46,6 +46,7 @@
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of what memory is held, with books after each step |
+//! | `spurt` | | one function at full speed, then slowly, with allocations in between and books |
 //! | `static_runtime` | | the runtime inside the executable |
 //! | `torture` | `--threads N --operations N --seed N --devices N --wait --pauses K --pause-file PATH --without PARTS --delay-after LIST` | all families of memory in random order, by many threads, with books |
 //! | `unmapped` | | calls with addresses where nothing is |
@@ -72,7 +73,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 31] = [
+pub const WORKLOADS: [&str; 32] = [
     "args",
     "args_renamed",
     "aside",
@@ -99,6 +100,7 @@ pub const WORKLOADS: [&str; 31] = [
     "paced",
     "recursion",
     "rules",
+    "spurt",
     "static_runtime",
     "torture",
     "unmapped",

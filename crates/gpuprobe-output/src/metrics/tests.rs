@@ -1,8 +1,11 @@
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{Holdings, LibraryProbes, ProcessInfo, Rules};
+use gpuprobe_analysis::budget::ProcessCost;
+use gpuprobe_analysis::{
+    BudgetReport, Holdings, LeftOut, LibraryProbes, ProcessInfo, ProcessSnapshot, Rules,
+};
 use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
-use gpuprobe_event::{Frame, Losses, SiteId, Tgid};
+use gpuprobe_event::{Api, Frame, Losses, SiteId, Tgid};
 
 use super::*;
 
@@ -99,4 +102,52 @@ fn no_two_places_are_summed_up_under_one_label() {
         .collect();
     values.sort_unstable();
     assert_eq!(values, [0, 1, 2, 4, 8], "{text}");
+}
+
+#[test]
+fn a_budget_tells_what_it_is_what_goes_without_and_what_is_left_to_each_process() {
+    let process = ProcessSnapshot {
+        pid: Tgid(7),
+        instance: 3,
+        name: "app".to_owned(),
+        ns_pid: None,
+        container: None,
+        exited_at_ns: None,
+        functions: Vec::new(),
+        failures: Vec::new(),
+        memory: Default::default(),
+        work: Default::default(),
+        allocations: Vec::new(),
+    };
+    let left_out = |function, is_out, times| LeftOut {
+        api: Api::Driver,
+        function,
+        is_out,
+        times,
+        missed_ns: 2_500_000_000,
+        since_ns: 1_000_000_000,
+    };
+    let budget = BudgetReport {
+        start_unix: 0.0,
+        share: Some(0.02),
+        left_out: vec![left_out("cuLaunchKernel", true, 3), left_out("cuMemcpyHtoD_v2", false, 1)],
+        processes: vec![ProcessCost { pid: 7, instance: 3, share: 0.0123456 }],
+    };
+    let snapshot = Snapshot { processes: vec![process.into()], budget: Some(budget), ..Snapshot::default() };
+    let text = encode(&snapshot, Format::Prometheus);
+    for line in [
+        "gpuprobe_budget_ratio 0.020000",
+        "gpuprobe_probe_time_ratio{pid=\"7\",process=\"app\"} 0.012346",
+        "gpuprobe_functions_left_out 1",
+        "gpuprobe_function_left_out_total{api=\"driver\",function=\"cuLaunchKernel\"} 3",
+        "gpuprobe_function_left_out_total{api=\"driver\",function=\"cuMemcpyHtoD_v2\"} 1",
+        "gpuprobe_function_left_out_seconds_total{api=\"driver\",function=\"cuLaunchKernel\"} 2.500000000",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}:\n{text}");
+    }
+    let display = crate::Classic::new(crate::Sections::ALL, 0).render(&snapshot);
+    let line =
+        "cuLaunchKernel: not counted from 1970-01-01 00:00:01 on (3 times, 2.5 s in all): over the budget";
+    assert!(display.lines().any(|l| l.starts_with(line)), "{display}");
+    assert!(!encode(&Snapshot::default(), Format::Prometheus).contains("left_out"), "none without a budget");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::budget::share;
 use super::{AttachArgs, seconds};
 
 /// What is recorded, and where it goes.
@@ -28,6 +29,10 @@ pub(crate) struct RecordingArgs {
     /// Begin another segment whenever one has this size [default: with --max-size a quarter of it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) segment_size: Option<u64>,
+    /// What probes may take of each process's time, such as 2%: functions whose calls cost more are left out for a while, but
+    /// for those that live memory is made of
+    #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
+    pub(crate) budget: Option<f64>,
     /// No progress line
     #[arg(short, long)]
     pub(crate) quiet: bool,

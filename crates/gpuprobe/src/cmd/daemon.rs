@@ -13,6 +13,7 @@ use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
+use crate::budget::KeptBudget;
 use crate::cli::DaemonArgs;
 use crate::gpus::Gpus;
 use crate::kernel::{self, Chosen};
@@ -30,7 +31,8 @@ use crate::watch::Watch;
 /// The shortest time between two looks, so that a host that starts thousands of processes does not keep us busy.
 const REST: Duration = Duration::from_millis(10);
 
-const EVERYTHING: &[Class] = &[
+/// What is looked at where no feature is named.
+pub(crate) const EVERYTHING: &[Class] = &[
     Class::Alloc,
     Class::Free,
     Class::HostRegister,
@@ -62,7 +64,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     })?;
     let url = endpoint.url();
     let config = capture_config(args, sections, &chosen);
-    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?.with_hooks(chosen.hooks);
+    let budget = args.budget.map(|share| KeptBudget::measured(share, &config, Collect::Count)).transpose()?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
+    let probes = probes.with_hooks(chosen.hooks).with_budget(budget);
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
     let mut daemon = Daemon {
@@ -127,6 +131,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections, chosen: &Chosen) -> Cap
         driver: !args.kernel.is_empty(),
         hooks: chosen.functions.clone(),
         tracepoints: chosen.tracepoints.clone(),
+        apart: args.budget.is_some(),
         tallies: !args.calls_only.is_empty(),
         // counting sends no records of calls, only stacks by ways that are not known yet, and names of kernels
         sites: sections.memory,
@@ -204,6 +209,7 @@ impl Daemon {
             drop(urgent);
             self.observer.take(&batch)?;
             self.watch.look(&mut self.observer.probes);
+            self.observer.probes.keep_counted()?;
             if !has_looked && published.elapsed() >= look_after {
                 has_looked = true;
                 self.observer.look_at_launches()?;

@@ -1,5 +1,7 @@
 //! `gpuprobe doctor`: what this machine can do, and what to do about what it cannot.
 
+mod cost;
+
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
@@ -21,6 +23,9 @@ use crate::select::Selection;
 use crate::stdout::print;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
+    if args.cost {
+        return cost::run(args);
+    }
     let proc_root = Path::new("/proc");
     let scan = match args.pid {
         Some(pid) => Inspector::new().of_pid(proc_root, pid)?,

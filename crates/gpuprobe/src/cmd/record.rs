@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use gpuprobe_capture::CaptureConfig;
+use gpuprobe_capture::{CaptureConfig, Collect};
 
+use crate::budget::KeptBudget;
 use crate::cli::RecordArgs;
 use crate::following::{Following, Wanted};
 use crate::notes::note;
@@ -22,7 +23,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     };
     let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
     let output = Output::find(args.recording.output.as_deref())?;
+    let budget = args.recording.budget;
+    let budget = budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;
+    following.probes.budget = budget;
     let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;
     if args.duration.is_none() {
         note!("gpuprobe: recording: Ctrl-C ends it and keeps the trace");
@@ -31,6 +35,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let is_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
     while following.goes_on() && !following.is_over() && !is_over() && !recording.is_closed() {
         let batch = following.take()?;
+        following.probes.keep_told(&batch)?;
         recording.take(batch, &following.probes)?;
     }
     let at_ns = following.probes.capture.clock().elapsed_ns();

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use gpuprobe_capture::{CaptureConfig, Collect};
 use gpuprobe_event::{LossCause, Tgid};
 
+use crate::budget::KeptBudget;
 use crate::cli::{RecordingArgs, RunArgs};
 use crate::notes::note;
 use crate::probes::Probes;
@@ -47,8 +48,10 @@ pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     let hooks = Arc::clone(&args.attach.chosen.hooks);
     let selection = Selection::from_globs(&args.events, &hooks)?.telling_work();
     let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
+    let budget =
+        args.budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
     let probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;
-    let mut probes = probes.with_hooks(hooks);
+    let mut probes = probes.with_hooks(hooks).with_budget(budget);
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));
     Ok(probes)
@@ -71,6 +74,7 @@ pub(crate) fn record(
     supervised.go(&probes)?;
     let status = loop {
         let (batch, ended) = supervised.look(&mut probes)?;
+        probes.keep_told(&batch)?;
         recording.take(batch, &probes)?;
         if let Some(status) = ended {
             break status;

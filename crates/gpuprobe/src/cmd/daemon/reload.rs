@@ -27,13 +27,18 @@ impl Daemon {
     }
 
     fn apply(&mut self, new: &DaemonArgs) {
-        let later = after_a_restart(&self.args, new);
+        let mut later = after_a_restart(&self.args, new);
+        // where it had one, all that it takes is there
+        later.retain(|name| *name != "budget" || self.observer.probes.budget.is_none());
         let mut as_before = self.attach_more(&new.paths);
         self.observer.set_warm_up(new.warm_up);
         self.observer.look_every(Duration::from_secs(new.rescan));
         self.observer.read_states_every(new.refresh);
         self.observer.processes.keep_ended(new.max_ended, new.keep_ended);
         self.observer.probes.verbose = new.verbose;
+        if let Err(error) = self.observer.probes.set_budget(new.budget) {
+            as_before.push(format!("budget ({error:#})"));
+        }
         self.watch.look_every(new.rescan);
         let fixed = self.args.clone();
         self.args = DaemonArgs {
@@ -43,6 +48,7 @@ impl Daemon {
             keep_ended: new.keep_ended,
             verbose: new.verbose,
             refresh: new.refresh,
+            budget: self.observer.probes.budget.as_ref().and(new.budget),
             display_interval: new.display_interval,
             ..fixed
         };
@@ -133,6 +139,8 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         // others may use the same file, so it is not let go
         ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),
+        // functions got no links of their own
+        ("budget", old.budget.is_none() && new.budget.is_some()),
         ("max_processes", old.max_processes != new.max_processes),
         ("max_allocations", old.max_allocations != new.max_allocations),
         ("max_counters", old.max_counters != new.max_counters),
@@ -188,7 +196,7 @@ mod tests {
         for arg in command.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "config")) {
             let long = arg.get_long().unwrap();
             let option = format!("--{long}");
-            let values = ["multi", "127.0.0.1:7", "77", "/x"];
+            let values = ["multi", "127.0.0.1:7", "77", "/x", "7%"];
             let mut tries = values.iter().map(|value| vec![option.as_str(), value]).collect::<Vec<_>>();
             tries.push(vec![&option]);
             let parsed = |words: &Vec<&str>| {

@@ -1,0 +1,291 @@
+//! What a probe costs on this machine: functions of our own are probed as others will be, and called for some milliseconds.
+
+use std::arch::global_asm;
+use std::path::PathBuf;
+use std::process::Command;
+
+use gpuprobe_discover::{FileId, Library, PlannedFunction, ProbeCost, ProbePoint, Target, offset_in_file};
+use gpuprobe_event::{Api, Class, Event, Function, LossCause, Outcome, Tgid, catalogue};
+
+use crate::attach::Collect;
+use crate::clock::thread_cpu_ns;
+use crate::error::CaptureError;
+use crate::load::CaptureConfig;
+use crate::object::Capture;
+use crate::support::Tier;
+
+/// Where each of the measured functions begins, from the first.
+const STRIDE: usize = 16;
+/// Times that each function has its turn; what is told is the lower quartile of all but the first, in which rows are made.
+const ROUNDS: usize = 10;
+/// Calls in a turn.
+const CALLS: u64 = 100;
+/// What probes do besides counting a call.
+const WORKS: usize = 5;
+/// The kinds of instruction under a probe, cheap ones first.
+const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
+
+/// What is measured for each kind of work: the functions that are called one after the other, by what they pose as.
+const POSED: [&[&str]; WORKS] = [
+    &["cuCtxSynchronize"],
+    &["cuLaunchKernel"],
+    &["cuMemcpyHtoD_v2"],
+    &["cuMemAlloc_v2", "cuMemFree_v2"],
+    &[TALLIED],
+];
+/// What poses as a function of which only the entry is probed.
+const TALLIED: &str = "cuStreamSynchronize";
+/// Functions that begin alike.
+const OF_EACH_KIND: usize = 6;
+const PLAIN: usize = 0;
+const LAUNCH: usize = 1;
+const COPY: usize = 2;
+const MEMORY: usize = 3;
+const ENTRY: usize = 4;
+
+// Twelve functions: six that begin with an instruction that the kernel emulates, and six with one that it must single-step.
+// All return 0 and touch nothing.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".pushsection .text",
+    ".p2align 4",
+    ".globl gp_measured",
+    ".hidden gp_measured",
+    "gp_measured:",
+    ".rept 6",
+    "push rbp",
+    "pop rbp",
+    "xor eax, eax",
+    "ret",
+    ".p2align 4",
+    ".endr",
+    ".rept 6",
+    "xor eax, eax",
+    "ret",
+    ".p2align 4",
+    ".endr",
+    ".popsection",
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".pushsection .text",
+    ".p2align 4",
+    ".globl gp_measured",
+    ".hidden gp_measured",
+    "gp_measured:",
+    ".rept 6",
+    "b 1f",
+    "1: mov w0, #0",
+    "ret",
+    ".p2align 4",
+    ".endr",
+    ".rept 6",
+    "mov w0, #0",
+    "ret",
+    ".p2align 4",
+    ".endr",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    safe static gp_measured: u8;
+}
+
+/// As many words as the longest list of arguments has; whoever takes fewer does not look at the others.
+type Measured = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
+
+/// Nanoseconds of the calling thread for each call, by what the probe does and by the instruction under it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProbeCosts {
+    ns: [[f64; POINTS.len()]; WORKS],
+}
+
+impl ProbeCosts {
+    /// Of a call of this function, whose probes do this.
+    pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
+        let work = match f.class {
+            _ if collect == Collect::Entries => ENTRY,
+            _ if collect == Collect::Failures => PLAIN,
+            Class::Launch | Class::GraphLaunch => LAUNCH,
+            Class::Memcpy | Class::Memset => COPY,
+            Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => MEMORY,
+            _ => PLAIN,
+        };
+        self.ns[work][point as usize]
+    }
+
+    /// Measures them, with probes as this configuration makes them. Takes a second or more, most of it to load the programs and
+    /// to take the probes out. Where each probe takes the kernel a tenth of a second to let go of, counting stands for all
+    /// work.
+    pub fn measure(config: &CaptureConfig, collect: Collect, keeper: Command) -> Result<Self, CaptureError> {
+        let config = CaptureConfig {
+            only_targets: true,
+            hold: false,
+            tallies: true,
+            driver: false,
+            hooks: Vec::new(),
+            ring_bytes: 16 << 20,
+            live_entries: 1 << 12,
+            count_entries: 1 << 8,
+            process_entries: 1 << 8,
+            launch_entries: 1 << 8,
+            site_entries: 1 << 8,
+            ..config.clone()
+        };
+        let mut capture = Capture::open(&config, keeper)?;
+        let works = if capture.tier() == Tier::Perf { &POSED[..=PLAIN] } else { &POSED[..] };
+        let bed = Bed::of(works)?;
+        let tallied = catalogue().lookup(Api::Driver, None, TALLIED).map(|f| f.id);
+        let collect = |id| if Some(id) == tallied { Collect::Entries } else { collect };
+        capture.attach(&bed.target(), &collect)?;
+        capture.add_target(Tgid(std::process::id()))?;
+        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; works.len()];
+        for _ in 0..ROUNDS {
+            for (work, turns) in turns.iter_mut().enumerate() {
+                for (point, turns) in turns.iter_mut().enumerate() {
+                    turns.push(bed.turn(work, point));
+                }
+            }
+        }
+        bed.check(&mut capture)?;
+        let of = |work: usize, point: usize| {
+            let mut ns: Vec<f64> = turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec();
+            ns.sort_by(f64::total_cmp);
+            // what else runs on the machine only adds to it
+            ns[ns.len() / 4]
+        };
+        Ok(Self { ns: std::array::from_fn(|work| std::array::from_fn(|point| of(work, point))) })
+    }
+}
+
+/// One of the functions.
+#[derive(Clone, Copy, Debug)]
+struct Posed {
+    work: usize,
+    point: usize,
+    name: &'static str,
+    /// Its place among all.
+    place: usize,
+}
+
+impl Posed {
+    fn function(&self) -> Measured {
+        let address = (&raw const gp_measured).wrapping_add(self.place * STRIDE);
+        // SAFETY: at every place there is a function that follows the C calling convention, reads no argument and returns a
+        // number.
+        unsafe { std::mem::transmute::<*const u8, Measured>(address) }
+    }
+}
+
+/// The functions that are measured, each under the row of what it poses as.
+struct Bed {
+    /// Where the first of them lies in our file.
+    first: u64,
+    functions: Vec<Posed>,
+}
+
+impl Bed {
+    fn of(works: &[&[&'static str]]) -> Result<Self, CaptureError> {
+        let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::Keeper)?;
+        let first = offset_in_file(&maps, &raw const gp_measured as u64);
+        let first = first.ok_or(CaptureError::Missing("function to measure with"))?;
+        let mut functions = Vec::new();
+        for point in 0..POINTS.len() {
+            let names =
+                works.iter().enumerate().flat_map(|(work, names)| names.iter().map(move |n| (work, n)));
+            functions.extend(names.enumerate().map(|(i, (work, name))| Posed {
+                work,
+                point,
+                name,
+                place: point * OF_EACH_KIND + i,
+            }));
+        }
+        Ok(Self { first, functions })
+    }
+
+    fn target(&self) -> Target {
+        let exe = PathBuf::from("/proc/self/exe");
+        let library = Library {
+            path: exe.clone(),
+            open_path: exe,
+            id: FileId { dev: 0, inode: 0 },
+            kind: Api::Driver,
+            soname: String::new(),
+            cuda_major: None,
+            is_static: false,
+            functions: Vec::new(),
+        };
+        let planned = |posed: &Posed| {
+            let entry = self.first + (posed.place * STRIDE) as u64;
+            let point = ProbePoint { offset: entry, entry, cost: POINTS[posed.point] };
+            let function = catalogue().lookup(Api::Driver, None, posed.name)?.id;
+            Some(PlannedFunction { function, name: posed.name.to_owned(), point })
+        };
+        Target { library, functions: self.functions.iter().filter_map(planned).collect() }
+    }
+
+    /// Takes the probes out. What they did not see has cost something else.
+    fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
+        let batch = capture.detach()?;
+        let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
+        let told = batch.calls.iter().filter(is_whole).count() as u64;
+        let lost = capture.losses()?.get(LossCause::RingFull);
+        let (counts, work) = (capture.counts()?, capture.work()?);
+        capture.dismiss();
+        let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
+        let (seen, made) = (told + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
+        // where beginnings are told as well, some of these may be lost
+        if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
+    }
+
+    /// Nanoseconds of a call, over one turn.
+    fn turn(&self, work: usize, point: usize) -> f64 {
+        const ADDRESS: u64 = 0x7000_0000;
+        // what a handle of a kernel, and the place for the result of an allocation, point to
+        let object = [ADDRESS; 8];
+        let pointer = &raw const object as u64;
+        let is_it = |posed: &&Posed| (posed.work, posed.point) == (work, point);
+        let first_argument = |name: &str| if name.starts_with("cuMemFree") { ADDRESS } else { pointer };
+        let functions: Vec<_> =
+            self.functions.iter().filter(is_it).map(|f| (f.function(), first_argument(f.name))).collect();
+        let begun = thread_cpu_ns();
+        for _ in 0..CALLS {
+            for (function, first) in &functions {
+                function(*first, 1 << 12, 1, 1, 1, 1, 1, 0, 1, 0, 0);
+            }
+        }
+        let ns = thread_cpu_ns().saturating_sub(begun);
+        ns as f64 / (CALLS * functions.len().max(1) as u64) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_measured_function_is_one_and_has_its_own_place() {
+        let bed = Bed::of(&POSED).unwrap();
+        let mut places: Vec<_> = bed.functions.iter().map(|f| f.place).collect();
+        places.dedup();
+        assert_eq!(places, (0..POINTS.len() * OF_EACH_KIND).collect::<Vec<_>>());
+        assert!(bed.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
+        assert_eq!(bed.target().functions.len(), places.len(), "all of them are in the catalogue");
+        assert!(bed.turn(MEMORY, 1) > 0.0);
+    }
+
+    #[test]
+    fn each_class_has_the_cost_of_its_work_and_each_point_its_own() {
+        use ProbeCost::{Emulated, SingleStepped};
+        let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [0.5, 5.0]] };
+        let of = |name: &str, point, collect| {
+            costs.of(catalogue().lookup(Api::Driver, None, name).unwrap(), point, collect)
+        };
+        assert_eq!(of("cuStreamSynchronize", Emulated, Collect::Count), 1.0);
+        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Stream), 20.0);
+        assert_eq!(of("cuMemcpyDtoH_v2", Emulated, Collect::Count), 3.0);
+        assert_eq!(of("cuMemFree_v2", SingleStepped, Collect::Aside), 40.0);
+        assert_eq!(of("cuMemFree_v2", Emulated, Collect::Failures), 1.0);
+        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Entries), 5.0);
+    }
+}
