@@ -12,6 +12,8 @@ import pathlib
 import re
 import sys
 
+from errors import HEARD, errors
+
 # what gpuprobe needs for a way to attach, in the words of its doctor
 NEEDS = {"session": "uprobe sessions", "multi": "uprobe multi links"}
 SPACES = ["device", "managed", "pinned", "pool"]
@@ -374,72 +376,6 @@ def returned(check, asked, functions, said):
     })
     deep = count_of(c["ret"] for c in functions if c["name"] == "nvidia_standin_recurse")
     check.equal("recursion", deep, {depth: said["recursions"] for depth in (1, 2, 3)})
-
-
-# how errors of GPUs are heard of, in the words of `run` and the daemon, and of `trace`
-BY_TRACEPOINT = "errors of GPUs (XIDs): by the driver's tracepoint nvidia:nvidia_dev_xid"
-BY_FUNCTION = "errors of GPUs (XIDs): by the driver's function nv_report_error ({}): it has no tracepoint"
-HEARD = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
-         "function": (BY_FUNCTION.format("fentry"), BY_FUNCTION.format("kprobe"))}
-# what the stand-in reports of them, in the words of the tables
-MEANINGS = {31: "an address that is not valid on the GPU", 79: "the GPU has fallen off the bus"}
-
-
-def errors(check, way):
-    """Errors of the GPU: code, place, words, who used it, and the calls that failed around them."""
-    pid, holder = check.said("out")[-1]["pid"], int(check.text("holder"))
-    message = f"pid='{pid}', name=program, Ch 00000008, intr 00000010. MMU Fault: ENGINE GRAPHICS HUBCLIENT_HOST"
-    users = [{"pid": pid, "process": "program", "evidence": "named"},
-             {"pid": holder, "process": "sleep", "evidence": "opened"}]
-    unified(check, pid, way)
-    for name in ["trace.jsonl", "live.jsonl"]:
-        found = [line for line in check.said(name) if "xid" in line]
-        check.equal(f"errors in {name}", [(e["xid"], e["pci"], e["message"]) for e in found],
-                    [(number, "0000:00:02.0", message) for number in MEANINGS])
-        check.equal(f"who used it in {name}", [e["processes"] for e in found], [users, users])
-        for error in found:
-            check.contains(f"meaning of {error['xid']}", error["meaning"], MEANINGS[error["xid"]])
-    blocks = re.split(r"^  at .* XID ", check.text("err"), flags=re.MULTILINE)[1:]
-    check.equal("errors in the summary", [int(block.split()[0]) for block in blocks], list(MEANINGS))
-    around = [re.findall(r"failed .* (before|after): (\d+) (\w+) (\w+)", block) for block in blocks]
-    failed = [(str(pid), "cuMemAlloc_v2", "CUDA_ERROR_INVALID_VALUE")]
-    times = [["before", "after", "after"], ["before", "before", "after"]]
-    check.equal("calls that failed", around, [[(when, *failed[0]) for when in some] for some in times])
-    own, live = HEARD[way]
-    check.contains("run", check.text("err"), own)
-    check.contains("trace", check.text("live"), live)
-    check.contains("daemon", check.text("daemon"), own)
-    counted = dict(re.findall(r'^gpuprobe_xid_errors_total\{gpu="0",xid="(\d+)"\} (\d+)$', check.text("metrics"),
-                              re.MULTILINE))
-    check.equal("counted", counted, {str(number): "1" for number in MEANINGS})
-    told = [line for line in check.text("daemon").splitlines() if "XID " in line]
-    check.equal("told by the daemon", len(told), len(MEANINGS))
-    for line in told:
-        check.contains("the daemon's line", line, f"program {pid} (named by the driver); sleep {holder} (had that GPU open)")
-
-
-def unified(check, pid, way):
-    """Faults and migrations of unified memory, most of them told by a thread of the kernel's, by whose memory it is."""
-    touches = check.said("out")[-1]["touches"]
-    check.trace(lost={"owner_unknown": touches})
-    expected = {"pid": pid, "cpu_faults": touches, "gpu_faults": 3 * touches,
-                "to_gpu": {"migrations": 2 * touches, "bytes": touches * (3 << 20)},
-                "to_cpu": {"migrations": touches, "bytes": touches * (64 << 10)},
-                "between_gpus": {"migrations": touches, "bytes": touches * 4096}}
-    for name in ["trace.jsonl", "live.jsonl"]:
-        check.equal(f"unified memory in {name}", check.said(name)[-1].get("unified"), [expected])
-    samples = re.findall(r'^gpuprobe_unified_(\w+)\{.*pid="(\d+)".*(?:kind|processor)="(\w+)"\} (\d+)$',
-                         check.text("metrics"), re.MULTILINE)
-    counted = {(metric, of): int(value) for metric, of_pid, of, value in samples if int(of_pid) == pid}
-    check.equal("unified memory in metrics", counted, {
-        ("faults_total", "cpu"): touches, ("faults_total", "gpu"): 3 * touches,
-        ("migrations_total", "H2D"): 2 * touches, ("migrated_bytes_total", "H2D"): touches * (3 << 20),
-        ("migrations_total", "D2H"): touches, ("migrated_bytes_total", "D2H"): touches * (64 << 10),
-        ("migrations_total", "D2D"): touches, ("migrated_bytes_total", "D2D"): touches * 4096,
-    })
-    words = "faults and migrations of unified memory by "
-    check.contains("run", check.text("err"), words + "fentry")
-    check.contains("trace", check.text("live"), words + ("kprobe" if way == "function" else "fentry"))
 
 
 def older_doctor(check, tier):
