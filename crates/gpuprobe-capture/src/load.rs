@@ -151,6 +151,9 @@ const COPIES_PER_PROCESS: u32 = 4;
 const GRAPHS: u32 = 1 << 16;
 /// Nodes of graphs that were made one by one.
 const NODES: u32 = 1 << 18;
+/// Physical memory is made in pieces of megabytes, so there are fewer of them; and what is large takes time to make when
+/// the daemon starts.
+const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
 /// Parts that the range of an allocation is kept in.
 const PARTS_PER_ALLOCATION: u32 = 8;
 
@@ -219,7 +222,10 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
         }
         match name.as_str() {
             "calls" => map.set_max_entries(config.ring_bytes)?,
-            "live" | "physical" | "handles" | "mapped" => map.set_max_entries(config.live_entries)?,
+            "live" => map.set_max_entries(config.live_entries)?,
+            "physical" | "handles" | "mapped" => {
+                map.set_max_entries(config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL))?
+            }
             "contexts" | "addresses" | "primaries" | "identities" | "unused_contexts" => {
                 map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
             }
