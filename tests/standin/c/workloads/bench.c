@@ -163,8 +163,8 @@ static int open_mode(struct mode *mode, char *word)
 }
 
 /*
- * Waits until there is a probe in a function, which changes its code, in comparison with a mode that has none.
- * The program that puts it in may have more to put in after that.
+ * Waits until there is a probe in a function, which changes its code, in comparison with a mode that has
+ * none. The program that puts it in may have more to put in after that.
  */
 static int wait_for_probes(const struct mode *mode, const struct mode *without)
 {
