@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use gpuprobe_event::driver::is_system_call;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, DriverTime, Outcome, Tgid, UnifiedUse};
 use serde::Serialize;
@@ -128,7 +129,8 @@ impl CommandSummary {
 
     /// Whether it is a function of the kernel, and no call on a device.
     pub fn is_function(&self) -> bool {
-        self.device.is_none()
+        // a file that could not be opened is no device
+        self.device.is_none() && !is_system_call(&self.name)
     }
 
     /// Whether it only waits for something to happen.

@@ -276,6 +276,40 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 		send_call(call, function);
 }
 
+#if defined(__TARGET_ARCH_x86)
+/*
+ * The first device that a process opens, of which nothing was known, by a name in a page that it had not
+ * touched yet: when it began, the name could not be read. How long it took is not known either.
+ */
+GP_OWN_FRAME int end_unseen_open(struct pt_regs *regs, long result, __u64 now)
+{
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	__u32 index = gp_config.driver_rows + GP_OPEN, number = 0;
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+	struct gp_thread *thread;
+	struct gp_call *call;
+	__u8 kind = GP_DEVICE_OTHER;
+
+	if (result < 0 || !function || pid_tgid >> 32 == gp_config.own_tgid || gp_config.only_targets ||
+	    gp_config.entry_only || !find_device(result, &number, &kind))
+		return 0;
+	thread = current_thread();
+	call = thread ? push_in_kernel(thread, innermost(thread), function, index, regs->sp) : NULL;
+	if (!call)
+		return 0;
+	call->site = number;
+	call->space = kind;
+	save_syscall(call, regs);
+	read_name(call, syscall_argument(regs, regs->orig_ax == GP_NR_OPENAT));
+	call->start_ns = now;
+	call->duration_ns = 0;
+	call->result = result;
+	thread->depth--;
+	end_syscall(thread, call, function, false);
+	return 0;
+}
+#endif
+
 SEC("tp_btf/sys_exit")
 int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 {
@@ -291,6 +325,10 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 		return 0;
 #endif
 	thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+#if defined(__TARGET_ARCH_x86)
+	if (!thread && driver_call(regs->orig_ax) == GP_OPEN)
+		return end_unseen_open(regs, result, now);
+#endif
 	if (!thread)
 		return 0;
 	drop_functions(thread);

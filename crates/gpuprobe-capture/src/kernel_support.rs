@@ -48,6 +48,9 @@ pub fn kernel_support() -> KernelSupport {
     let function = |name| btf.and_then(|btf| btf.type_by_name::<types::Func<'_>>(name));
     let tracepoint = |name| btf.is_some_and(|btf| btf.type_by_name::<types::Typedef<'_>>(name).is_some());
     let multi = attach_type("BPF_TRACE_KPROBE_MULTI") && function("register_fprobe_ips").is_some();
+    // a kernel may have all that it takes and still refuse it
+    let fentry = function("vfs_open").is_some_and(|f| loads_for(u32::from(f.type_id())));
+    let kprobes = Path::new(EVENT_SOURCES).join("kprobe").exists();
     let features = vec![
         Feature {
             name: "BTF tracepoints of system calls",
@@ -56,14 +59,21 @@ pub fn kernel_support() -> KernelSupport {
         },
         Feature {
             name: FENTRY,
-            // a kernel may have all that it takes and still refuse it
-            present: function("vfs_open").is_some_and(|f| loads_for(u32::from(f.type_id()))),
-            without: "--kernel=GLOB has only kprobes, which cost more",
+            present: fentry,
+            without: match kprobes {
+                true => "--kernel=GLOB has only kprobes, which cost more: the kernel refuses such programs",
+                false => "the kernel refuses such programs, and --kernel=GLOB has no kprobes to take instead",
+            },
         },
         Feature {
             name: KPROBES,
-            present: Path::new(EVENT_SOURCES).join("kprobe").exists(),
-            without: "--kernel=GLOB has only fentry, and nothing where that is missing too (CONFIG_KPROBE_EVENTS=y)",
+            present: kprobes,
+            without: match fentry {
+                true => "--kernel=GLOB has only fentry (CONFIG_KPROBES=y and CONFIG_KPROBE_EVENTS=y)",
+                false => {
+                    "--kernel=GLOB can probe nothing; calls on the driver's devices are seen all the same (CONFIG_KPROBES=y)"
+                }
+            },
         },
         Feature {
             name: KPROBE_MULTI,
@@ -73,7 +83,10 @@ pub fn kernel_support() -> KernelSupport {
         Feature {
             name: KPROBE_SESSION,
             present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(tells_returns),
-            without: "kprobes take the return of every call, whoever makes it (kernel 6.10 has sessions)",
+            without: match multi {
+                true => "kprobes take the return of every call, whoever makes it (kernel 6.10 has sessions)",
+                false => "they need kprobe multi links",
+            },
         },
         Feature {
             name: "tracefs",

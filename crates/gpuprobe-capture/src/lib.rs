@@ -56,6 +56,7 @@ mod xids;
 pub use attach::{Attached, Collect};
 pub use clock::{Clock, utc_offset_seconds};
 pub use counters::Rows;
+pub use driver::driver_version;
 pub use error::CaptureError;
 pub use files::files_before;
 pub use functions::{KernelHook, KernelTier, ProbedFunctions, Refusal, Unprobed, kernel_tiers};

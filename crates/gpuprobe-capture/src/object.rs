@@ -218,7 +218,8 @@ impl Capture {
         self.keeper.detach(loaders.chain(libraries).collect());
         self.functions.clear();
         self.xids = None;
-        self.tracepoints.clear();
+        // the last first: beginnings of calls of the kernel, and then their ends
+        while self.tracepoints.pop().is_some() {}
         let mut all = self.take()?;
         loop {
             let more = self.take()?;

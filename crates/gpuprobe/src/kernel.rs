@@ -1,7 +1,7 @@
 //! `--kernel=GLOB` and the hooks of the kernel: which functions and tracepoints are probed. They become rows of the
 //! catalogue, so they are chosen before anybody uses it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,7 +93,13 @@ impl Glob {
 }
 
 /// A hook for each function, and for each glob that none fits: one that is told of and not probed.
-fn choices(globs: &[Glob], hooks: &Hooks, found: Vec<KernelFunction>) -> Vec<KernelHook> {
+fn choices(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunction>) -> Vec<KernelHook> {
+    // what is named goes before what a star stands for: there may not be room for all
+    let is_named = |name: &str| {
+        globs.iter().any(|glob| glob.is_name && glob.takes(name))
+            || hook_of(hooks, name).is_some_and(|hook| hook.point.is_exact())
+    };
+    found.sort_by_key(|function| !is_named(&function.name));
     let nothing = |takes: &dyn Fn(&str) -> bool| !found.iter().any(|f| takes(&f.name));
     let globs = globs.iter().filter(|glob| nothing(&|name| glob.takes(name)));
     let globs = globs.map(|glob| (glob.pattern.as_str().to_owned(), None));
@@ -131,7 +137,7 @@ fn refusal(place: usize, name: &str) -> Option<Refusal> {
     if is_system_call(name) {
         return Some((SkipCause::Refused, "a call of the kernel has this name".to_owned()));
     }
-    let too_many = || (SkipCause::TooMany, format!("{MOST} functions of the kernel are probed already"));
+    let too_many = || (SkipCause::TooMany, format!("more than {MOST} functions fit: name fewer of them"));
     (place >= MOST).then(too_many)
 }
 
@@ -146,7 +152,7 @@ fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
         let accepted = tracepoints.iter().filter(|known| known.refused.is_none()).count();
         let refused = if accepted < MOST_TRACEPOINTS {
             let args = hook.signature.args.iter().flatten().count();
-            refused_tracepoint(group, args, || tracepoint_arguments(name))
+            refused_tracepoint(group, name, args, || tracepoint_arguments(name))
         } else {
             Some((SkipCause::TooMany, format!("{MOST_TRACEPOINTS} tracepoints are told of already")))
         };
@@ -157,7 +163,16 @@ fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
 }
 
 /// Why a tracepoint is not told of, with so many arguments; the kernel may know how many it has.
-fn refused_tracepoint(group: &str, args: usize, known: impl FnOnce() -> Option<usize>) -> Option<Refusal> {
+fn refused_tracepoint(
+    group: &str,
+    name: &str,
+    args: usize,
+    known: impl FnOnce() -> Option<usize>,
+) -> Option<Refusal> {
+    if name == "sched_process_exit" {
+        let why = "nothing is told of a thread after its end, and the ends of processes are in every trace";
+        return Some((SkipCause::Refused, why.to_owned()));
+    }
     if group == "syscalls" {
         let why = "events of system calls are no tracepoints: hook `raw_syscalls:sys_enter`, whose arguments are the \
                    registers and the number of the call, or `raw_syscalls:sys_exit`";
@@ -235,7 +250,10 @@ pub(crate) fn attach(
     Ok((told, skips(unprobed)))
 }
 
-/// A line for each that is not probed; one for all of a line of a file, or of the command line, that share a reason.
+/// So many that are not probed for the same reason are told of one by one, where others have other reasons.
+const FEW: usize = 3;
+
+/// A line for each that is not probed; one for many of a line of a file, or of the command line, that share a reason.
 fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
     let mut by_place: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for unprobed in unprobed {
@@ -245,12 +263,19 @@ fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
     for (place, mut all) in by_place {
         let hook = if place.is_some() { "hook " } else { "" };
         all.iter_mut().for_each(|(name, _)| name.insert_str(0, hook));
-        let functions = format!("{} functions of the kernel", all.len());
-        if let [(_, reason), _, ..] = all.as_slice()
-            && all.iter().all(|(_, other)| other == reason)
-        {
-            all = vec![(functions, reason.clone())];
-        }
+        let mut by_reason: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        all.iter()
+            .for_each(|(name, (_, reason))| by_reason.entry(reason.clone()).or_default().push(name.clone()));
+        let is_one_reason = by_reason.len() == 1;
+        let many = |names: &Vec<_>| names.len() > FEW || (is_one_reason && names.len() > 1);
+        let mut told = BTreeSet::new();
+        all.retain_mut(|(name, (_, reason))| match by_reason.get(reason).filter(|names| many(names)) {
+            Some(names) => {
+                *name = format!("{} functions of the kernel", names.len());
+                told.insert(reason.clone())
+            }
+            None => true,
+        });
         skips.extend(all.into_iter().map(|(name, (cause, reason))| {
             let name = place.iter().map(String::as_str).chain([name.as_str()]).collect::<Vec<_>>().join(": ");
             Skipped::file(Path::new(&name), None, cause, format!("not probed: {reason}"))
@@ -339,10 +364,28 @@ mod tests {
     #[test]
     fn more_functions_than_are_probed_at_once_are_told_of() {
         let found = (0..MOST + 2).map(|n| function(&format!("nvidia_{n:04}"))).collect();
-        let hooks = choices(&globs(&["nvidia_*"]), &Hooks::default(), found);
+        let hooks = choices(&globs(&["nvidia_*", "nvidia_0513"]), &Hooks::default(), found);
         assert_eq!(hooks.iter().filter(|hook| hook.refused.is_none()).count(), MOST);
-        let why = "512 functions of the kernel are probed already".to_owned();
+        let why = "more than 512 functions fit: name fewer of them".to_owned();
         assert_eq!(hooks[MOST].refused, Some((SkipCause::TooMany, why)));
+        // one that is named goes before what a star stands for
+        assert_eq!(hooks[0].function.name, "nvidia_0513");
+    }
+
+    #[test]
+    fn many_that_share_a_reason_are_one_line() {
+        let unprobed = |name: &str, why: &str| Unprobed {
+            name: name.to_owned(),
+            place: None,
+            refusal: (SkipCause::Refused, why.to_owned()),
+        };
+        let mut all: Vec<_> = (0..80).map(|n| unprobed(&format!("vfs_{n}"), "no kprobes")).collect();
+        all.push(unprobed("nosuch_*", "not there"));
+        let lines: Vec<_> = skips(all).iter().map(crate::skips::line).collect();
+        assert_eq!(
+            lines,
+            ["80 functions of the kernel: not probed: no kprobes", "nosuch_*: not probed: not there"]
+        );
     }
 
     fn file(text: &str) -> Hooks {
@@ -389,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_tracepoint_that_cannot_be_told_of_says_why() {
-        let why = |group, args, known| refused_tracepoint(group, args, || known);
+        let why = |group, args, known| refused_tracepoint(group, "name", args, || known);
         assert_eq!(why("sched", 2, Some(3)), None);
         assert_eq!(why("sched", 0, None), None, "it is tried");
         let (cause, told) = why("sched", 2, Some(1)).unwrap();

@@ -8,11 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::{Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped};
+use gpuprobe_capture::{
+    Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, driver_version,
+};
 use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
     devices, loader_of, plan,
 };
+use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
 use gpuprobe_output::units::{duration, printable};
 
@@ -145,6 +148,7 @@ impl Probes {
             let found = devices.look(Path::new(PROC));
             probes.capture.attach_driver(&found, collect)?;
             probes.attach_unified();
+            probes.tell_release();
         }
         probes.tell(|| format!("attaching by {}", probes.capture.tier()));
         if let Some(way) = probes.capture.xid_way() {
@@ -155,6 +159,17 @@ impl Probes {
         probes.skip_all(&skipped);
         probes.not_in_kernel = skipped;
         Ok(probes)
+    }
+
+    /// Tells whose names the driver's commands have, where that is not the branch of the driver that is loaded.
+    fn tell_release(&self) {
+        let Some(loaded) = driver_version() else { return };
+        let version = Version::parse(&loaded);
+        if version.is_of_another_branch(&loaded) {
+            note!("gpuprobe: driver {}: {}", printable(&loaded), version.told());
+        } else {
+            self.tell(|| format!("driver {loaded}: {}", version.told()));
+        }
     }
 
     /// Counts faults and migrations of unified memory, where the driver has any.

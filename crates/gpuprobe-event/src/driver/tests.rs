@@ -177,6 +177,11 @@ fn the_nearest_release_gives_the_names() {
     }
     assert_eq!(Version::default(), Version::newest());
     assert!(version(" 580.142\n").is_exact());
+    let (near, far) = (version("580.159.04"), version("999.1"));
+    assert!(!near.is_of_another_branch("580.159.04") && far.is_of_another_branch("999.1"));
+    assert!(version("garbage").is_of_another_branch("garbage"));
+    assert!(near.told().starts_with("commands by their names in 580.142, the nearest of"), "{}", near.told());
+    assert_eq!(version("580.142").told(), "commands by their names in 580.142");
 }
 
 #[test]

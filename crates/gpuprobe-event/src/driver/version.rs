@@ -46,6 +46,23 @@ impl Version {
         self.is_exact
     }
 
+    /// Whether they are those of another branch of the driver, where commands may be other ones.
+    pub fn is_of_another_branch(self, text: &str) -> bool {
+        branch(text.trim()) != branch(self.release())
+    }
+
+    /// Which names are taken, for people.
+    pub fn told(self) -> String {
+        match self.is_exact {
+            true => format!("commands by their names in {}", self.release()),
+            false => format!(
+                "commands by their names in {}, the nearest of the releases that are known ({})",
+                self.release(),
+                RELEASES.join(", ")
+            ),
+        }
+    }
+
     /// The release that the names are of.
     pub fn release(self) -> &'static str {
         RELEASES.get(self.release).copied().unwrap_or_default()

@@ -8,13 +8,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{
-    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidWay, kernel_support, nvml_versions,
-    support, xid_way,
+    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidWay, driver_version,
+    kernel_support, nvml_versions, support, xid_way,
 };
 use gpuprobe_discover::{
     DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
 };
 use gpuprobe_event::Hooks;
+use gpuprobe_event::driver::Version;
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let modules = driver_modules(proc_root, Path::new("/sys"));
     let beneath = kernel_support();
     let xids = xid_way(&beneath);
-    let report = Report { support, beneath, driver: driver(), modules, xids, nvml, libraries, scan };
+    let report = Report { support, beneath, driver: driver_version(), modules, xids, nvml, libraries, scan };
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {
@@ -47,11 +48,6 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     };
     print(&text)?;
     Ok(u8::from(!report.support.privileged() || report.support.best_tier().is_none()))
-}
-
-fn driver() -> Option<String> {
-    let version = std::fs::read_to_string("/sys/module/nvidia/version").ok()?;
-    Some(version.trim().to_owned())
 }
 
 struct Report {
@@ -103,7 +99,10 @@ impl Report {
     fn text(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "kernel         {}", self.support.kernel)?;
         let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
-        writeln!(out, "NVIDIA driver  {driver}")?;
+        writeln!(out, "NVIDIA driver  {}", printable(driver))?;
+        if let Some(version) = &self.driver {
+            writeln!(out, "               {}", Version::parse(version).told())?;
+        }
         for module in &self.modules {
             let types = if module.has_types { "with its types" } else { "without types: by kprobes alone" };
             writeln!(out, "               module {}, {types}", printable(&module.name))?;
