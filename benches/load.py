@@ -68,6 +68,21 @@ class Paced:
         self.process.wait()
 
 
+class Ledger:
+    """A program that has made calls of many kinds, and holds memory, when it waits."""
+
+    def __init__(self, folder):
+        command = [f"{folder}/ledger", "--calls", "1000", "--pauses", "1"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"LD_LIBRARY_PATH": folder}
+        )
+        self.process.stdout.readline()
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
 class Daemon:
     def __init__(self, probe, library, *options):
         self.started = time.monotonic()
@@ -195,12 +210,15 @@ def streams(probe, folder, seconds):
 
 
 def growth(probe, folder):
-    print("\nThe daemon by processes: each has made 1,000 calls and waits")
+    print("\nThe daemon by processes: started beside as many that use CUDA; then with as many that made 1,000 calls and wait")
     print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
     for many in (1, 10, 100, 1000):
         programs = [Paced(folder, 1) for _ in range(many)]
         daemon = Daemon(probe, f"{folder}/libcuda.so.1")
-        time.sleep(2)
+        for program in programs:
+            program.end()
+        programs = [Ledger(folder) for _ in range(many)]
+        time.sleep(3)
         before, begun = cpu_seconds(daemon.process.pid), time.monotonic()
         time.sleep(5)
         share = 100 * (cpu_seconds(daemon.process.pid) - before) / (time.monotonic() - begun)
@@ -233,7 +251,7 @@ def main():
     parser.add_argument("--growth", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("libcuda.so.1", "paced"):
+        for name in ("libcuda.so.1", "libcudart.so.12", "paced", "ledger"):
             shutil.copy(f"{args.standins}/{name}", folder)
         user_side(args.probe, folder, args.seconds)
         starts(args.probe, folder)
