@@ -72,7 +72,7 @@ class Ledger:
     """A program that has made calls of many kinds, and holds memory, when it waits."""
 
     def __init__(self, folder):
-        command = [f"{folder}/ledger", "--calls", "1000", "--pauses", "1"]
+        command = [f"{folder}/ledger", "--threads", "1", "--calls", "1000", "--pauses", "1"]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"LD_LIBRARY_PATH": folder}
         )
