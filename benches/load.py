@@ -7,6 +7,7 @@ Prints tables. Exits 1 where a count is wrong: times depend on the machine, coun
 """
 
 import argparse
+import atexit
 import json
 import os
 import re
@@ -88,6 +89,8 @@ class Daemon:
         self.started = time.monotonic()
         command = [probe, "daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "-p", library, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        # whatever happens here, it must not go on watching the host
+        atexit.register(self.process.terminate)
         for said in self.process.stderr:
             found = re.search(r"metrics on (http://\S+)", said)
             if found:
