@@ -1,12 +1,12 @@
-"""Trains a small model, as many steps as it is told: the program that benches/gpu/overhead.py measures.
+"""Trains a small model, in parts of some steps: one of the programs that benches/gpu/overhead.py measures.
 
-Says `ready RUNTIME DRIVER`, the paths of its CUDA libraries, and then for every line it reads, `steps N` or `profiled N`,
-how many microseconds a step took by the clock and of CPU time of all its threads: medians over parts of ten steps each. The
-second is under torch.profiler.
+Says `ready RUNTIME DRIVER`, the paths of its CUDA libraries. For every line it reads it does what that says, and answers
+with a line: `part N` makes N steps and tells how many microseconds one of them took, by the clock and of CPU time of all
+threads; `profile` starts torch.profiler, and `end` ends it.
 """
 
 import os
-import statistics
+import re
 import sys
 import time
 
@@ -14,47 +14,50 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-PART = 10
-# enough for its threads; it is not to be moved about meanwhile
-CPUS = 4
+def stay():
+    """Keeps this thread on one CPU, and all others on another: the same ones in each of the programs that are compared."""
+    first, second = sorted(os.sched_getaffinity(0))[-2:]
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), {first if int(thread) == os.getpid() else second})
 
 
 def main():
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-CPUS:])
     device = torch.device("cuda")
     model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 16)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     batch = torch.randn(64, 256, device=device)
 
-    def part():
+    def part(steps):
         begun, cpu = time.perf_counter(), time.process_time()
-        for _ in range(PART):
+        for _ in range(steps):
             loss = model(batch).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         torch.cuda.synchronize()
-        return time.perf_counter() - begun, time.process_time() - cpu
+        took = time.perf_counter() - begun, time.process_time() - cpu
+        return [seconds / steps * 1e6 for seconds in took]
 
-    def train(steps):
-        parts = [part() for _ in range(steps // PART)]
-        return [statistics.median(times) / PART * 1e6 for times in zip(*parts)]
-
-    train(200)
+    part(200)
+    stay()
     with open("/proc/self/maps") as maps:
-        mapped = [line.split()[-1] for line in maps if ".so" in line]
-    libraries = [next(path for path in mapped if name in path) for name in ("libcudart.so", "libcuda.so")]
-    print("ready", *libraries, flush=True)
+        mapped = [line.split()[-1] for line in maps if "r-xp" in line]
+    # of the toolkit and the driver, or copies of them
+    names = (r"/(lib|twin\.)cudart\.so", r"/(lib|twin\.)cuda\.so")
+    print("ready", *(next(path for path in mapped if re.search(name, path)) for name in names), flush=True)
+    profiler = None
     for line in sys.stdin:
-        what, steps = line.split()
-        if what == "profiled":
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]):
-                train(20)
-                took = train(int(steps))
-        else:
-            train(20)
-            took = train(int(steps))
-        print(*took, flush=True)
+        what, *number = line.split()
+        if what == "part":
+            print(*part(int(number[0])), flush=True)
+            continue
+        if what == "profile":
+            profiler = profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+            profiler.start()
+        elif profiler:
+            profiler.stop()
+            profiler = None
+        print("done", flush=True)
 
 
 main()

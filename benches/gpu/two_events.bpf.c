@@ -54,15 +54,15 @@ int returned(struct pt_regs *ctx)
 	return 0;
 }
 
-/* What the kernel itself takes. */
-SEC("uprobe")
-int nothing_entered(struct pt_regs *ctx)
+/* What the kernel itself takes, for both ends of a call and for its entry alone. */
+SEC("uprobe.session")
+int nothing_at_both(struct pt_regs *ctx)
 {
 	return 0;
 }
 
-SEC("uretprobe")
-int nothing_returned(struct pt_regs *ctx)
+SEC("uprobe.multi")
+int nothing_at_entry(struct pt_regs *ctx)
 {
 	return 0;
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * two_events OBJECT LIBRARY [FUNCTION...]: probes eleven functions of a CUDA runtime, two events a call, and
- * prints a line for each. Says `ready` on stderr, and at the end, by SIGINT, how many events came. A peer to
- * compare with, written for that alone.
+ * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events a
+ * call, and prints a line for each; or puts empty probes on both ends or on the entry of the functions named.
+ * Says `ready` on stderr, and at the end, by SIGINT, how many events came. A peer to compare with, written
+ * for that alone.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <gelf.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <bpf/libbpf.h>
 #include "two_events.h"
 
@@ -47,23 +51,63 @@ static int print(void *unused, void *data, size_t bytes)
 	return 0;
 }
 
-static int attach(struct bpf_program *probe, const char *library, int is_return, int count, char **names)
+static int attach_events(struct bpf_object *object, const char *library)
 {
-	for (int i = 0; probe && i < count; i++) {
-		LIBBPF_OPTS(bpf_uprobe_opts, options, .retprobe = is_return, .bpf_cookie = i,
-			    .func_name = names[i]);
+	static const char *const programs[] = {"entered", "returned"};
 
-		if (!bpf_program__attach_uprobe_opts(probe, -1, library, 0, &options))
+	for (int i = 0; i < 2 * (int)FUNCTIONS; i++) {
+		LIBBPF_OPTS(bpf_uprobe_opts, options, .retprobe = i % 2, .bpf_cookie = i / 2,
+			    .func_name = functions[i / 2]);
+		struct bpf_program *program = bpf_object__find_program_by_name(object, programs[i % 2]);
+
+		if (!bpf_program__attach_uprobe_opts(program, -1, library, 0, &options))
 			return 0;
 	}
-	return probe != NULL;
+	return 1;
+}
+
+/* Where in its file a function is, by the table of symbols that stripped libraries keep; 0 for nowhere. */
+static unsigned long offset_of(Elf *elf, const char *name)
+{
+	Elf_Scn *section = NULL;
+	GElf_Shdr header;
+	GElf_Phdr segment;
+	GElf_Sym symbol;
+
+	while ((section = elf_nextscn(elf, section))) {
+		if (!gelf_getshdr(section, &header) || header.sh_type != SHT_DYNSYM)
+			continue;
+		for (int i = 0; gelf_getsym(elf_getdata(section, NULL), i, &symbol); i++) {
+			if (strcmp(elf_strptr(elf, header.sh_link, symbol.st_name), name))
+				continue;
+			for (int k = 0; gelf_getphdr(elf, k, &segment); k++)
+				if (segment.p_type == PT_LOAD &&
+				    symbol.st_value - segment.p_vaddr < segment.p_filesz)
+					return symbol.st_value - segment.p_vaddr + segment.p_offset;
+		}
+	}
+	return 0;
+}
+
+static int attach_nothing(struct bpf_object *object, const char *library, const char *ends, int count,
+			  char **names)
+{
+	int at_both = !strcmp(ends, "both");
+	struct bpf_program *program =
+	    bpf_object__find_program_by_name(object, at_both ? "nothing_at_both" : "nothing_at_entry");
+	unsigned long offsets[FUNCTIONS] = {};
+	LIBBPF_OPTS(bpf_uprobe_multi_opts, options, .offsets = offsets, .cnt = count, .session = at_both);
+	Elf *elf;
+
+	elf_version(EV_CURRENT);
+	elf = elf_begin(open(library, O_RDONLY), ELF_C_READ_MMAP, NULL);
+	for (int i = 0; elf && i < count && i < (int)FUNCTIONS; i++)
+		offsets[i] = offset_of(elf, names[i]);
+	return bpf_program__attach_uprobe_multi(program, -1, library, NULL, &options) != NULL;
 }
 
 int main(int count, char **words)
 {
-	int is_empty = count > 3, functions_count = is_empty ? count - 3 : (int)FUNCTIONS;
-	char **names = is_empty ? words + 3 : (char **)functions;
-	struct bpf_program *entry, *exit;
 	struct bpf_object *object = count >= 3 ? bpf_object__open_file(words[1], NULL) : NULL;
 	struct ring_buffer *ring;
 
@@ -72,10 +116,8 @@ int main(int count, char **words)
 		return 1;
 	}
 	ring = ring_buffer__new(bpf_object__find_map_fd_by_name(object, "events"), print, NULL, NULL);
-	entry = bpf_object__find_program_by_name(object, is_empty ? "nothing_entered" : "entered");
-	exit = bpf_object__find_program_by_name(object, is_empty ? "nothing_returned" : "returned");
-	if (!ring || !attach(entry, words[2], 0, functions_count, names) ||
-	    !attach(exit, words[2], 1, functions_count, names)) {
+	if (!ring || !(count > 4 ? attach_nothing(object, words[2], words[3], count - 4, words + 4)
+				 : attach_events(object, words[2]))) {
 		fprintf(stderr, "two_events: cannot attach to %s\n", words[2]);
 		return 1;
 	}

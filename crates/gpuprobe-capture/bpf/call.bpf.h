@@ -86,26 +86,28 @@ static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 #endif
 }
 
-/* Forgets calls that the program jumped out of before this one began. */
-static __always_inline void drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
+/* Whether an open call is still there as another begins. */
+static __always_inline bool is_around(const struct gp_call *top, struct pt_regs *ctx, __u32 function)
 {
 	__u64 stack_pointer = PT_REGS_SP(ctx);
 
-	for (int i = 0; i < GP_DEPTH; i++) {
-		struct gp_call *top;
+	/* equal: that one jumped here at its end and will return after this, or it was left; while a program
+	 * runs, none of the kernel's functions does */
+	return !is_in_kernel(top) &&
+	       (top->stack_pointer > stack_pointer ||
+		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
+}
 
-		if (!thread->depth)
-			return;
-		top = open_call(thread, thread->depth - 1);
-		/* equal: that one jumped here at its end and will return after this, or it was left; while a
-		 * program runs, none of the kernel's functions does */
-		if (!is_in_kernel(top) &&
-		    (top->stack_pointer > stack_pointer ||
-		     (top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx))))
-			return;
+/* Forgets calls that the program jumped out of before this one began. */
+GP_OWN_FRAME int drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
+{
+	for (int i = 0; i < GP_DEPTH; i++) {
+		if (!thread->depth || is_around(open_call(thread, thread->depth - 1), ctx, function))
+			break;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
 	}
+	return 0;
 }
 
 /* Where the function returns to. One that was jumped to returns where the one before it would have. */
@@ -149,8 +151,11 @@ static __always_inline int enter(struct pt_regs *ctx)
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 1;
-	drop_abandoned(thread, ctx, index);
 	outer = innermost(thread);
+	if (outer && !is_around(outer, ctx, index)) {
+		drop_abandoned(thread, ctx, index);
+		outer = innermost(thread);
+	}
 	call = push_call(thread, outer, function, index);
 	if (!call)
 		return 1;
@@ -194,24 +199,47 @@ static __always_inline int enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The open call that returns now, taken off the stack; those above it were abandoned. */
-static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+static __always_inline bool is_of(const struct gp_call *call, __u64 stack_pointer, __u32 function)
 {
+	return call->stack_pointer == stack_pointer && call->function == function;
+}
+
+/* Forgets calls that the program jumped out of, above the one that returns now. Tells whether that is there.
+ */
+GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+{
+	if (!thread)
+		return 0;
 	for (int i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *top;
 
 		if (!thread->depth)
 			break;
 		top = open_call(thread, thread->depth - 1);
+		if (is_of(top, stack_pointer, function))
+			return 1;
 		if (top->stack_pointer > stack_pointer && !is_in_kernel(top))
 			break;
 		thread->depth--;
-		if (top->stack_pointer == stack_pointer && top->function == function)
-			return top;
 		count_loss(GP_LOSS_ABANDONED);
 	}
 	count_unmatched(function);
-	return NULL;
+	return 0;
+}
+
+/* The open call that returns now, taken off the stack; those above it were abandoned. */
+static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+{
+	struct gp_call *top = innermost(thread);
+
+	if (!(top && is_of(top, stack_pointer, function))) {
+		if (!drop_above(thread, stack_pointer, function))
+			return NULL;
+		top = innermost(thread);
+	}
+	if (top)
+		thread->depth--;
+	return top;
 }
 
 static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call,

@@ -156,7 +156,7 @@ static __always_inline __u32 unused_row(void *given_back, __u32 *used)
  * The row of the process that runs, which the first call makes; 0 where the table is full. A row that did not
  * fit when the process began is tried for again.
  */
-GP_OWN_FRAME __u32 row_of_process(__u64 instance, __u32 tgid)
+GP_CHECKED_ONCE __u32 row_of_process(__u64 instance, __u32 tgid)
 {
 	struct gp_process_key key = {.instance = instance, .tgid = tgid};
 	__u32 *known = bpf_map_lookup_elem(&processes, &key), row;
@@ -276,18 +276,29 @@ static __always_inline bool argument(const struct gp_call *call, struct gp_place
 	return false;
 }
 
-/* The bucket of a histogram of powers of two. */
+/*
+ * The bucket of a histogram of powers of two. Without a branch: the verifier would go through all that
+ * follows once for each of 32 ways.
+ */
 static __always_inline __u32 log2_bucket(__u64 n)
 {
-	__u32 bucket = 0;
+	__u64 high = n >> 32, bucket = 0;
 
-	for (int shift = 32; shift; shift >>= 1) {
-		if (n >> shift) {
-			n >>= shift;
-			bucket += shift;
-		}
+	/* what is larger than the last bucket begins is in it: all of the lower half is set */
+	n = (__u32)(n | -high >> 32);
+	for (int bits = 16, digit = 4; bits; bits >>= 1, digit--) {
+		/* negative where n is wider than this, and the sign is what is asked for */
+		__u64 wider = (1ULL << bits) - 1 - n;
+
+		/* or the compiler makes a comparison of it, and a branch of that */
+		barrier_var(wider);
+		wider = wider >> 63 << digit;
+		n >>= wider;
+		bucket += wider;
 	}
-	return bucket < GP_BUCKETS ? bucket : GP_BUCKETS - 1;
+	/* the compiler knows that it is a bucket, kernel 6.1's verifier does not: masks stay */
+	barrier_var(bucket);
+	return bucket & (GP_BUCKETS - 1);
 }
 
 /* Whether a call that has returned is one of those asked for. */

@@ -198,7 +198,7 @@ GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bo
 	}
 	__sync_fetch_and_add(&row->copies, 1);
 	__sync_fetch_and_add(&row->bytes, bytes);
-	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
 	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
 	return 0;
 }

@@ -79,7 +79,7 @@ GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *c
 }
 
 /* A return without its call. Nothing is counted of a function that is there for its failures alone. */
-GP_OWN_FRAME int count_unmatched(__u32 index)
+GP_CHECKED_ONCE int count_unmatched(__u32 index)
 {
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 

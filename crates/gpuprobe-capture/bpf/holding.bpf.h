@@ -99,7 +99,7 @@ static __always_inline __u64 new_number(struct gp_process_key who)
 }
 
 /* Gives a number and a row to the context at an address; 0 where there is no room. */
-GP_OWN_FRAME __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
+GP_CHECKED_ONCE __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 {
 	struct gp_process_key who = {.instance = instance, .tgid = tgid};
 	struct gp_context_key at = context_key(who, address);

@@ -189,7 +189,7 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 					 const struct launch *launch, bool failed)
 {
 	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
-	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns)], 1);
 	if (failed) {
 		__sync_fetch_and_add(&row->errors, 1);
 		return;

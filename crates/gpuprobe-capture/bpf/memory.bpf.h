@@ -53,7 +53,7 @@ static __always_inline __u64 at_least_one(__u64 n)
 }
 
 /* All levels together: each has half the elements of the one before in every dimension. */
-static __always_inline __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
+GP_CHECKED_ONCE __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
 {
 	__u64 sum = 0;
 

@@ -136,7 +136,7 @@ static __always_inline void tell_begin(struct gp_call *call, const struct gp_fun
 }
 
 /* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
-GP_OWN_FRAME __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
+GP_CHECKED_ONCE __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {
 	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
 	__u32 *known = bpf_map_lookup_elem(&counts, &key), row;
@@ -180,7 +180,7 @@ static __always_inline void count_latency(struct gp_count *count, __u64 duration
 	if (failed)
 		__sync_fetch_and_add(&count->errors, 1);
 	__sync_fetch_and_add(&count->total_ns, duration_ns);
-	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns)], 1);
 }
 
 /* What a call did in the driver is what the call around it did there, too. */

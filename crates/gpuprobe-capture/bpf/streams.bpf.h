@@ -175,7 +175,7 @@ static __always_inline void end_gap(struct gp_thread *thread, const struct gp_ca
 	gap.ns = call->start_ns - gap.since_ns;
 	gaps = &row->gaps[gap.kind & 1];
 	__sync_fetch_and_add(&gaps->total_ns, gap.ns);
-	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns) & (GP_BUCKETS - 1)], 1);
+	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns)], 1);
 	if (gap.ns > row->kept_ns) {
 		if (thread->meanwhile_since_ns >= gap.since_ns)
 			gap.meanwhile = thread->meanwhile;

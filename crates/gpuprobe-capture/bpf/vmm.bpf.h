@@ -26,7 +26,7 @@ static __always_inline struct gp_live_key handle_key(struct gp_process_key who, 
 }
 
 /* `where` is who_at() of the process and the site. Returns the site to keep. */
-GP_OWN_FRAME __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u64 bytes, __s64 sign)
+GP_CHECKED_ONCE __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u64 bytes, __s64 sign)
 {
 	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
 	struct gp_memory *memory = memory_of(who);
