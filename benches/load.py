@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What gpuprobe takes beside the programs it watches, and whether it loses anything: benches/run calls this.
 
-    load.py GPUPROBE STANDINS [--seconds N] [--growth]
+    load.py GPUPROBE STANDINS [--seconds N] [--growth] [--threads]
 
 Prints tables. Exits 1 where a count is wrong: times depend on the machine, counts do not.
 """
@@ -212,7 +212,7 @@ def streams(probe, folder, seconds):
         expect(f"{what}: received and lost", received + lost, calls)
 
 
-def growth(probe, folder):
+def growth_by_processes(probe, folder):
     print("\nThe daemon by processes: started beside as many that use CUDA; then with as many that made 1,000 calls and wait")
     print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
     for many in (1, 10, 100, 1000):
@@ -232,16 +232,20 @@ def growth(probe, folder):
         daemon.stop()
         for program in programs:
             program.end()
-    print("\nA counted call by threads, all at full speed, in CPU time of its program")
+
+
+def growth_by_threads(probe, folder):
+    print(f"\nA counted call by threads, all at full speed on {os.cpu_count()} CPUs, in CPU time of its program")
     print(f"{'threads':>10}{'calls/s':>14}{'ns a call':>12}")
     daemon = Daemon(probe, f"{folder}/libcuda.so.1")
-    for threads in (1, 2, 4, 8):
-        program = Paced(folder, 800_000, 0, threads)
+    for threads in (2**power for power in range((4 * os.cpu_count()).bit_length())):
+        calls = 200_000 * max(4, threads)
+        program = Paced(folder, calls, 0, threads)
         program.go()
         ledger = json.loads(program.process.stdout.readline())
         _, _, usage = os.wait4(program.process.pid, 0)
-        spent = (usage.ru_utime + usage.ru_stime) / 800_000 * 1e9
-        print(f"{threads:>10}{800_000 / ledger['seconds']:>14,.0f}{spent:>12.0f}", flush=True)
+        spent = (usage.ru_utime + usage.ru_stime) / calls * 1e9
+        print(f"{threads:>10}{calls / ledger['seconds']:>14,.0f}{spent:>12.0f}", flush=True)
         program.process.returncode = 0
     daemon.stop()
 
@@ -251,17 +255,21 @@ def main():
     parser.add_argument("probe")
     parser.add_argument("standins")
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--growth", action="store_true", help="also how cost grows with processes and threads")
+    parser.add_argument("--threads", action="store_true", help="only how it grows with threads")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("libcuda.so.1", "libcudart.so.12", "paced", "ledger"):
             shutil.copy(f"{args.standins}/{name}", folder)
-        user_side(args.probe, folder, args.seconds)
-        starts(args.probe, folder)
-        counted_whole(args.probe, folder, args.seconds)
-        streams(args.probe, folder, args.seconds)
+        if not args.threads:
+            user_side(args.probe, folder, args.seconds)
+            starts(args.probe, folder)
+            counted_whole(args.probe, folder, args.seconds)
+            streams(args.probe, folder, args.seconds)
         if args.growth:
-            growth(args.probe, folder)
+            growth_by_processes(args.probe, folder)
+        if args.growth or args.threads:
+            growth_by_threads(args.probe, folder)
     for what in wrong:
         print(f"WRONG {what}")
     sys.exit(1 if wrong else 0)

@@ -60,7 +60,7 @@ pub use driver::driver_version;
 pub use error::CaptureError;
 pub use files::files_before;
 pub use functions::{KernelHook, KernelTier, ProbedFunctions, Refusal, Unprobed, kernel_tiers};
-pub use heap::give_memory_back;
+pub use heap::{give_memory_back, keep_memory};
 pub use keeper::{Ended, Kept};
 pub use kernel_support::{KernelSupport, kernel_support};
 pub use kernel_types::{Returned, results, tracepoint_arguments};

@@ -36,6 +36,7 @@ use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::sweeper::Sweeper;
 use crate::task::Counted;
+use crate::urgency::Backlog;
 use crate::wire::{gp_call, gp_context_key, gp_failure_key, gp_live_key, gp_site_key};
 use crate::xids::{self, Heard};
 
@@ -67,6 +68,7 @@ pub struct Capture {
     waiting: Vec<(ProcessKey, ProcessEvent)>,
     /// Processes that ended. Their last calls may still be in the ring.
     ended: Vec<ProcessKey>,
+    backlog: Backlog,
     clock: Clock,
     tier: Tier,
     /// Files attached so far: each has a number.
@@ -153,6 +155,7 @@ impl Capture {
             apart: Apart::new(config.apart),
             waiting: Vec::new(),
             ended: Vec::new(),
+            backlog: Backlog::default(),
             clock,
             tier,
         })
@@ -203,12 +206,12 @@ impl Capture {
     pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
         let mut all = vec![self.control_fd(), self.calls_fd(), self.keeper.fd()];
         all.extend_from_slice(others);
-        wait(&all, timeout);
+        wait(&all, self.backlog.wait_at_most(timeout));
     }
 
     /// Lets time pass, unless calls come.
     pub fn rest(&self, longest: Duration) {
-        wait(&[self.calls_fd()], longest);
+        wait(&[self.calls_fd()], self.backlog.wait_at_most(longest));
     }
 
     /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
@@ -250,6 +253,7 @@ impl Capture {
         }
         self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
         let is_empty = usize::try_from(taken).is_ok_and(|taken| taken < MOST_CALLS_AT_ONCE);
+        self.backlog.taken(is_empty);
         let mut pending = self.pending.borrow_mut();
         let mut batch = Batch { processes: std::mem::take(&mut self.waiting), ..Batch::default() };
         for bytes in pending.control.iter() {

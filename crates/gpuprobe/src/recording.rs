@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
-use gpuprobe_capture::{Batch, CaptureConfig};
+use gpuprobe_capture::{Batch, CaptureConfig, keep_memory};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::units::bytes;
@@ -53,6 +53,7 @@ impl Recording {
         args: &RecordingArgs,
         output: Output,
     ) -> Result<Self> {
+        keep_memory();
         let phases = if args.phases { Phases::Apart } else { Phases::Together };
         let limits = Limits { total: args.max_size, segment: args.segment_size };
         Ok(Self {

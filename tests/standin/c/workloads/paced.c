@@ -12,7 +12,7 @@
 #include "cuda_api.h"
 
 #define TICKS_PER_SECOND 1000
-#define MOST_THREADS 16
+#define MOST_THREADS 64
 
 static unsigned long calls_of_each, per_tick;
 static int failed;
