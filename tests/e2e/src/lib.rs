@@ -20,15 +20,22 @@ pub mod sites;
 pub mod tiers;
 pub mod tracing;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use process::{Finished, Outcome, Run, Talk};
 pub use recording::Recording;
 pub use tracing::Tracing;
 
-/// Held by tests that keep every core busy or measure time, so that they do not disturb each other.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
+static ALONE: RwLock<()> = RwLock::new(());
+
+/// Held by tests that keep every core busy, measure time or must have the host for themselves, so that they do not disturb each
+/// other.
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
     // a test that failed while it held this has said so itself
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    ALONE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by tests of the same file that may run beside each other, and not beside those.
+pub fn together() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
-use gpuprobe_e2e::{Outcome, Run, Talk, alone, needs, places, tiers};
+use gpuprobe_e2e::{Outcome, Run, Talk, alone, needs, places, tiers, together};
 use gpuprobe_event::{Call, Class};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
@@ -92,6 +92,7 @@ fn the_classic_example_is_two_thousand_launches_a_thousand_each() {
     if !needs::bpf() {
         return;
     }
+    let _together = together();
     let (_folder, daemon, mut command) = watched(&[], "launches");
     let mut talk = Talk::start(command.args(["classic", "--wait"]));
     let (_, kernels) = launches(&daemon, &talk.json());
@@ -118,6 +119,7 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
     if !needs::bpf() {
         return;
     }
+    let _together = together();
     let (folder, daemon, _) = watched(&[], "gaps");
     // set by a shell, because what we start has a clean environment
     let script =
@@ -161,8 +163,9 @@ fn launches_that_find_no_room_are_counted_as_lost() {
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
     // the launch that fails finds no room either
     let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("work_full") > all);
-    assert_eq!(sum(&metrics) + metrics.lost("work_full"), all + 1);
-    assert!(sum(&metrics) > 0 && metrics.lost("work_full") > 10, "{}", metrics.lost("work_full"));
+    let (counted, lost) = (sum(&metrics), metrics.lost("work_full"));
+    assert_eq!(counted + lost, all + 1, "{counted} counted, {lost} lost");
+    assert!(counted > 0 && lost > 10, "{counted} counted, {lost} lost");
     talk.go_on();
     assert_eq!(talk.end(), 0);
 }
@@ -212,6 +215,7 @@ fn a_recording_tells_what_ran_what_was_captured_and_what_graphs_are_made_of() {
     if !needs::bpf() {
         return;
     }
+    let _together = together();
     let tiers = tiers::here().iter().filter(|tier| **tier != "perf");
     for (tier, mode) in tiers.flat_map(|tier| ["doors", "graphs"].map(|mode| (tier, mode))) {
         println!("{tier} {mode}");
@@ -240,6 +244,7 @@ fn what_is_captured_is_told_where_few_functions_are_probed() {
     if !needs::bpf() {
         return;
     }
+    let _together = together();
     let (outcome, books) = recorded(&["--attach", "perf", "-e", "cuLaunchKernel*"], "graphs");
     let (kernels, captured) = told(&outcome, &books);
     assert_eq!(kernels, counts_of(&books["launches"]));
@@ -253,6 +258,7 @@ fn a_recording_tells_its_gaps_and_what_the_host_did_meanwhile() {
     if !needs::bpf() {
         return;
     }
+    let _together = together();
     let built = places::standins(Cuda::Cuda12);
     let run = Run::new(built.workload("gaps")).env("STANDIN_DELAY", "cuMemcpyHtoD_v2:40000");
     let outcome = run.outcome();
