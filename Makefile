@@ -46,7 +46,7 @@ lint: ## Formatting, repository checks and clippy
 
 fmt: ## Format Rust, C and C++
 	cargo fmt --all
-	find crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
+	find benches crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
 
 install: ## Install the built binary (PREFIX=/usr/local)
 	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }
