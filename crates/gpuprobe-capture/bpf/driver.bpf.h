@@ -270,7 +270,7 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 		if (count)
 			count_latency(count, call->duration_ns, failed);
 		if (call->function == gp_config.driver_rows + GP_IOCTL)
-			count_command(call, failed);
+			count_command(thread, call, failed);
 	}
 	if (function->flags & GP_STREAM && is_wanted(call, failed))
 		send_call(call, function);

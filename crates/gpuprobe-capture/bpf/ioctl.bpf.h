@@ -92,17 +92,33 @@ static __always_inline __u32 status_of(const struct gp_call *call)
 	return 0;
 }
 
-GP_OWN_FRAME int count_command(const struct gp_call *call, bool failed)
+/* Commands that a process has rows for: it can make up any number of them, and others need room too. */
+#define GP_MOST_COMMANDS 512
+
+/* A row for a command that has none yet, where there is room. */
+static __always_inline void new_command(__u32 row, const struct gp_command_key *key)
+{
+	struct gp_memory *process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
+	struct gp_command none = {};
+
+	if (!process)
+		return;
+	if (__sync_fetch_and_add(&process->command_rows, 1) >= GP_MOST_COMMANDS ||
+	    bpf_map_update_elem(&commands, key, &none, BPF_NOEXIST))
+		__sync_fetch_and_add(&process->command_rows, -1);
+}
+
+GP_OWN_FRAME int count_command(const struct gp_thread *thread, const struct gp_call *call, bool failed)
 {
 	struct gp_command_key key = {.instance = call->instance,
 				     .tgid = call->tgid,
 				     .request = call->since_ns,
 				     .detail = detail_of(call),
 				     .device = call->space};
-	struct gp_command *command = bpf_map_lookup_elem(&commands, &key), none = {};
+	struct gp_command *command = bpf_map_lookup_elem(&commands, &key);
 
 	if (!command) {
-		bpf_map_update_elem(&commands, &key, &none, BPF_NOEXIST);
+		new_command(thread->memory_row, &key);
 		command = bpf_map_lookup_elem(&commands, &key);
 	}
 	if (!command) {

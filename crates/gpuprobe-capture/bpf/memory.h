@@ -25,9 +25,9 @@ struct gp_memory {
 	__u64 entries;
 	/* failures that found no room under their names, of functions whose calls are not counted */
 	__u64 unnamed_failures;
-	/* rows in the table of failures */
+	/* rows in the tables of failures and of commands */
 	__u32 failure_rows;
-	__u32 reserved;
+	__u32 command_rows;
 };
 
 /* A context by number or address, a GPU by number; of what was told of a GPU, the function above that. */

@@ -189,3 +189,35 @@ fn a_daemon_counts_what_was_asked() {
     assert!(seconds >= 2, "{seconds}");
     assert_eq!(metrics.lost("counters_full"), 0);
 }
+
+#[test]
+fn who_makes_commands_up_leaves_room_for_others() {
+    const MADE_UP: u64 = 2_000;
+    const MOST: u64 = 512;
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    devices::make();
+    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let daemon = Daemon::with(&["--kernel", "--max-counters", "1200", "-p", &library]);
+    let script = format!(
+        "import fcntl, os\ndevice = os.open('/dev/nvidiactl', os.O_RDWR)\nfor request in range({MADE_UP}):\n \
+         try: fcntl.ioctl(device, request)\n except OSError: pass\nprint('{{\"pid\":%d}}' % os.getpid())"
+    );
+    let made_up = finish(Command::new("python3").args(["-c", &script])).json().remove(0);
+    let mut program = Command::new("env");
+    program.arg(format!("{}={}", ASKED.0, ALLOC)).arg(folder.path().join("ledger")).args(WORK);
+    let ledger = finish(&mut program).json().remove(0);
+    let asked =
+        COMMANDS.map(|c| (c.to_owned(), called(&ledger, ALLOC))).into_iter().collect::<BTreeMap<_, _>>();
+    let metrics = daemon.until_equal(PATIENCE, |metrics, found| {
+        let name = "gpuprobe_driver_ioctls_total";
+        found.compare(name, &metrics.by(name, pid_of(&ledger), "command"), &asked);
+        let counted = metrics.by(name, pid_of(&made_up), "command").values().sum::<u64>();
+        found.compare("of those that were made up", &counted, &MOST);
+    });
+    assert_eq!(metrics.lost("counters_full"), MADE_UP - MOST);
+}
