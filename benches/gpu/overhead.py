@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much slower a PyTorch training loop is under gpuprobe, beside what others take for less.
 
-    overhead.py GPUPROBE PEER_FOLDER [--rounds N] [--pairs N] [--json FILE]
+    overhead.py GPUPROBE PEER_FOLDER [--rounds N] [--pairs N] [--only MODES] [--json FILE]
 
 Two programs train the same model and take turns of some steps: one that is watched, and a twin that nothing watches, for
 it has copies of the CUDA libraries, and probes lie in files. Each turn is compared with the twin's just before and just
@@ -12,6 +12,7 @@ PEER_FOLDER is what benches/gpu/build made. Exits 1 where the daemon costs more 
 """
 
 import argparse
+import atexit
 import json
 import os
 import shutil
@@ -69,12 +70,16 @@ class Beside:
     def __init__(self, command, word, folder, settled_after):
         self.said = open(f"{folder}/said", "w+")
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.said)
+        # whatever happens here, it must not go on watching
+        atexit.register(self.process.terminate)
         for _ in range(3000):
             if word in open(f"{folder}/said").read():
                 break
             if self.process.poll() is not None:
                 sys.exit(f"overhead.py: {command[0]} ended: {open(f'{folder}/said').read()}")
             time.sleep(0.01)
+        else:
+            sys.exit(f"overhead.py: {command[0]} did not begin within 30 s: {open(f'{folder}/said').read()}")
         # what it does right after its start is not what it costs
         time.sleep(settled_after)
 
@@ -172,6 +177,8 @@ def main():
     parser.add_argument("--only", help="of the modes, the daemon and these, by name, with commas between them")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.rounds < 2:
+        parser.error("--rounds: at least 2")
     with tempfile.TemporaryDirectory() as folder:
         watched, profiled = Loop(), Loop()
         copies = [shutil.copy(library, f"{folder}/{name}") for library, name in
@@ -180,6 +187,9 @@ def main():
         assert twin.driver in copies and twin.runtime in copies, f"the twin uses {twin.driver} and {twin.runtime}"
         chosen = modes(args, watched, folder)
         if args.only:
+            unknown = set(args.only.split(",")) - set(chosen)
+            if unknown:
+                parser.error(f"--only: {', '.join(unknown)}: it knows {', '.join(chosen)}")
             chosen = {name: chosen[name] for name in ["daemon", *args.only.split(",")]}
         measured = measure(args, (watched, profiled), twin, chosen, folder)
         for each in (watched, profiled, twin):

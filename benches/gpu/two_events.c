@@ -101,9 +101,13 @@ static int attach_nothing(struct bpf_object *object, const char *library, const 
 
 	elf_version(EV_CURRENT);
 	elf = elf_begin(open(library, O_RDONLY), ELF_C_READ_MMAP, NULL);
-	for (int i = 0; elf && i < count && i < (int)FUNCTIONS; i++)
+	for (int i = 0; elf && i < count && count <= (int)FUNCTIONS; i++) {
 		offsets[i] = offset_of(elf, names[i]);
-	return bpf_program__attach_uprobe_multi(program, -1, library, NULL, &options) != NULL;
+		if (!offsets[i])
+			return 0;
+	}
+	return elf && count <= (int)FUNCTIONS &&
+	       bpf_program__attach_uprobe_multi(program, -1, library, NULL, &options) != NULL;
 }
 
 int main(int count, char **words)
@@ -116,7 +120,7 @@ int main(int count, char **words)
 		return 1;
 	}
 	ring = ring_buffer__new(bpf_object__find_map_fd_by_name(object, "events"), print, NULL, NULL);
-	if (!ring || !(count > 4 ? attach_nothing(object, words[2], words[3], count - 4, words + 4)
+	if (!ring || !(count > 3 ? attach_nothing(object, words[2], words[3], count - 4, words + 4)
 				 : attach_events(object, words[2]))) {
 		fprintf(stderr, "two_events: cannot attach to %s\n", words[2]);
 		return 1;

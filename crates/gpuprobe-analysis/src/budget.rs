@@ -64,6 +64,8 @@ pub enum Decision {
 struct Standing {
     /// Since when it has gone without probes, if it does.
     out_since_ns: Option<u64>,
+    /// When it was left out last.
+    left_ns: u64,
     /// When it got them last.
     back_since_ns: u64,
     wait_ns: u64,
@@ -135,9 +137,15 @@ impl Budget {
         }
     }
 
-    /// Grants another part from now on.
-    pub fn set_share(&mut self, share: f64) {
+    /// Grants another part from now on. Where it is a larger one, what is out comes back and is looked at anew.
+    pub fn set_share(&mut self, share: f64, now_ns: u64) -> Vec<Decision> {
+        let is_larger = share > self.share;
         self.share = share;
+        if !is_larger {
+            return Vec::new();
+        }
+        self.functions.values_mut().for_each(|standing| standing.wait_ns = 0);
+        self.put_back(now_ns, |_, _| true)
     }
 
     /// Grants everything from now on; what is out comes back.
@@ -240,9 +248,10 @@ impl Budget {
         standing.wait_ns = if standing.times == 0 || was_cool {
             FIRST_WAIT_NS
         } else {
-            standing.wait_ns.saturating_mul(2).min(LONGEST_WAIT_NS)
+            standing.wait_ns.saturating_mul(2).clamp(FIRST_WAIT_NS, LONGEST_WAIT_NS)
         };
         standing.times += 1;
+        standing.left_ns = now_ns;
         standing.out_since_ns = Some(now_ns);
         Some(standing.wait_ns)
     }
@@ -252,15 +261,13 @@ impl Budget {
         let left_out = |(id, standing): (&FunctionId, &Standing)| {
             let f = catalogue().get(*id)?;
             let out_ns = standing.out_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
-            let since_ns =
-                standing.out_since_ns.unwrap_or(standing.back_since_ns.saturating_sub(standing.wait_ns));
             Some(LeftOut {
                 api: f.api,
                 function: f.name,
                 is_out: standing.out_since_ns.is_some(),
                 times: standing.times,
                 missed_ns: standing.missed_ns.saturating_add(out_ns),
-                since_ns,
+                since_ns: standing.left_ns,
             })
         };
         let left_out = self.functions.iter().filter_map(left_out).collect();

@@ -73,8 +73,10 @@ pub fn predict(
         functions.sort_by(|a, b| {
             dearest(&b.shares).total_cmp(&dearest(&a.shares)).then(a.function.cmp(b.function))
         });
-        let calls_per_second = functions.iter().map(|f| f.calls_per_second).sum();
-        let shares = std::array::from_fn(|way| functions.iter().map(|f| f.shares[way]).sum());
+        // a sum of nothing is -0.0
+        let sum = |of: &dyn Fn(&PredictedFunction) -> f64| functions.iter().map(of).sum::<f64>() + 0.0;
+        let calls_per_second = sum(&|f| f.calls_per_second);
+        let shares = std::array::from_fn(|way| sum(&|f| f.shares[way]));
         functions.truncate(MOST_FUNCTIONS);
         PredictedProcess { pid: *pid, name: name.clone(), calls_per_second, shares, functions }
     };

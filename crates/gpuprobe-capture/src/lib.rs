@@ -64,7 +64,7 @@ pub use heap::{give_memory_back, keep_memory};
 pub use keeper::{Ended, Kept};
 pub use kernel_support::{KernelSupport, kernel_support};
 pub use kernel_types::{Returned, results, tracepoint_arguments};
-pub use load::CaptureConfig;
+pub use load::{CaptureConfig, check_machine};
 pub use machine::{Check, Verdict};
 pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};

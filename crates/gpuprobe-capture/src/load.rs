@@ -10,7 +10,7 @@ use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
 use crate::functions::KernelHook;
 use crate::machine::Verdict;
-use crate::support::{Support, Tier, version_of};
+use crate::support::{Support, Tier, support, version_of};
 use crate::tracepoints::{self, TracepointHook};
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
 
@@ -112,6 +112,11 @@ impl Default for CaptureConfig {
             site_entries: 1 << 16,
         }
     }
+}
+
+/// Fails where nothing can be traced, with the reason.
+pub fn check_machine(forced: Option<Tier>) -> Result<(), CaptureError> {
+    check(&support(), forced).map(drop)
 }
 
 /// Privileges and kernel, in the order in which a person would have to mend them.

@@ -1,4 +1,5 @@
-//! What a probe costs on this machine: functions of our own are probed as others will be, and called for some milliseconds.
+//! What a probe costs on this machine: functions of our own are probed as others will be, and called for some milliseconds; as
+//! programs call them that do other work in between.
 
 use std::arch::global_asm;
 use std::path::PathBuf;
@@ -20,6 +21,11 @@ const STRIDE: usize = 16;
 const ROUNDS: usize = 10;
 /// Calls in a turn.
 const CALLS: u64 = 100;
+/// Bytes written between two calls to see what a call costs a program that does other work between them: what the kernel
+/// needs for a probe has left the nearest caches then.
+const OTHER_WORK_BYTES: usize = 2 << 20;
+/// Calls that are measured in this way.
+const COLD_CALLS: usize = 40;
 /// What probes do besides counting a call.
 const WORKS: usize = 5;
 /// The kinds of instruction under a probe, cheap ones first.
@@ -147,15 +153,20 @@ impl ProbeCosts {
                 }
             }
         }
+        let (cold_ns, hot_ns) = (bed.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
+        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).max(1.0) } else { 1.0 };
         bed.check(&mut capture)?;
         let of = |work: usize, point: usize| {
-            let mut ns: Vec<f64> = turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec();
-            ns.sort_by(f64::total_cmp);
-            // what else runs on the machine only adds to it
-            ns[ns.len() / 4]
+            quartile(turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
         };
         Ok(Self { ns: std::array::from_fn(|work| std::array::from_fn(|point| of(work, point))) })
     }
+}
+
+/// The lower one: what else runs on the machine only adds to it.
+fn quartile(mut ns: Vec<f64>) -> f64 {
+    ns.sort_by(f64::total_cmp);
+    ns.get(ns.len() / 4).copied().unwrap_or_default()
 }
 
 /// One of the functions.
@@ -236,6 +247,30 @@ impl Bed {
         let (seen, made) = (told + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
         // where beginnings are told as well, some of these may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
+    }
+
+    /// Nanoseconds of a plain call, with other work before each.
+    fn cold_ns(&self) -> f64 {
+        let mut memory = vec![0u8; OTHER_WORK_BYTES];
+        let mut median = |call: &dyn Fn()| {
+            let mut turn = || {
+                memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+                std::hint::black_box(&memory);
+                let begun = thread_cpu_ns();
+                call();
+                thread_cpu_ns().saturating_sub(begun) as f64
+            };
+            let mut ns: Vec<_> = (0..COLD_CALLS).map(|_| turn()).collect();
+            ns.sort_by(f64::total_cmp);
+            ns[COLD_CALLS / 2]
+        };
+        let is_plain = |posed: &&Posed| (posed.work, posed.point) == (PLAIN, 0);
+        let Some(function) = self.functions.iter().find(is_plain).map(Posed::function) else { return 0.0 };
+        let with = median(&|| {
+            function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        });
+        // what looking at the clock takes then
+        with - median(&|| ())
     }
 
     /// Nanoseconds of a call, over one turn.

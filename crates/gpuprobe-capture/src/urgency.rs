@@ -1,33 +1,63 @@
 //! Being run at once. Processes that wait for us in the kernel share the CPUs with us, and an ordinary process that
 //! wakes up may have to let them go on for milliseconds each time.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// Of the real-time priorities.
 const LOWEST: libc::c_int = 1;
 
-/// While it lives, the thread that made it is run before every ordinary one. Without the privilege it does nothing.
+thread_local! {
+    /// How many of them this thread has, and how it was run before the first.
+    static URGENT: Cell<(u32, libc::c_int)> = const { Cell::new((0, libc::SCHED_OTHER)) };
+}
+
+/// While it lives, the thread that made it is run before every ordinary one; one may live inside another. Without the
+/// privilege it does nothing.
 #[derive(Debug)]
-pub struct Urgent(());
+pub struct Urgent {
+    /// It is of the thread that made it.
+    _stays: PhantomData<*const ()>,
+}
 
 impl Urgent {
     /// Begins.
     pub fn begin() -> Self {
-        schedule(libc::SCHED_RR, LOWEST);
-        Self(())
+        URGENT.with(|urgent| match urgent.get() {
+            (0, _) => {
+                urgent.set((1, policy()));
+                schedule(libc::SCHED_RR, LOWEST);
+            }
+            (many, before) => urgent.set((many + 1, before)),
+        });
+        Self { _stays: PhantomData }
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        schedule(libc::SCHED_OTHER, 0);
+        URGENT.with(|urgent| {
+            let (many, before) = urgent.get();
+            urgent.set((many.saturating_sub(1), before));
+            if many == 1 {
+                schedule(before, 0);
+            }
+        });
     }
+}
+
+/// How this thread is run: one of those that need no priority, or as most are.
+fn policy() -> libc::c_int {
+    // SAFETY: takes a number, and is about this thread alone.
+    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    if [libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy) { policy } else { libc::SCHED_OTHER }
 }
 
 /// Batches without a pause after which a reader is behind: a quarter of a ring, or less.
 const BEHIND: u32 = 8;
 /// And after which it will never catch up: then it would only take the CPU from those that it watches.
-const HOPELESS: u32 = 256;
+const HOPELESS: u32 = 64;
 
 /// What waits for a reader of a ring. It is woken once, as a mark is passed, so it must not rest before the ring is empty; and
 /// while much is waiting it is run at once, before the ring is full and calls are lost.
@@ -95,6 +125,23 @@ mod tests {
         assert!(!urgent(10, false));
         assert!(!urgent(1, true));
         assert!(urgent(BEHIND, false));
+    }
+
+    #[test]
+    fn what_is_urgent_in_something_urgent_does_not_end_it() {
+        // SAFETY: takes a number, and is about this thread alone.
+        let is_urgent =
+            || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR;
+        let outer = Urgent::begin();
+        // without the privilege there is nothing to see
+        let can_be = is_urgent();
+        drop(Urgent::begin());
+        assert_eq!(is_urgent(), can_be);
+        let inner = Urgent::begin();
+        drop(outer);
+        assert_eq!(is_urgent(), can_be);
+        drop(inner);
+        assert!(!is_urgent());
     }
 
     #[test]

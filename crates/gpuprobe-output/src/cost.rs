@@ -48,7 +48,7 @@ fn targets(out: &mut String, tier: &TierCost) {
     table.extend(tier.targets.iter().map(|target| {
         let Judged { mode, to, limit, ratio } = target;
         let verdict = if ratio <= limit { "met" } else { "missed" };
-        vec![format!("{mode} to {to}"), format!("{ratio:.2}"), format!("{limit:.2}"), verdict.to_owned()]
+        vec![format!("{mode} to {to}"), format!("{ratio:.3}"), format!("{limit:.2}"), verdict.to_owned()]
     }));
     rows(out, "", &[Left, Right, Right, Left], &table);
 }

@@ -56,10 +56,6 @@ impl KeptBudget {
         LOOK_EVERY.saturating_sub(self.looked.elapsed())
     }
 
-    pub(crate) fn set_share(&mut self, share: f64) {
-        self.budget.set_share(share);
-    }
-
     pub(crate) fn report(&self, capture: &Capture) -> BudgetReport {
         let clock = capture.clock();
         self.budget.report(clock.start_unix(), clock.elapsed_ns())
@@ -141,15 +137,13 @@ impl Probes {
 
     /// From now on, probes may take another part. Without any, everything comes back.
     pub(crate) fn set_budget(&mut self, share: Option<f64>) -> Result<()> {
-        match (share, &mut self.budget) {
-            (Some(share), Some(kept)) => kept.set_share(share),
-            (None, Some(kept)) => {
-                let back = kept.budget.lift(self.capture.clock().elapsed_ns());
-                self.follow(&back)?;
-            }
-            (_, None) => {}
-        }
-        Ok(())
+        let now_ns = self.capture.clock().elapsed_ns();
+        let back = match (share, &mut self.budget) {
+            (Some(share), Some(kept)) => kept.budget.set_share(share, now_ns),
+            (None, Some(kept)) => kept.budget.lift(now_ns),
+            (_, None) => Vec::new(),
+        };
+        self.follow(&back)
     }
 
     /// How it stands with the budget.

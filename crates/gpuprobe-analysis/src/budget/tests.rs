@@ -143,12 +143,26 @@ fn it_is_tried_again_after_twice_the_time_each_time_and_begins_anew_when_it_was_
 fn another_budget_holds_at_the_next_look() {
     let mut watched = Watched::new(0.5);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), []);
-    watched.budget.set_share(0.05);
+    assert_eq!(watched.budget.set_share(0.05, watched.now_ns), []);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), [left_out("cuLaunchKernel", 7, 0.1, 1)]);
     assert_eq!(watched.budget.lift(watched.now_ns), [back("cuLaunchKernel")]);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 900_000)]), []);
     let report = watched.budget.report(0.0, watched.now_ns);
     assert_eq!((report.share, report.left_out.len()), (None, 1), "what was not counted still is not");
+}
+
+#[test]
+fn a_larger_budget_brings_functions_back_at_once() {
+    let mut watched = Watched::new(0.01);
+    let calls = [(1, "cuLaunchKernel", 50_000)];
+    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 1, 0.05, 1)]);
+    let now_ns = watched.now_ns + SECOND / 2;
+    assert_eq!(watched.budget.set_share(0.005, now_ns), []);
+    assert_eq!(watched.budget.set_share(0.02, now_ns), [back("cuLaunchKernel")]);
+    let report = watched.budget.report(0.0, now_ns);
+    assert_eq!((report.left_out[0].since_ns, report.left_out[0].missed_ns), (2 * SECOND, SECOND / 2));
+    // it waits as for the first time
+    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 1, 0.05, 1)]);
 }
 
 #[test]

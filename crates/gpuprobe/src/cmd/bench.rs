@@ -117,10 +117,13 @@ fn on_tier(args: &BenchArgs, signals: &mut Signals, tier: Option<Tier>, is_best:
     for bed in &mut beds {
         bed.end()?;
     }
+    let tier = beds.iter().find_map(Bed::tier);
+    // what is aimed at is said of sessions; where there are none, of the best there is
+    let is_judged = is_best && (args.attach.is_none() || tier == Some(Tier::Session));
     Ok(TierCost {
-        tier: beds.iter().find_map(Bed::tier).map_or_else(String::new, |tier| tier.to_string()),
+        tier: tier.map_or_else(String::new, |tier| tier.to_string()),
         modes: costs(&measured),
-        targets: if is_best { judge(&measured, &TARGETS) } else { Vec::new() },
+        targets: if is_judged { judge(&measured, &TARGETS) } else { Vec::new() },
     })
 }
 

@@ -12,7 +12,7 @@ use gpuprobe_capture::{Capture, CaptureConfig, Collect, Tier};
 use gpuprobe_discover::{Inspector, Library, plan};
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::trace::{Meta, Phases, Writer};
-use gpuprobe_event::{FunctionId, LossCause, catalogue};
+use gpuprobe_event::{FunctionId, LossCause, Tgid, catalogue};
 
 use super::modes::{Prologue, Work, functions_with, prologues_with};
 use crate::{builtin, guard};
@@ -64,7 +64,9 @@ impl Probed {
 
     /// Nothing where there are no probes of ours.
     fn config(self, tier: Option<Tier>) -> Option<CaptureConfig> {
-        let config = CaptureConfig { tier, ..CaptureConfig::default() };
+        // as where one program is watched and others are not
+        let config =
+            CaptureConfig { tier, only_targets: true, follow_forks: true, ..CaptureConfig::default() };
         match self {
             Self::Not | Self::ByOther => None,
             Self::Bare => Some(CaptureConfig { bare: true, ..config }),
@@ -111,6 +113,8 @@ impl Bed {
         }
         if let Some(config) = probed.config(tier) {
             let mut capture = Capture::open(&config, guard::command(false))?;
+            // the program that calls will be a child of ours
+            capture.add_target(Tgid(std::process::id()))?;
             for (prologue, library) in &bed.libraries {
                 attach(&mut capture, library, probed, &functions_with(probed, *prologue))?;
             }

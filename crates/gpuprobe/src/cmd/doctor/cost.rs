@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Result;
 use gpuprobe_analysis::prediction::WAYS;
 use gpuprobe_analysis::{Prediction, Rate, predict};
-use gpuprobe_capture::{Capture, CaptureConfig, Collect, ProbeCosts};
+use gpuprobe_capture::{Capture, CaptureConfig, Collect, ProbeCosts, check_machine};
 use gpuprobe_discover::{Inspector, Library, ProbeCost, Target, plan};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Class, FunctionId, Hooks, Tgid, catalogue};
@@ -24,6 +24,8 @@ use crate::stdout::print;
 const PROC: &str = "/proc";
 
 pub(super) fn run(args: &DoctorArgs) -> Result<u8> {
+    // without privileges nobody would be seen to use CUDA
+    check_machine(args.attach)?;
     let mut signals = Signals::hold_back()?;
     let mut inspector = Inspector::new();
     let scan = match args.pid {
