@@ -26,6 +26,8 @@ const CALLS: u64 = 100;
 const OTHER_WORK_BYTES: usize = 2 << 20;
 /// Calls that are measured in this way.
 const COLD_CALLS: usize = 40;
+/// More than this is not the caches any more, but somebody else's use of the machine.
+const MOST_COLDER: f64 = 4.0;
 /// What probes do besides counting a call.
 const WORKS: usize = 5;
 /// The kinds of instruction under a probe, cheap ones first.
@@ -154,7 +156,7 @@ impl ProbeCosts {
             }
         }
         let (cold_ns, hot_ns) = (bed.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
-        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).max(1.0) } else { 1.0 };
+        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MOST_COLDER) } else { 1.0 };
         bed.check(&mut capture)?;
         let of = |work: usize, point: usize| {
             quartile(turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
