@@ -69,7 +69,9 @@ fn ten_thousand_ways_are_as_many_sites_or_counted_as_not_told() {
     println!("{} sites, {untold} allocations without one: {:?}", pairs.len(), end.lost);
     let causes = [LossCause::SitesFull, LossCause::LostStack];
     let lost: u64 = causes.iter().filter_map(|cause| end.lost.get(cause.as_str())).sum();
-    assert_eq!(untold, lost, "{:?}", end.lost);
+    // on a slow machine the ring fills up, and some of the calls whose stacks were lost are lost themselves
+    let calls_lost = end.lost.get(LossCause::RingFull.as_str()).copied().unwrap_or(0);
+    assert!((untold..=untold + calls_lost).contains(&lost), "{untold} untold, {:?}", end.lost);
     let sites: BTreeSet<_> = pairs.iter().map(|(site, _)| site).collect();
     let sizes: BTreeSet<_> = pairs.iter().map(|(_, size)| size).collect();
     assert_eq!(
