@@ -54,7 +54,7 @@ fn policy() -> libc::c_int {
     if [libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy) { policy } else { libc::SCHED_OTHER }
 }
 
-/// Batches without a pause after which a reader is behind: a quarter of a ring, or less.
+/// Batches without a pause after which a reader is behind: of small calls, a third of the default ring.
 const BEHIND: u32 = 8;
 /// And after which it will never catch up: then it would only take the CPU from those that it watches.
 const HOPELESS: u32 = 64;
