@@ -19,8 +19,6 @@ import tempfile
 import time
 import urllib.request
 
-# as many as the program that calls can have
-MOST_THREADS = 64
 TICKS = os.sysconf("SC_CLK_TCK")
 CALL = "cuMemcpyHtoD_v2"
 wrong = []
@@ -240,7 +238,7 @@ def growth_by_threads(probe, folder):
     print(f"\nA counted call by threads, all at full speed on {os.cpu_count()} CPUs, in CPU time of its program")
     print(f"{'threads':>10}{'calls/s':>14}{'ns a call':>12}")
     daemon = Daemon(probe, f"{folder}/libcuda.so.1")
-    for threads in (2**power for power in range(min(4 * os.cpu_count(), MOST_THREADS).bit_length())):
+    for threads in (2**power for power in range((4 * os.cpu_count()).bit_length())):
         calls = 200_000 * max(4, threads)
         program = Paced(folder, calls, 0, threads)
         program.go()

@@ -126,5 +126,6 @@ mod tests {
         let told: Vec<_> = busy.functions.iter().map(|f| (f.function, f.shares[2])).collect();
         assert_eq!(told, [("cuLaunchKernel", 0.06), ("cuMemAlloc_v2", 0.02)]);
         assert_eq!((idle.calls_per_second, idle.shares, idle.functions.len()), (0.0, [0.0; 3], 0));
+        assert!(idle.calls_per_second.is_sign_positive() && idle.shares[0].is_sign_positive(), "-0 calls");
     }
 }

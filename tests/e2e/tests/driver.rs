@@ -13,6 +13,7 @@ use gpuprobe_e2e::{Recording, Run, alone, devices, needs, places, tiers};
 use gpuprobe_event::{Api, Call, DriverTime, Event};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
+use tempfile::TempDir;
 
 const ALLOC: &str = "cuMemAlloc_v2";
 const FREE: &str = "cuMemFree_v2";
@@ -154,6 +155,25 @@ fn a_line_of_trace_ends_with_what_was_asked_of_the_driver() {
     }
 }
 
+/// Stand-ins and devices that nobody else uses, and a daemon that counts what is asked of these.
+fn watched(options: &[&str]) -> (TempDir, Daemon) {
+    devices::make();
+    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
+    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let daemon = Daemon::with(&[&["--kernel", "-p", &library], options].concat());
+    (folder, daemon)
+}
+
+/// The books of a program whose calls of these functions ask the driver something.
+fn asking(folder: &TempDir, functions: &str) -> Value {
+    let mut program = Command::new("env");
+    program.arg(format!("{}={functions}", ASKED.0)).arg(folder.path().join("ledger")).args(WORK);
+    let finished = finish(&mut program);
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    finished.json().remove(0)
+}
+
 #[test]
 fn a_daemon_counts_what_was_asked() {
     if !needs::bpf() {
@@ -161,15 +181,8 @@ fn a_daemon_counts_what_was_asked() {
     }
     // the others of this file ask the driver something, too
     let _alone = alone();
-    devices::make();
-    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
-    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
-    let daemon = Daemon::with(&["--kernel", "-p", &shown(folder.path().join("libcuda.so.1"))]);
-    let mut program = Command::new("env");
-    program.arg(format!("{}={}", ASKED.0, ASKED.1)).arg(folder.path().join("ledger")).args(WORK);
-    let finished = finish(&mut program);
-    assert_eq!(finished.status, 0, "{}", finished.stderr);
-    let ledger = finished.json().remove(0);
+    let (folder, daemon) = watched(&[]);
+    let ledger = asking(&folder, ASKED.1);
     let (pid, allocs, frees) = (pid_of(&ledger), called(&ledger, ALLOC), called(&ledger, FREE));
     let asked = COMMANDS.map(|c| (c.to_owned(), allocs)).into_iter();
     let asked: BTreeMap<_, _> = asked.chain(NONSENSE.map(|c| (c.to_owned(), frees))).collect();
@@ -198,19 +211,13 @@ fn who_makes_commands_up_leaves_room_for_others() {
         return;
     }
     let _alone = alone();
-    devices::make();
-    let (folder, built) = (places::folder(), places::standins(Cuda::Cuda12));
-    places::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
-    let library = shown(folder.path().join("libcuda.so.1"));
-    let daemon = Daemon::with(&["--kernel", "--max-counters", "1200", "-p", &library]);
+    let (folder, daemon) = watched(&["--max-counters", "1200"]);
     let script = format!(
         "import fcntl, os\ndevice = os.open('/dev/nvidiactl', os.O_RDWR)\nfor request in range({MADE_UP}):\n \
          try: fcntl.ioctl(device, request)\n except OSError: pass\nprint('{{\"pid\":%d}}' % os.getpid())"
     );
     let made_up = finish(Command::new("python3").args(["-c", &script])).json().remove(0);
-    let mut program = Command::new("env");
-    program.arg(format!("{}={}", ASKED.0, ALLOC)).arg(folder.path().join("ledger")).args(WORK);
-    let ledger = finish(&mut program).json().remove(0);
+    let ledger = asking(&folder, ALLOC);
     let asked =
         COMMANDS.map(|c| (c.to_owned(), called(&ledger, ALLOC))).into_iter().collect::<BTreeMap<_, _>>();
     let metrics = daemon.until_equal(PATIENCE, |metrics, found| {

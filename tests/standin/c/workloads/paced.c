@@ -12,7 +12,6 @@
 #include "cuda_api.h"
 
 #define TICKS_PER_SECOND 1000
-#define MOST_THREADS 64
 
 static unsigned long calls_of_each, per_tick;
 static int failed;
@@ -44,9 +43,9 @@ int main(int count, char **words)
 	unsigned long rate = count > 2 ? strtoul(words[2], NULL, 10) : 0;
 	unsigned long threads = count > 3 ? strtoul(words[3], NULL, 10) : 1;
 	struct timespec begin, end;
-	pthread_t others[MOST_THREADS];
+	pthread_t *others = calloc(threads, sizeof(*others));
 
-	if (!threads || threads > MOST_THREADS || calls % threads)
+	if (!threads || !others || calls % threads)
 		return 2;
 	calls_of_each = calls / threads;
 	per_tick = (rate / threads + TICKS_PER_SECOND - 1) / TICKS_PER_SECOND;
@@ -63,5 +62,6 @@ int main(int count, char **words)
 	printf("{\"pid\":%d,\"calls\":{\"cuMemcpyHtoD_v2\":%lu},\"bytes\":%lu,\"seconds\":%.3f}\n",
 	       (int)getpid(), calls, threads * (calls_of_each * (calls_of_each + 1) / 2),
 	       (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9);
+	free(others);
 	return failed;
 }
