@@ -37,6 +37,11 @@ const ARGUMENTS: [Register; 6] =
 /// The first byte of AVX-512 instructions.
 const EVEX: u8 = 0x62;
 
+/// The nop that kernels from 6.18 on replace by a call of their own to make a probe cheaper. The call writes its return
+/// address below the stack pointer, where a function may keep data without moving the pointer (the red zone), and some
+/// of these kernels do not step over that. So it is probed only as a function's first instruction, where nothing is kept.
+const NOP5: [u8; 5] = [0x0f, 0x1f, 0x44, 0x00, 0x00];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Emulation {
     Always,
@@ -85,6 +90,8 @@ fn candidate_x86(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
         let point = ProbePoint { offset: instruction.ip(), entry, cost: ProbeCost::Emulated };
         match emulation(bytes) {
             Emulation::Always => return Ok(point),
+            // see NOP5
+            Emulation::Newer if bytes == NOP5 && start > 0 => {}
             Emulation::Newer => newer = newer.or(Some(point)),
             Emulation::Never if harmless(&instruction, &mut info) => {}
             Emulation::Never => break,
@@ -178,6 +185,18 @@ mod tests {
     }
 
     #[test]
+    fn a_nop_of_five_bytes_is_probed_only_at_the_entry() {
+        let nop5 = [0x0f, 0x1f, 0x44, 0, 0];
+        assert_eq!(point(&[&nop5[..], &[0xc3]].concat()), (0, CHEAP));
+        // endbr64; nop5: passed over, to what comes next or back to the entry
+        assert_eq!(point(&[&[0xf3, 0x0f, 0x1e, 0xfa], &nop5[..], &[0x55, 0xc3]].concat()), (9, CHEAP));
+        assert_eq!(point(&[&[0xf3, 0x0f, 0x1e, 0xfa], &nop5[..], &[0xc3]].concat()), (0, DEAR));
+        assert_eq!(point(&[&[0x31, 0xc0], &nop5[..], &[0xc3]].concat()), (0, DEAR), "xor %eax, %eax; nop5");
+        // a nop of four bytes is left as it is
+        assert_eq!(point(&[0x31, 0xc0, 0x0f, 0x1f, 0x40, 0x00, 0xc3]), (2, CHEAP));
+    }
+
+    #[test]
     fn a_push_behind_endbr64_is_probed() {
         assert_eq!(point(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0xc3]), (4, CHEAP));
     }
@@ -239,7 +258,7 @@ mod tests {
         assert_eq!(point(&[0x66, 0x90, 0xc3]), (0, CHEAP));
         assert_eq!(point(&[0x66, 0x90, 0x55, 0xc3]), (2, CHEAP));
         assert_eq!(point(&[0x0f, 0x1f, 0x44, 0, 0, 0x55, 0xc3]), (5, CHEAP), "the push is cheap everywhere");
-        assert_eq!(point(&[0xf3, 0x0f, 0x1e, 0xfa, 0x0f, 0x1f, 0x44, 0, 0, 0xc3]), (4, CHEAP));
+        assert_eq!(point(&[0xf3, 0x0f, 0x1e, 0xfa, 0x0f, 0x1f, 0x00, 0xc3]), (4, CHEAP));
         // nop word cs:[rax+rax]: has a prefix that the kernel refuses.
         let padding = [0x31, 0xc0, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0xc3];
         assert_eq!(point(&padding), (0, DEAR));
