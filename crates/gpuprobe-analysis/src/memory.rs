@@ -160,10 +160,11 @@ impl Ledger {
     }
 
     fn freed(&mut self, call: &Call, bytes: u64) {
-        self.totals.freed.add(bytes);
+        let count = call.effect.freed_allocations.unwrap_or(1);
+        self.totals.freed = self.totals.freed.plus(Total { count, bytes });
         let held = self.held(call);
         // a trace that begins in the middle may free more than it allocated; that is not negative memory
-        held.count = held.count.saturating_sub(1);
+        held.count = held.count.saturating_sub(count);
         held.bytes = held.bytes.saturating_sub(bytes);
     }
 
@@ -241,6 +242,15 @@ mod tests {
             fed(&[inner, failed, bad_free, copy(Some("H2D"), 9, 0), unfinished(alloc(0x10, 100, 10))]);
         let expected = MemorySummary { failed_allocations: 1, failed_frees: 1, ..MemorySummary::default() };
         assert_eq!(report, expected);
+    }
+
+    #[test]
+    fn one_call_can_end_several_allocations() {
+        let mut unmap = free(0x10, Some(300), 20);
+        unmap.effect.freed_allocations = Some(3);
+        let report =
+            fed(&[alloc(0x10, 100, 1), alloc(0x20, 100, 2), alloc(0x30, 100, 3), alloc(0x40, 50, 4), unmap]);
+        assert_eq!((report.freed, report.live), (Total { count: 3, bytes: 300 }, device(1, 50)));
     }
 
     #[test]

@@ -92,6 +92,7 @@ fn physical(call: &mut Call, raw: &gp_call) {
     let freed = raw.flags & number::CALL_KNOWN_FREE != 0;
     if freed {
         call.effect.freed = Some(raw.bytes);
+        call.effect.freed_allocations = Some(raw.ended).filter(|allocations| *allocations > 1);
         call.effect.kind = vmm;
     } else if raw.bytes != 0 {
         call.effect.size = Some(raw.bytes);

@@ -105,6 +105,8 @@ pub struct Effect {
     pub size: Option<u64>,
     /// Bytes given back.
     pub freed: Option<u64>,
+    /// The allocations that these were, where one call ended several.
+    pub freed_allocations: Option<u64>,
     /// The address allocated or freed.
     pub ptr: Option<u64>,
     /// Where the memory was allocated, also of a free.

@@ -112,6 +112,9 @@ fn effect_fields(effect: &Effect, to: &mut impl Fields) {
     if let Some(freed) = effect.freed {
         to.uint("freed", freed);
     }
+    if let Some(allocations) = effect.freed_allocations {
+        to.uint("freed_allocations", allocations);
+    }
     memory_fields("ended", &effect.ended, to);
     if let Some(gpu) = effect.gpu {
         to.uint("gpu", gpu.into());

@@ -279,6 +279,7 @@ impl<R: BufRead> Reader<R> {
         Effect {
             size: number(object, "size"),
             freed: number(object, "freed"),
+            freed_allocations: number(object, "freed_allocations"),
             ended: memory(object, "ended"),
             gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
             ptr: hex_field(object, "ptr"),
