@@ -9,6 +9,7 @@
 
 #include "failures.bpf.h"
 #include "open.bpf.h"
+#include "returns.bpf.h"
 #include "work.bpf.h"
 
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
@@ -137,19 +138,45 @@ static __always_inline void send_begin(struct gp_call *call, const struct gp_fun
 	tell_begin(call, function);
 }
 
+/*
+ * Makes sure that the return probe of the call that begins now does no harm. False where it must not be
+ * prepared; a tier that cannot decline it gives up the returns of the calls that are open instead.
+ */
+static __always_inline bool guard_returns(struct gp_thread *thread, struct pt_regs *ctx,
+					  const struct gp_function *function, bool can_decline)
+{
+	if (may_return(thread, ctx, can_decline && function->flags & GP_RUNS_CODE))
+		return true;
+	if (can_decline) {
+		count_loss(GP_LOSS_UNOBSERVED_RETURN);
+		return false;
+	}
+	restore_returns();
+	if (thread) {
+		count_losses(GP_LOSS_UNOBSERVED_RETURN, thread->depth);
+		thread->depth = 0;
+	}
+	return true;
+}
+
 /* Returns 0 when the return is wanted, 1 when it is not. */
-static __always_inline int enter(struct pt_regs *ctx)
+static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 {
 	struct gp_thread *thread = current_thread();
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
 	struct gp_call *call, *outer;
+	bool has_return;
 
-	if (!thread)
-		return 1;
 	function = bpf_map_lookup_elem(&functions, &index);
-	if (!function)
+	if (!function || function->flags & GP_PAUSED)
+		return 1;
+	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
+	/* where a return cannot be declined, calls of processes that are not watched have one too */
+	if (has_return && (thread || !can_decline) && !guard_returns(thread, ctx, function, can_decline))
+		return 1;
+	if (!thread)
 		return 1;
 	outer = innermost(thread);
 	if (outer && !is_around(outer, ctx, index)) {
@@ -186,9 +213,13 @@ static __always_inline int enter(struct pt_regs *ctx)
 	if (gp_config.names && function->flags & GP_LAUNCH &&
 	    (!gp_config.launches || gp_config.told || outer))
 		meet_kernel(call, function, outer);
-	if (gp_config.entry_only) {
+	if (!has_return) {
 		call->start_ns = bpf_ktime_get_ns();
 		send_begin(call, function, ctx);
+		if (function->flags & GP_COUNT)
+			count_entry(thread, index);
+		if (!gp_config.entry_only)
+			count_loss(GP_LOSS_UNOBSERVED_RETURN);
 		thread->depth--;
 		return 1;
 	}

@@ -21,6 +21,13 @@
 
 #define GP_ID_BLOCK 64
 
+/*
+ * The most bytes that one allocation or copy can have: no machine has so much memory, and sums of 65,535 of
+ * these still fit. What is larger is a number that a program made up, and would make sums wrap around.
+ */
+#define GP_MOST_BYTES (1ULL << 48)
+#define GP_IMPLAUSIBLE (~0ULL)
+
 #if defined(__TARGET_ARCH_x86)
 /* at entry the return address lies on top of the stack; at return it is gone */
 #define GP_FIRST_STACK_ARGUMENT 8
@@ -56,6 +63,26 @@ static __always_inline void count_losses(__u32 cause, __u64 times)
 static __always_inline void count_loss(__u32 cause)
 {
 	count_losses(cause, 1);
+}
+
+/* A product of sizes, where the product itself may not fit. */
+static __always_inline __u64 times(__u64 a, __u64 b)
+{
+	return b && a > GP_MOST_BYTES / b ? GP_IMPLAUSIBLE : a * b;
+}
+
+static __always_inline __u64 plus(__u64 a, __u64 b)
+{
+	return a > GP_MOST_BYTES || b > GP_MOST_BYTES ? GP_IMPLAUSIBLE : a + b;
+}
+
+/* A size as it is counted: one that cannot be is counted as lost, and as 0 in sums. */
+static __always_inline __u64 plausible(__u64 bytes)
+{
+	if (bytes <= GP_MOST_BYTES)
+		return bytes;
+	count_loss(GP_LOSS_IMPLAUSIBLE_SIZE);
+	return 0;
 }
 
 static __always_inline bool is_target(__u32 tgid)

@@ -57,7 +57,9 @@ struct gp_config {
 	__u8 told;
 	/* calls of the kernel on devices of the driver are looked at */
 	__u8 driver;
-	__u8 reserved[2];
+	/* return addresses that the kernel replaced may be written back: see returns.bpf.h */
+	__u8 may_write;
+	__u8 reserved;
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
 	/* rows of launches up to which each stream of a kernel has one of its own */

@@ -83,7 +83,8 @@ GP_CHECKED_ONCE int count_unmatched(__u32 index)
 {
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 
-	if (function && !(function->flags & GP_FAILURES) && is_target(bpf_get_current_pid_tgid() >> 32))
+	if (function && !(function->flags & (GP_FAILURES | GP_PAUSED)) &&
+	    is_target(bpf_get_current_pid_tgid() >> 32))
 		count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return 0;
 }

@@ -15,13 +15,13 @@
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
 {
-	return is_return_of_session(ctx) ? leave(ctx) : enter(ctx);
+	return is_return_of_session(ctx) ? leave(ctx) : enter(ctx, true);
 }
 
 SEC("uprobe.multi")
 int call_multi_entry(struct pt_regs *ctx)
 {
-	enter(ctx);
+	enter(ctx, false);
 	return 0;
 }
 
@@ -34,7 +34,7 @@ int call_multi_return(struct pt_regs *ctx)
 SEC("uprobe")
 int call_perf_entry(struct pt_regs *ctx)
 {
-	enter(ctx);
+	enter(ctx, false);
 	return 0;
 }
 

@@ -44,10 +44,12 @@ enum gp_loss {
 	GP_LOSS_TOO_DEEP,
 	GP_LOSS_ABANDONED,
 	GP_LOSS_UNMATCHED_RETURN,
+	GP_LOSS_UNOBSERVED_RETURN,
 	GP_LOSS_COUNTERS_FULL,
 	GP_LOSS_LIVE_FULL,
 	GP_LOSS_PROCESSES_FULL,
 	GP_LOSS_UNREAD_ALLOCATION,
+	GP_LOSS_IMPLAUSIBLE_SIZE,
 	GP_LOSS_LOST_STACK,
 	GP_LOSS_LOST_NAME,
 	GP_LOSS_SITES_FULL,
@@ -175,11 +177,17 @@ enum gp_function_flags {
 	GP_GIVES_RESULT = 16384,
 	/* the status is the last of outs, not its result */
 	GP_ERROR_IS_OUT = 32768,
+	/* it runs code of the program before it returns, and has no return probe: see returns.bpf.h */
+	GP_ENTRY_ONLY = 65536,
+	/* its probes are about to be taken out: calls that begin are ignored, open ones still return */
+	GP_PAUSED = 131072,
+	/* it may run any code before it returns: a callback, or it is a function that the user named */
+	GP_RUNS_CODE = 262144,
 };
 
 /* What the probes of one function do; the attach cookie is its index. */
 struct gp_function {
-	__u16 flags;
+	__u32 flags;
 	__u16 record_bytes;
 	__u8 action;
 	__u8 space;
@@ -288,6 +296,8 @@ struct gp_call {
 	__u16 entered;
 	/* and how long they took */
 	__u64 driver_ns;
+	/* allocations that it ended, where one call can end several: pieces of physical memory */
+	__u64 ended;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	/* of a call that ended a context: the allocations and bytes of each space that ended with it; of an

@@ -48,6 +48,12 @@ struct gp_met {
 	__u32 reserved;
 };
 
+/* A range of addresses of a process. */
+struct gp_mapping {
+	__u64 start;
+	__u64 end;
+};
+
 /* The row that counts a function of the thread's process. */
 struct gp_counted {
 	__u32 function;
@@ -81,6 +87,8 @@ struct gp_thread {
 	struct gp_met met[GP_MET];
 	/* where return probes send this process; 0 where it has not been asked for */
 	__u64 trampoline;
+	/* the stack that it was started on, once it has been looked for: see returns.bpf.h */
+	struct gp_mapping own_stack;
 	/* its end has been told */
 	__u64 has_ended;
 	/* where on the kernel's stack it is, of a program that is told by a pointer alone */
@@ -103,6 +111,23 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } targets SEC(".maps");
+
+/* Processes that copy stacks away and back, as greenlet does; user space finds them by what they map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} stack_copiers SEC(".maps");
+
+/* Whether there ever was one of them. An array: where there was none, nothing is looked up in a hash. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} any_stack_copier SEC(".maps");
 
 /* Dynamic loaders that have a probe. */
 struct {

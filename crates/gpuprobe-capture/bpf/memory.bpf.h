@@ -22,9 +22,12 @@ static __always_inline __u64 size_at_entry(const struct gp_call *call, const str
 		return 0;
 	if (!argument(call, function->size_a, &a))
 		return 0;
+	/* by far the most: one argument of bytes */
+	if (function->size_rule == GP_SIZE_ARGUMENT && function->size_scale == 1)
+		return a;
 	if (function->size_rule == GP_SIZE_PRODUCT)
 		argument(call, function->size_b, &b);
-	return a * b * function->size_scale;
+	return times(times(a, b), function->size_scale);
 }
 
 /* Bytes of one channel of a driver's array; 0 for formats of blocks and planes. */
@@ -60,7 +63,8 @@ GP_CHECKED_ONCE __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 lev
 	for (__u32 i = 0; i < 16; i++) {
 		if (i >= at_least_one(levels))
 			break;
-		sum += at_least_one(width >> i) * at_least_one(height >> i) * at_least_one(depth >> i);
+		sum = plus(sum, times(times(at_least_one(width >> i), at_least_one(height >> i)),
+				      at_least_one(depth >> i)));
 	}
 	return sum;
 }
@@ -76,16 +80,17 @@ static __always_inline __u64 array_bytes(const struct gp_call *call, const struc
 		return 0;
 	switch (function->size_rule) {
 	case GP_SIZE_ARRAY_2D:
-		return elements(words[0], words[1], 1, 1) * halves[5] * format_bytes(halves[4]);
+		return times(elements(words[0], words[1], 1, 1), (__u64)halves[5] * format_bytes(halves[4]));
 	case GP_SIZE_ARRAY_3D:
 		argument(call, function->size_a, &levels);
-		return elements(words[0], words[1], words[2], levels) * halves[7] * format_bytes(halves[6]);
+		return times(elements(words[0], words[1], words[2], levels),
+			     (__u64)halves[7] * format_bytes(halves[6]));
 	}
-	bits = halves[0] + halves[1] + halves[2] + halves[3];
+	bits = (__u64)halves[0] + halves[1] + halves[2] + halves[3];
 	if (function->size_rule == GP_SIZE_CHANNELS) {
 		argument(call, function->size_a, &a);
 		argument(call, function->size_b, &b);
-		return elements(a, b, 1, 1) * bits / 8;
+		return times(elements(a, b, 1, 1), bits) / 8;
 	}
 	argument(call, next, &a);
 	next.index++;
@@ -93,7 +98,7 @@ static __always_inline __u64 array_bytes(const struct gp_call *call, const struc
 	next.index++;
 	argument(call, next, &c);
 	argument(call, function->size_b, &levels);
-	return elements(a, b, c, levels) * bits / 8;
+	return times(elements(a, b, c, levels), bits) / 8;
 }
 
 static __always_inline __u64 size_at_return(const struct gp_call *call, const struct gp_function *function)
@@ -107,7 +112,7 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
 	if (call->flags & (GP_UNREAD_OUT << 1) || !argument(call, function->size_a, &a))
 		return 0;
 	argument(call, function->size_b, &b);
-	return call->out[1] * a * b;
+	return times(times(call->out[1], a), b);
 }
 
 static __always_inline bool swap_since(struct gp_live *entry, __u64 from, __u64 to)
@@ -276,7 +281,7 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 		call->bytes = 0;
 		return;
 	}
-	call->bytes = size_at_return(call, function);
+	call->bytes = plausible(size_at_return(call, function));
 	call->space = function->space;
 	if (function->flags & GP_POINTER_IS_ARGUMENT)
 		argument(call, function->pointer, &call->pointer);

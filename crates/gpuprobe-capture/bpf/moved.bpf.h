@@ -27,8 +27,8 @@ static __always_inline __u64 box_bytes(__u64 at, const struct gp_extent *extent,
 	__u64 bytes;
 
 	at += extent->offset;
-	bytes = user_word(at, word, failed) * user_word(at + word, word, failed);
-	return extent->dimensions == 3 ? bytes * user_word(at + 2 * word, word, failed) : bytes;
+	bytes = times(user_word(at, word, failed), user_word(at + word, word, failed));
+	return extent->dimensions == 3 ? times(bytes, user_word(at + 2 * word, word, failed)) : bytes;
 }
 
 struct pieces {
@@ -45,9 +45,10 @@ static long add_piece(__u64 index, struct pieces *pieces)
 	bool failed = false;
 
 	if (pieces->function->size_rule == GP_SIZE_LIST)
-		pieces->bytes += user_word(pieces->at + index * 8, 8, &failed);
+		pieces->bytes = plus(pieces->bytes, user_word(pieces->at + index * 8, 8, &failed));
 	else
-		pieces->bytes += box_bytes(pieces->at + index * extent->stride, extent, &failed);
+		pieces->bytes =
+		    plus(pieces->bytes, box_bytes(pieces->at + index * extent->stride, extent, &failed));
 	if (!failed)
 		return 0;
 	pieces->failed = true;
@@ -82,7 +83,7 @@ static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_
 		__u64 word = 0;
 
 		argument(call, place, &word);
-		bytes *= word;
+		bytes = times(bytes, word);
 		place.index++;
 	}
 	return bytes;
@@ -101,6 +102,7 @@ static __always_inline void end_bytes(struct gp_call *call, const struct gp_func
 			count_loss(GP_LOSS_UNREAD_WORK);
 		call->bytes = bytes;
 	}
+	call->bytes = plausible(call->bytes);
 }
 
 #endif

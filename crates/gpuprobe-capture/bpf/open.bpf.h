@@ -69,6 +69,7 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->host = 0;
 	call->entered = 0;
 	call->driver_ns = 0;
+	call->ended = 0;
 	call->pointer = 0;
 	call->device = GP_NO_DEVICE;
 }
@@ -181,6 +182,15 @@ static __always_inline void count_latency(struct gp_count *count, __u64 duration
 		__sync_fetch_and_add(&count->errors, 1);
 	__sync_fetch_and_add(&count->total_ns, duration_ns);
 	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns)], 1);
+}
+
+/* Counts a call of which only the entry is probed. */
+static __always_inline void count_entry(struct gp_thread *thread, __u32 function)
+{
+	struct gp_count *count = count_of(thread, function);
+
+	if (count)
+		__sync_fetch_and_add(&count->tallied, 1);
 }
 
 /* What a call did in the driver is what the call around it did there, too. */

@@ -173,14 +173,35 @@ static __always_inline bool has_known_loader(void)
 	return bpf_map_lookup_elem(&loaders, &file);
 }
 
+/* Sends the calls that are open on a thread which will not return from them. */
+static __always_inline void end_open_calls(struct gp_thread *thread)
+{
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *call = &thread->open[i];
+		struct gp_function *function;
+
+		if (i >= thread->depth)
+			break;
+		call->flags |= GP_UNFINISHED;
+		function = bpf_map_lookup_elem(&functions, &call->function);
+		if (function && function->flags & GP_STREAM && !gp_config.errors_only &&
+		    !(gp_config.outermost_only && call->parent))
+			send_call(call, function);
+	}
+	thread->depth = 0;
+}
+
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(on_exec, struct task_struct *task)
 {
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 	/* the count of execs has just gone up by one */
 	struct gp_process_key before = {.instance = instance_of(task) - 1, .tgid = tgid};
 
 	/* calls that were open belong to the program that is gone; so does its instance */
+	if (thread)
+		end_open_calls(thread);
 	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
 	if (gp_config.only_targets ? !is_target(tgid) : !bpf_map_lookup_elem(&processes, &before))
 		return 0;
@@ -198,24 +219,13 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	struct gp_process_key key = {.tgid = tgid};
 
 	if (thread) {
-		for (__u32 i = 0; i < GP_DEPTH; i++) {
-			struct gp_call *call = &thread->open[i];
-			struct gp_function *function;
-
-			if (i >= thread->depth)
-				break;
-			call->flags |= GP_UNFINISHED;
-			function = bpf_map_lookup_elem(&functions, &call->function);
-			if (function && function->flags & GP_STREAM && !gp_config.errors_only &&
-			    !(gp_config.outermost_only && call->parent))
-				send_call(call, function);
-		}
-		thread->depth = 0;
+		end_open_calls(thread);
 		thread->has_ended = 1;
 	}
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0;
 	bpf_map_delete_elem(&held, &tgid);
+	bpf_map_delete_elem(&stack_copiers, &tgid);
 	key.instance = instance_of(task);
 	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)
 				   : !!bpf_map_lookup_elem(&processes, &key))

@@ -9,13 +9,9 @@
 static __always_inline int tally(struct pt_regs *ctx)
 {
 	struct gp_thread *thread = current_thread();
-	struct gp_count *count;
 
-	if (!thread)
-		return 0;
-	count = count_of(thread, bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1));
-	if (count)
-		__sync_fetch_and_add(&count->tallied, 1);
+	if (thread)
+		count_entry(thread, bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1));
 	return 0;
 }
 

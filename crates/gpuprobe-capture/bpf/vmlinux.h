@@ -108,6 +108,8 @@ struct files_struct {
 };
 
 struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
 	struct file *vm_file;
 };
 
@@ -158,13 +160,24 @@ struct uprobes_state {
 struct mm_struct {
 	struct uprobes_state uprobes_state;
 	struct task_struct *owner;
+	unsigned long start_stack;
 };
 
 #if defined(__TARGET_ARCH_arm64)
 struct thread_info {
 	__u64 preempt_count;
 };
+
+struct thread_struct {
+	struct {
+		unsigned long tp_value;
+	} uw;
+};
 #else
+struct thread_struct {
+	unsigned long fsbase;
+};
+
 /* what a CPU needs most often, on kernels 6.2 to 6.14 */
 struct pcpu_hot {
 	int preempt_count;
@@ -213,6 +226,10 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct pid *thread_pid;
+	/* the alternate stack for signals */
+	unsigned long sas_ss_sp;
+	unsigned long sas_ss_size;
+	struct thread_struct thread;
 	char comm[16];
 };
 

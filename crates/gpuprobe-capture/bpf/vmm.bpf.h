@@ -52,6 +52,7 @@ GP_CHECKED_ONCE __u32 hold_physical(__u64 instance, __u64 where, __u32 device, _
 /* What a call ended. */
 struct ended_memory {
 	__u64 bytes;
+	__u64 allocations;
 	__u32 device;
 	/* of the last of them */
 	__u32 site;
@@ -74,6 +75,7 @@ static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 u
 		return;
 	hold_physical(who.instance, who_at(who.tgid, site), device, bytes, -1);
 	ended->bytes += bytes;
+	ended->allocations++;
 	ended->device = device;
 	ended->site = site;
 }
@@ -82,6 +84,7 @@ static __always_inline void tell_ended(struct gp_call *call, const struct ended_
 {
 	call->bytes = ended->bytes;
 	if (ended->bytes) {
+		call->ended = ended->allocations;
 		call->device = ended->device;
 		call->site = ended->site;
 		call->flags |= GP_KNOWN_FREE;
@@ -126,6 +129,7 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 		count_loss(GP_LOSS_UNREAD_ALLOCATION);
 		return;
 	}
+	call->bytes = plausible(call->bytes);
 	new.bytes = imported ? 0 : call->bytes;
 	new.device = imported ? GP_NO_DEVICE : device_of_prop(call);
 	new.site = call->site;
@@ -238,7 +242,7 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 	} else if (!memory->uses) {
 		/* nothing uses it; of two that see this, the one that takes it out has ended it */
 		struct ended_memory ended = {
-		    .bytes = memory->bytes, .device = memory->device, .site = memory->site};
+		    .bytes = memory->bytes, .allocations = 1, .device = memory->device, .site = memory->site};
 
 		if (bpf_map_delete_elem(&physical, &id))
 			return;

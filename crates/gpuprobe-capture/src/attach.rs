@@ -12,10 +12,10 @@ use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::LibraryNumber;
 use crate::object::Apart;
 use crate::request::{Probes, Way};
-use crate::rows::row;
+use crate::rows::{row, runs_callbacks};
 use crate::support::Tier;
 use crate::task::Counted;
-use crate::wire::as_bytes;
+use crate::wire::{as_bytes, number};
 
 /// What the probes of a function do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +64,16 @@ pub(crate) struct ApartFunction {
 }
 
 impl ApartFunction {
-    /// Makes its links. Entries and returns apart, so that the entries can go first: calls that are open then still return.
+    /// Makes its links.
     pub(crate) fn attach(
         &self,
         keeper: &mut Keeper,
         how: Attach,
         path: &Path,
     ) -> Result<Vec<LinkId>, CaptureError> {
-        let tier = how.tier.min(Tier::Multi);
         let programs = match self.is_tallied && !how.bare {
-            true => std::slice::from_ref(tally(tier)),
-            false => programs(tier, how.entry_only, how.bare),
+            true => std::slice::from_ref(tally(how.tier)),
+            false => programs(how.tier, how.entry_only, how.bare),
         };
         attach_group(keeper, how, path, (programs, &[&self.planned]))
     }
@@ -108,9 +107,17 @@ pub(crate) struct Attach {
     pub(crate) library: LibraryNumber,
     /// The work that is counted.
     pub(crate) counted: Counted,
+    /// A return probe may be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
+    pub(crate) may_always_return: bool,
 }
 
 impl Attach {
+    /// Whether a function is probed at its entry alone, because it runs code of the program, which may switch to another
+    /// stack before the function returns, and the kernel could not be kept from killing the program then.
+    fn has_no_return(&self, id: FunctionId) -> bool {
+        !self.may_always_return && catalogue().get(id).is_some_and(runs_callbacks)
+    }
+
     fn cookie(&self, f: &PlannedFunction) -> u64 {
         u64::from(self.library) << 32 | u64::from(f.function.0)
     }
@@ -149,15 +156,21 @@ fn groups<'a>(
     functions: &[&'a PlannedFunction],
     how: Attach,
     collect: &dyn Fn(FunctionId) -> Collect,
-) -> impl Iterator<Item = Group<'a>> {
-    let is_tallied = |f: &&PlannedFunction| collect(f.function) == Collect::Entries && !how.bare;
-    let (tallied, whole): (Vec<_>, Vec<_>) = functions.iter().copied().partition(is_tallied);
+) -> Vec<Group<'a>> {
+    let programs_of = |f: &PlannedFunction| match collect(f.function) {
+        Collect::Entries if !how.bare => std::slice::from_ref(tally(how.tier)),
+        _ => programs(how.tier, how.entry_only || how.has_no_return(f.function), how.bare),
+    };
     let most = if how.tier == Tier::Perf { 1 } else { usize::MAX };
-    let programs = programs(how.tier, how.entry_only, how.bare);
-    let tallied: Vec<_> = tallied.chunks(most).map(<[_]>::to_vec).collect();
-    let whole: Vec<_> = whole.chunks(most).map(<[_]>::to_vec).collect();
-    let tallied = tallied.into_iter().map(move |group| (std::slice::from_ref(tally(how.tier)), group));
-    tallied.chain(whole.into_iter().map(move |group| (programs, group)))
+    let mut groups: Vec<Group<'a>> = Vec::new();
+    for &function in functions {
+        let programs = programs_of(function);
+        match groups.iter_mut().rfind(|(others, group)| *others == programs && group.len() < most) {
+            Some((_, group)) => group.push(function),
+            None => groups.push((programs, vec![function])),
+        }
+    }
+    groups
 }
 
 /// Attaches one library.
@@ -169,7 +182,7 @@ pub(crate) fn attach(
     apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
-    fill_rows(object, &target.functions, how.counted, collect)?;
+    fill_rows(object, &target.functions, how, collect)?;
     let library = &target.library;
     let mut attached = Attached {
         path: library.path.clone(),
@@ -189,7 +202,7 @@ pub(crate) fn attach(
     let (alone, together): (Vec<_>, Vec<_>) =
         target.functions.iter().partition(|f| is_counted(f.function) && apart.takes(f.function));
     let mut last_error = attach_alone(keeper, apart, &alone, &mut attached, collect);
-    let mut groups: Vec<Group<'_>> = groups(&together, how, collect).collect();
+    let mut groups = groups(&together, how, collect);
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some((programs, group)) = groups.pop() {
         match attach_group(keeper, how, binary, (programs, &group)) {
@@ -247,13 +260,14 @@ fn attach_alone(
 fn fill_rows(
     object: &Object,
     functions: &[PlannedFunction],
-    counted: Counted,
+    how: Attach,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<(), CaptureError> {
     let map = object.maps().find(|m| m.name() == "functions").ok_or(CaptureError::Missing("functions"))?;
     for planned in functions {
         let Some(function) = catalogue().get(planned.function) else { continue };
-        let row = row(function, collect(planned.function), counted);
+        let mut row = row(function, collect(planned.function), how.counted);
+        row.flags |= if how.has_no_return(planned.function) { number::FUNCTION_ENTRY_ONLY } else { 0 };
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }

@@ -86,13 +86,6 @@ impl Keeper {
         }
     }
 
-    /// The same, one after the other.
-    pub(crate) fn detach_in_order(&mut self, links: Vec<LinkId>) {
-        if !links.is_empty() {
-            self.ask(&Request::DetachInOrder(links)).ok();
-        }
-    }
-
     fn ask(&mut self, request: &Request) -> io::Result<u64> {
         self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())?;
         let mut answer = String::new();
@@ -207,11 +200,7 @@ impl Kept {
                     Ok(0)
                 }
                 Some(Some(Request::DetachLater(links))) => {
-                    self.close_later(&links, close_all);
-                    Ok(0)
-                }
-                Some(Some(Request::DetachInOrder(links))) => {
-                    self.close_later(&links, |links| links.into_iter().for_each(drop));
+                    self.close_later(&links);
                     Ok(0)
                 }
                 Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
@@ -237,11 +226,11 @@ impl Kept {
         links.iter().filter_map(|link| self.links.remove(link)).collect()
     }
 
-    fn close_later(&mut self, links: &[LinkId], close: fn(Vec<MadeLink>)) {
+    fn close_later(&mut self, links: &[LinkId]) {
         let links = self.taken(links);
         self.closing.retain(|thread| !thread.is_finished());
         // where there can be no thread, the links are closed right here
-        self.closing.extend(std::thread::Builder::new().spawn(move || close(links)));
+        self.closing.extend(std::thread::Builder::new().spawn(move || close_all(links)));
     }
 
     /// Takes out the probes of some links; whether there were any. Where there are none, all are out.

@@ -9,7 +9,7 @@ use crate::clock::boottime_ns;
 use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
 use crate::functions::KernelHook;
-use crate::machine::Verdict;
+use crate::machine::{self, Verdict};
 use crate::support::{Support, Tier, support, version_of};
 use crate::tracepoints::{self, TracepointHook};
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
@@ -220,6 +220,7 @@ pub(crate) fn quietly<T>(load: impl FnOnce() -> T) -> T {
 
 fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
+    let may_write = machine::may_write_back();
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if let Some(entries) = work_entries(&name, config) {
@@ -265,6 +266,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     driver: config.driver.into(),
                     driver_rows: first_row().map_or(u32::MAX, |row| row.0),
                     tracepoint_rows: tracepoints::first_row(config),
+                    may_write: may_write.into(),
                     own_tgid: std::process::id(),
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
@@ -282,10 +284,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 
 /// Leaves out the programs that are not needed here.
 fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
-    let mut wanted = programs(tier, config.entry_only, config.bare).to_vec();
-    if config.apart && tier == Tier::Session {
-        wanted.extend_from_slice(programs(Tier::Multi, config.entry_only, config.bare));
-    }
+    let wanted = programs(tier, config.entry_only, config.bare);
     for mut program in object.progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         // a program that names what a kernel lacks must not be loaded there

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
+
+use libbpf_rs::libbpf_sys;
 
 use crate::support::version_of;
 
@@ -45,10 +48,15 @@ pub(crate) struct Roots<'a> {
     pub(crate) sys: &'a Path,
 }
 
+/// Where they are on a host.
+pub(crate) fn host() -> Roots<'static> {
+    Roots { proc: Path::new("/proc"), sys: Path::new("/sys") }
+}
+
 /// Looks at everything, for the capabilities that this process has.
 pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
     let status = read(roots.proc, "self/status");
-    let effective = field(&status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
+    let effective = effective(&status);
     vec![
         capabilities(effective),
         pid_namespace(&fs::read_link(roots.proc.join("self/ns/pid")).unwrap_or_default()),
@@ -58,6 +66,11 @@ pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
         uretprobe(kernel),
         ptrace_scope(&read(roots.proc, "sys/kernel/yama/ptrace_scope"), effective),
     ]
+}
+
+/// The effective capabilities in the text of `/proc/PID/status`.
+fn effective(status: &str) -> u64 {
+    field(status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
 }
 
 fn read(root: &Path, name: &str) -> String {
@@ -108,10 +121,13 @@ fn pid_namespace(link: &Path) -> Check {
     Check { name: "pid namespace", verdict, found }
 }
 
+/// `none [integrity] confidentiality`: the one in brackets is in force.
+fn lockdown_mode(text: &str) -> &str {
+    text.split(['[', ']']).nth(1).unwrap_or("none")
+}
+
 fn lockdown(text: &str) -> Check {
-    // "none [integrity] confidentiality": the one in brackets holds
-    let mode = text.split(['[', ']']).nth(1).unwrap_or("none");
-    let (verdict, found) = match mode {
+    let (verdict, found) = match lockdown_mode(text) {
         "confidentiality" => (
             Verdict::Bad,
             "confidentiality: BPF may not read memory; boot with lockdown=integrity or none".to_owned(),
@@ -119,6 +135,38 @@ fn lockdown(text: &str) -> Check {
         mode => (Verdict::Good, mode.to_owned()),
     };
     Check { name: "lockdown", verdict, found }
+}
+
+/// Whether BPF may write to memory of processes, which takes `CAP_SYS_ADMIN` and a kernel that is not locked down. It
+/// is used for one thing: to put a return address back that the kernel has replaced (`bpf/returns.bpf.h`).
+pub(crate) fn may_write_back() -> bool {
+    static MAY: LazyLock<bool> = LazyLock::new(|| {
+        // SAFETY: asks the kernel whether it takes a program of two instructions; there is nothing to point to.
+        let found = unsafe {
+            libbpf_sys::libbpf_probe_bpf_helper(
+                libbpf_sys::BPF_PROG_TYPE_KPROBE,
+                libbpf_sys::BPF_FUNC_probe_write_user,
+                std::ptr::null(),
+            )
+        };
+        found == 1
+    });
+    *MAY
+}
+
+/// Programs that call CUDA on several stacks of one thread: fibers, or signal handlers on an alternate stack. A session
+/// declines the return probe of a call that would harm them; other tiers can only undo what the kernel has done.
+pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
+    let (verdict, found) = match (has_sessions, may_write) {
+        (true, _) | (false, true) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
+        (false, false) => (
+            Verdict::Limited,
+            "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \
+             killed when traced: run with CAP_SYS_ADMIN and without lockdown, or on kernel 6.13"
+                .to_owned(),
+        ),
+    };
+    Check { name: "several stacks", verdict, found }
 }
 
 fn memlock(kernel: &str, limits: &str) -> Check {
@@ -206,6 +254,13 @@ mod tests {
         assert_eq!(lockdown("none [integrity] confidentiality\n").verdict, Verdict::Good);
         assert_eq!(lockdown("none integrity [confidentiality]\n").verdict, Verdict::Bad);
         assert_eq!(lockdown("").found, "none");
+    }
+
+    #[test]
+    fn several_stacks_are_safe_on_sessions_and_where_memory_may_be_written() {
+        assert_eq!(several_stacks(false, false).verdict, Verdict::Limited);
+        assert_eq!(several_stacks(false, true).verdict, Verdict::Good);
+        assert_eq!(several_stacks(true, false).verdict, Verdict::Good);
     }
 
     #[test]

@@ -245,6 +245,7 @@ impl Capture {
     /// Takes what is there.
     pub fn take(&mut self) -> Result<Batch, CaptureError> {
         self.keeper.check()?;
+        self.take_out_paused();
         // not all at once: processes that wait must not wait for a flood of calls
         let taken = self.calls.consume_raw_n(MOST_CALLS_AT_ONCE);
         if taken < 0 {

@@ -54,8 +54,6 @@ pub(crate) enum Request {
     Detach(Vec<u64>),
     /// The same, answered at once: nobody waits for it.
     DetachLater(Vec<u64>),
-    /// The same, one after the other: those that come first are gone before the next.
-    DetachInOrder(Vec<u64>),
     /// All went well: nobody has to be let go. Not answered.
     Done,
 }
@@ -74,7 +72,6 @@ impl Request {
             }
             Self::Detach(links) => format!("detach{}\n", numbers(links)),
             Self::DetachLater(links) => format!("detach-later{}\n", numbers(links)),
-            Self::DetachInOrder(links) => format!("detach-in-order{}\n", numbers(links)),
             Self::Done => "done\n".to_owned(),
         }
     }
@@ -93,9 +90,6 @@ impl Request {
             }
             "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
             "detach-later" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachLater),
-            "detach-in-order" => {
-                words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachInOrder)
-            }
             "done" => Some(Self::Done),
             _ => None,
         }
@@ -154,7 +148,6 @@ mod tests {
             Request::Detach(vec![]),
             Request::Detach(vec![1, 22]),
             Request::DetachLater(vec![3]),
-            Request::DetachInOrder(vec![4, 5]),
             Request::Done,
         ]);
         for request in all {

@@ -26,6 +26,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
         // what counts them does not look at the row
         Collect::Aside | Collect::Entries => 0,
     };
+    if f.api == Api::Hook || runs_callbacks(f) {
+        row.flags |= number::FUNCTION_RUNS_CODE;
+    }
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
     }
@@ -76,7 +79,8 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
 /// The row of a function that does nothing but fail: what it does to memory is told by the driver's inside it.
 fn failures_row(f: &Function) -> gp_function {
     let status = if is_status(f) { number::FUNCTION_STATUS } else { 0 };
-    let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status;
+    let code = if runs_callbacks(f) { number::FUNCTION_RUNS_CODE } else { 0 };
+    let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status | code;
     gp_function { size_scale: 1, flags, ..gp_function::default() }
 }
 
@@ -120,6 +124,12 @@ pub(crate) fn function_row(f: &Function, collect: Collect) -> gp_function {
         row.flags |= if f.result_type == WIDE { number::FUNCTION_WIDE } else { 0 };
     }
     row
+}
+
+/// Whether a function calls code of the program, on the thread that called it.
+pub(crate) fn runs_callbacks(f: &Function) -> bool {
+    let takes_callback = |argument: &Arg| argument.ty.contains("B2DSize");
+    f.class == Class::HostCallback || f.args.iter().flatten().any(takes_callback)
 }
 
 fn is_status(f: &Function) -> bool {

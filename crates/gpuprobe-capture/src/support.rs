@@ -8,7 +8,7 @@ use std::str::FromStr;
 use libbpf_rs::ReferencesType as _;
 use libbpf_rs::btf::{Btf, types};
 
-use crate::machine::{self, Check, Roots, Verdict};
+use crate::machine::{self, Check, Verdict};
 
 /// How probes are attached. All three run the same program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,8 +101,10 @@ pub fn support() -> Support {
         },
     ];
     let kernel = kernel_release();
-    let roots = Roots { proc: Path::new("/proc"), sys: Path::new("/sys") };
-    Support { checks: machine::checks(roots, &kernel), kernel, features }
+    let mut checks = machine::checks(machine::host(), &kernel);
+    let has_sessions = features.iter().any(|f| f.name == SESSION && f.present);
+    checks.push(machine::several_stacks(has_sessions, machine::may_write_back()));
+    Support { checks, kernel, features }
 }
 
 const BTF: &str = "BTF type information";

@@ -69,4 +69,16 @@ impl Capture {
             .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("add a process to watch"))
     }
+
+    /// A process copies stacks away and back, so that its return addresses are not where they were: no return probe is
+    /// prepared on it while another call is open, unless the one is inside the other.
+    pub fn add_stack_copier(&self, tgid: Tgid) -> Result<(), CaptureError> {
+        let one = 1u32.to_ne_bytes();
+        for (map, key) in [("stack_copiers", tgid.0), ("any_stack_copier", 0)] {
+            self.map(map)?
+                .update(&key.to_ne_bytes(), &one, MapFlags::ANY)
+                .map_err(CaptureError::bpf("mark a process that copies stacks"))?;
+        }
+        Ok(())
+    }
 }

@@ -165,21 +165,24 @@ pub(crate) mod number {
     pub(crate) const OP_PRIMARY_RESET: u8 = 14;
     pub(crate) const OP_DEVICE_TOLD: u8 = 15;
 
-    pub(crate) const FUNCTION_COUNT: u16 = 1;
-    pub(crate) const FUNCTION_STREAM: u16 = 2;
-    pub(crate) const FUNCTION_STATUS: u16 = 4;
-    pub(crate) const FUNCTION_POINTER_IS_ARGUMENT: u16 = 8;
-    pub(crate) const FUNCTION_TEXT: u16 = 16;
-    pub(crate) const FUNCTION_LAUNCH: u16 = 32;
-    pub(crate) const FUNCTION_NAMES: u16 = 64;
-    pub(crate) const FUNCTION_HANDLE_IS_OUT: u16 = 128;
-    pub(crate) const FUNCTION_NAME_IS_OUT: u16 = 256;
-    pub(crate) const FUNCTION_PER_THREAD: u16 = 1024;
-    pub(crate) const FUNCTION_ASYNC: u16 = 2048;
-    pub(crate) const FUNCTION_FAILURES: u16 = 4096;
-    pub(crate) const FUNCTION_WIDE: u16 = 8192;
-    pub(crate) const FUNCTION_GIVES_RESULT: u16 = 16384;
-    pub(crate) const FUNCTION_ERROR_IS_OUT: u16 = 32768;
+    pub(crate) const FUNCTION_COUNT: u32 = 1;
+    pub(crate) const FUNCTION_STREAM: u32 = 2;
+    pub(crate) const FUNCTION_STATUS: u32 = 4;
+    pub(crate) const FUNCTION_POINTER_IS_ARGUMENT: u32 = 8;
+    pub(crate) const FUNCTION_TEXT: u32 = 16;
+    pub(crate) const FUNCTION_LAUNCH: u32 = 32;
+    pub(crate) const FUNCTION_NAMES: u32 = 64;
+    pub(crate) const FUNCTION_HANDLE_IS_OUT: u32 = 128;
+    pub(crate) const FUNCTION_NAME_IS_OUT: u32 = 256;
+    pub(crate) const FUNCTION_PER_THREAD: u32 = 1024;
+    pub(crate) const FUNCTION_ASYNC: u32 = 2048;
+    pub(crate) const FUNCTION_FAILURES: u32 = 4096;
+    pub(crate) const FUNCTION_WIDE: u32 = 8192;
+    pub(crate) const FUNCTION_GIVES_RESULT: u32 = 16384;
+    pub(crate) const FUNCTION_ERROR_IS_OUT: u32 = 32768;
+    pub(crate) const FUNCTION_ENTRY_ONLY: u32 = 65536;
+    pub(crate) const FUNCTION_PAUSED: u32 = 131_072;
+    pub(crate) const FUNCTION_RUNS_CODE: u32 = 262_144;
 
     pub(crate) const WORK_LAUNCH: u8 = 1;
     pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
@@ -223,7 +226,7 @@ pub(crate) mod number {
 
     pub(crate) const COPY_BY_ARGUMENT: u8 = 7;
     pub(crate) const COPY_BY_ADDRESS: u8 = 8;
-    pub(crate) const FUNCTION_KEEPS_RETURN: u16 = 512;
+    pub(crate) const FUNCTION_KEEPS_RETURN: u32 = 512;
 
     pub(crate) const RECORD_CALL: u16 = 1;
     pub(crate) const RECORD_PROCESS: u16 = 2;
@@ -362,6 +365,9 @@ mod tests {
                 FUNCTION_WIDE,
                 FUNCTION_GIVES_RESULT,
                 FUNCTION_ERROR_IS_OUT,
+                FUNCTION_ENTRY_ONLY,
+                FUNCTION_PAUSED,
+                FUNCTION_RUNS_CODE,
             ]
             .map(u64::from),
         );

@@ -52,7 +52,7 @@ pub use maps::offset_in_file;
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use point::{ProbeCost, ProbePoint};
-pub use process::of_pid;
+pub use process::{copies_stacks, of_pid};
 pub use skipped::{SkipCause, Skipped};
 pub use symbolize::{Place, Symbolizer};
 pub use unwind::{FRAME_LIMIT, Registers, Stack, StackEnd, Unwinder};

@@ -41,6 +41,8 @@ pub struct Scan {
     /// One per real file and kind.
     pub libraries: Vec<Library>,
     pub skipped: Vec<Skipped>,
+    /// Processes that have mapped a library which copies stacks: see [`crate::copies_stacks`].
+    pub stack_copiers: Vec<u32>,
 }
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";

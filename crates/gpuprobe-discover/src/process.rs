@@ -106,6 +106,9 @@ impl<'i> Collector<'i> {
     /// These mappings of one process. `exe` is worth a word even where it has no telling name.
     fn mappings(&mut self, folder: &Path, mappings: &[Mapping], exe: Option<&Path>) {
         let mut bytes_read = 0;
+        if mappings.iter().any(|mapping| copies_stacks(&mapping.file.path)) {
+            self.scan.stack_copiers.extend(pid_of(folder));
+        }
         for mapping in mappings {
             if self.mapped.contains(&mapping.file) {
                 continue;
@@ -175,6 +178,16 @@ impl<'i> Collector<'i> {
             listed.push(skipped);
         }
     }
+}
+
+/// Whether a library copies stacks of threads away and back to switch between coroutines: greenlet, and what is built
+/// on it (gevent, eventlet).
+pub fn copies_stacks(library: &Path) -> bool {
+    library.file_name().is_some_and(|name| name.as_bytes().starts_with(b"_greenlet."))
+}
+
+fn pid_of(folder: &Path) -> Option<u32> {
+    folder.file_name()?.to_str()?.parse().ok()
 }
 
 pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {

@@ -37,6 +37,8 @@ causes! {
     Abandoned = "abandoned",
     /// returns of calls that were open when the probes came
     UnmatchedReturn = "unmatched_return",
+    /// calls whose return was not probed, because that could have killed the program: what they did is not known
+    UnobservedReturn = "unobserved_return",
     /// calls not counted because the table of counters was full
     CountersFull = "counters_full",
     /// allocations not kept because the table of live memory was full
@@ -45,6 +47,8 @@ causes! {
     ProcessesFull = "processes_full",
     /// allocations whose address or size could not be read
     UnreadAllocation = "unread_allocation",
+    /// allocations and copies of more bytes than any machine has; they are counted, but their bytes are not
+    ImplausibleSize = "implausible_size",
     /// calls told without their stack, for which the ring buffer had no room (--buffer makes it larger)
     LostStack = "lost_stack",
     /// names of kernels for which the ring buffer had no room: some launches may lack theirs

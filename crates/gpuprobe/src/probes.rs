@@ -13,7 +13,7 @@ use gpuprobe_capture::{
 };
 use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
-    devices, loader_of, plan,
+    copies_stacks, devices, loader_of, plan,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
@@ -381,7 +381,8 @@ impl Probes {
     /// Probes what is new in a scan; tells how many libraries with something that was asked for that were.
     fn attach_scan(&mut self, scan: Scan) -> usize {
         let mut new_ones = 0;
-        let Scan { libraries, skipped } = scan;
+        let Scan { libraries, skipped, stack_copiers } = scan;
+        stack_copiers.into_iter().for_each(|pid| self.mark_stack_copier(Tgid(pid)));
         self.skip_all(&skipped);
         let new: Vec<Library> =
             libraries.into_iter().filter(|l| self.considered.insert((l.id, l.kind))).collect();
@@ -421,6 +422,21 @@ impl Probes {
             }
         }
         new_ones
+    }
+
+    /// Return probes take more care of a process that copies stacks. Without room for the mark its calls are probed as
+    /// those of others are.
+    fn mark_stack_copier(&mut self, tgid: Tgid) {
+        if let Err(error) = self.capture.add_stack_copier(tgid) {
+            self.tell(|| format!("process {tgid}: {error}"));
+        }
+    }
+
+    /// Looks at the name of a file that a process has just mapped, whether it was mapped by others before or not.
+    pub(crate) fn note_mapping(&mut self, mapped: &Mapped) {
+        if copies_stacks(&mapped.path) {
+            self.mark_stack_copier(mapped.tgid);
+        }
     }
 
     fn skip_all(&mut self, skipped: &[Skipped]) {

@@ -102,6 +102,7 @@ impl Watch {
     }
 
     fn consider(&mut self, mapped: &Mapped, probes: &mut Probes) {
+        probes.note_mapping(mapped);
         if self.seen.len() >= MOST_SEEN {
             self.seen.clear();
         }

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use gpuprobe_analysis::{Summary, Work};
+use gpuprobe_analysis::{Summary, SummaryReport, Work};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
-use gpuprobe_event::{Api, Call, Event, LossEvent, ProcessChange, ProcessEvent};
+use gpuprobe_event::{Api, Call, Event, LossEvent, Outcome, ProcessChange, ProcessEvent};
 use serde_json::Value;
 
 /// How often something happened, by name.
@@ -71,7 +71,9 @@ impl Recording {
         assert_eq!(self.damaged, 0, "damaged lines");
         let end = self.end.as_ref().unwrap_or_else(|| panic!("the trace has no end"));
         let lines = self.calls.len() + self.processes.len() + self.losses.len();
-        assert_eq!((end.events, end.calls), (lines as u64, self.calls.len() as u64), "the end line's counts");
+        // the beginning of a call that is not seen to return is a line, but no call
+        let calls = self.calls.iter().filter(|call| call.outcome != Outcome::Begun).count();
+        assert_eq!((end.events, end.calls), (lines as u64, calls as u64), "the end line's counts");
         let ids = self.calls.iter().map(|c| c.id).chain(self.processes.iter().map(|p| p.id));
         let mut ids: Vec<u64> = ids.collect();
         ids.sort_unstable();
@@ -87,9 +89,15 @@ impl Recording {
 
     /// What its summary says of launches, copies and gaps.
     pub fn work(&self) -> Work {
+        self.summary().work
+    }
+
+    /// Its summary, of the calls and then of what became of the processes.
+    pub fn summary(&self) -> SummaryReport {
         let mut summary = Summary::default();
         self.calls.iter().for_each(|call| summary.feed(&Event::Call(Box::new(call.clone()))));
-        summary.report().work
+        self.processes.iter().for_each(|process| summary.feed(&Event::Process(process.clone())));
+        summary.report()
     }
 
     /// How often each function of a library family was called by a process.
@@ -120,7 +128,7 @@ impl Recording {
                 (count, bytes) = (count + 1, bytes + size);
             }
             if let Some(freed) = call.effect.freed {
-                (count, bytes) = (count - 1, bytes - freed);
+                (count, bytes) = (count - call.effect.freed_allocations.unwrap_or(1), bytes - freed);
             }
         }
         (count, bytes)

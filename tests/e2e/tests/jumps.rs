@@ -1,12 +1,7 @@
 //! Functions that end by jumping to another export: both calls are told, the second inside the first, and neither is
 //! taken for one that was left.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
-use std::fs;
-use std::process::Command;
-
-use gpuprobe_e2e::process::finish;
-use gpuprobe_e2e::{Run, needs, places, tiers};
+use gpuprobe_e2e::{Run, compile, needs, places, tiers};
 
 /// A driver of two functions, one of which jumps to the other before it has touched the stack.
 const LIBRARY: &str = r#"
@@ -39,21 +34,11 @@ fn a_function_that_jumps_to_another_is_its_parent() {
         return;
     }
     let folder = places::folder();
-    let at = |name: &str| folder.path().join(name);
-    fs::write(at("library.c"), LIBRARY).unwrap();
-    fs::write(at("program.c"), PROGRAM).unwrap();
-    let compile = |cc: &mut Command| {
-        let compiled = finish(cc.current_dir(folder.path()));
-        assert_eq!(compiled.status, 0, "{}", compiled.stderr);
-    };
-    let library = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "library.c", "-o", "libcuda.so.1"];
-    compile(Command::new("cc").args(library));
-    let program = ["-O0", "program.c", "./libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-o", "program"];
-    compile(Command::new("cc").args(program));
+    let program = compile::with_driver(folder.path(), LIBRARY, PROGRAM);
 
     for tier in tiers::here() {
         println!("{tier}");
-        let outcome = Run::new(at("program")).options(&tiers::options(tier, &["*"])).outcome();
+        let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
         assert_eq!(outcome.finished.status, 10, "{}", outcome.finished.stderr);
         let trace = &outcome.trace;
         trace.assert_whole();

@@ -153,6 +153,7 @@ impl Builder {
             "forker",
             "longjmp",
             "recursion",
+            "stacks",
             "waits",
         ] {
             self.workload(name, &[name], Link::Runtime)?;

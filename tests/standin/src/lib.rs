@@ -73,7 +73,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 32] = [
+pub const WORKLOADS: [&str; 33] = [
     "args",
     "args_renamed",
     "aside",
@@ -101,6 +101,7 @@ pub const WORKLOADS: [&str; 32] = [
     "recursion",
     "rules",
     "spurt",
+    "stacks",
     "static_runtime",
     "torture",
     "unmapped",

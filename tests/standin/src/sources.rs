@@ -24,7 +24,7 @@ sources! {
     "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_work.c", "workloads/longjmp.c",
     "workloads/lookups.c", "workloads/names.c", "workloads/paced.c", "workloads/plugin.c", "workloads/recursion.c",
     "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
-    "workloads/spurt.c", "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
+    "workloads/spurt.c", "workloads/stacks.c", "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
     "workloads/torture_context.c", "workloads/torture_memory.c", "workloads/torture_print.c",
     "workloads/torture_vmm.c", "workloads/unmapped.c", "workloads/vmm.c", "workloads/waits.c",
 }

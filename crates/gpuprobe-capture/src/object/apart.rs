@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use gpuprobe_discover::{FileId, ProbeCost};
 use gpuprobe_event::{Class, Function, FunctionId, catalogue};
@@ -13,6 +14,9 @@ use crate::error::CaptureError;
 use crate::rows::{tells_contexts, tells_gpus, tells_names};
 use crate::task::{tells_captures, tells_graphs};
 use crate::wire::{as_bytes, from_bytes, gp_function, number};
+
+/// How long calls that are open when a function is paused have to return before its probes are taken out.
+const RETURN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Classes of functions that nothing but their own figures is made of. Of all others live memory, contexts, names or graphs
 /// are made, or nobody calls them often.
@@ -56,6 +60,8 @@ pub fn may_be_left_out(f: &Function) -> bool {
 pub(crate) struct Apart {
     is_wanted: bool,
     left_out: BTreeSet<FunctionId>,
+    /// Of those that have none, the ones whose probes are still there, and since when they are paused.
+    leaving: Vec<(FunctionId, Instant)>,
     /// How often functions were left out.
     times: u64,
 }
@@ -79,42 +85,50 @@ impl Apart {
 }
 
 impl Capture {
-    /// Takes the probes of a function out of every file, some time later; tells whether it had some. Calls that are open
-    /// return first, if they do so soon.
+    /// Takes the probes of a function out of every file, some time later; tells whether it had some. From now on its calls
+    /// are ignored as they begin, and those that are open return before the probes go, if they do so soon.
     pub fn leave_out(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
-        let mut links = Vec::new();
+        let mut had_some = false;
         for attached in self.attached.values_mut() {
-            for function in attached.apart.iter_mut().filter(|f| f.planned.function == id) {
-                attached.functions -= usize::from(!function.links.is_empty());
-                // entries last, so they go first
-                links.extend(std::mem::take(&mut function.links).into_iter().rev());
-            }
+            let probed = attached.apart.iter().filter(|f| f.planned.function == id && !f.links.is_empty());
+            let probed = probed.count();
+            attached.functions -= probed;
+            had_some |= probed > 0;
         }
-        let had_some = !links.is_empty();
-        if had_some {
-            self.apart.left_out.insert(id);
+        if had_some && self.apart.left_out.insert(id) {
             self.apart.times += 1;
-            self.expect_returns_alone(id, true)?;
-            self.keeper.detach_in_order(links);
+            self.pause(id, true)?;
+            self.apart.leaving.push((id, Instant::now()));
         }
         Ok(had_some)
+    }
+
+    /// Takes probes out that have been paused for a while.
+    pub(super) fn take_out_paused(&mut self) {
+        let is_due = |(_, since): &mut (FunctionId, Instant)| since.elapsed() >= RETURN_WITHIN;
+        let due: Vec<_> = self.apart.leaving.extract_if(.., is_due).collect();
+        for (id, _) in due {
+            let functions = self.attached.values_mut().flat_map(|attached| &mut attached.apart);
+            let functions = functions.filter(|f| f.planned.function == id);
+            let links = functions.flat_map(|f| std::mem::take(&mut f.links)).collect();
+            self.keeper.detach_later(links);
+        }
     }
 
     /// Puts the probes of a function back into every file. A file that could not be opened is tried again the next time.
     pub fn put_back(&mut self, id: FunctionId) -> Result<(), CaptureError> {
         self.apart.left_out.remove(&id);
+        self.apart.leaving.retain(|(leaving, _)| *leaving != id);
         let done = self.attach_again(id);
-        self.expect_returns_alone(id, false)?;
+        self.pause(id, false)?;
         done
     }
 
-    /// Says that returns without their calls are to be expected: entries go first and come last, and of a function that is
-    /// called all the time there are many meanwhile.
-    fn expect_returns_alone(&self, id: FunctionId, expected: bool) -> Result<(), CaptureError> {
+    /// Has calls of a function ignored as they begin, or not any more.
+    fn pause(&self, id: FunctionId, paused: bool) -> Result<(), CaptureError> {
         let mut row = self.row(id)?;
-        // a function that can be left out is never there for its failures alone
-        row.flags &= !number::FUNCTION_FAILURES;
-        row.flags |= if expected { number::FUNCTION_FAILURES } else { 0 };
+        row.flags &= !number::FUNCTION_PAUSED;
+        row.flags |= if paused { number::FUNCTION_PAUSED } else { 0 };
         let map = self.map("functions")?;
         map.update(&id.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))
@@ -130,8 +144,12 @@ impl Capture {
         let mut refused = Ok(());
         for attached in self.attached.values_mut() {
             let (how, path) = (attached.how, &attached.open_path);
-            let is_it = |f: &&mut ApartFunction| f.planned.function == id && f.links.is_empty();
+            let is_it = |f: &&mut ApartFunction| f.planned.function == id;
             for function in attached.apart.iter_mut().filter(is_it) {
+                if !function.links.is_empty() {
+                    attached.functions += 1;
+                    continue;
+                }
                 match function.attach(&mut self.keeper, how, path) {
                     Ok(links) => {
                         attached.functions += 1;

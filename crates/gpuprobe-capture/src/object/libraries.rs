@@ -10,6 +10,8 @@ use super::Capture;
 use crate::attach::{self, Attach, Attached, Collect};
 use crate::error::CaptureError;
 use crate::kernel_names::proven_word;
+use crate::machine::may_write_back;
+use crate::support::Tier;
 use crate::wire::{as_bytes, gp_file};
 
 impl Capture {
@@ -29,6 +31,7 @@ impl Capture {
                 bare: self.bare,
                 library: self.libraries,
                 counted: self.counted,
+                may_always_return: self.tier == Tier::Session || may_write_back(),
             };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));

@@ -1,0 +1,144 @@
+//! Programs that call CUDA on several stacks of one thread: they run under gpuprobe as they do without it, and every
+//! call that they made is either observed or counted as lost.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuprobe_e2e::metrics::Daemon;
+use gpuprobe_e2e::process::{finish, shown};
+use gpuprobe_e2e::recording::number;
+use gpuprobe_e2e::{Run, alone, compile, needs, places, tiers};
+use gpuprobe_standin::{Cuda, Library};
+
+/// What the workload can do; see its source.
+const MODES: [&str; 10] = [
+    "alt-above",
+    "alt-below",
+    "alt-frame",
+    "alt-jump",
+    "fibers",
+    "fibers-array",
+    "fibers-frame",
+    "fibers-dropped",
+    "deep-jump",
+    "signal-jump",
+];
+
+fn workload() -> PathBuf {
+    places::standins(Cuda::Cuda12).workload("stacks")
+}
+
+fn runtime() -> PathBuf {
+    places::standins(Cuda::Cuda12).library(Library::Runtime(Cuda::Cuda12))
+}
+
+/// Runs a program under `run`, with probes on the runtime alone: it ends as without them, and nothing that it did is
+/// missing without being counted.
+fn assert_unharmed(tier: &str, program: &Path, args: &[&str]) {
+    let run = Run::new(program).options(&["--attach", tier, "-e", "cudaMalloc", "-e", "cudaFree"]);
+    let run = run.options(&["-e", "cudaLaunchHostFunc", "-e", "cudaDeviceSynchronize"]);
+    let outcome = run.args(args).outcome();
+    let what = format!("{tier} {} {args:?}", program.display());
+    assert_eq!(outcome.finished.status, 0, "{what}: {}", outcome.finished.stderr);
+    let made = number(&outcome.printed()["made"]);
+    let end = outcome.trace.assert_ended();
+    let lost: u64 = end.lost.values().sum();
+    assert_eq!(end.calls + lost, made, "{what}: {:?}", end.lost);
+}
+
+/// The same of a program that was compiled or interpreted, on every tier.
+fn assert_unharmed_on_every_tier(program: &Path, args: &[&str]) {
+    let plain = finish(Command::new(program).args(args));
+    assert_eq!(plain.status, 0, "without gpuprobe: {}", plain.stderr);
+    for tier in tiers::here() {
+        assert_unharmed(tier, program, args);
+    }
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
+}
+
+#[test]
+fn programs_that_call_on_several_stacks_are_not_harmed() {
+    if !needs::bpf() {
+        return;
+    }
+    // another tracer's return probe on the same function would be prepared whatever we decide
+    let _alone = alone();
+    for tier in tiers::here() {
+        for mode in MODES {
+            assert_unharmed(tier, &workload(), &[mode]);
+        }
+    }
+}
+
+/// How often each mode is run; `GPUPROBE_STACK_RUNS` sets another number.
+fn runs() -> usize {
+    std::env::var("GPUPROBE_STACK_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
+}
+
+#[test]
+fn many_runs_beside_the_daemon_end_as_they_do_without_it() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let daemon = Daemon::start(&places::standins(Cuda::Cuda12).library(Library::Driver));
+    for mode in MODES {
+        for run in 0..runs() {
+            let finished = finish(Command::new(workload()).args([mode, "20"]));
+            assert_eq!(finished.status, 0, "{mode}, run {run}: {}", finished.stderr);
+        }
+    }
+    // it is still there, and has seen them
+    assert!(daemon.scrape().lost("unobserved_return") > 0);
+}
+
+#[test]
+fn fibers_of_boost_are_not_harmed() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let program = folder.path().join("boost_fibers");
+    let standins = places::standins(Cuda::Cuda12);
+    let mut compiler = Command::new("c++");
+    compiler.args(["-O2", "-o"]).arg(&program).arg(source("boost_fibers.cpp")).arg(runtime());
+    compiler.arg(format!("-Wl,-rpath,{}", shown(&standins.dir))).arg("-lboost_context");
+    compile::run(&mut compiler);
+    assert_unharmed_on_every_tier(&program, &[]);
+}
+
+#[test]
+fn callbacks_into_go_are_not_harmed() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let program = folder.path().join("go_callbacks");
+    let standins = places::standins(Cuda::Cuda12);
+    fs::copy(source("go_callbacks.go"), folder.path().join("main.go")).unwrap();
+    let link = format!("{} -Wl,-rpath,{}", shown(&runtime()), shown(&standins.dir));
+    let mut compiler = Command::new("go");
+    compiler.args(["build", "-o"]).arg(&program).arg("main.go").current_dir(folder.path());
+    compiler.env("CGO_LDFLAGS", link).env("CGO_LDFLAGS_ALLOW", ".*").env("GOFLAGS", "-mod=mod");
+    compiler.env("GOCACHE", places::kept("go-cache"));
+    compile::run(&mut compiler);
+    assert_unharmed_on_every_tier(&program, &["20"]);
+}
+
+#[test]
+fn greenlets_are_not_harmed() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    // Debian's own, which has greenlet
+    let python = Path::new("/usr/bin/python3");
+    assert_unharmed_on_every_tier(python, &[&shown(&source("greenlets.py")), &shown(&runtime())]);
+}

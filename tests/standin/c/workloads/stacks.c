@@ -1,0 +1,327 @@
+/*
+ * stacks MODE [N]: CUDA calls that overlap on several stacks of one thread, N rounds (default 100).
+ *
+ *   alt-above, alt-below   a signal handler on an alternate stack above or below the thread's stack calls
+ *                          CUDA while a CUDA call of the thread is open; all in one mapping, without guards
+ *   alt-frame              the alternate stack is an array in the frame of main
+ *   alt-jump               the handler leaves a CUDA call of its own by siglongjmp
+ *   fibers                 two fibers (swapcontext) yield inside a CUDA call and return in both orders
+ *   fibers-array           the same with stacks that lie next to each other in one array
+ *   fibers-frame           the same with stacks that are arrays in the frame of main
+ *   fibers-dropped         a fiber is thrown away, and its stack unmapped, while its CUDA call is open
+ *   deep-jump              longjmp out of a CUDA call far down the stack, then calls far above it
+ *   signal-jump            a signal handler leaves a CUDA call that does nothing but wait, by siglongjmp
+ *
+ * Prints {"pid","mode","rounds","made"}: how many calls were made. `deep-jump`, `alt-jump` and
+ * `fibers-dropped` also make calls that never return; these are part of `made`, and `left` counts them.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <pthread.h>
+
+#include "cuda_api.h"
+
+#define STACK_BYTES (256 << 10)
+
+static volatile unsigned long made, left;
+static int rounds = 100;
+static int failed;
+
+/* The simple calls: they return before anything else happens on the thread. */
+static void allocate_and_free(void)
+{
+	void *block = NULL;
+
+	failed |= cudaMalloc(&block, 4096);
+	failed |= cudaFree(block);
+	made += 2;
+}
+
+static void call_out(void (*callback)(void *))
+{
+	made++;
+	failed |= cudaLaunchHostFunc(NULL, callback, NULL);
+}
+
+/* Signal handlers on an alternate stack */
+
+static void on_signal(int number)
+{
+	(void)number;
+	allocate_and_free();
+}
+
+static void interrupt(void *unused)
+{
+	(void)unused;
+	raise(SIGUSR1);
+}
+
+static sigjmp_buf before_signal;
+
+static void jump_out_of_handler(void *unused)
+{
+	(void)unused;
+	left++;
+	siglongjmp(before_signal, 1);
+}
+
+static void on_signal_jump(int number)
+{
+	(void)number;
+	call_out(jump_out_of_handler);
+}
+
+static void handle_on(void *stack, void (*handler)(int))
+{
+	stack_t alternate = {.ss_sp = stack, .ss_size = STACK_BYTES};
+	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+
+	failed |= sigaltstack(&alternate, NULL);
+	failed |= sigaction(SIGUSR1, &action, NULL);
+}
+
+static void *interrupted(void *alternate)
+{
+	handle_on(alternate, on_signal);
+	for (int i = 0; i < rounds; i++) {
+		call_out(interrupt);
+		allocate_and_free();
+	}
+	return NULL;
+}
+
+static void *map_stacks(size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		exit(9);
+	return memory;
+}
+
+/* A thread whose own stack and alternate stack share one mapping. */
+static void run_beside(int above)
+{
+	char *memory = map_stacks(2 * STACK_BYTES);
+	pthread_attr_t attributes;
+	pthread_t thread;
+
+	pthread_attr_init(&attributes);
+	pthread_attr_setstack(&attributes, above ? memory : memory + STACK_BYTES, STACK_BYTES);
+	failed |=
+	    pthread_create(&thread, &attributes, interrupted, above ? memory + STACK_BYTES : (void *)memory);
+	failed |= pthread_join(thread, NULL);
+}
+
+static void run_in_frame(void)
+{
+	char alternate[STACK_BYTES];
+
+	interrupted(alternate);
+}
+
+static void run_handler_jumps(void)
+{
+	static volatile int round;
+
+	handle_on(map_stacks(STACK_BYTES), on_signal_jump);
+	for (round = 0; round < rounds; round++) {
+		if (!sigsetjmp(before_signal, 1))
+			raise(SIGUSR1);
+		allocate_and_free();
+	}
+}
+
+/* Fibers */
+
+static ucontext_t scheduler, fibers[2];
+static int running;
+
+static void yield(void *unused)
+{
+	int self = running;
+
+	(void)unused;
+	swapcontext(&fibers[self], &scheduler);
+}
+
+static void resume(int fiber)
+{
+	running = fiber;
+	swapcontext(&scheduler, &fibers[fiber]);
+}
+
+static void fiber_main(void)
+{
+	for (;;) {
+		call_out(yield);
+		allocate_and_free();
+		yield(NULL);
+	}
+}
+
+static void start_fiber(int fiber, void *stack)
+{
+	getcontext(&fibers[fiber]);
+	fibers[fiber].uc_stack.ss_sp = stack;
+	fibers[fiber].uc_stack.ss_size = STACK_BYTES;
+	fibers[fiber].uc_link = NULL;
+	makecontext(&fibers[fiber], fiber_main, 0);
+}
+
+/* Both fibers are inside a call; then each goes on to its next yield, in one order and in the other. */
+static void run_fibers(char *stacks)
+{
+	start_fiber(0, stacks);
+	start_fiber(1, stacks + STACK_BYTES);
+	for (int i = 0; i < rounds; i++) {
+		int first = i & 1, returns_first = i >> 1 & 1;
+
+		resume(first);
+		resume(!first);
+		allocate_and_free();
+		resume(returns_first);
+		resume(!returns_first);
+		resume(first);
+		resume(!first);
+		allocate_and_free();
+		resume(!returns_first);
+		resume(returns_first);
+	}
+}
+
+static void run_fibers_in_frame(void)
+{
+	char stacks[2 * STACK_BYTES];
+
+	run_fibers(stacks);
+}
+
+static void run_dropped(void)
+{
+	for (int i = 0; i < rounds; i++) {
+		void *stack = map_stacks(STACK_BYTES);
+
+		start_fiber(0, stack);
+		resume(0);
+		left++;
+		munmap(stack, STACK_BYTES);
+		allocate_and_free();
+	}
+}
+
+/* Jumps */
+
+static jmp_buf far_above;
+
+static void jump_far(void *unused)
+{
+	(void)unused;
+	left++;
+	longjmp(far_above, 1);
+}
+
+static int descend(int levels)
+{
+	volatile char frame[512];
+
+	frame[0] = (char)levels;
+	if (levels)
+		return descend(levels - 1) + frame[0];
+	call_out(jump_far);
+	return 0;
+}
+
+static void run_deep_jumps(void)
+{
+	static volatile int round;
+
+	for (round = 0; round < rounds; round++) {
+		if (!setjmp(far_above))
+			descend(100);
+		allocate_and_free();
+	}
+}
+
+static void on_alarm(int number)
+{
+	(void)number;
+	siglongjmp(before_signal, 1);
+}
+
+/* STANDIN_DELAY makes cudaDeviceSynchronize wait for longer than the timer. */
+static int wait_down(int levels)
+{
+	volatile char frame[512];
+
+	frame[0] = (char)levels;
+	if (levels)
+		return wait_down(levels - 1) + frame[0];
+	made++;
+	left++;
+	failed |= cudaDeviceSynchronize();
+	/* not interrupted */
+	failed = 1;
+	return 0;
+}
+
+static void run_signal_jumps(void)
+{
+	struct sigaction action = {.sa_handler = on_alarm};
+	static volatile int round;
+
+	setenv("STANDIN_DELAY", "cudaDeviceSynchronize:1000000", 1);
+	failed |= sigaction(SIGALRM, &action, NULL);
+	/* the first call loads the driver, which must not be jumped out of */
+	allocate_and_free();
+	for (round = 0; round < rounds; round++) {
+		if (!sigsetjmp(before_signal, 1)) {
+			ualarm(2000, 0);
+			wait_down(100);
+		}
+		allocate_and_free();
+	}
+}
+
+int main(int count, char **words)
+{
+	static char array[2 * STACK_BYTES];
+	const char *mode = count > 1 ? words[1] : "";
+
+	if (count > 2)
+		rounds = atoi(words[2]);
+	if (!strcmp(mode, "alt-above"))
+		run_beside(1);
+	else if (!strcmp(mode, "alt-below"))
+		run_beside(0);
+	else if (!strcmp(mode, "alt-frame"))
+		run_in_frame();
+	else if (!strcmp(mode, "alt-jump"))
+		run_handler_jumps();
+	else if (!strcmp(mode, "fibers"))
+		run_fibers(map_stacks(2 * STACK_BYTES));
+	else if (!strcmp(mode, "fibers-array"))
+		run_fibers(array);
+	else if (!strcmp(mode, "fibers-frame"))
+		run_fibers_in_frame();
+	else if (!strcmp(mode, "fibers-dropped"))
+		run_dropped();
+	else if (!strcmp(mode, "deep-jump"))
+		run_deep_jumps();
+	else if (!strcmp(mode, "signal-jump"))
+		run_signal_jumps();
+	else
+		return 2;
+	printf("{\"pid\":%d,\"mode\":\"%s\",\"rounds\":%d,\"made\":%lu,\"left\":%lu}\n", (int)getpid(), mode,
+	       rounds, made, left);
+	return failed ? 1 : 0;
+}
