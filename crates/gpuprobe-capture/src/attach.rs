@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
-use gpuprobe_event::{FunctionId, catalogue};
+use gpuprobe_event::{Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
@@ -12,7 +12,7 @@ use crate::keeper::{Keeper, LinkId};
 use crate::kernel_names::LibraryNumber;
 use crate::object::Apart;
 use crate::request::{Probes, Way};
-use crate::rows::{row, runs_callbacks};
+use crate::rows::{may_throw, row, runs_callbacks};
 use crate::support::Tier;
 use crate::task::Counted;
 use crate::wire::{as_bytes, number};
@@ -73,7 +73,7 @@ impl ApartFunction {
     ) -> Result<Vec<LinkId>, CaptureError> {
         let programs = match self.is_tallied && !how.bare {
             true => std::slice::from_ref(tally(how.tier)),
-            false => programs(how.tier, how.entry_only, how.bare),
+            false => how.programs(self.planned.function),
         };
         attach_group(keeper, how, path, (programs, &[&self.planned]))
     }
@@ -112,10 +112,18 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// Whether a function is probed at its entry alone, because it runs code of the program, which may switch to another
-    /// stack before the function returns, and the kernel could not be kept from killing the program then.
+    /// Whether a function is probed at its entry alone: because an exception may leave it, or because it runs code of the
+    /// program, which may switch to another stack before the function returns, and the kernel could not be kept from
+    /// killing the program then.
     fn has_no_return(&self, id: FunctionId) -> bool {
-        !self.may_always_return && catalogue().get(id).is_some_and(runs_callbacks)
+        let cannot = |f: &Function| may_throw(f) || (!self.may_always_return && runs_callbacks(f));
+        catalogue().get(id).is_some_and(cannot)
+    }
+
+    /// The programs that a function is probed by. A session declines its return by itself.
+    fn programs(&self, id: FunctionId) -> &'static [(&'static str, Way)] {
+        let entry_only = self.entry_only || (self.tier != Tier::Session && self.has_no_return(id));
+        programs(self.tier, entry_only, self.bare)
     }
 
     fn cookie(&self, f: &PlannedFunction) -> u64 {
@@ -159,7 +167,7 @@ fn groups<'a>(
 ) -> Vec<Group<'a>> {
     let programs_of = |f: &PlannedFunction| match collect(f.function) {
         Collect::Entries if !how.bare => std::slice::from_ref(tally(how.tier)),
-        _ => programs(how.tier, how.entry_only || how.has_no_return(f.function), how.bare),
+        _ => how.programs(f.function),
     };
     let most = if how.tier == Tier::Perf { 1 } else { usize::MAX };
     let mut groups: Vec<Group<'a>> = Vec::new();
@@ -196,6 +204,13 @@ pub(crate) fn attach(
         how,
         open_path: library.open_path.clone(),
     };
+    for planned in target.functions.iter().filter(|f| catalogue().get(f.function).is_some_and(may_throw)) {
+        let reason = format!(
+            "{}: a C++ exception may leave it, so only its entry is probed (`nothrow = true` in the hook says that none does)",
+            planned.name
+        );
+        attached.skipped.push(Skipped::function(&library.path, reason));
+    }
     let binary = &library.open_path;
     let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
     // of what is not counted nobody knows how often it is called

@@ -132,6 +132,12 @@ pub(crate) fn runs_callbacks(f: &Function) -> bool {
     f.class == Class::HostCallback || f.args.iter().flatten().any(takes_callback)
 }
 
+/// Whether a C++ exception may leave a function. The unwinder cannot pass the address that a return probe puts on the
+/// stack, and ends the program, so such a function is probed at its entry alone.
+pub(crate) fn may_throw(f: &Function) -> bool {
+    f.api == Api::Hook && f.name.starts_with("_Z") && !f.roles.nothrow
+}
+
 fn is_status(f: &Function) -> bool {
     matches!(f.result, ResultKind::Status(_))
 }

@@ -186,6 +186,8 @@ pub struct Roles {
     pub func_is_result: bool,
     /// Where it leaves its status, which is not what it returns.
     pub error_out: Option<u8>,
+    /// Whoever hooked this C++ function says that no exception leaves it.
+    pub nothrow: bool,
     /// The exported function that this one jumps to at its end: hooking both would count the call twice.
     pub jumps_to: Option<&'static str>,
 }

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, Place, signature};
 
 /// Everything that a hook can say.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "library",
     "function",
     "kernel",
@@ -34,6 +34,7 @@ const KEYS: [&str; 24] = [
     "shared",
     "names",
     "name",
+    "nothrow",
 ];
 
 /// Adds the hooks of a file.

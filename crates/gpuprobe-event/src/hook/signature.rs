@@ -185,6 +185,7 @@ struct Parts<'a> {
 impl Parts<'_> {
     fn roles(&self) -> Result<Roles, HookError> {
         let mut roles = Roles { elem: 1, asynchronous: self.row.flag("async")?, ..Roles::default() };
+        roles.nothrow = self.row.flag("nothrow")?;
         roles.stream = self.argument("stream")?;
         roles.waits = self.of_class("waits", &[Class::Memcpy, Class::Memset])?;
         roles.asynchronous |= roles.waits.is_some();
