@@ -171,6 +171,14 @@ def small(check, tier):
     contains_tier(check, tier)
 
 
+def stacks(check, tier):
+    """Calls on several stacks of a thread: the program lives, and each of its calls is observed or counted as lost."""
+    check.equal("exit status", check.text("status").strip(), "0")
+    end = check.said("trace.jsonl")[-1]
+    check.equal("calls and losses", end["calls"] + sum(end["lost"].values()), check.said("out")[-1]["made"])
+    contains_tier(check, tier)
+
+
 def made(check):
     """What every process of a program called at the runtime, with what that calls at the driver."""
     inner = {"cudaMalloc": "cuMemAlloc_v2", "cudaFree": "cuMemFree_v2"}
@@ -403,7 +411,7 @@ def refused(check, tier):
 
 
 CHECKS = {"ledger": ledger, "constructor": small, "late_dlopen": small, "forker": small, "daemon": daemon,
-          "phases": phases, "entries": entries}
+          "phases": phases, "entries": entries, "stacks": stacks}
 RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 
 

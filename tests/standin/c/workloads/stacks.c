@@ -12,6 +12,8 @@
  *   deep-jump              longjmp out of a CUDA call far down the stack, then calls far above it
  *   signal-jump            a signal handler leaves a CUDA call that does nothing but wait, by siglongjmp
  *
+ *   all                    one after the other
+ *
  * Prints {"pid","mode","rounds","made"}: how many calls were made. `deep-jump`, `alt-jump` and
  * `fibers-dropped` also make calls that never return; these are part of `made`, and `left` counts them.
  */
@@ -96,6 +98,7 @@ static void *interrupted(void *alternate)
 		call_out(interrupt);
 		allocate_and_free();
 	}
+	failed |= sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
 	return NULL;
 }
 
@@ -279,7 +282,6 @@ static void run_signal_jumps(void)
 	struct sigaction action = {.sa_handler = on_alarm};
 	static volatile int round;
 
-	setenv("STANDIN_DELAY", "cudaDeviceSynchronize:1000000", 1);
 	failed |= sigaction(SIGALRM, &action, NULL);
 	/* the first call loads the driver, which must not be jumped out of */
 	allocate_and_free();
@@ -292,34 +294,60 @@ static void run_signal_jumps(void)
 	}
 }
 
-int main(int count, char **words)
+static void run_above(void)
+{
+	run_beside(1);
+}
+
+static void run_below(void)
+{
+	run_beside(0);
+}
+
+static void run_mapped_fibers(void)
+{
+	run_fibers(map_stacks(2 * STACK_BYTES));
+}
+
+static void run_fibers_in_array(void)
 {
 	static char array[2 * STACK_BYTES];
-	const char *mode = count > 1 ? words[1] : "";
 
+	run_fibers(array);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} modes[] = {
+    {"alt-above", run_above},
+    {"alt-below", run_below},
+    {"alt-frame", run_in_frame},
+    {"alt-jump", run_handler_jumps},
+    {"fibers", run_mapped_fibers},
+    {"fibers-array", run_fibers_in_array},
+    {"fibers-frame", run_fibers_in_frame},
+    {"fibers-dropped", run_dropped},
+    {"deep-jump", run_deep_jumps},
+    {"signal-jump", run_signal_jumps},
+};
+
+int main(int count, char **words)
+{
+	const char *mode = count > 1 ? words[1] : "";
+	int found = 0;
+
+	/* read at the first call */
+	setenv("STANDIN_DELAY", "cudaDeviceSynchronize:1000000", 1);
 	if (count > 2)
 		rounds = atoi(words[2]);
-	if (!strcmp(mode, "alt-above"))
-		run_beside(1);
-	else if (!strcmp(mode, "alt-below"))
-		run_beside(0);
-	else if (!strcmp(mode, "alt-frame"))
-		run_in_frame();
-	else if (!strcmp(mode, "alt-jump"))
-		run_handler_jumps();
-	else if (!strcmp(mode, "fibers"))
-		run_fibers(map_stacks(2 * STACK_BYTES));
-	else if (!strcmp(mode, "fibers-array"))
-		run_fibers(array);
-	else if (!strcmp(mode, "fibers-frame"))
-		run_fibers_in_frame();
-	else if (!strcmp(mode, "fibers-dropped"))
-		run_dropped();
-	else if (!strcmp(mode, "deep-jump"))
-		run_deep_jumps();
-	else if (!strcmp(mode, "signal-jump"))
-		run_signal_jumps();
-	else
+	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
+		if (strcmp(mode, modes[i].name) && strcmp(mode, "all"))
+			continue;
+		modes[i].run();
+		found = 1;
+	}
+	if (!found)
 		return 2;
 	printf("{\"pid\":%d,\"mode\":\"%s\",\"rounds\":%d,\"made\":%lu,\"left\":%lu}\n", (int)getpid(), mode,
 	       rounds, made, left);
