@@ -96,11 +96,11 @@ fn a_segment_that_somebody_planted_is_left_alone_and_the_trace_goes_on_beside_it
         fs::write(&victim, "root's").unwrap();
         symlink(&victim, segment_path(&path, 2)).unwrap();
         let mut trace = create(&path, Limits { total: None, segment: Some(5_000) }).unwrap();
-        (0..300).for_each(|id| trace.event(&event(id), Vec::new));
+        (0..5000).for_each(|id| trace.event(&event(id), Vec::new));
         let finished = trace.finish(&End::default()).unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "root's", "{name}");
         let (ids, files) = ids(&path);
-        assert_eq!((ids, files), ((0..300).collect(), finished.segments), "{name}");
+        assert_eq!((ids, files), ((0..5000).collect(), finished.segments), "{name}");
         assert!(files > 2 && segment_path(&path, 3).exists(), "{files} of {name}");
         let modes = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap());
         let modes: Vec<_> =
