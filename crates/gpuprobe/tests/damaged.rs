@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 const META: &str = "{\"type\":\"meta\",\"format\":1}\n";
-const LOSS: &str = "{\"type\":\"loss\",\"ts_us\":1.0,\"name\":\"ring_full\",\"count\":3}\n";
+const LOSS: &str = "{\"type\":\"loss\",\"ts\":1.0,\"phase\":\"i\",\"name\":\"ring_full\",\"count\":3}\n";
 
 /// A compressed file of some lines and then of so many parts of the same 64 MiB.
 fn packed(path: &Path, beginning: &str, part: u8, parts: usize) {
@@ -51,7 +51,7 @@ fn twelve_gigabytes_of_empty_lines_are_given_up_at_once_with_one_line() {
 fn a_few_damaged_lines_are_skipped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("t.jsonl");
-    let end = "{\"type\":\"end\",\"seconds\":1.0}\n";
+    let end = "{\"type\":\"end\",\"events\":1,\"calls\":0,\"seconds\":1.0,\"lost\":{}}\n";
     fs::write(&trace, [META, "\n\nhalf of a li\n", LOSS, end].concat()).unwrap();
     let output = gpuprobe(&["report", trace.to_str().unwrap()]);
     let said = String::from_utf8(output.stderr).unwrap();
