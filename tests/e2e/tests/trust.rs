@@ -12,6 +12,7 @@ use gpuprobe_e2e::kernel::children_of;
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, pid_of};
+use gpuprobe_e2e::sites::{SITE, SITE_LIVE_BYTES};
 use gpuprobe_e2e::{Finished, Recording, Run, Talk, needs, places, tiers};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
@@ -205,6 +206,63 @@ fn without_proc_it_says_so_and_not_that_root_is_needed() {
         "{}",
         doctor.stdout
     );
+}
+
+/// A program that allocates in a function of this name and waits. All have the same code, addresses and build id.
+fn allocating(folder: &Path, function: &str) -> PathBuf {
+    let (source, program) = (folder.join("source.c"), folder.join(function));
+    let text = format!(
+        "#include <stdio.h>\n#include <unistd.h>\nint cuMemAlloc_v2(unsigned long *, unsigned long);\n\
+         int cuInit(unsigned);\n\
+         __attribute__((noinline)) int {function}(void) {{ unsigned long p; return cuMemAlloc_v2(&p, 4096) + 1; }}\n\
+         int main(void) {{ cuInit(0); getchar(); int done = {function}(); getchar(); return done - 1; }}\n"
+    );
+    fs::write(&source, text).unwrap();
+    let library = folder.join("libcuda.so.1");
+    let built = Command::new("cc")
+        .args([
+            "-O1",
+            "-Wl,--build-id=0x0123456789abcdef0123456789abcdef01234567",
+            "-Wl,-rpath,$ORIGIN",
+            "-o",
+        ])
+        .args([&program, &source, &library])
+        .status();
+    assert!(built.unwrap().success());
+    program
+}
+
+#[test]
+fn a_program_with_the_build_id_of_another_does_not_name_its_functions() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    set_mode(folder.path(), 0o755);
+    places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
+    let (forged, genuine) =
+        (allocating(folder.path(), "forged_name"), allocating(folder.path(), "honest_name"));
+    chown(&forged, Some(NOBODY), Some(NOBODY)).unwrap();
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let daemon = Daemon::with(&["--memleak", "-p", &library]);
+    let mut of_nobody = Command::new("setpriv");
+    of_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&forged);
+    for (command, function) in [(&mut of_nobody, "forged_name"), (&mut Command::new(&genuine), "honest_name")]
+    {
+        let mut program = Talk::start(command);
+        program.go_on();
+        let pid = program.pid();
+        let metrics = daemon.until(PATIENCE, function, |m| {
+            let sites = m.by(SITE_LIVE_BYTES, pid, SITE);
+            sites.keys().any(|site| site.contains("_name"))
+        });
+        let sites = metrics.by(SITE_LIVE_BYTES, pid, SITE);
+        let held: Vec<_> = sites.iter().filter(|(_, bytes)| **bytes > 0).collect();
+        let [(site, 4096)] = held.as_slice() else { panic!("{function}: {sites:?}") };
+        assert!(site.starts_with(&format!("{function}+")), "{function}: {site}");
+        program.go_on();
+        assert_eq!(program.end(), 0, "{}", program.stderr());
+    }
 }
 
 /// What every thread of a process says of filters of its system calls.
