@@ -8,7 +8,6 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -99,7 +98,7 @@ enum Named {
 /// A directory, however it is called by now.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    fd: OwnedFd,
+    fd: File,
     path: PathBuf,
     /// Users besides root and ourselves can put files there.
     is_shared: bool,
@@ -110,22 +109,20 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let path = resolved(path)?;
-        let fd = open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let is_shared = is_shared(&fs::metadata(&path)?);
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = File::from(open(&path, flags, Mode::empty())?);
+        let is_shared = is_shared(&fd.metadata()?);
         Ok(Self { fd, path, is_shared })
     }
 
     /// Opens one for files that the user did not name, and makes it where there is none.
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
-        let made = fs::create_dir(path);
-        match &made {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(io::Error::from(error.kind()));
-            }
-            _ => {}
-        }
+        let is_new = match fs::create_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true)?,
+        };
         let folder = Self::open(path)?;
-        if made.is_ok() {
+        if is_new {
             let readable = openat(&folder.fd, ".", OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty());
             readable.into_iter().for_each(give_to_sudo_user);
         }
