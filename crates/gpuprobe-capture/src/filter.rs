@@ -1,11 +1,10 @@
-//! System calls that a daemon refuses itself once it has started: a seccomp filter.
+//! A seccomp filter for the daemon: system calls that it gives up after its start.
 //!
-//! The filter is a list of what is refused, not of what is allowed. What the daemon does after its start depends on libraries
-//! that are not ours: the C library, the TLS stack, and NVML, which comes with the driver of the host. A list of what these
-//! need would be wrong with the next release of one of them, and the daemon would fail on somebody's host. What a daemon
-//! never needs is known: to run programs, to change other processes, mounts, modules, clocks or users, to load BPF programs,
-//! to make memory executable. A refused call fails with EPERM instead of ending the daemon, because NVML tries to run a helper
-//! where device files are missing, and goes on without.
+//! This is a deny-list, not an allow-list. What the daemon calls later depends on libraries that are not ours: the C library,
+//! the TLS library, and NVML, which comes with the host's driver. An allow-list would break the daemon on some host with the
+//! next release of one of them. What a daemon never needs is known: to execute programs, to change other processes, mounts,
+//! modules, clocks or users, to load BPF programs, to make memory executable. A denied call fails with EPERM and does not kill
+//! the daemon, because NVML tries to execute a helper if device files are missing, and works without it.
 
 use std::io;
 use std::mem::offset_of;
@@ -24,7 +23,7 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERS: u32 = 0x4000_0000;
 
-/// Refused whatever its arguments are.
+/// Denied whatever the arguments are.
 const REFUSED: &[(&str, c_long)] = &[
     // programs
     ("execve", libc::SYS_execve),
@@ -89,7 +88,7 @@ const REFUSED: &[(&str, c_long)] = &[
     ("add_key", libc::SYS_add_key),
     ("request_key", libc::SYS_request_key),
     ("keyctl", libc::SYS_keyctl),
-    // what attacks on the Linux kernel have used most; the ring makes system calls that no filter sees
+    // often used to attack the Linux kernel; io_uring also bypasses seccomp filters
     ("userfaultfd", libc::SYS_userfaultfd),
     ("io_uring_setup", libc::SYS_io_uring_setup),
     ("io_uring_enter", libc::SYS_io_uring_enter),
@@ -97,7 +96,7 @@ const REFUSED: &[(&str, c_long)] = &[
     ("fanotify_init", libc::SYS_fanotify_init),
 ];
 
-/// Families of sockets: the endpoint's, and those that the C library and NVML talk by.
+/// Socket families that stay allowed: the endpoint's, and those of the C library and NVML.
 const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -110,12 +109,12 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
 const BPF_PROG_LOAD: u32 = 5;
 
 const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-/// The C library takes clone() then, whose flags can be seen.
+/// For clone3: the C library falls back to clone(), whose flags a filter can read.
 const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
-/// Refuses them from now on, for all threads of this process and whatever it starts. Nothing takes that back. `false` where
-/// the Linux kernel has no such filters.
+/// Installs the filter for all threads of this process and its future children; it cannot be removed. Returns `false` if
+/// the Linux kernel has no seccomp filters.
 pub fn refuse_system_calls() -> io::Result<bool> {
     install(libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
@@ -171,7 +170,7 @@ fn program() -> Vec<sock_filter> {
         (libc::SYS_socket, &families),
         (libc::SYS_clone, &[load(argument(0)), jump(BPF_JSET, NEW_NAMESPACES, 0, 1), give(REFUSE)]),
         (libc::SYS_bpf, &[load(argument(0)), jump(BPF_JEQ, BPF_PROG_LOAD, 0, 1), give(REFUSE)]),
-        // what types into the terminal of whoever started us
+        // injects input into the terminal
         (libc::SYS_ioctl, &[load(argument(1)), jump(BPF_JEQ, libc::TIOCSTI as u32, 0, 1), give(REFUSE)]),
         (libc::SYS_mmap, &[load(argument(2)), mask, jump(BPF_JEQ, writable_too, 0, 1), give(REFUSE)]),
         (libc::SYS_mprotect, &[load(argument(2)), jump(BPF_JSET, executable, 0, 1), give(REFUSE)]),
@@ -187,12 +186,12 @@ fn program() -> Vec<sock_filter> {
     all
 }
 
-/// Takes in a word of what is known of the call.
+/// Loads a word of the seccomp data.
 fn load(at: usize) -> sock_filter {
     sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: at as u32 }
 }
 
-/// Passes over so many instructions where the word fits, or so many where it does not.
+/// Skips `fits` instructions if the comparison holds, else `fits_not`.
 fn jump(how: u32, value: u32, fits: u8, fits_not: u8) -> sock_filter {
     sock_filter { code: (BPF_JMP | how | BPF_K) as u16, jt: fits, jf: fits_not, k: value }
 }
@@ -201,7 +200,7 @@ fn give(verdict: u32) -> sock_filter {
     sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: verdict }
 }
 
-/// The lower half of an argument; what is asked about here has no more.
+/// The lower 32 bits of an argument.
 fn argument(number: usize) -> usize {
     offset_of!(seccomp_data, args) + 8 * number
 }
@@ -210,7 +209,7 @@ fn argument(number: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// On a thread of its own, which a filter is not taken from.
+    /// Runs on a thread of its own, because a filter cannot be removed.
     fn filtered(then: impl FnOnce() + Send + 'static) {
         std::thread::spawn(|| {
             assert!(install(0).unwrap(), "this kernel has filters");
@@ -220,7 +219,7 @@ mod tests {
         .unwrap();
     }
 
-    /// What a call fails with. Arguments that are no addresses, lengths, flags nor numbers: without the filter it fails as well.
+    /// The errno of a call. With arguments of -1 each of these calls fails without the filter too, but not with EPERM.
     fn errno(call: c_long, arguments: [i64; 6]) -> Option<i32> {
         let [a, b, c, d, e, f] = arguments;
         // SAFETY: no argument is an address of ours, so nothing of ours is written.
@@ -270,13 +269,13 @@ mod tests {
             drop(UnixStream::pair().unwrap());
             std::thread::spawn(|| std::fs::read("/proc/self/maps").unwrap()).join().unwrap();
             assert_eq!(errno(libc::SYS_kill, [std::process::id().into(), 0, 0, 0, 0, 0]), None);
-            // NVML and whatever it needs are mapped so
+            // how a shared library is mapped
             let (page, private) = (4096, i64::from(libc::MAP_PRIVATE));
             let exe = std::fs::File::open("/proc/self/exe").unwrap();
             let fd = i64::from(std::os::fd::AsRawFd::as_raw_fd(&exe));
             let code = i64::from(libc::PROT_READ | libc::PROT_EXEC);
             assert_eq!(errno(libc::SYS_mmap, [0, page, code, private, fd, 0]), None);
-            // the links of new libraries, and the rows of tables: refused for its arguments alone
+            // map access and link creation reach the Linux kernel, which rejects the empty arguments
             for command in [1, 2, 24, 28] {
                 assert_ne!(errno(libc::SYS_bpf, [command, 0, 0, 0, 0, 0]), Some(libc::ENOSYS));
             }

@@ -70,7 +70,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim)
 }
 
-/// What processes have mapped, and what we may do ourselves, is read there and nowhere else.
+/// Processes, their mappings and our own capabilities are read there.
 pub(crate) const PROC: &str = "/proc";
 
 fn proc(is_there: bool) -> Check {
@@ -81,7 +81,7 @@ fn proc(is_there: bool) -> Check {
     Check { name: PROC, verdict, found }
 }
 
-/// The daemon refuses itself what it never needs.
+/// See `filter.rs`.
 fn filter(is_there: bool) -> Check {
     let (verdict, found) = match is_there {
         true => (Verdict::Good, "the daemon gives up system calls that it never needs".to_owned()),

@@ -50,7 +50,7 @@ pub fn give_up_privileges(perf: bool) -> io::Result<()> {
     set_capabilities(&sets)
 }
 
-/// Whether this process may do more than any user: what files tell it then has to come from somebody who may as well.
+/// Whether this process has any capability. Then it must not obey files that unprivileged users can write.
 pub fn is_privileged() -> bool {
     capabilities().is_ok_and(|sets| sets.iter().any(|half| half.permitted != 0))
 }

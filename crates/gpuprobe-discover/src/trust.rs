@@ -1,5 +1,4 @@
-//! Who could have written a file, or could replace it: asked before root acts on what a file says, loads it as code, or
-//! writes where a name leads.
+//! Which users can change or replace a file. Checked before gpuprobe, as root, obeys a file, loads it as code or writes to it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -30,7 +29,7 @@ impl Default for Owners {
 }
 
 impl Owners {
-    /// Also the user who ran sudo: what they put into a file they could as well have given as options.
+    /// Also trusts the user who ran sudo: they could give the same settings on the command line.
     #[must_use]
     pub fn or_sudo_user(mut self) -> Self {
         self.0.extend(sudo_user().map(|(uid, _)| uid));
@@ -42,16 +41,16 @@ impl Owners {
     }
 }
 
-/// User and group of whoever became root by sudo.
+/// User and group id of the user who ran sudo.
 pub fn sudo_user() -> Option<(u32, u32)> {
     let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     let found = id("SUDO_UID").zip(id("SUDO_GID"));
-    // sudo sets these also for who does not become root; the others are not ours to trust
+    // meaningless when sudo was used to become another user than root
     found.filter(|(uid, _)| *uid != 0 && geteuid().is_root())
 }
 
-/// The file that a path leads to, without symbolic links, if nobody but these owners can change or replace it. The error
-/// is one line that says who can.
+/// Resolves a path, and fails unless only these owners can change or replace the file. The error is one line that names
+/// the offending file or directory.
 pub fn trusted(path: &Path, owners: &Owners) -> io::Result<PathBuf> {
     let found = walk(path, &mut |at, about| {
         if !owners.contains(about.uid()) {
@@ -68,7 +67,7 @@ pub fn trusted(path: &Path, owners: &Owners) -> io::Result<PathBuf> {
     Ok(found)
 }
 
-/// A path without symbolic links. A link that another user could have put there is refused.
+/// Resolves a path. Fails at a symbolic link that another user could have planted.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     let owners = Owners::default();
     walk(path, &mut |at, about| {
@@ -80,7 +79,7 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Whether users besides root and ourselves can put files into a directory.
+/// Whether users other than root and ourselves can create files in a directory.
 pub fn is_shared(directory: &Metadata) -> bool {
     !Owners::default().contains(directory.uid()) || directory.mode() & OTHERS_WRITE != 0
 }
@@ -89,12 +88,12 @@ fn refusal(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, text)
 }
 
-/// As with a ConfigMap in Kubernetes, whose directory is open to all and mounted so that nobody can write to it.
+/// A ConfigMap in Kubernetes has a directory of mode 0777 on a read-only mount.
 fn is_read_only(path: &Path) -> bool {
     statvfs(path).is_ok_and(|about| about.flags().contains(FsFlags::ST_RDONLY))
 }
 
-/// Goes along a path from the root and shows each directory, symbolic link and the file at its end to `check`.
+/// Resolves a path component by component and calls `check` for each directory, symbolic link and the final file.
 fn walk(path: &Path, check: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) -> io::Result<PathBuf> {
     let mut at = PathBuf::from("/");
     let mut left = parts(&std::path::absolute(path)?);
@@ -108,7 +107,7 @@ fn walk(path: &Path, check: &mut dyn FnMut(&Path, &Metadata) -> io::Result<()>) 
         at.push(part);
         let about = fs::symlink_metadata(&at)?;
         check(&at, &about)?;
-        // those in /proc may lead to what has no name
+        // magic links in /proc may lead to files without a name
         if about.is_symlink() && !is_magic(&at) {
             links += 1;
             if links > MOST_LINKS {

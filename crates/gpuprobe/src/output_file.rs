@@ -1,8 +1,8 @@
 //! Files that gpuprobe writes, mostly as root, sometimes where other users can put files too.
 //!
-//! A name that is new is made with `O_EXCL`, so nothing that somebody puts there in between is opened. A name that is there
-//! is opened if it is the user's own file. In a directory that others can write, their files and links are refused. Nothing
-//! is done by path later: whoever renames the directory meanwhile leads us nowhere else.
+//! A new file is created with `O_EXCL`, so a file that somebody plants in between is never opened. An existing file is
+//! overwritten if it is the user's own. In a directory that others can write, their files and symbolic links are refused.
+//! After that everything goes through the descriptor of the directory, so renaming the directory redirects nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -18,25 +18,25 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, symlinkat, unlinkat};
 
-/// Links from one name to the next, which a user may have made.
+/// Symbolic links that are followed for one output.
 const MOST_LINKS: usize = 16;
-/// Names that are tried where somebody has taken each.
+/// Names that are tried for one file.
 const MOST_NAMES: usize = 32;
 
 /// Permissions of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A new file is for its owner alone; one that is there stays as it is. Traces have arguments, names of processes and
-    /// command lines in them.
+    /// 0600 for a new file; an existing file keeps its permissions. Traces contain arguments, process names and command
+    /// lines.
     Private,
-    /// These, whatever the umask says; also of a file that is there.
+    /// Exactly these, regardless of the umask, for existing files too.
     Exactly(u32),
-    /// A new file has these, or fewer where the umask says so.
+    /// These minus the umask, for a new file.
     Like(u32),
 }
 
 impl Access {
-    /// As of the file that this one is made of.
+    /// The permissions of the file that this one is derived from.
     pub(crate) fn like(file: &Path) -> Self {
         match fs::metadata(file) {
             Ok(about) if about.is_file() => Self::Like(about.mode() & 0o666),
@@ -52,27 +52,27 @@ impl Access {
     }
 }
 
-/// A file that was opened for writing, and where it is.
+/// A file that is open for writing, and its directory.
 #[derive(Debug)]
 pub(crate) struct Created {
     pub(crate) file: File,
     pub(crate) folder: Folder,
-    /// In that folder.
+    /// The name in that directory.
     pub(crate) name: OsString,
 }
 
-/// Opens a file that the user has named, empty. An earlier one of the user's own is overwritten. A symbolic link is followed
-/// if nobody else can have put it there.
+/// Opens a file that the user named and truncates it. A symbolic link is followed unless another user could have planted
+/// it.
 pub(crate) fn create(path: &Path, access: Access) -> io::Result<Created> {
     create_with(path, access, OFlag::empty())
 }
 
-/// Opens a pipe that the user has named; an error where nobody reads it.
+/// Opens a FIFO that the user named; fails with ENXIO if it has no reader.
 pub(crate) fn open_pipe_without_waiting(path: &Path) -> io::Result<File> {
     Ok(create_with(path, Access::Private, OFlag::O_NONBLOCK)?.file)
 }
 
-/// `flags` are for what is no file.
+/// `flags` are added when a FIFO or a device is opened.
 fn create_with(path: &Path, access: Access, flags: OFlag) -> io::Result<Created> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -95,12 +95,12 @@ enum Named {
     Link(OsString),
 }
 
-/// A directory, however it is called by now.
+/// An open directory.
 #[derive(Debug)]
 pub(crate) struct Folder {
     fd: File,
     path: PathBuf,
-    /// Users besides root and ourselves can put files there.
+    /// Other users can create files in it.
     is_shared: bool,
 }
 
@@ -115,7 +115,7 @@ impl Folder {
         Ok(Self { fd, path, is_shared })
     }
 
-    /// Opens one for files that the user did not name, and makes it where there is none.
+    /// Opens a directory, and creates it if it does not exist.
     pub(crate) fn make(path: &Path) -> io::Result<Self> {
         let is_new = match fs::create_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -129,13 +129,13 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Where a file of it is, for people.
+    /// The path of a file in it, for messages.
     pub(crate) fn path_of(&self, name: &OsStr) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Opens a file by a name that the user did not choose, or by another one where somebody else has taken that; tells
-    /// which. A link is never followed.
+    /// Opens a file whose name the user did not choose. If another user's file has that name, another name is chosen.
+    /// Returns the name. A symbolic link is never followed.
     pub(crate) fn create(&self, name: &OsStr, access: Access) -> io::Result<(File, OsString)> {
         let mut wanted = name.to_owned();
         for _ in 0..MOST_NAMES {
@@ -152,17 +152,17 @@ impl Folder {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Whether its names stand for open files, as in `/dev/fd`.
+    /// Whether its entries are open file descriptors, as in `/dev/fd`.
     pub(crate) fn is_of_descriptors(&self) -> bool {
         fstatfs(&self.fd).is_ok_and(|fs| fs.filesystem_type() == PROC_SUPER_MAGIC)
     }
 
-    /// Whether this name is taken.
+    /// Whether it has an entry of this name.
     pub(crate) fn has(&self, name: &OsStr) -> bool {
         self.stat(name).is_ok()
     }
 
-    /// Removes a file, if the name is still that of this one.
+    /// Removes a file if the name still refers to it.
     pub(crate) fn remove(&self, name: &OsStr, file: FileId) -> io::Result<()> {
         if FileId::from(&self.stat(name)?) != file {
             return Err(io::ErrorKind::NotFound.into());
@@ -210,7 +210,7 @@ impl Folder {
         }
         match is_a(&there, SFlag::S_IFREG) {
             true => self.overwrite(name, access),
-            // a pipe or a device
+            // a FIFO or a device
             false => self.open_existing(name, OFlag::O_WRONLY | OFlag::O_NOFOLLOW | flags),
         }
         .map(Named::File)
@@ -224,7 +224,7 @@ impl Folder {
         Ok(file.into())
     }
 
-    /// Empties a file that is there, unless it has become something else since it was looked at.
+    /// Opens and truncates an existing file, after checking the open file again.
     fn overwrite(&self, name: &OsStr, access: Access) -> io::Result<File> {
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let file = match self.open_existing(name, OFlag::O_RDWR | flags) {
@@ -251,7 +251,7 @@ impl Folder {
     }
 }
 
-/// Tells one file from every other that is there.
+/// Device and inode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId(u64, u64);
 
@@ -275,7 +275,7 @@ fn is_a(about: &FileStat, kind: SFlag) -> bool {
     about.st_mode & SFlag::S_IFMT.bits() == kind.bits()
 }
 
-/// Whether it is the user's own and nobody else's under another name, as a file that must not be written could be.
+/// Whether the user owns it and it has no other name: a second hard link could be a file that must not be overwritten.
 fn is_own(about: &FileStat) -> bool {
     let of_sudo_user = || sudo_user().is_some_and(|(uid, _)| uid == about.st_uid);
     !is_linked_twice(about) && (about.st_uid == geteuid().as_raw() || of_sudo_user())
@@ -285,10 +285,10 @@ fn is_linked_twice(about: &FileStat) -> bool {
     is_a(about, SFlag::S_IFREG) && about.st_nlink > 1
 }
 
-/// Whoever asked for a file by sudo is to read it without.
+/// Gives a new file to the user who ran sudo, so that they can read it without sudo.
 fn give_to_sudo_user(file: impl std::os::fd::AsFd) {
     if let Some((uid, gid)) = sudo_user() {
-        // where the file system does not let us it stays root's
+        // if the file system refuses, it stays root's
         fchown(file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))).ok();
     }
 }
@@ -300,7 +300,7 @@ fn set_mode(file: impl std::os::fd::AsFd, access: Access) -> io::Result<()> {
     }
 }
 
-/// A name that nobody can have taken beforehand: `t.2.jsonl` becomes `t.2-1f0c9a52b3d4e687.jsonl`.
+/// A name that cannot be guessed: `t.2.jsonl` becomes `t.2-1f0c9a52b3d4e687.jsonl`.
 fn unpredictable(name: &OsStr) -> OsString {
     let random = RandomState::new().build_hasher().finish();
     let text = name.to_string_lossy();

@@ -41,7 +41,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
 }
 
-/// Refuses a file that tells a daemon with privileges what to do and that others could have written.
+/// Refuses a file that controls a privileged daemon and that other users can write.
 pub(crate) fn require_trusted(file: &Path) -> Result<()> {
     if !is_privileged() {
         return Ok(());
@@ -53,7 +53,7 @@ pub(crate) fn require_trusted(file: &Path) -> Result<()> {
                 file.display()
             )
         }
-        // what else is wrong is told by who reads it
+        // other errors are reported when the file is read
         _ => Ok(()),
     }
 }

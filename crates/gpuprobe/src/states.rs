@@ -31,7 +31,7 @@ impl States {
         if args.nvml == "off" {
             return Ok(None);
         }
-        // what was named is loaded or refused; without the usual one everything else works
+        // a library that the user named must be usable; the default one is optional
         if args.nvml != NVML_LIBRARY {
             trusted_nvml(&args.nvml).map_err(Error::msg)?;
         }

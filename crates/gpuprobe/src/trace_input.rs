@@ -212,7 +212,7 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
             bail!("{} is the trace itself: give another place", path.display());
         }
     }
-    // it tells the same as the trace, so the same people may read it
+    // it has the same content as the trace, so it gets the same permissions
     let created = output_file::create(path, Access::like(trace));
     let created = created.with_context(|| format!("cannot write {}: give another place", path.display()))?;
     Ok(created.file)

@@ -331,6 +331,7 @@ fn every_thread_of_a_daemon_has_a_filter_and_it_does_all_of_its_work() {
         fs::write(&config, "metrics_addr = \"127.0.0.1:0\"\ndisplay_interval = 1\n").unwrap();
         let mut daemon = Daemon::of(gpuprobe(&["daemon", "--config", &shown(&config)]).args([
             "--refresh=0.2",
+            "--memleak",
             "--attach",
             tier,
         ]));

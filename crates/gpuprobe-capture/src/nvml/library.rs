@@ -1,4 +1,4 @@
-//! Which file is loaded as NVML: its code runs with all that we may do.
+//! Which file is loaded as NVML. Its code runs with our privileges.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +18,8 @@ const FOLDERS: [&str; 6] = [
     "/usr/lib",
 ];
 
-/// What to load for a name or a path. With privileges that is a file which nobody but root can change or replace; the error
-/// says who else can.
+/// The file to load for a name or a path. With privileges it must be one that only root can change or replace; the error
+/// says which file or directory others can write.
 pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     if !is_privileged() {
         return Ok(library.to_owned());
@@ -27,7 +27,7 @@ pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     let path = Path::new(library);
     let is_name = path.components().count() == 1 && !library.as_encoded_bytes().contains(&b'/');
     let found = if is_name { find(library, env::var_os("LD_LIBRARY_PATH")) } else { Some(path.to_owned()) };
-    // not left to the loader, which may look where others can put a file; it says that there is none
+    // the loader must not search by name, because it could find a file of another user; this path does not exist either
     let Some(found) = found else { return Ok(Path::new(FOLDERS[0]).join(library).into_os_string()) };
     match trusted(&found, &Owners::default()) {
         Ok(file) => Ok(file.into_os_string()),
@@ -36,12 +36,12 @@ pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
              name another one with --nvml, or `off`",
             found.display()
         )),
-        // as where there is none: the loader says so
+        // it does not exist or cannot be read: loading it gives the error message
         Err(_) => Ok(found.into_os_string()),
     }
 }
 
-/// The file that the loader would take for a name.
+/// The file that the dynamic loader would choose for a name.
 fn find(name: &OsStr, library_path: Option<OsString>) -> Option<PathBuf> {
     let listed = library_path.unwrap_or_default();
     let separators = |byte: &u8| matches!(byte, b':' | b';');

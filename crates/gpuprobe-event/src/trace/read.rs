@@ -32,7 +32,7 @@ pub enum ReadError {
     /// Written by a newer program.
     #[error("the trace has format {0}, this program reads up to {FORMAT}: use a newer gpuprobe")]
     TooNew(u32),
-    /// What is left is not worth the time.
+    /// Too many damaged lines.
     #[error(
         "the trace is damaged: {lines} lines ({bytes} bytes) of it make no sense, and no more of it is read; record it again"
     )]
@@ -56,8 +56,8 @@ pub enum Line {
 /// A line longer than this is damage, not an event; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
 
-/// After so many damaged lines, empty ones among them, or so many bytes of them, the rest is not read: a small compressed
-/// file may be made to expand to any number of them.
+/// Reading stops after this many damaged or empty lines, or bytes of such lines: a small compressed file can expand to any
+/// number of them.
 const MOST_DAMAGED: u64 = 10_000;
 const MOST_DAMAGED_BYTES: u64 = 2 << 30;
 
@@ -86,7 +86,7 @@ pub struct Reader<R> {
     meta: Meta,
     damaged: u64,
     damaged_bytes: u64,
-    /// Of the last line, with what follows it.
+    /// Bytes of the last line, with its line feed.
     line_bytes: u64,
     names: HashSet<Arc<str>>,
     names_bytes: usize,
@@ -154,7 +154,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Counts a line that made no sense. Where there are too many of them that is the end.
+    /// Counts a damaged line; an error if there are too many.
     fn skip(&mut self) -> Result<(), ReadError> {
         self.damaged += 1;
         self.damaged_bytes += self.line_bytes;

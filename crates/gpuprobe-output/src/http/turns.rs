@@ -1,6 +1,6 @@
-//! Whose password is compared next. To compare one takes a tenth of a second or more, one at a time, and anybody may ask for
-//! it. So turns are given to clients by address: who has failed less comes first, and clients that have failed as often
-//! take turns, however many requests each of them sends.
+//! A fair queue for comparing passwords. A comparison takes 50 ms or more, one runs at a time, and anybody can request one.
+//! So requests are ordered by client address: clients with fewer failures come first, and clients with equally many take
+//! turns, however many requests each of them sends.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 /// Requests that may wait for their turn.
 pub(super) const MOST_WAITING: usize = 64;
-/// Clients whose failures are remembered; beyond that the oldest is forgotten.
+/// Clients whose failures are remembered. The oldest entry is dropped when there are more.
 const MOST_CLIENTS: usize = 4096;
-/// For how long. Each further failure begins it anew.
+/// How long failures are remembered after the last one.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Where a request comes from. An IPv6 network of 64 bits is one client: whoever has one address there has all of them.
+/// The address of a client. An IPv6 /64 network counts as one client, because a host usually controls all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client(IpAddr);
 
@@ -31,17 +31,17 @@ impl From<IpAddr> for Client {
     }
 }
 
-/// The turns of all clients.
+/// The queue of all clients.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turns(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: Vec<Waiting>,
-    /// Somebody has the turn.
+    /// A comparison is running.
     is_taken: bool,
-    /// Of who had the last turn.
+    /// The round of the last turn.
     round: u64,
     failures: HashMap<Client, Failures>,
 }
@@ -60,7 +60,7 @@ struct Failures {
     last: Instant,
 }
 
-/// The right to compare one password. The next one has it when this is dropped.
+/// Permission to compare one password. Dropping it passes it on.
 #[derive(Debug)]
 pub(super) struct Turn {
     turns: Turns,
@@ -68,7 +68,7 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    /// Waits for a turn. `None` where too many wait and this one had to give way.
+    /// Waits for a turn. `None` if the queue was full and this request was dropped.
     pub(super) async fn turn(&self, client: Client) -> Option<Turn> {
         let (turn, given) = oneshot::channel();
         self.lock().join(client, turn);
@@ -76,7 +76,7 @@ impl Turns {
         given.await.ok()
     }
 
-    /// Gives the turn to who comes next, if nobody has it.
+    /// Hands the turn to the next request, unless a comparison is running.
     fn give(&self) {
         let mut state = self.lock();
         if state.is_taken {
@@ -85,7 +85,7 @@ impl Turns {
         let Some(Waiting { client, turn, .. }) = state.next() else { return };
         state.is_taken = true;
         drop(state);
-        // where the client has gone meanwhile the turn is dropped here, which gives it to the next
+        // if the client has gone, the turn is dropped here, which passes it on
         drop(turn.send(Turn { turns: self.clone(), client }));
     }
 
@@ -101,7 +101,7 @@ impl Turns {
 
 impl State {
     fn join(&mut self, client: Client, turn: oneshot::Sender<Turn>) {
-        // clients that have gone away wait for nothing
+        // clients that have disconnected
         self.waiting.retain(|waiting| !waiting.turn.is_closed());
         let of_client = self.waiting.iter().filter(|waiting| waiting.client == client);
         let last = of_client.map(|waiting| waiting.round).max();
@@ -112,8 +112,8 @@ impl State {
         }
     }
 
-    /// Of the clients that come last any request: were it always the newest, one that is right would never get in among
-    /// many of the same address that are not.
+    /// Drops a random request of the clients that come last. If it were always the newest, a right password would never get
+    /// in beside a flood from the same address.
     fn turn_one_away(&mut self) {
         let last = self.waiting.iter().map(|waiting| self.rank(waiting)).max();
         let of_last = |waiting: &&Waiting| Some(self.rank(waiting)) == last;
@@ -128,7 +128,7 @@ impl State {
 
     fn next(&mut self) -> Option<Waiting> {
         self.waiting.retain(|waiting| !waiting.turn.is_closed());
-        // the first of those that are equal
+        // the oldest of equals
         let first = (0..self.waiting.len()).min_by_key(|at| self.waiting.get(*at).map(|w| self.rank(w)))?;
         let next = self.waiting.remove(first);
         self.round = self.round.max(next.round.saturating_sub(1));
