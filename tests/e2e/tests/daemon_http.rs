@@ -278,6 +278,7 @@ fn a_flood_of_wrong_passwords_does_not_lock_out_another_address() {
     if !needs::bpf() {
         return;
     }
+    let _alone = alone();
     let folder = places::folder();
     let config = folder.path().join("web.yml");
     // of `secret`, as slow to compare as most are
