@@ -9,6 +9,12 @@ use crate::support::Tier;
 /// Why capturing is not possible.
 #[derive(Debug, Error)]
 pub enum CaptureError {
+    /// Nothing is known of any process, nor of our own privileges.
+    #[error(
+        "/proc is not mounted, and gpuprobe finds processes and their libraries there: mount -t proc proc /proc, or run a \
+         container with the host's"
+    )]
+    NoProc,
     /// Not enough privileges.
     #[error("tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE: try sudo")]
     NotPermitted,

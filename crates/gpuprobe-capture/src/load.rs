@@ -9,7 +9,7 @@ use crate::clock::boottime_ns;
 use crate::driver::{SYSCALLS, first_row};
 use crate::error::CaptureError;
 use crate::functions::KernelHook;
-use crate::machine::{self, Verdict};
+use crate::machine::{self, PROC, Verdict};
 use crate::support::{Support, Tier, support, version_of};
 use crate::tracepoints::{self, TracepointHook};
 use crate::wire::{OBJECT, as_bytes, gp_config, number};
@@ -128,6 +128,7 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
     }
     if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
         return Err(match bad.name {
+            PROC => CaptureError::NoProc,
             "capabilities" => CaptureError::NotPermitted,
             name => CaptureError::Forbidden { name, found: bad.found.clone() },
         });
@@ -357,6 +358,17 @@ mod tests {
     fn what_the_machine_forbids_is_told_before_anything_is_loaded() {
         let unprivileged = machine("6.1.0", |s| s.checks[0].verdict = Verdict::Bad);
         assert!(refusal(&unprivileged, None).contains("try sudo"));
+        let no_proc = machine("", |s| {
+            let proc = Check { name: PROC, verdict: Verdict::Bad, found: String::new() };
+            s.checks.insert(0, proc);
+            s.checks[1].verdict = Verdict::Bad;
+        });
+        let said = refusal(&no_proc, None);
+        assert!(
+            said.starts_with("/proc is not mounted") && said.contains("mount -t proc proc /proc"),
+            "{said}"
+        );
+        assert!(!said.contains("root"), "{said}");
         let locked = machine("6.1.0", |s| {
             s.checks.push(Check {
                 name: "lockdown",

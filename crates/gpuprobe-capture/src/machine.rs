@@ -58,11 +58,13 @@ pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
     let status = read(roots.proc, "self/status");
     let effective = effective(&status);
     vec![
+        proc(!status.is_empty()),
         capabilities(effective),
         pid_namespace(&fs::read_link(roots.proc.join("self/ns/pid")).unwrap_or_default()),
         lockdown(&read(roots.sys, "kernel/security/lockdown")),
         memlock(kernel, &read(roots.proc, "self/limits")),
         seccomp(field(&status, "Seccomp:")),
+        filter(roots.proc.join("sys/kernel/seccomp").exists()),
         uretprobe(kernel),
         ptrace_scope(&read(roots.proc, "sys/kernel/yama/ptrace_scope"), effective),
     ]
@@ -79,6 +81,29 @@ fn read(root: &Path, name: &str) -> String {
 
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|l| l.strip_prefix(name)).map(str::trim)
+}
+
+/// Processes, their mappings and our own capabilities are read there.
+pub(crate) const PROC: &str = "/proc";
+
+fn proc(is_there: bool) -> Check {
+    let (verdict, found) = match is_there {
+        true => (Verdict::Good, "is mounted".to_owned()),
+        false => (Verdict::Bad, "is not mounted: mount -t proc proc /proc".to_owned()),
+    };
+    Check { name: PROC, verdict, found }
+}
+
+/// See `filter.rs`.
+fn filter(is_there: bool) -> Check {
+    let (verdict, found) = match is_there {
+        true => (Verdict::Good, "the daemon gives up system calls that it never needs".to_owned()),
+        false => (
+            Verdict::Limited,
+            "the Linux kernel has no seccomp filters (CONFIG_SECCOMP_FILTER): the daemon keeps all system calls".to_owned(),
+        ),
+    };
+    Check { name: "system call filter", verdict, found }
 }
 
 /// Capabilities by number, with what each is for.
@@ -288,7 +313,9 @@ mod tests {
     fn a_machine_that_tells_nothing_is_no_reason_to_fail() {
         let nowhere = Path::new("/nonexistent");
         let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
-        assert_eq!(all.len(), 7);
-        assert_eq!(all[0].verdict, Verdict::Bad, "no capabilities are known");
+        assert_eq!(all.len(), 9);
+        assert_eq!((all[0].name, all[0].verdict), (PROC, Verdict::Bad));
+        assert_eq!(all[0].found, "is not mounted: mount -t proc proc /proc");
+        assert_eq!(all[1].verdict, Verdict::Bad, "no capabilities are known");
     }
 }

@@ -3,6 +3,7 @@
 //! Calls of it may take seconds, as while a GPU wakes up or falls off the bus. So a thread of its own makes them all, and
 //! nobody ever waits for it, not even at the end of gpuprobe: whoever asks gets what was last read.
 
+mod library;
 mod read;
 mod users;
 mod xids;
@@ -18,6 +19,7 @@ use gpuprobe_event::GpuReadings;
 use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::error::NvmlError;
 
+pub use self::library::trusted_nvml;
 use self::read::Reader;
 use self::xids::Xids;
 
@@ -87,7 +89,7 @@ impl Nvml {
         lock(&self.told).trouble.take()
     }
 
-    /// The GPUs whose errors cannot be heard of while those of others are, each once.
+    /// That the library is not trusted, and the GPUs whose errors cannot be heard of while those of others are, each once.
     pub fn refusals(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.told).refusals)
     }
@@ -127,15 +129,21 @@ fn tell(listener: &Weak<Mutex<Told>>, change: impl FnOnce(&mut Told)) -> bool {
 fn follow(library: &OsStr, listener: &Weak<Mutex<Told>>) {
     let (mut xids, mut last) = (Xids::default(), None);
     loop {
-        let trouble = match read_on(library, listener, &mut xids) {
-            Ok(()) => return,
-            Err(error) => explained(library, &error),
+        let (trouble, is_refused) = match trusted_nvml(library) {
+            Err(refusal) => (refusal, true),
+            Ok(library) => match read_on(&library, listener, &mut xids) {
+                Ok(()) => return,
+                Err(error) => (explained(&library, &error), false),
+            },
         };
         let is_new = last.as_ref() != Some(&trouble);
         let listens = tell(listener, |told| {
             told.at = None;
-            if is_new {
-                told.trouble = Some(trouble.clone());
+            match (is_new, is_refused) {
+                (false, _) => {}
+                // nobody has to ask for that
+                (true, true) => told.refusals.push(trouble.clone()),
+                (true, false) => told.trouble = Some(trouble.clone()),
             }
         });
         if !listens {
@@ -194,7 +202,7 @@ fn explained(library: &OsStr, error: &NvmlError) -> String {
 pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let (sender, receiver) = channel();
-    let name: OsString = library.to_owned();
+    let name: OsString = trusted_nvml(library)?;
     let ask = move || -> Result<NvmlVersions, NvmlError> {
         let nvml = Library::builder().lib_path(&name).init()?;
         Ok(NvmlVersions { library: nvml.sys_nvml_version()?, driver: nvml.sys_driver_version()? })

@@ -50,6 +50,11 @@ pub fn give_up_privileges(perf: bool) -> io::Result<()> {
     set_capabilities(&sets)
 }
 
+/// Whether this process has any capability. Then it must not obey files that unprivileged users can write.
+pub fn is_privileged() -> bool {
+    capabilities().is_ok_and(|sets| sets.iter().any(|half| half.permitted != 0))
+}
+
 fn is_kept(capability: u32) -> bool {
     KEPT.iter().any(|(kept, _)| *kept == capability)
 }

@@ -28,6 +28,7 @@ pub struct FileId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) size: u64,
+    owner: u32,
     mtime: (i64, i64),
     ctime: (i64, i64),
 }
@@ -55,6 +56,7 @@ impl RegularFile {
         let overlay = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
         let stamp = Stamp {
             size: meta.len(),
+            owner: meta.uid(),
             mtime: (meta.mtime(), meta.mtime_nsec()),
             ctime: (meta.ctime(), meta.ctime_nsec()),
         };

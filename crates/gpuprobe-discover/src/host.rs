@@ -83,6 +83,14 @@ fn places(collector: &mut Collector<'_>, host: &HostPaths) {
     }
 }
 
+/// The libraries in the loader's cache below a root; none where there is no cache, or it cannot be read.
+pub fn loader_cache(root: &Path) -> Vec<PathBuf> {
+    let read = |file: RegularFile| {
+        file.read(0, file.stamp.size, "the cache").and_then(|bytes| ldcache::parse(&bytes)).ok()
+    };
+    RegularFile::open(&root.join("etc/ld.so.cache")).ok().and_then(read).unwrap_or_default()
+}
+
 fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
     let path = host.root.join("etc/ld.so.cache");
     // musl and some containers have none.

@@ -120,15 +120,16 @@ impl Inspector {
             self.contents.clear();
         }
         let by_name = Api::of_name(path);
-        let id = self.real_id(file);
         let hooked = Some(file_name(path)).filter(|name| self.hooks.fit_library(name));
         if let Some(name) = hooked.as_ref().filter(|_| self.hooked.len() < HOOKED_LIMIT) {
             self.hooked.insert(name.clone());
         }
-        let key: Key = (id, file.stamp, by_name, hooked);
+        // Not by the identity of the file below an overlay: what a user's own file system says of itself would decide
+        // where the functions of another file are.
+        let key: Key = (file.id, file.stamp, by_name, hooked);
         let found = match self.contents.get(&key) {
             Some(found) => found.clone(),
-            None => contents(file, id, path, by_name, &self.hooks).map(Arc::new),
+            None => contents(file, path, by_name, &self.hooks).map(Arc::new),
         };
         // An error of reading may pass, so it is not kept for the next time.
         if !matches!(found, Err(Defect::Read { .. })) {
@@ -158,7 +159,7 @@ impl Inspector {
 /// The kernel probes the file below an overlay, so two containers of one image share every probe, though each sees the
 /// file on a device of its own: attached to both, each call would be counted twice. Inode number, size and times come
 /// from the file below. They are trusted only where overlayfs reports them, for other file systems without a disk may be
-/// in a user's hand.
+/// in a user's hand. So may the one below an overlay; but the files of its users do not belong to root.
 #[derive(Debug, Default)]
 struct Identities {
     /// By inode and stamp, with the mark of overlayfs.
@@ -187,7 +188,6 @@ pub(crate) fn file_name(path: &Path) -> String {
 
 fn contents(
     file: &RegularFile,
-    id: FileId,
     path: &Path,
     by_name: Option<Api>,
     hooks: &Hooks,
@@ -198,7 +198,7 @@ fn contents(
     let library = |kind, soname, cuda_major, is_static, functions| Library {
         path: path.to_owned(),
         open_path: path.to_owned(),
-        id,
+        id: file.id,
         kind,
         soname,
         cuda_major,

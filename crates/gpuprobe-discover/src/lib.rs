@@ -30,6 +30,7 @@ mod skipped;
 mod symbolize;
 #[cfg(test)]
 mod testing;
+mod trust;
 mod unwind;
 mod unwind_row;
 mod unwind_table;
@@ -41,7 +42,7 @@ pub use devices::{Device, devices};
 pub use error::{Defect, DiscoverError};
 pub use file::FileId;
 pub use gpus::{DRIVER_FOLDER, host_gpus};
-pub use host::{HostPaths, of_host};
+pub use host::{HostPaths, loader_cache, of_host};
 pub use inspect::{Inspector, inspect};
 pub use kernel::{
     DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
@@ -55,5 +56,6 @@ pub use point::{ProbeCost, ProbePoint};
 pub use process::{copies_stacks, of_pid};
 pub use skipped::{SkipCause, Skipped};
 pub use symbolize::{Place, Symbolizer};
+pub use trust::{Owners, is_shared, resolved, sudo_user, trusted};
 pub use unwind::{FRAME_LIMIT, Registers, Stack, StackEnd, Unwinder};
 pub use visible::View;

@@ -14,7 +14,7 @@ use gpuprobe_event::Frame;
 use crate::demangle::demangled;
 use crate::elf::{Elf, Table};
 use crate::error::{Defect, DiscoverError};
-use crate::file::{FileId, RegularFile};
+use crate::file::RegularFile;
 use crate::maps::mapping_of;
 use crate::process::{open_mapped, read_maps};
 use crate::unwind::FileKey;
@@ -63,17 +63,12 @@ impl Named {
     }
 }
 
-/// Copies of a file have the same build id; files without one are told apart by themselves.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    BuildId(Vec<u8>),
-    File(FileId),
-}
-
 /// Knows the names in files, each read once.
 #[derive(Default)]
 pub struct Symbolizer {
-    files: HashMap<Key, Rc<Names>>,
+    /// By what the file system says of a file, never by its build id: anybody can write the build id of another file into
+    /// their own, and would name the functions of both.
+    files: HashMap<FileKey, Rc<Names>>,
     /// By file and offset in it.
     named: HashMap<(FileKey, u64), Rc<[Named]>>,
     debug_folder: Option<PathBuf>,
@@ -132,14 +127,14 @@ impl Symbolizer {
     fn named(&mut self, file: &RegularFile, offset: u64) -> Result<Vec<Named>, Defect> {
         let elf = Elf::parse(file)?;
         let Some(address) = elf.code_address(offset) else { return Ok(Vec::new()) };
-        let key = elf.build_id()?.map_or(Key::File(file.id), Key::BuildId);
+        let key = (file.id, file.stamp);
         if self.files.len() >= FILE_LIMIT {
             self.files.clear();
         }
         let names = match self.files.get(&key) {
             Some(names) => Rc::clone(names),
             None => {
-                let names = Rc::new(Names::read(&elf, &key, self.debug_folder()));
+                let names = Rc::new(Names::read(&elf, self.debug_folder()));
                 self.files.insert(key, Rc::clone(&names));
                 names
             }
@@ -161,11 +156,10 @@ struct Names {
 
 impl Names {
     /// What the file and its debug file have. A table that is damaged or too large is as good as none.
-    fn read(elf: &Elf<'_>, key: &Key, debug_folder: &Path) -> Self {
-        let debug_file = match key {
-            Key::BuildId(id) => RegularFile::open(&debug_path(debug_folder, id)).ok(),
-            Key::File(_) => None,
-        };
+    fn read(elf: &Elf<'_>, debug_folder: &Path) -> Self {
+        // a file that names another one's debug information lies about itself alone
+        let id = elf.build_id().ok().flatten();
+        let debug_file = id.and_then(|id| RegularFile::open(&debug_path(debug_folder, &id)).ok());
         let debug = debug_file.as_ref().and_then(|file| Elf::parse(file).ok());
         let mut functions = Vec::new();
         for elf in [Some(elf), debug.as_ref()].into_iter().flatten() {
@@ -308,10 +302,12 @@ mod tests {
         library
     }
 
-    fn place_of(symbolizer: &mut Symbolizer, library: &Path) -> Option<Place> {
+    const SCALE: &[u8] = b"_ZN3gpu5scaleEif";
+
+    fn place_of(symbolizer: &mut Symbolizer, library: &Path, function: &[u8]) -> Option<Place> {
         let file = RegularFile::open(library).unwrap();
         let elf = Elf::parse(&file).unwrap();
-        let symbols = elf.symbols(Table::Dynamic, &|name| name == b"_ZN3gpu5scaleEif").unwrap();
+        let symbols = elf.symbols(Table::Dynamic, &|name| name == function).unwrap();
         let offset = elf.code_offset(symbols.first()?.address).unwrap();
         symbolizer.in_file(&file, library, offset + 1).unwrap()
     }
@@ -320,7 +316,7 @@ mod tests {
     fn names_are_demangled_and_lines_come_from_the_debug_file_of_a_stripped_library() {
         let folder = tempfile::tempdir().unwrap();
         let library = library(folder.path(), &[]);
-        let whole = place_of(&mut Symbolizer::new(), &library).unwrap();
+        let whole = place_of(&mut Symbolizer::new(), &library, SCALE).unwrap();
         assert_eq!((whole.function.as_str(), whole.offset), ("gpu::scale(int, float)", 1));
         let (file, line) = whole.line.unwrap();
         assert!(file.ends_with("source.cpp"));
@@ -331,22 +327,43 @@ mod tests {
         fs::create_dir_all(debug.parent().unwrap()).unwrap();
         fs::copy(&library, &debug).unwrap();
         assert!(Command::new("strip").arg(&library).status().unwrap().success());
-        assert_eq!(place_of(&mut Symbolizer::new(), &library).unwrap().line, None);
+        assert_eq!(place_of(&mut Symbolizer::new(), &library, SCALE).unwrap().line, None);
         let mut symbolizer = Symbolizer { debug_folder: Some(folder.path().to_owned()), ..Symbolizer::new() };
-        assert_eq!(place_of(&mut symbolizer, &library).unwrap().line.unwrap().1, 1);
+        assert_eq!(place_of(&mut symbolizer, &library, SCALE).unwrap().line.unwrap().1, 1);
     }
 
     #[test]
-    fn a_file_is_read_once_for_all_its_copies() {
+    fn a_file_with_the_build_id_of_another_does_not_name_its_functions() {
         let folder = tempfile::tempdir().unwrap();
-        let library = library(folder.path(), &[]);
-        let copy = folder.path().join("copy.so");
-        fs::copy(&library, &copy).unwrap();
+        let id = ["-Wl,--build-id=0x0123456789abcdef0123456789abcdef01234567"];
+        let genuine = library(folder.path(), &id);
+        let forged = folder.path().join("forged");
+        fs::create_dir(&forged).unwrap();
+        // the same code at the same address, under another name
+        let forged = library(&forged, &[&id[..], &["-Dscale=forge"]].concat());
+        let build_id =
+            |path: &Path| Elf::parse(&RegularFile::open(path).unwrap()).unwrap().build_id().unwrap();
+        assert_eq!(build_id(&genuine), build_id(&forged));
         let mut symbolizer = Symbolizer::new();
-        let first = place_of(&mut symbolizer, &library).unwrap();
-        let second = place_of(&mut symbolizer, &copy).unwrap();
-        assert_eq!((symbolizer.files.len(), &second.function), (1, &first.function));
-        assert_eq!(second.module, copy);
+        let forge = place_of(&mut symbolizer, &forged, b"_ZN3gpu5forgeEif").unwrap();
+        assert_eq!(forge.function, "gpu::forge(int, float)");
+        let scale = place_of(&mut symbolizer, &genuine, SCALE).unwrap();
+        assert_eq!(scale.function, "gpu::scale(int, float)");
+        // each is read once
+        place_of(&mut symbolizer, &genuine, SCALE).unwrap();
+        assert_eq!(symbolizer.files.len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = library(folder.path(), &[]);
+        let mut symbolizer = Symbolizer::new();
+        assert!(place_of(&mut symbolizer, &path, SCALE).is_some());
+        let other = tempfile::tempdir().unwrap();
+        fs::copy(library(other.path(), &["-Dscale=other"]), &path).unwrap();
+        let place = place_of(&mut symbolizer, &path, b"_ZN3gpu5otherEif").unwrap();
+        assert_eq!(place.function, "gpu::other(int, float)");
     }
 
     #[test]

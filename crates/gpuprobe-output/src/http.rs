@@ -7,6 +7,7 @@ mod latest;
 mod places;
 mod routes;
 mod tls;
+mod turns;
 mod web_config;
 
 use std::io;

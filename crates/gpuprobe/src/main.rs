@@ -14,6 +14,7 @@ mod kernel;
 mod launch;
 mod notes;
 mod observer;
+mod output_file;
 mod own;
 mod printer;
 mod probes;

@@ -3,12 +3,15 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use gpuprobe_capture::is_privileged;
+use gpuprobe_discover::{Owners, trusted};
 use toml::de::{DeTable, DeValue};
 
 use crate::cli::DaemonArgs;
@@ -30,11 +33,29 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let file = given.get_one::<PathBuf>("config").cloned();
     let file = file.or_else(|| Path::new(DEFAULT_FILE).exists().then(|| PathBuf::from(DEFAULT_FILE)));
     let Some(file) = file else { return Ok(DaemonArgs::from_arg_matches(&given)?) };
+    require_trusted(&file)?;
     let text = fs::read_to_string(&file)
         .with_context(|| format!("cannot read {}: name another file with --config", file.display()))?;
     let more = of_file(&text, &given).with_context(|| format!("in {}", file.display()))?;
     let all = command().try_get_matches_from(words.into_iter().chain(more))?;
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
+}
+
+/// Refuses a file that controls a privileged daemon and that other users can write.
+pub(crate) fn require_trusted(file: &Path) -> Result<()> {
+    if !is_privileged() {
+        return Ok(());
+    }
+    match trusted(file, &Owners::default().or_sudo_user()) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!(
+                "{} is refused: {error}: only root may be able to write it and its directories",
+                file.display()
+            )
+        }
+        // other errors are reported when the file is read
+        _ => Ok(()),
+    }
 }
 
 fn command() -> Command {
@@ -181,6 +202,31 @@ mod tests {
         }
         let missing = read(&["gpuprobe", "--config", "/nowhere"].map(OsString::from)).unwrap_err();
         assert!(format!("{missing:#}").starts_with("cannot read /nowhere: name another"), "{missing:#}");
+    }
+
+    #[test]
+    fn root_refuses_a_file_that_others_can_write() {
+        use std::os::unix::fs::PermissionsExt;
+        if !is_privileged() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gpuprobe.toml");
+        fs::write(&file, "refresh = 2").unwrap();
+        let words = ["gpuprobe".into(), "--config".into(), file.clone().into_os_string()];
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set(&file, 0o644);
+        assert_eq!(read(&words).unwrap().refresh, Duration::from_secs(2));
+        for (path, mode) in [(file.as_path(), 0o666), (folder.path(), 0o777)] {
+            set(path, mode);
+            let error = format!("{:#}", read(&words).unwrap_err());
+            let said = format!("is refused: other users can write {} (mode {mode:04o})", path.display());
+            assert!(error.contains(&said) && error.lines().count() == 1, "{error}");
+            set(path, mode & !0o022);
+        }
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        let error = format!("{:#}", read(&words).unwrap_err());
+        assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
     }
 
     #[test]

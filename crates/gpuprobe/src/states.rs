@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
-use gpuprobe_capture::Nvml;
+use gpuprobe_capture::{NVML_LIBRARY, Nvml, trusted_nvml};
 use gpuprobe_event::{GpuReadings, Tgid};
 
 use crate::cli::NvmlArgs;
@@ -30,6 +30,10 @@ impl States {
     ) -> Result<Option<Self>> {
         if args.nvml == "off" {
             return Ok(None);
+        }
+        // a library that the user named must be usable; the default one is optional
+        if args.nvml != NVML_LIBRARY {
+            trusted_nvml(&args.nvml).map_err(Error::msg)?;
         }
         let nvml = Nvml::start(&args.nvml, every).context("cannot start the thread that reads NVML")?;
         Ok(Some(Self { nvml, only, verbose }))

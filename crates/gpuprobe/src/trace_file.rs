@@ -5,7 +5,8 @@ mod place;
 mod sink;
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,11 +16,13 @@ use gpuprobe_event::trace::{End, Meta, Phases, Writer};
 use gpuprobe_event::{Event, ProcessEvent};
 use gpuprobe_output::units::{bytes, count};
 
+use self::output::Begun;
 pub(crate) use self::output::{Output, is_stdout};
+use self::place::cut_to_last_line;
 pub(crate) use self::place::segment_path;
-use self::place::{cut_to_last_line, point};
 use self::sink::{Abandoned, Sink, is_compressed};
 use crate::notes::note;
+use crate::output_file::{Access, FileId, Folder};
 
 /// How old what is only in our memory may be: so much is missing when we are killed.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
@@ -50,6 +53,8 @@ impl Limits {
 #[derive(Debug)]
 struct Segment {
     path: PathBuf,
+    /// `None` where it is no file in a folder.
+    name: Option<(OsString, FileId)>,
     bytes: u64,
     events: u64,
 }
@@ -71,10 +76,16 @@ pub(crate) struct TraceFile {
     path: PathBuf,
     /// Of the one being written.
     current: PathBuf,
-    /// Not a pipe, nor a device.
-    is_file: bool,
+    /// The same one opened again. `None` for a pipe or a device.
+    file: Option<File>,
+    /// Its name in the folder, and that of the first segment.
+    name: OsString,
+    first: OsString,
+    /// Where segments go.
+    folder: Option<Folder>,
+    access: Access,
     /// The link that points at the first one that is there.
-    latest: Option<PathBuf>,
+    latest: Option<OsString>,
     /// `None` once the file could not be written any further.
     writer: Option<Writer<Sink>>,
     failure: Option<Failure>,
@@ -98,23 +109,27 @@ pub(crate) struct TraceFile {
 
 impl TraceFile {
     /// Begins a trace.
-    pub(crate) fn create(mut output: Output, phases: Phases, meta: Meta, limits: Limits) -> Result<Self> {
-        let path = output.path.clone();
-        let cannot = || format!("cannot write the trace {}: give another place with -o", path.display());
-        let file = output.create().with_context(cannot)?;
-        let is_file = file.metadata().with_context(cannot)?.is_file();
-        if limits.segment().is_some() && (!is_file || is_stdout(&path)) {
+    pub(crate) fn create(output: Output, phases: Phases, meta: Meta, limits: Limits) -> Result<Self> {
+        let (wanted, access) = (output.path.clone(), output.access);
+        let cannot = || format!("cannot write the trace {}: give another place with -o", wanted.display());
+        let (path, Begun { file, beside, latest }) = output.create().with_context(cannot)?;
+        let is_file = file.metadata().with_context(cannot)?.is_file() && !is_stdout(&path);
+        if limits.segment().is_some() && (!is_file || beside.is_none()) {
             bail!("{} cannot be cut into segments: give a file with -o", path.display());
         }
+        let again = is_file.then(|| file.try_clone()).transpose().with_context(cannot)?;
         let writer = begin(file, &path, phases, &meta).with_context(cannot)?;
-        if let Some(latest) = &output.latest {
-            point(latest, &path).with_context(cannot)?;
-        }
-        Ok(Self {
+        let (folder, name) = beside.unzip();
+        let name = name.unwrap_or_default();
+        let trace = Self {
             current: path.clone(),
-            is_file: is_file && !is_stdout(&path),
             path,
-            latest: output.latest,
+            file: again,
+            first: name.clone(),
+            name,
+            folder,
+            access,
+            latest,
             writer: Some(writer),
             failure: None,
             phases,
@@ -128,7 +143,17 @@ impl TraceFile {
             written_before: 0,
             flushed: Instant::now(),
             is_ending: false,
-        })
+        };
+        trace.point(&trace.name).with_context(cannot)?;
+        Ok(trace)
+    }
+
+    /// Has the link point at this segment.
+    fn point(&self, name: &OsStr) -> io::Result<()> {
+        match (&self.folder, &self.latest) {
+            (Some(folder), Some(latest)) => folder.point(latest, name),
+            _ => Ok(()),
+        }
     }
 
     /// Writes an event. Where it begins another segment, what stands by then is written before it. After a failure, which
@@ -191,7 +216,7 @@ impl TraceFile {
     /// Whether whoever read the trace has gone.
     pub(crate) fn is_closed(&self) -> bool {
         let gone = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
-        !self.is_file && self.failure.as_ref().is_some_and(gone)
+        self.file.is_none() && self.failure.as_ref().is_some_and(gone)
     }
 
     /// Makes room for the last lines, of so many bytes. Nothing is removed after that, so they can tell how much was.
@@ -206,22 +231,31 @@ impl TraceFile {
 
     fn next_segment(&mut self) -> io::Result<()> {
         let number = self.number + 1;
-        // whoever reads a trace by a link looks for its segments beside the file itself
-        let first = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        let next = segment_path(&first, number);
-        let name = next.file_name().map(|name| name.to_string_lossy().into_owned());
+        let Some(folder) = &self.folder else { return Err(io::ErrorKind::Unsupported.into()) };
+        // beside the file itself, where whoever reads it by a link looks for it
+        let wanted = segment_path(&folder.path_of(&self.first), number);
+        let (file, name) = folder.create(wanted.file_name().unwrap_or_default(), self.access)?;
+        let (path, id, again) = (folder.path_of(&name), FileId::of(&file)?, file.try_clone()?);
+        if path != wanted {
+            note!(
+                "gpuprobe: {} is somebody else's: the trace goes on in {}",
+                wanted.display(),
+                path.display()
+            );
+        }
         let meta = Meta { segment: Some(number), ..self.meta.clone() };
         // before the other is ended, so that it leads to one that is there
-        let begun = File::create(&next).and_then(|file| begin(file, &next, self.phases, &meta));
-        match begun.and_then(|writer| self.close(&End { next: name, ..End::default() }).map(|()| writer)) {
+        let begun = begin(file, &path, self.phases, &meta);
+        let next = Some(name.to_string_lossy().into_owned());
+        match begun.and_then(|writer| self.close(&End { next, ..End::default() }).map(|()| writer)) {
             Ok(writer) => self.writer = Some(writer),
             Err(error) => {
                 // nothing is in it
-                fs::remove_file(&next).ok();
+                self.folder.as_ref().map(|folder| folder.remove(&name, id).ok());
                 return Err(error);
             }
         }
-        (self.current, self.number) = (next, number);
+        (self.current, self.name, self.file, self.number) = (path, name, Some(again), number);
         self.keep_to_size(END_BYTES)
     }
 
@@ -235,12 +269,14 @@ impl TraceFile {
             self.written_before += bytes;
             return Err(error);
         }
-        if self.is_file {
-            bytes = fs::metadata(&self.current).map_or(bytes, |file| file.len());
+        let id = self.file.as_ref().and_then(|file| FileId::of(file).ok());
+        if let Some(file) = &self.file {
+            bytes = file.metadata().map_or(bytes, |file| file.len());
         }
         self.written_before += bytes;
         self.before_bytes += bytes;
-        self.before.push_back(Segment { path: self.current.clone(), bytes, events });
+        let name = id.map(|id| (self.name.clone(), id));
+        self.before.push_back(Segment { path: self.current.clone(), name, bytes, events });
         Ok(())
     }
 
@@ -252,17 +288,22 @@ impl TraceFile {
         while self.before_bytes.saturating_add(needed) > total {
             let Some(oldest) = self.before.pop_front() else { break };
             self.before_bytes -= oldest.bytes;
-            match fs::remove_file(&oldest.path) {
+            match self.remove(&oldest) {
                 // somebody was there before us
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => self.removed += oldest.events,
             }
-            let first = self.before.front().map_or(&self.current, |segment| &segment.path);
-            if let Some(latest) = &self.latest {
-                point(latest, first)?;
-            }
+            let first = self.before.front().and_then(|segment| segment.name.as_ref());
+            self.point(first.map_or(&self.name, |(name, _)| name))?;
         }
         Ok(())
+    }
+
+    fn remove(&self, segment: &Segment) -> io::Result<()> {
+        match (&self.folder, &segment.name) {
+            (Some(folder), Some((name, id))) => folder.remove(name, *id),
+            _ => Ok(()),
+        }
     }
 
     /// It cannot be written any further: what is there stays, and people are told now. So many events were not even taken.
@@ -272,9 +313,7 @@ impl TraceFile {
             let Abandoned { written, lost_lines } = writer.into_inner().abandon();
             (self.written_before, lost) = (self.written_before + written, lost_lines);
         }
-        if self.is_file {
-            self.mend();
-        }
+        self.mend();
         // at the end that is told as the result of it all
         if !self.is_ending {
             let (trace, size) = (self.current.display(), bytes(self.written()));
@@ -289,7 +328,8 @@ impl TraceFile {
     /// Takes away what is left of a line that was cut, so that the file ends with a whole one.
     fn mend(&self) {
         if !is_compressed(&self.current)
-            && let Err(error) = cut_to_last_line(&self.current)
+            && let Some(file) = &self.file
+            && let Err(error) = cut_to_last_line(file)
         {
             note!("gpuprobe: cannot mend {}: {error}", self.current.display());
         }

@@ -15,6 +15,7 @@ use gpuprobe_output::units::{count, printable};
 use nix::fcntl::OFlag;
 
 use crate::notes::{note, tell};
+use crate::output_file::{self, Access};
 use crate::trace_file::segment_path;
 
 const BUFFER: usize = 1 << 18;
@@ -211,7 +212,10 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
             bail!("{} is the trace itself: give another place", path.display());
         }
     }
-    File::create(path).with_context(|| format!("cannot write {}: give another place", path.display()))
+    // it has the same content as the trace, so it gets the same permissions
+    let created = output_file::create(path, Access::like(trace));
+    let created = created.with_context(|| format!("cannot write {}: give another place", path.display()))?;
+    Ok(created.file)
 }
 
 /// A file, and how much of it has been read.

@@ -273,6 +273,58 @@ fn tls_passwords_and_client_certificates_hold_and_change_while_it_runs() {
     assert!(refused(&metrics, "tls_handshake") > 0);
 }
 
+#[test]
+fn a_flood_of_wrong_passwords_does_not_lock_out_another_address() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    let folder = places::folder();
+    let config = folder.path().join("web.yml");
+    // of `secret`, as slow to compare as most are
+    let slow = "$2b$10$abcdefghijklmnopqrstuuqflPDzB6gcMhKa1rZqKiun2YGL5sa2u";
+    fs::write(&config, format!("basic_auth_users:\n  ann: {slow}\n")).unwrap();
+    let daemon = Daemon::displaying(0, &["--web-config", &shown(&config)]);
+    let (address, done) = (daemon.address(), std::sync::atomic::AtomicBool::new(false));
+    thread::scope(|scope| {
+        for client in 0..32 {
+            let done = &done;
+            scope.spawn(move || {
+                for attempt in 0.. {
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                    ask_with_password(address, &format!("ann:{client}-{attempt}"));
+                }
+            });
+        }
+        let url = format!("http://{address}/metrics");
+        let statuses: Vec<_> =
+            (0..45).map(|_| curl(&["--interface", "127.0.0.2", "-u", "ann:secret"], &url).0).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(statuses, [200; 45]);
+    });
+}
+
+/// Asks once, whatever comes of it.
+fn ask_with_password(address: SocketAddr, pair: &str) {
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else { return };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let pair = base64(pair.as_bytes());
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {pair}\r\n\r\n").ok();
+    stream.read_to_end(&mut Vec::new()).ok();
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let of_three = |three: &[u8]| {
+        let word = (0..3).fold(0_usize, |word, at| word << 8 | usize::from(*three.get(at).unwrap_or(&0)));
+        let digit = |at: usize| char::from(DIGITS[word >> (18 - 6 * at) & 63]);
+        (0..4).map(|at| if at <= three.len() { digit(at) } else { '=' }).collect::<String>()
+    };
+    bytes.chunks(3).map(of_three).collect()
+}
+
 fn assert_client_certificates(papers: &Papers, ask: &dyn Fn(&[&str]) -> u16) {
     let folder = papers.folder.path();
     let known = signed(folder, "known", &papers.ours);

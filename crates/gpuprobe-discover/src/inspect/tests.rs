@@ -189,6 +189,25 @@ fn containers_of_one_image_share_a_file() {
 }
 
 #[test]
+fn an_overlay_does_not_tell_where_the_functions_of_another_file_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (forged, genuine) = (dir.path().join("forged/libcudart.so.12"), dir.path().join("libcudart.so.12"));
+    runtime().write(&forged);
+    runtime().export("cudaMemcpy", &PUSH).write(&genuine);
+    let real = RegularFile::open(&genuine).unwrap();
+    // an overlay over a file system of the attacker's, which says whatever they like
+    let mut planted = RegularFile::open(&forged).unwrap();
+    planted.overlay = true;
+    (planted.id.dev, planted.id.inode, planted.stamp) = (50, real.id.inode, real.stamp);
+    let mut inspector = Inspector::new();
+    let functions = |inspector: &mut Inspector, file: &RegularFile, path: &Path| {
+        inspector.contents_of(file, path).unwrap().libraries[0].functions.len()
+    };
+    assert_eq!(functions(&mut inspector, &planted, &forged), 5);
+    assert_eq!(functions(&mut inspector, &real, &genuine), 6);
+}
+
+#[test]
 fn changed_bytes_never_panic_nor_take_long() {
     let branch = [0x48, 0x85, 0xff, 0x0f, 0x84, 0, 0, 0, 0, 0xff, 0xe0, 0xc3];
     let good = runtime().soname("libcudart.so.12").export("cudaMemcpy", &branch).build();

@@ -84,4 +84,6 @@ pub fn type_of(class: crate::Class) -> &'static str {
 }
 
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod tests;

@@ -32,6 +32,16 @@ pub enum ReadError {
     /// Written by a newer program.
     #[error("the trace has format {0}, this program reads up to {FORMAT}: use a newer gpuprobe")]
     TooNew(u32),
+    /// Too many damaged lines.
+    #[error(
+        "the trace is damaged: {lines} lines ({bytes} bytes) of it make no sense, and no more of it is read; record it again"
+    )]
+    Damaged {
+        /// How many lines were skipped.
+        lines: u64,
+        /// How long these were.
+        bytes: u64,
+    },
 }
 
 /// One line of a trace after the first.
@@ -45,6 +55,11 @@ pub enum Line {
 
 /// A line longer than this is damage, not an event; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
+
+/// Reading stops after this many damaged or empty lines, or bytes of such lines: a small compressed file can expand to any
+/// number of them.
+const MOST_DAMAGED: u64 = 10_000;
+const MOST_DAMAGED_BYTES: u64 = 2 << 30;
 
 /// What is kept of text in a line, in bytes. Tables made of a trace have so many rows at most, so whatever bounds the text
 /// bounds them. What this program writes is shorter, but for frames of the most endless names.
@@ -70,6 +85,9 @@ pub struct Reader<R> {
     input: R,
     meta: Meta,
     damaged: u64,
+    damaged_bytes: u64,
+    /// Bytes of the last line, with its line feed.
+    line_bytes: u64,
     names: HashSet<Arc<str>>,
     names_bytes: usize,
     buffer: Vec<u8>,
@@ -80,7 +98,16 @@ impl<R: BufRead> Reader<R> {
     pub fn new(input: R) -> Result<Self, ReadError> {
         let meta = Meta::default();
         let names = HashSet::new();
-        let mut reader = Self { input, meta, damaged: 0, names, names_bytes: 0, buffer: Vec::new() };
+        let mut reader = Self {
+            input,
+            meta,
+            damaged: 0,
+            damaged_bytes: 0,
+            line_bytes: 0,
+            names,
+            names_bytes: 0,
+            buffer: Vec::new(),
+        };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
         let Ok(Json::Object(line)) = serde_json::from_slice(&reader.buffer) else {
             return Err(ReadError::NotATrace);
@@ -118,20 +145,39 @@ impl<R: BufRead> Reader<R> {
         loop {
             match self.next_line()? {
                 None => return Ok(None),
-                Some(false) => self.damaged += 1,
+                Some(false) => self.skip()?,
                 Some(true) => match self.parse() {
                     Some(line) => return Ok(Some(line)),
-                    None => self.damaged += 1,
+                    None => self.skip()?,
                 },
             }
         }
     }
 
+    /// Counts a damaged line; an error if there are too many.
+    fn skip(&mut self) -> Result<(), ReadError> {
+        self.damaged += 1;
+        self.damaged_bytes += self.line_bytes;
+        self.check_damage(0)
+    }
+
+    fn check_damage(&self, more: u64) -> Result<(), ReadError> {
+        let bytes = self.damaged_bytes + more;
+        if self.damaged > MOST_DAMAGED || bytes > MOST_DAMAGED_BYTES {
+            return Err(ReadError::Damaged { lines: self.damaged, bytes });
+        }
+        Ok(())
+    }
+
     /// Fills the buffer with the next line; `Some(false)` where it was too long to keep or cut off.
     fn next_line(&mut self) -> Result<Option<bool>, ReadError> {
         self.buffer.clear();
+        self.line_bytes = 0;
         let mut kept = true;
         loop {
+            if !kept {
+                self.check_damage(self.line_bytes)?;
+            }
             let available = match self.input.fill_buf() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // a compressed file that was cut ends like this
@@ -151,6 +197,7 @@ impl<R: BufRead> Reader<R> {
             }
             let consumed = end.map_or(available.len(), |e| e + 1);
             self.input.consume(consumed);
+            self.line_bytes += consumed as u64;
             if end.is_some() {
                 return Ok(Some(kept));
             }

@@ -163,7 +163,7 @@ fn meta() -> Meta {
     }
 }
 
-fn written() -> String {
+pub(super) fn written() -> String {
     let mut writer = Writer::new(Vec::new(), Phases::Together, &meta()).unwrap();
     for event in events() {
         writer.event(&event).unwrap();
@@ -176,7 +176,7 @@ fn written() -> String {
     String::from_utf8(writer.finish(&end).unwrap()).unwrap()
 }
 
-fn read(text: &str) -> (Vec<Event>, Option<End>, u64) {
+pub(super) fn read(text: &str) -> (Vec<Event>, Option<End>, u64) {
     let mut reader = Reader::new(text.as_bytes()).unwrap();
     let (mut events, mut end) = (Vec::new(), None);
     while let Some(line) = reader.read().unwrap() {

@@ -1,25 +1,26 @@
 //! Who may ask. Passwords are kept as bcrypt hashes, which are slow on purpose: they are compared by another thread, one
-//! at a time, and what was right once is known from then on.
+//! at a time. What was right once is known from then on, and so is what was wrong lately.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+
+use super::turns::{Client, Turns};
 
 /// Names with the hashes of their passwords.
 pub(super) type Users = BTreeMap<String, String>;
 
 /// What is compared with where nobody has that name, so that it takes as long. The password is not known to anybody.
 const NOBODY: &str = "$2y$10$Ro0CUfOqk6cXEKf3dyaM7OOie4dnOqb/y25HGohFaC5MC9efDlKv6";
-/// Requests that may wait for their turn.
-const MOST_WAITING: usize = 16;
 /// Right answers that are remembered.
 const MOST_KNOWN: usize = 100;
+/// Wrong ones, likewise: a client that asks again and again with an old password costs nothing.
+const MOST_WRONG: usize = 1024;
 
 /// Whether a request may be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +31,17 @@ pub(super) enum Verdict {
     Busy,
 }
 
+/// What is remembered of a name, its hash and a password.
+type Tag = [u8; 32];
+
 #[derive(Debug)]
 pub(super) struct Doorkeeper {
     /// What is remembered is not the password but what this makes of it: nobody can tell by the time a look takes how much
     /// of a guess was right.
     key: hmac::Key,
-    known: Mutex<HashSet<[u8; 32]>>,
-    waiting: Semaphore,
-    turn: Arc<Semaphore>,
+    known: Mutex<HashSet<Tag>>,
+    wrong: Mutex<HashSet<Tag>>,
+    turns: Turns,
 }
 
 impl Doorkeeper {
@@ -46,44 +50,46 @@ impl Doorkeeper {
         Some(Self {
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?,
             known: Mutex::default(),
-            waiting: Semaphore::new(MOST_WAITING),
-            turn: Arc::new(Semaphore::new(1)),
+            wrong: Mutex::default(),
+            turns: Turns::default(),
         })
     }
 
     /// Judges by the value of an `Authorization` header.
-    pub(super) async fn judge(&self, users: &Users, authorization: Option<&[u8]>) -> Verdict {
+    pub(super) async fn judge(&self, users: &Users, authorization: Option<&[u8]>, client: Client) -> Verdict {
         let Some((name, password)) = authorization.and_then(credentials) else { return Verdict::Unknown };
         let user = users.get(&name);
         let hash = user.map_or(NOBODY, String::as_str).to_owned();
         let tag = self.tag(&[name.as_bytes(), hash.as_bytes(), &password]);
-        if user.is_some() && self.known().contains(&tag) {
+        if user.is_some() && has(&self.known, &tag) {
             return Verdict::Welcome;
         }
-        let Ok(_seat) = self.waiting.try_acquire() else { return Verdict::Busy };
-        // neither is ever closed
-        let Ok(turn) = Arc::clone(&self.turn).acquire_owned().await else { return Verdict::Busy };
-        let compared = spawn_blocking(move || {
-            // kept to the end of this, also where the client has gone away meanwhile
-            let _turn = turn;
-            bcrypt::verify(&password, &hash).unwrap_or(false)
-        });
-        if !compared.await.unwrap_or(false) || user.is_none() {
+        if has(&self.wrong, &tag) {
             return Verdict::Unknown;
         }
-        let mut known = self.known();
-        if known.len() >= MOST_KNOWN {
-            known.clear();
+        let Some(turn) = self.turns.turn(client).await else { return Verdict::Busy };
+        let is_user = user.is_some();
+        let compared = spawn_blocking(move || {
+            let is_right = bcrypt::verify(&password, &hash).unwrap_or(false) && is_user;
+            // the turn is kept to the end of this, also where the client has gone away meanwhile
+            if is_right {
+                turn.succeeded()
+            } else {
+                turn.failed()
+            }
+            is_right
+        });
+        match compared.await.unwrap_or(false) {
+            true => remember(&self.known, tag, MOST_KNOWN),
+            false => {
+                remember(&self.wrong, tag, MOST_WRONG);
+                return Verdict::Unknown;
+            }
         }
-        known.insert(tag);
         Verdict::Welcome
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<[u8; 32]>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tag(&self, parts: &[&[u8]]) -> [u8; 32] {
+    fn tag(&self, parts: &[&[u8]]) -> Tag {
         let mut context = hmac::Context::with_key(&self.key);
         for part in parts {
             context.update(&part.len().to_le_bytes());
@@ -93,6 +99,18 @@ impl Doorkeeper {
         tag.iter_mut().zip(context.sign().as_ref()).for_each(|(to, from)| *to = *from);
         tag
     }
+}
+
+fn has(tags: &Mutex<HashSet<Tag>>, tag: &Tag) -> bool {
+    tags.lock().unwrap_or_else(PoisonError::into_inner).contains(tag)
+}
+
+fn remember(tags: &Mutex<HashSet<Tag>>, tag: Tag, most: usize) {
+    let mut tags = tags.lock().unwrap_or_else(PoisonError::into_inner);
+    if tags.len() >= most {
+        tags.clear();
+    }
+    tags.insert(tag);
 }
 
 /// Name and password of a `Basic` header.
@@ -110,6 +128,9 @@ fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::turns::MOST_WAITING;
     use super::*;
 
     fn basic(pair: &str) -> Vec<u8> {
@@ -118,7 +139,15 @@ mod tests {
 
     fn ask(door: &Doorkeeper, users: &Users, authorization: Option<&[u8]>) -> Verdict {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(door.judge(users, authorization))
+        runtime.block_on(door.judge(users, authorization, client(1)))
+    }
+
+    fn client(last: u8) -> Client {
+        std::net::IpAddr::from([10, 0, 0, last]).into()
+    }
+
+    fn count(tags: &Mutex<HashSet<Tag>>) -> usize {
+        tags.lock().unwrap().len()
     }
 
     #[test]
@@ -143,25 +172,70 @@ mod tests {
         assert_eq!(ask(&door, &users, None), Verdict::Unknown);
         assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
         assert_eq!(ask(&door, &users, Some(&basic("bob:secret"))), Verdict::Unknown);
-        assert!(door.known().is_empty(), "only right answers are remembered");
+        assert_eq!((count(&door.known), count(&door.wrong)), (0, 2));
         for _ in 0..2 {
             assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Welcome);
-            assert_eq!(door.known().len(), 1);
+            assert_eq!(count(&door.known), 1);
         }
         users.insert("ann".to_owned(), hashed("other"));
         assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Unknown);
         assert_eq!(ask(&door, &users, Some(&basic("ann:other"))), Verdict::Welcome);
     }
 
+    /// More wrong passwords than may wait at a time, from these clients. They are left waiting.
+    fn flood(door: &Arc<Doorkeeper>, users: &Arc<Users>, clients: &[u8], wave: usize) {
+        for (i, last) in clients.iter().cycle().take(2 * MOST_WAITING).enumerate() {
+            let (door, users, from) = (Arc::clone(door), Arc::clone(users), client(*last));
+            let wrong = basic(&format!("ann:{wave}-{i}"));
+            tokio::spawn(async move { door.judge(&users, Some(&wrong), from).await });
+        }
+    }
+
     #[test]
-    fn no_more_wait_than_there_are_seats_but_who_is_known_need_not() {
+    fn a_flood_of_wrong_passwords_does_not_lock_out_the_right_one_from_another_address() {
+        let users = Arc::new(Users::from([("ann".to_owned(), bcrypt::hash("secret", 4).unwrap())]));
+        let right = basic("ann:secret");
+        for clients in [vec![1], (1..80).collect::<Vec<_>>()] {
+            let door = Arc::new(Doorkeeper::new().unwrap());
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let welcome = runtime.block_on(async {
+                // nothing tells clients from each other before the first has failed
+                flood(&door, &users, &clients, 0);
+                let known =
+                    |door: &Doorkeeper| clients.iter().all(|last| door.turns.has_failed(client(*last)));
+                while !known(&door) {
+                    flood(&door, &users, &clients, 1);
+                    tokio::task::yield_now().await;
+                }
+                let mut welcome = 0;
+                for wave in 2..47 {
+                    // nobody is remembered from the wave before
+                    door.known.lock().unwrap().clear();
+                    flood(&door, &users, &clients, wave);
+                    tokio::task::yield_now().await;
+                    let verdict = door.judge(&users, Some(&right), client(99)).await;
+                    welcome += u32::from(verdict == Verdict::Welcome);
+                }
+                welcome
+            });
+            runtime.shutdown_background();
+            assert_eq!(welcome, 45, "beside {} clients", clients.len());
+        }
+    }
+
+    #[test]
+    fn a_wrong_password_that_comes_again_is_not_compared_again() {
         let users = Users::from([("ann".to_owned(), bcrypt::hash("secret", 4).unwrap())]);
         let door = Doorkeeper::new().unwrap();
-        assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Welcome);
-        let all = u32::try_from(MOST_WAITING).unwrap();
-        let _taken = door.waiting.try_acquire_many(all).unwrap();
-        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Busy);
-        assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Welcome);
+        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        // nobody else gets a turn
+        let _turn = runtime.block_on(door.turns.turn(client(2))).unwrap();
+        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
+        for i in 0..2 * MOST_WRONG {
+            remember(&door.wrong, door.tag(&[&i.to_le_bytes()]), MOST_WRONG);
+        }
+        assert!(count(&door.wrong) <= MOST_WRONG);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::counts::Reason;
 use super::latest::TextId;
 use super::places::{Limits, Place, Table, Watched};
 use super::routes::Site;
+use super::turns::Client;
 use super::web_config::Access;
 
 /// After a connection could not be accepted, as where there are no descriptors left.
@@ -33,14 +34,14 @@ const NOT_TLS: &[u8] =
 pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site>) {
     let table = Table::new(limits);
     for number in 0.. {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, client) = match listener.accept().await {
+            Ok((stream, address)) => (stream, Client::from(address.ip())),
             Err(_) => {
                 sleep(AGAIN).await;
                 continue;
             }
         };
-        let place = table.place(number, site.counts()).await;
+        let place = table.place(number, client, site.counts()).await;
         let answered = tokio::spawn(answer(limits, stream, Arc::clone(&site), Arc::clone(&place)));
         place.is_of(answered.abort_handle());
     }
@@ -111,7 +112,7 @@ async fn http(
         place.asks();
         let (site, access, place) = (Arc::clone(site), Arc::clone(access), Arc::clone(place));
         async move {
-            let response = site.answer(&access, request.map(Body::new)).await;
+            let response = site.answer(&access, request.map(Body::new), place.client()).await;
             if let Some(text) = response.extensions().get::<TextId>() {
                 place.takes(*text, site.counts());
             }

@@ -5,7 +5,7 @@ mod crowd;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
 use axum::body::{Body, HttpBody};
@@ -161,7 +161,7 @@ fn a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds_to_handle(
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let answer = || {
         let request = Request::get("/metrics").body(Body::empty()).unwrap();
-        runtime.block_on(site.answer(&site.access(), request))
+        runtime.block_on(site.answer(&site.access(), request, IpAddr::from([127, 0, 0, 1]).into()))
     };
     let bytes = answer().body().size_hint().exact().unwrap();
     assert!(bytes > 30 << 20, "{bytes}");

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::counts::{Counts, Reason};
 use super::latest::TextId;
+use super::turns::Client;
 
 /// What clients may take up.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ impl Table {
     }
 
     /// A place, for which somebody else may lose theirs.
-    pub(super) async fn place(self: &Arc<Self>, number: u64, counts: &Counts) -> Arc<Place> {
+    pub(super) async fn place(self: &Arc<Self>, number: u64, client: Client, counts: &Counts) -> Arc<Place> {
         while self.open().len() >= self.limits.connections {
             if self.crowd_out() {
                 counts.refused(Reason::CrowdedOut);
@@ -88,7 +89,7 @@ impl Table {
         }
         let open = Open { begun: Instant::now(), asked: None, stalled: None, text: None, task: None };
         self.open().insert(number, open);
-        Arc::new(Place { table: Arc::clone(self), number })
+        Arc::new(Place { table: Arc::clone(self), number, client })
     }
 
     /// Cuts one off that does not deserve its place; `false` where all do.
@@ -144,12 +145,18 @@ impl Open {
 pub(super) struct Place {
     table: Arc<Table>,
     number: u64,
+    client: Client,
 }
 
 impl Place {
     fn with<T>(&self, then: impl FnOnce(&mut Open) -> T) -> Option<T> {
         // one that was cut off is not there any more
         self.table.open().get_mut(&self.number).map(then)
+    }
+
+    /// Who has it.
+    pub(super) fn client(&self) -> Client {
+        self.client
     }
 
     /// The connection is answered by this task.

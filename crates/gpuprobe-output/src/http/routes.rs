@@ -19,6 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use super::auth::{Doorkeeper, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
+use super::turns::Client;
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
@@ -62,8 +63,8 @@ impl Site {
     }
 
     /// The answer to whatever it is.
-    pub(super) async fn answer(&self, access: &Access, request: Request<Body>) -> Response {
-        let mut response = match self.refusal(access, request.headers()).await {
+    pub(super) async fn answer(&self, access: &Access, request: Request<Body>, client: Client) -> Response {
+        let mut response = match self.refusal(access, request.headers(), client).await {
             Some(refusal) => refusal,
             None => match TowerToHyperService::new(self.router.clone()).call(request).await {
                 Ok(response) => response,
@@ -80,7 +81,7 @@ impl Site {
     }
 
     /// Why it is not answered, if so.
-    async fn refusal(&self, access: &Access, headers: &HeaderMap) -> Option<Response> {
+    async fn refusal(&self, access: &Access, headers: &HeaderMap, client: Client) -> Option<Response> {
         if has_body(headers) {
             let text = "a request here has no body: leave it out\n";
             return Some((StatusCode::PAYLOAD_TOO_LARGE, text).into_response());
@@ -89,7 +90,7 @@ impl Site {
             return None;
         }
         let authorization = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        match self.door.judge(&access.users, authorization).await {
+        match self.door.judge(&access.users, authorization, client).await {
             Verdict::Welcome => None,
             Verdict::Unknown => {
                 let ask = [(WWW_AUTHENTICATE, "Basic realm=\"gpuprobe\"")];

@@ -8,6 +8,7 @@ use clap::Args;
 
 use super::budget::share;
 use super::{AttachArgs, seconds};
+use crate::output_file::Access;
 
 /// What is recorded, and where it goes.
 #[derive(Debug, Default, Clone, Args)]
@@ -22,6 +23,9 @@ pub(crate) struct RecordingArgs {
     /// traces/trace_latest.jsonl pointing at it]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; one that is there keeps its own]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub(crate) mode: Option<u32>,
     /// Keep no more than this on disk, such as 500M or 2G: the trace is cut into segments (t.jsonl, t.2.jsonl, ...), and the
     /// oldest ones go
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -38,6 +42,13 @@ pub(crate) struct RecordingArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
+}
+
+impl RecordingArgs {
+    /// Permissions of the trace.
+    pub(crate) fn access(&self) -> Access {
+        self.mode.map_or(Access::Private, Access::Exactly)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,6 +77,12 @@ pub(crate) struct RecordArgs {
     pub(crate) duration: Option<Duration>,
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,
+}
+
+/// Permissions as `chmod` takes them: for reading and writing, and its owner may do both.
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600);
+    mode.ok_or_else(|| "give permissions in octal, such as 0600, 0640 or 0644".to_owned())
 }
 
 /// A number of bytes, with K, M, G or T for powers of 1024.
@@ -103,6 +120,16 @@ mod tests {
         }
         for wrong in ["", "M", "10X", "-1", "1", "99999999999999999999", "16777216T", "1.5G"] {
             assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn permissions_are_octal_and_the_owner_can_read_and_write() {
+        for (text, bits) in [("600", 0o600), ("0644", 0o644), ("0666", 0o666)] {
+            assert_eq!(mode(text), Ok(bits), "{text}");
+        }
+        for wrong in ["", "0444", "0755", "4600", "-1", "rw", "680"] {
+            assert!(mode(wrong).is_err(), "{wrong}");
         }
     }
 

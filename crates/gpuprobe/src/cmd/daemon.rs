@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::kernel_series::NAME_COMES_WITHIN_NS;
 use gpuprobe_analysis::{Holdings, Rules};
-use gpuprobe_capture::{CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges};
+use gpuprobe_capture::{
+    CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges, refuse_system_calls,
+};
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
@@ -23,6 +25,7 @@ use crate::own::Own;
 use crate::probes::Probes;
 use crate::processes::Processes;
 use crate::select::{Selection, pattern};
+use crate::settings::require_trusted;
 use crate::signals::{Arrived, Signals};
 use crate::states::States;
 use crate::stdout::Printer;
@@ -52,6 +55,7 @@ const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // from the first moment on: whoever starts a service may tell it to read its settings again at once
     let signals = Signals::hold_back()?;
+    args.hooks.iter().try_for_each(|file| require_trusted(file))?;
     let chosen = kernel::chosen(&args.kernel, &args.hooks)?;
     give_memory_back();
     let (sections, classes) = features(args);
@@ -69,6 +73,13 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let probes = probes.with_hooks(chosen.hooks).with_budget(budget);
     // before there are other threads: each has its own
     give_up_privileges(false).context("cannot give up privileges")?;
+    // before anything of other processes is read, and before code that is not ours is loaded
+    let is_filtered = refuse_system_calls().context("cannot set a filter on our own system calls")?;
+    if !is_filtered && args.verbose {
+        note!(
+            "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
+        );
+    }
     let mut daemon = Daemon {
         observer: observer(args, sections, probes)?,
         signals,
@@ -114,6 +125,9 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
+    if let Some(file) = &args.web_config {
+        require_trusted(file).map_err(|error| HttpError::WebConfig(format!("web config {error:#}")))?;
+    }
     Endpoint::open(HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),

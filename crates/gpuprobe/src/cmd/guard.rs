@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gpuprobe_capture::{Ended, Kept, TargetList, give_up_privileges};
+use gpuprobe_capture::{Ended, Kept, TargetList, give_up_privileges, refuse_system_calls};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -24,6 +24,8 @@ pub(crate) fn run(args: &GuardArgs) -> Result<u8> {
     if !args.holds {
         // of a daemon: it lets nobody go, and may run for months
         give_up_privileges(args.perf).context("cannot give up privileges")?;
+        // where there are no filters the daemon says so
+        refuse_system_calls().context("cannot set a filter on our own system calls")?;
     }
     let ended = kept.serve(io::stdin().lock(), io::stdout().lock());
     // the parent was killed or failed, and may have left processes waiting or stopped

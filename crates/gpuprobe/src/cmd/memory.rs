@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::followed::{Followed, process_of_thread};
 use crate::gpus::Gpus;
 use crate::notes::note;
 use crate::observer::{MEMORY, Observer, unix_seconds};
+use crate::output_file::{self, Access};
 use crate::probes::{Probes, config};
 use crate::processes::Processes;
 use crate::select::Selection;
@@ -79,7 +81,8 @@ impl<'a> View<'a> {
     fn new(args: &'a MemoryArgs, observer: Observer) -> Result<Self> {
         let cannot =
             || format!("cannot write to {}", args.output.as_deref().unwrap_or("".as_ref()).display());
-        let file = args.output.as_ref().map(File::create).transpose().with_context(cannot)?;
+        let create = |path: &PathBuf| output_file::create(path, Access::Private);
+        let file = args.output.as_ref().map(create).transpose().with_context(cannot)?.map(|made| made.file);
         let now = Instant::now();
         let losses = Losses::default();
         Ok(Self { args, observer, file, losses, begun: now, sampled: now, shown: now, closed: false })

@@ -22,7 +22,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         ..recording_config(&args.recording, &selection)
     };
     let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
-    let output = Output::find(args.recording.output.as_deref())?;
+    let output = Output::find(args.recording.output.as_deref(), args.recording.access())?;
     let budget = args.recording.budget;
     let budget = budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;

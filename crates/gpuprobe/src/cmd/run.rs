@@ -68,7 +68,7 @@ pub(crate) fn record(
             "on stdout the trace would be mixed with what the command prints: give a file or a FIFO with -o"
         );
     }
-    let output = Output::find(args.output.as_deref())?;
+    let output = Output::find(args.output.as_deref(), args.access())?;
     let mut supervised = Supervised::waiting(command)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.go(&probes)?;

@@ -1,16 +1,18 @@
 //! Where the first segment of a trace goes: a file, stdout, or whatever else can be opened by a name.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nix::fcntl::OFlag;
+use nix::errno::Errno;
 
-use super::place::default_path;
+use super::place::{FOLDER, LATEST, default_name};
 use crate::notes::note;
+use crate::output_file::{self, Access, Created, Folder};
 
 /// The name of stdout.
 const STDOUT: &str = "-";
@@ -24,34 +26,69 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(super) path: PathBuf,
-    /// The link that is to point at it.
-    pub(super) latest: Option<PathBuf>,
+    pub(super) access: Access,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Where the user has said.
+    Named,
     /// Of what had to be opened beforehand.
-    opened: Option<File>,
+    Opened(File),
+    /// A name of our own in this folder, with a link that is to point at it.
+    Default(Folder, OsString),
+}
+
+/// A trace that was begun: where it is, if it is a file that can be followed by others.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) file: File,
+    /// Its folder and its name there.
+    pub(super) beside: Option<(Folder, OsString)>,
+    /// The link that is to point at it.
+    pub(super) latest: Option<OsString>,
 }
 
 impl Output {
     /// Finds the place: with no path given, under `traces/`, with `trace_latest.jsonl` pointing at it. Whoever is to read
     /// a FIFO is waited for here, so this is done while Ctrl-C still ends us. A file is left alone until
     /// [`Output::create`]: what is there may be needed when nothing can be recorded.
-    pub(crate) fn find(path: Option<&Path>) -> Result<Self> {
+    pub(crate) fn find(path: Option<&Path>, access: Access) -> Result<Self> {
         let Some(path) = path else {
-            let (path, latest) = default_path()?;
-            return Ok(Self { path, latest: Some(latest), opened: None });
+            let cannot = "cannot make the folder traces: give another place with -o";
+            let folder = Folder::make(Path::new(FOLDER)).context(cannot)?;
+            let name = default_name(&folder);
+            let path = Path::new(FOLDER).join(&name);
+            return Ok(Self { path, access, place: Place::Default(folder, name) });
         };
         let is_fifo = fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
-        let opened = if is_stdout(path) {
-            Some(stdout().context("cannot write the trace to stdout")?)
+        let place = if is_stdout(path) {
+            Place::Opened(stdout().context("cannot write the trace to stdout")?)
         } else if is_fifo {
-            Some(open_fifo(path).with_context(|| format!("cannot write the trace to {}", path.display()))?)
+            let cannot = || format!("cannot write the trace to {}", path.display());
+            Place::Opened(open_fifo(path).with_context(cannot)?)
         } else {
-            None
+            Place::Named
         };
-        Ok(Self { path: path.to_owned(), latest: None, opened })
+        Ok(Self { path: path.to_owned(), access, place })
     }
 
-    pub(super) fn create(&mut self) -> io::Result<File> {
-        self.opened.take().map_or_else(|| File::create(&self.path), Ok)
+    pub(super) fn create(self) -> io::Result<(PathBuf, Begun)> {
+        let Self { path, access, place } = self;
+        Ok(match place {
+            Place::Opened(file) => (path, Begun { file, beside: None, latest: None }),
+            Place::Named => {
+                let Created { file, folder, name } = output_file::create(&path, access)?;
+                let beside = (!folder.is_of_descriptors()).then_some((folder, name));
+                (path, Begun { file, beside, latest: None })
+            }
+            Place::Default(folder, name) => {
+                let (file, name) = folder.create(&name, access)?;
+                let begun = Begun { file, beside: Some((folder, name.clone())), latest: Some(LATEST.into()) };
+                (path.with_file_name(name), begun)
+            }
+        })
     }
 }
 
@@ -60,14 +97,17 @@ fn stdout() -> io::Result<File> {
 }
 
 fn open_fifo(path: &Path) -> io::Result<File> {
-    let without_waiting = File::options().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    if without_waiting.is_err() {
-        note!("gpuprobe: {} is a FIFO: waiting for somebody who reads it", path.display());
+    let without_waiting = output_file::open_pipe_without_waiting(path);
+    match &without_waiting {
+        Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+            note!("gpuprobe: {} is a FIFO: waiting for somebody who reads it", path.display());
+        }
+        _ => {}
     }
     // that one is open until this one is, or a reader would see an end between the two
-    let file = File::options().write(true).open(path);
+    let file = output_file::create(path, Access::Private);
     drop(without_waiting);
-    file
+    file.map(|created| created.file)
 }
 
 #[cfg(test)]
@@ -87,9 +127,9 @@ mod tests {
             File::open(read).unwrap().read_to_string(&mut text).unwrap();
             text
         });
-        let mut output = Output::find(Some(&path)).unwrap();
-        assert!(output.opened.is_some());
-        output.create().unwrap().write_all(b"all of it").unwrap();
+        let output = Output::find(Some(&path), Access::Private).unwrap();
+        assert!(matches!(output.place, Place::Opened(_)));
+        output.create().unwrap().1.file.write_all(b"all of it").unwrap();
         assert_eq!(reader.join().unwrap(), "all of it");
     }
 
@@ -98,7 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t");
         fs::write(&path, "before").unwrap();
-        let mut output = Output::find(Some(&path)).unwrap();
+        let output = Output::find(Some(&path), Access::Private).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "before");
         output.create().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "");

@@ -1,10 +1,13 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
 use gpuprobe_event::trace::{Line, Reader};
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
 use super::*;
 
 fn create(path: &Path, limits: Limits) -> Result<TraceFile> {
-    TraceFile::create(Output::find(Some(path))?, Phases::Together, Meta::default(), limits)
+    TraceFile::create(Output::find(Some(path), Access::Private)?, Phases::Together, Meta::default(), limits)
 }
 
 fn event(id: u64) -> Event {
@@ -82,6 +85,40 @@ fn segments_follow_each_other_and_the_oldest_go() {
         assert_eq!(ids, (removed..20_000).collect::<Vec<_>>(), "{name}");
         assert_eq!((files, files), (fs::read_dir(folder.path()).unwrap().count(), finished.segments));
     }
+}
+
+#[test]
+fn a_segment_that_somebody_planted_is_left_alone_and_the_trace_goes_on_beside_it() {
+    for name in ["t.jsonl", "t.jsonl.zst"] {
+        let (folder, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let (path, victim) = (folder.path().join(name), own.path().join("victim"));
+        fs::write(&victim, "root's").unwrap();
+        symlink(&victim, segment_path(&path, 2)).unwrap();
+        let mut trace = create(&path, Limits { total: None, segment: Some(5_000) }).unwrap();
+        (0..5000).for_each(|id| trace.event(&event(id), Vec::new));
+        let finished = trace.finish(&End::default()).unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "root's", "{name}");
+        let (ids, files) = ids(&path);
+        assert_eq!((ids, files), ((0..5000).collect(), finished.segments), "{name}");
+        assert!(files > 2 && segment_path(&path, 3).exists(), "{files} of {name}");
+        let modes = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap());
+        let modes: Vec<_> =
+            modes.filter(fs::Metadata::is_file).map(|file| file.permissions().mode()).collect();
+        assert!(modes.len() == files && modes.iter().all(|mode| mode & 0o777 == 0o600), "{modes:?}");
+    }
+}
+
+#[test]
+fn a_file_that_took_the_name_of_the_trace_is_not_cut() {
+    let (folder, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (path, victim) = (folder.path().join("t.jsonl"), own.path().join("victim"));
+    fs::write(&victim, "a line\nand half of one").unwrap();
+    let mut trace = create(&path, Limits::default()).unwrap();
+    fs::remove_file(&path).unwrap();
+    symlink(&victim, &path).unwrap();
+    trace.fail(io::ErrorKind::StorageFull.into(), 0);
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "a line\nand half of one");
 }
 
 #[test]
