@@ -8,12 +8,16 @@
 
 static __always_inline int tally(struct pt_regs *ctx)
 {
-	struct gp_thread *thread = current_thread();
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	struct gp_thread *thread;
 	struct gp_count *count;
 
+	if (library_state(cookie) != GP_LIBRARY_ACTIVE)
+		return 0;
+	thread = current_thread();
 	if (!thread)
 		return 0;
-	count = count_of(thread, bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1));
+	count = count_of(thread, cookie & (GP_FUNCTIONS - 1));
 	if (count)
 		__sync_fetch_and_add(&count->tallied, 1);
 	return 0;

@@ -1,5 +1,6 @@
 //! The CUDA libraries: what each is called, which names are its functions, and what a scan hands back.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,21 @@ pub struct Scan {
     /// One per real file and kind.
     pub libraries: Vec<Library>,
     pub skipped: Vec<Skipped>,
+    /// Who has mapped the files of these libraries. A file that was found by its name alone has nobody here.
+    pub users: HashMap<FileId, Users>,
+}
+
+/// Processes that have a file mapped, by pid, with the user that each belongs to.
+pub type Users = BTreeMap<u32, UserId>;
+
+/// A user by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserId(pub u32);
+
+impl UserId {
+    pub const ROOT: Self = Self(0);
+    /// Of a process that ended before it could be asked. No user has this number.
+    pub const UNKNOWN: Self = Self(u32::MAX);
 }
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";

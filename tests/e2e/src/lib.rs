@@ -17,6 +17,7 @@ pub mod places;
 pub mod process;
 pub mod recording;
 pub mod sites;
+pub mod stalled;
 pub mod tiers;
 pub mod tracing;
 
