@@ -60,9 +60,9 @@ impl RegularFile {
         Self::open_at(path, None)
     }
 
-    /// The same for a file of which it is known where it lies.
-    pub(crate) fn open_at(path: &Path, place: Option<Place>) -> Result<Self, DiscoverError> {
-        let opened = access::open(path, place)
+    /// The same for a file of which it is known where it lies and what people call it.
+    pub(crate) fn open_at(path: &Path, known: Option<(Place, &Path)>) -> Result<Self, DiscoverError> {
+        let opened = access::open(path, known)
             .map_err(|source| DiscoverError::Open { path: path.to_owned(), source })?;
         let (file, meta) = opened.map_err(|kind| not_regular(path, kind))?;
         Ok(Self {

@@ -1,6 +1,6 @@
 //! The CUDA libraries: what each is called, which names are its functions, and what a scan hands back.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,8 @@ pub struct Scan {
     pub skipped: Vec<Skipped>,
     /// Who has mapped the files of these libraries. A file that was found by its name alone has nobody here.
     pub users: HashMap<FileId, Users>,
+    /// Mapped files, by inode, that could not be looked at because their file system does not answer.
+    pub stalled: HashSet<u64>,
 }
 
 /// Processes that have a file mapped, by pid, with the user that each belongs to.

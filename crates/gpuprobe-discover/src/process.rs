@@ -121,8 +121,14 @@ impl<'i> Collector<'i> {
                     add_user(&mut self.scan.users, &libraries, folder, pid, &mut user);
                     self.mapped.insert(mapping.file.clone(), libraries);
                 }
-                Err(why) if telling => self.skip(path, mapping.file.id(), why),
-                Err(_) => {}
+                Err(why) => {
+                    if why.0 == SkipCause::Stalled {
+                        self.scan.stalled.insert(mapping.file.inode);
+                    }
+                    if telling {
+                        self.skip(path, mapping.file.id(), why);
+                    }
+                }
             }
             if bytes_read > PROCESS_BYTES {
                 let reason = format!("its files have more than the {PROCESS_BYTES} bytes that are read");
@@ -230,8 +236,8 @@ pub(crate) fn open_mapped(
     let map_file = folder.join("map_files").join(&mapping.range);
     // The only name that is certain, also for files that are deleted or in another mount namespace; older
     // kernels give it to root alone.
-    let place = mapping.file.device().map(|(major, minor)| Place::Device(major, minor));
-    let first = match RegularFile::open_at(&map_file, place.clone()) {
+    let known = || mapping.file.device().map(|(major, minor)| (Place::Device(major, minor), path.as_path()));
+    let first = match RegularFile::open_at(&map_file, known()) {
         Ok(file) => {
             // The plain name is better where it is the same file, for it outlives the process.
             let plain = access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
@@ -245,7 +251,7 @@ pub(crate) fn open_mapped(
     }
     let in_namespace = folder.join("root").join(path.strip_prefix("/").unwrap_or(path));
     for name in [in_namespace, path.clone()] {
-        match RegularFile::open_at(&name, place.clone()) {
+        match RegularFile::open_at(&name, known()) {
             // On overlayfs the two numbers may differ for the same file.
             Ok(file) if file.id.inode == *inode || file.overlay => return Ok((file, name)),
             Ok(_) => {

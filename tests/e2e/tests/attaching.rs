@@ -112,7 +112,7 @@ fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as
         let bed = Bed::new();
         let mut all = bed.start();
         wait_begun(&mut all);
-        let daemon = Daemon::with(&["--memleak", "--attach", tier]);
+        let daemon = Daemon::with(&["--attach", tier]);
         assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
         let late = daemon.scrape().lost("late_attach");
         let done = stop(&mut all);
@@ -131,7 +131,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
     let _alone = alone();
     for tier in tiers::here() {
         let bed = Bed::new();
-        let daemon = Daemon::with(&["--memleak", "--attach", tier]);
+        let daemon = Daemon::with(&["--attach", tier]);
         let before = daemon.scrape().lost("late_attach");
         let mut all = bed.start();
         wait_begun(&mut all);

@@ -87,9 +87,8 @@ fn a_users_flood_of_libraries_is_refused_counted_and_said_once_and_hurts_nobody_
     let before = refused(&daemon.scrape());
     let mut flood = mapped(FLOODER, &all);
     let flooded = copies.folder.path().join("flood");
-    let settled = |m: &Metrics| {
-        refused(m) - before == (COPIES - SHARE) as u64 && probed(m, &flooded) == SHARE
-    };
+    let settled =
+        |m: &Metrics| refused(m) - before == (COPIES - SHARE) as u64 && probed(m, &flooded) == SHARE;
     daemon.until(PATIENCE, "the flooder has a share and no more", settled);
 
     // others, root, and what the flooder shares with them

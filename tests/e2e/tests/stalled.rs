@@ -140,7 +140,7 @@ fn other_commands_work_and_end_beside_a_stalled_file_system() {
     let trace = folder.path().join("trace.jsonl");
     let (trace, pid) = (trace.to_str().unwrap(), kept.pid().to_string());
     let commands: [&[&str]; 6] = [
-        &["record", "-o", trace],
+        &["record", "--all", "-o", trace],
         &["record", "-o", trace, "-d", &pid],
         &["trace"],
         &["trace", "-d", &pid],

@@ -46,11 +46,9 @@ pub(crate) fn is_stall(error: &io::Error) -> bool {
 }
 
 /// Has the reader do something, or does it right here.
-fn ask(place: Option<Place>, path: &Path, request: &Request<'_>) -> io::Result<Vec<u8>> {
+fn ask(path: &Path, request: &Request<'_>) -> io::Result<Vec<u8>> {
     match &mut *reader() {
-        Some(reader) => {
-            reader.ask(place.unwrap_or_else(|| Place::of(path)), path, request).map(|(reply, _)| reply)
-        }
+        Some(reader) => reader.ask(Place::of(path), path, request).map(|(reply, _)| reply),
         None => direct::answer(&mut direct::Files::default(), request),
     }
 }
@@ -86,19 +84,21 @@ pub(crate) enum Handle {
     There {
         number: u64,
         reader: u64,
-        path: PathBuf,
         place: Place,
+        /// For people.
+        name: PathBuf,
     },
 }
 
-/// Opens a regular file. `place` is where it is known to lie. What is no regular file is not opened.
-pub(crate) fn open(path: &Path, place: Option<Place>) -> io::Result<Result<(Handle, Meta), Kind>> {
+/// Opens a regular file; `known` is where it lies and what people call it, if that is not what the path says. What is no
+/// regular file is not opened.
+pub(crate) fn open(path: &Path, known: Option<(Place, &Path)>) -> io::Result<Result<(Handle, Meta), Kind>> {
     let mut reader = reader();
     let Some(reader) = &mut *reader else {
         return Ok(direct::open(path)?.map(|(file, meta)| (Handle::Here(file), meta)));
     };
-    let place = place.unwrap_or_else(|| Place::of(path));
-    let (reply, generation) = reader.ask(place.clone(), path, &Request::Open { path })?;
+    let (place, name) = known.unwrap_or_else(|| (Place::of(path), path));
+    let (reply, generation) = reader.ask(place.clone(), name, &Request::Open { path })?;
     let mut fields = Fields::new(&reply);
     let kind = fields.kind()?;
     if kind != Kind::Regular {
@@ -106,7 +106,7 @@ pub(crate) fn open(path: &Path, place: Option<Place>) -> io::Result<Result<(Hand
     }
     let (number, meta) = (fields.number()?, fields.meta()?);
     // not before everything is known: one that goes takes the lock that is held here
-    Ok(Ok((Handle::There { number, reader: generation, path: path.to_owned(), place }, meta)))
+    Ok(Ok((Handle::There { number, reader: generation, place, name: name.to_owned() }, meta)))
 }
 
 impl Handle {
@@ -118,11 +118,11 @@ impl Handle {
                 file.read_exact_at(&mut bytes, offset)?;
                 Ok(bytes)
             }
-            Self::There { number, reader: generation, path, place } => {
+            Self::There { number, reader: generation, place, name } => {
                 let request = Request::Read { number: *number, offset, size: size as u64 };
                 match &mut *reader() {
                     Some(reader) if reader.is(*generation) => {
-                        reader.ask(place.clone(), path, &request).map(|(reply, _)| reply)
+                        reader.ask(place.clone(), name, &request).map(|(reply, _)| reply)
                     }
                     // who had it open was left behind
                     _ => Err(io::ErrorKind::TimedOut.into()),
@@ -149,19 +149,19 @@ impl Drop for Handle {
 
 /// Device and inode of what a name leads to.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let reply = ask(None, path, &Request::Identity { path })?;
+    let reply = ask(path, &Request::Identity { path })?;
     let mut fields = Fields::new(&reply);
     Ok((fields.number()?, fields.number()?))
 }
 
 /// A file from its beginning, up to so many bytes.
 pub(crate) fn contents(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    ask(None, path, &Request::Contents { path, limit })
+    ask(path, &Request::Contents { path, limit })
 }
 
 /// The names in a folder, in no order, no more than so many.
 pub(crate) fn names(folder: &Path, limit: usize) -> io::Result<Vec<PathBuf>> {
-    let reply = ask(None, folder, &Request::Names { path: folder, limit: limit as u64 })?;
+    let reply = ask(folder, &Request::Names { path: folder, limit: limit as u64 })?;
     let mut fields = Fields::new(&reply);
     let mut names = Vec::new();
     while !fields.is_empty() {
@@ -172,18 +172,18 @@ pub(crate) fn names(folder: &Path, limit: usize) -> io::Result<Vec<PathBuf>> {
 
 /// A name without links.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
-    let reply = ask(None, path, &Request::Canonical { path })?;
+    let reply = ask(path, &Request::Canonical { path })?;
     Fields::new(&reply).path()
 }
 
 /// Up to so many bytes of a process's memory, by its file of that.
 pub fn memory(path: &Path, address: u64, size: usize) -> io::Result<Vec<u8>> {
-    ask(None, path, &Request::Memory { path, address, size: size as u64 })
+    ask(path, &Request::Memory { path, address, size: size as u64 })
 }
 
 /// The minor numbers of a folder's device files that have this major one; none where it has too many files.
 pub(crate) fn device_numbers(folder: &Path, major: u64, limit: usize) -> io::Result<Option<Vec<u32>>> {
-    let reply = ask(None, folder, &Request::Devices { path: folder, major, limit: limit as u64 })?;
+    let reply = ask(folder, &Request::Devices { path: folder, major, limit: limit as u64 })?;
     let mut fields = Fields::new(&reply);
     if fields.number()? == 0 {
         return Ok(None);

@@ -35,7 +35,7 @@ impl Probes {
     pub(crate) fn look_again(&mut self) -> HashSet<Tgid> {
         let placed = self.inspector.of_places(&HostPaths::default());
         let mapped = self.inspector.of_processes(Path::new(PROC));
-        let (in_places, in_use) = (ids(&placed), ids(&mapped));
+        let (in_places, in_use, stalled) = (ids(&placed), ids(&mapped), mapped.stalled.clone());
         self.skips.keep_found([&placed, &mapped]);
         if let Some(quota) = &mut self.quota {
             quota.update(&users_of(&mapped.users));
@@ -44,7 +44,8 @@ impl Probes {
         let placed = Scan { users: mapped.users.clone(), ..placed };
         let mut late = self.attach_scan(placed).late;
         late.extend(self.attach_scan(mapped).late);
-        self.let_go(|id| in_use.contains(id) || in_places.contains(id));
+        // what cannot be looked at may be in use as before
+        self.let_go(|id| in_use.contains(id) || in_places.contains(id) || stalled.contains(&id.inode));
         late
     }
 
@@ -78,8 +79,10 @@ impl Probes {
             note!("gpuprobe: libraries that nobody uses stay probed: {error:#}");
             return;
         }
-        let in_use = ids(&self.inspector.of_processes(Path::new(PROC)));
-        let used_again: HashSet<_> = files.extract_if(|id| in_use.contains(id)).collect();
+        let now = self.inspector.of_processes(Path::new(PROC));
+        let in_use = ids(&now);
+        let is_used = |id: &FileId| in_use.contains(id) || now.stalled.contains(&id.inode);
+        let used_again: HashSet<_> = files.extract_if(is_used).collect();
         if let Err(error) = self.capture.prepare_detach(&used_again, false) {
             note!("gpuprobe: a library is not observed any more: {error:#}");
         }
@@ -91,7 +94,11 @@ impl Probes {
 
     /// Probes what is new in a scan. All of it is observed from the same moment on.
     pub(super) fn attach_scan(&mut self, scan: Scan) -> New {
-        let Scan { libraries, skipped, users } = scan;
+        let Scan { libraries, mut skipped, users, stalled: _ } = scan;
+        // a library that was probed before its file system stalled is none that is skipped
+        let is_probed =
+            |file: Option<FileId>| file.is_some_and(|id| self.capture.attached().any(|a| a.id == id));
+        skipped.retain(|s| s.cause != Some(SkipCause::Stalled) || !is_probed(s.file));
         self.skip_all(&skipped);
         let new: Vec<Library> =
             libraries.into_iter().filter(|library| self.admits(library, &users)).collect();
