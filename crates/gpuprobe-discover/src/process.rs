@@ -51,7 +51,12 @@ impl Inspector {
         let before = self.asked.remove(&pid).unwrap_or_default();
         let new: Vec<_> = mappings.difference(&before).cloned().collect();
         self.asked.insert(pid, mappings);
-        self.of_mappings(&folder, pid, &new)
+        let scan = self.of_mappings(&folder, pid, &new)?;
+        // what could not be looked at is new the next time
+        if let Some(asked) = self.asked.get_mut(&pid).filter(|_| !scan.stalled.is_empty()) {
+            asked.retain(|mapping| !scan.stalled.contains(&mapping.file.inode));
+        }
+        Ok(scan)
     }
 
     /// Whether a process had a file mapped as code when [`Inspector::new_of_pid`] was last asked of it.

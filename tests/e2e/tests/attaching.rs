@@ -32,10 +32,10 @@ impl Bed {
         self.folder.path().join("libcuda.so.1")
     }
 
-    /// Starts all of them.
-    fn start(&self) -> Vec<Talk> {
+    /// Starts all of them, with these arguments.
+    fn start(&self, args: &[&str]) -> Vec<Talk> {
         let program = self.folder.path().join("churn");
-        (0..PROGRAMS).map(|_| Talk::start(Command::new(&program).arg(self.library()))).collect()
+        (0..PROGRAMS).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
     }
 }
 
@@ -55,6 +55,11 @@ fn wait_begun(all: &mut [Talk]) {
 /// Has all of them free what they hold and stop.
 fn stop(all: &mut [Talk]) -> Vec<Done> {
     all.iter_mut().for_each(Talk::go_on);
+    stopped(all)
+}
+
+/// What they have done, once they have stopped.
+fn stopped(all: &mut [Talk]) -> Vec<Done> {
     let stopped = all.iter_mut().map(|talk| {
         let printed = talk.json();
         assert_eq!(printed["allocs"], printed["frees"], "{printed}");
@@ -110,7 +115,7 @@ fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as
     let _alone = alone();
     for tier in tiers::here() {
         let bed = Bed::new();
-        let mut all = bed.start();
+        let mut all = bed.start(&[]);
         wait_begun(&mut all);
         let daemon = Daemon::with(&["--attach", tier]);
         assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
@@ -133,7 +138,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
         let bed = Bed::new();
         let daemon = Daemon::with(&["--attach", tier]);
         let before = daemon.scrape().lost("late_attach");
-        let mut all = bed.start();
+        let mut all = bed.start(&[]);
         wait_begun(&mut all);
         daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
         let done = stop(&mut all);
@@ -142,5 +147,38 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
         println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
         assert!((missed..=PROGRAMS as u64).contains(&late), "{tier}: {missed} seen in part, {late} late");
         assert!(late > 0, "{tier}: the first is always late");
+    }
+}
+
+#[test]
+fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let daemon = Daemon::with(&["--attach", tier]);
+        // each library is new to the daemon once
+        for _ in 0..3 {
+            let bed = Bed::new();
+            let before = daemon.scrape().lost("late_attach");
+            let mut all = bed.start(&["1"]);
+            wait_begun(&mut all);
+            let done = stopped(&mut all);
+            daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
+            // one whose calls are all there before anything is compared
+            let mut last =
+                Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
+            wait_begun(std::slice::from_mut(&mut last));
+            let last = stopped(std::slice::from_mut(&mut last).as_mut());
+            let missed = assert_nothing_is_live(
+                &daemon,
+                &[done, last].into_iter().flatten().collect::<Vec<_>>(),
+                tier,
+            );
+            let late = daemon.scrape().lost("late_attach") - before;
+            println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
+            assert!((missed..=PROGRAMS as u64).contains(&late), "{tier}: {missed} not seen, {late} late");
+        }
     }
 }
