@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define BYTES (64ull << 20)
@@ -50,6 +51,8 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	setvbuf(stdout, NULL, _IONBF, 0);
+	/* it may run from a file system that stops answering: then nothing can be read any more */
+	mlockall(MCL_CURRENT);
 	init = function(library, "cuInit");
 	get = function(library, "cuDeviceGet");
 	create = function(library, "cuCtxCreate_v2");

@@ -39,6 +39,15 @@ impl Bed {
     }
 }
 
+/// Processes of others on this machine that have a CUDA library mapped: the daemon counts these too.
+fn others(ours: &Path) -> u64 {
+    let ours = shown(ours);
+    let is_other = |maps: &String| maps.lines().any(|l| l.contains("/libcuda") && !l.contains(&ours));
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    folders.filter_map(|f| std::fs::read_to_string(f.path().join("maps")).ok()).filter(is_other).count()
+        as u64
+}
+
 /// What a program has done.
 #[derive(Debug)]
 struct Done {
@@ -120,11 +129,12 @@ fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as
         let daemon = Daemon::with(&["--attach", tier]);
         assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
         let late = daemon.scrape().lost("late_attach");
+        let most = PROGRAMS as u64 + others(bed.folder.path());
         let done = stop(&mut all);
         let missed = assert_nothing_is_live(&daemon, &done, tier);
         println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
         assert_eq!(missed, PROGRAMS as u64, "{tier}: all of them ran before");
-        assert_eq!(late, PROGRAMS as u64, "{tier}");
+        assert!((PROGRAMS as u64..=most).contains(&late), "{tier}: {late}");
     }
 }
 
@@ -145,7 +155,8 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
         let missed = assert_nothing_is_live(&daemon, &done, tier);
         let late = daemon.scrape().lost("late_attach") - before;
         println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
-        assert!((missed..=PROGRAMS as u64).contains(&late), "{tier}: {missed} seen in part, {late} late");
+        let most = PROGRAMS as u64 + others(bed.folder.path());
+        assert!((missed..=most).contains(&late), "{tier}: {missed} seen in part, {late} late");
         assert!(late > 0, "{tier}: the first is always late");
     }
 }
@@ -178,7 +189,8 @@ fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
             );
             let late = daemon.scrape().lost("late_attach") - before;
             println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
-            assert!((missed..=PROGRAMS as u64).contains(&late), "{tier}: {missed} not seen, {late} late");
+            let most = PROGRAMS as u64 + others(bed.folder.path());
+            assert!((missed..=most).contains(&late), "{tier}: {missed} not seen, {late} late");
         }
     }
 }

@@ -53,13 +53,13 @@ fn children(pid: u32, word: &str) -> Vec<u32> {
 }
 
 /// It ends as it is told to, and so does the process that has its probes.
-fn assert_ends(mut daemon: Daemon) {
+fn assert_ends(mut daemon: Daemon, within: Duration) {
     let helpers = children(daemon.talk.pid(), "__guard");
     assert_eq!(helpers.len(), 1);
     let begun = Instant::now();
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < within, "{:?}", begun.elapsed());
     until(SOON, "the helper process ends", || {
         (!Path::new(&format!("/proc/{}", helpers[0])).exists()).then_some(())
     });
@@ -93,7 +93,7 @@ fn a_daemon_beside_a_program_on_a_stalled_file_system_counts_everybody_else_and_
     let mut late = elsewhere(later.path());
     assert_counts_go_on(&daemon, late.pid());
     assert_eq!(children(daemon.talk.pid(), "__reader").len(), 2, "one that waits and one that reads");
-    assert_ends(daemon);
+    assert_ends(daemon, SOON);
     for talk in [&mut other, &mut late] {
         talk.go_on();
         talk.json();
@@ -123,7 +123,8 @@ fn a_file_system_that_stalls_after_its_library_was_probed_keeps_nobody() {
         assert_eq!(printed["allocs"], printed["frees"]);
         assert!(number(&printed["allocs"]) > 0);
         other.go_on();
-        assert_ends(daemon);
+        // by perf, the kernel takes a tenth of a second for each function
+        assert_ends(daemon, if *tier == "perf" { PATIENCE } else { SOON });
     }
 }
 

@@ -117,10 +117,9 @@ impl Reader {
         if self.waiting.len() >= may_wait {
             return Err(stalled());
         }
-        let patience = match self.last_stall {
-            Some(last) if last.elapsed() < IMPATIENT_FOR => LITTLE_PATIENCE,
-            _ => PATIENCE,
-        };
+        let is_impatient = self.last_stall.is_some_and(|last| last.elapsed() < IMPATIENT_FOR);
+        // no other program can stall a disk, and a busy one may take its time
+        let patience = if is_impatient && !place.is_local() { LITTLE_PATIENCE } else { PATIENCE };
         let mut process = match self.current.take() {
             Some(process) => process,
             None => self.start()?,
@@ -165,7 +164,7 @@ impl Reader {
         {
             waiting.process.end();
             self.note(&waiting.path, true);
-            if self.cooling.len() < MOST_KEPT {
+            if self.cooling.len() < MOST_KEPT && !waiting.place.is_local() {
                 self.cooling.push((waiting.place, Instant::now()));
             }
         }
@@ -267,9 +266,9 @@ mod tests {
         }
         assert_eq!((reader.waiting.len(), many), (MOST_WAITING, 40));
         assert!(soon.elapsed() < 10 * LITTLE_PATIENCE, "{:?}", soon.elapsed());
-        // what lies on a disk is still asked about, but not for ever
-        for minor in 0..20 {
-            ask(&mut reader, Place::Device(254, minor), "/c");
+        // processes are still asked about, but not for ever
+        for pid in 0..20 {
+            ask(&mut reader, Place::Process(pid), "/c");
         }
         assert_eq!(reader.waiting.len(), MOST_WAITING_AT_ALL);
         for waiting in reader.waiting.drain(..) {
