@@ -159,21 +159,34 @@ static __always_inline bool guard_returns(struct gp_thread *thread, struct pt_re
 	return true;
 }
 
+/* Whether a call is not observed because not all probes of its library are in. `state` is not active. */
+GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
+{
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+
+	if (state != GP_LIBRARY_DETACHING || !function)
+		return 1;
+	return function->action != GP_FREE && function->op != GP_VMM_RELEASE &&
+	       function->op != GP_VMM_UNMAP && !ends_contexts(function);
+}
+
 /* Returns 0 when the return is wanted, 1 when it is not. */
 static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 {
-	struct gp_thread *thread = current_thread();
 	__u64 cookie = bpf_get_attach_cookie(ctx);
-	__u32 index = cookie & (GP_FUNCTIONS - 1);
+	__u32 index = cookie & (GP_FUNCTIONS - 1), state = library_state(cookie);
 	struct gp_function *function;
 	struct gp_call *call, *outer;
+	struct gp_thread *thread = NULL;
 	bool has_return;
 
 	function = bpf_map_lookup_elem(&functions, &index);
-	if (!function || function->flags & GP_PAUSED)
+	if (!function)
 		return 1;
+	if (!(function->flags & GP_PAUSED) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
+		thread = current_thread();
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
-	/* where a return cannot be declined, calls of processes that are not watched have one too */
+	/* where a return cannot be declined, calls that are not observed have one too */
 	if (has_return && (thread || !can_decline) && !guard_returns(thread, ctx, function, can_decline))
 		return 1;
 	if (!thread)
@@ -237,8 +250,10 @@ static __always_inline bool is_of(const struct gp_call *call, __u64 stack_pointe
 
 /* Forgets calls that the program jumped out of, above the one that returns now. Tells whether that is there.
  */
-GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
 {
+	__u32 function = cookie & (GP_FUNCTIONS - 1);
+
 	if (!thread)
 		return 0;
 	for (int i = 0; i < GP_DEPTH; i++) {
@@ -254,17 +269,18 @@ GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
 	}
-	count_unmatched(function);
+	count_unmatched(cookie);
 	return 0;
 }
 
 /* The open call that returns now, taken off the stack; those above it were abandoned. */
-static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u32 function)
+static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
 {
+	__u32 function = cookie & (GP_FUNCTIONS - 1);
 	struct gp_call *top = innermost(thread);
 
 	if (!(top && is_of(top, stack_pointer, function))) {
-		if (!drop_above(thread, stack_pointer, function))
+		if (!drop_above(thread, stack_pointer, cookie))
 			return NULL;
 		top = innermost(thread);
 	}
@@ -289,16 +305,17 @@ static __always_inline int leave(struct pt_regs *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
-	__u32 index = bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function;
 	bool failed, is_counted = false;
 	struct gp_call *call;
 
 	if (!thread) {
-		count_unmatched(index);
+		count_unmatched(cookie);
 		return 0;
 	}
-	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, index);
+	call = pop(thread, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN, cookie);
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!call || !function)
 		return 0;

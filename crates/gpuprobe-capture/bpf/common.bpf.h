@@ -85,6 +85,15 @@ static __always_inline __u64 plausible(__u64 bytes)
 	return 0;
 }
 
+/* The state of the library that a probe is in, by the upper half of its cookie. */
+static __always_inline __u32 library_state(__u64 cookie)
+{
+	__u32 row = (cookie >> 32) & (GP_LIBRARIES - 1);
+	__u32 *state = bpf_map_lookup_elem(&library_states, &row);
+
+	return state ? *state : GP_LIBRARY_ACTIVE;
+}
+
 static __always_inline bool is_target(__u32 tgid)
 {
 	return !gp_config.only_targets || bpf_map_lookup_elem(&targets, &tgid);

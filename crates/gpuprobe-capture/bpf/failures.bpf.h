@@ -78,13 +78,17 @@ GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *c
 	return 0;
 }
 
-/* A return without its call. Nothing is counted of a function that is there for its failures alone. */
-GP_CHECKED_ONCE int count_unmatched(__u32 index)
+/*
+ * A return without its call. Nothing is counted of a function that is there for its failures alone, nor of a
+ * library whose calls are not observed yet.
+ */
+GP_CHECKED_ONCE int count_unmatched(__u64 cookie)
 {
+	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 
-	if (function && !(function->flags & (GP_FAILURES | GP_PAUSED)) &&
-	    is_target(bpf_get_current_pid_tgid() >> 32))
+	if (library_state(cookie) == GP_LIBRARY_ACTIVE && function &&
+	    !(function->flags & (GP_FAILURES | GP_PAUSED)) && is_target(bpf_get_current_pid_tgid() >> 32))
 		count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return 0;
 }

@@ -36,6 +36,18 @@
 #define GP_HANDLE_WORDS 16
 /* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 #define GP_FUNCTIONS 8192
+/* rows for the states of libraries, by the last bits of their numbers; a power of two */
+#define GP_LIBRARIES 4096
+
+/* What is observed of the calls of a library. */
+enum gp_library_state {
+	GP_LIBRARY_ACTIVE,
+	/* some of its probes are not in yet: nothing, so that no allocation is counted whose free would be
+	   missed */
+	GP_LIBRARY_ATTACHING,
+	/* its probes are about to go: only what ends memory that was counted */
+	GP_LIBRARY_DETACHING,
+};
 
 /* In the order of LossCause in gpuprobe-event. */
 enum gp_loss {

@@ -37,6 +37,17 @@ struct {
 	__type(value, struct gp_function);
 } functions SEC(".maps");
 
+/*
+ * The state of each probed library, by its number: see enum gp_library_state. An array: a lookup is an
+ * addition. Row 0 belongs to functions of no library and stays active.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, GP_LIBRARIES);
+	__type(key, __u32);
+	__type(value, __u32);
+} library_states SEC(".maps");
+
 /* A kernel and a stream that a thread launched it on, with the numbers of their rows: 0 for none. */
 struct gp_met {
 	__u64 handle;

@@ -8,10 +8,14 @@
 
 static __always_inline int tally(struct pt_regs *ctx)
 {
-	struct gp_thread *thread = current_thread();
+	__u64 cookie = bpf_get_attach_cookie(ctx);
+	struct gp_thread *thread;
 
+	if (library_state(cookie) != GP_LIBRARY_ACTIVE)
+		return 0;
+	thread = current_thread();
 	if (thread)
-		count_entry(thread, bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1));
+		count_entry(thread, cookie & (GP_FUNCTIONS - 1));
 	return 0;
 }
 

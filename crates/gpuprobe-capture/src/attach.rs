@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
+use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target, identity};
 use gpuprobe_event::{Function, FunctionId, catalogue};
-use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
@@ -45,6 +45,8 @@ pub struct Attached {
     pub functions: usize,
     /// Those that could not be, with the reason.
     pub skipped: Vec<Skipped>,
+    /// Since when its calls are observed, by the monotonic clock.
+    pub observed_since_ns: Option<u64>,
     pub(crate) links: Vec<LinkId>,
     /// Functions with links of their own.
     pub(crate) apart: Vec<ApartFunction>,
@@ -198,6 +200,7 @@ pub(crate) fn attach(
         is_foreign: library.open_path != library.path,
         functions: 0,
         skipped: Vec::new(),
+        observed_since_ns: None,
         links: Vec::new(),
         apart: Vec::new(),
         points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
@@ -225,7 +228,11 @@ pub(crate) fn attach(
                 attached.functions += group.len();
                 attached.links.extend(links);
             }
-            Err(error) if group.len() > 1 && last_error.is_none() && !binary.exists() => return Err(error),
+            // the others would have to wait for the same
+            Err(error) if is_stuck(&error) => return Err(error),
+            Err(error) if group.len() > 1 && last_error.is_none() && identity(binary).is_err() => {
+                return Err(error);
+            }
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
                 groups.extend([(programs, left.to_vec()), (programs, right.to_vec())]);
@@ -241,6 +248,11 @@ pub(crate) fn attach(
         Some(error) if attached.functions == 0 => Err(error),
         _ => Ok(attached),
     }
+}
+
+/// Whether the file system of the library did not answer.
+fn is_stuck(error: &CaptureError) -> bool {
+    matches!(error, CaptureError::Attach { source, .. } if source.kind() == ErrorKind::TimedOut)
 }
 
 /// Gives each of these functions links of its own; what went wrong last comes back.

@@ -48,7 +48,7 @@ pub fn utc_offset_seconds(unix_seconds: f64) -> i32 {
 }
 
 /// `CLOCK_MONOTONIC`, which is what `bpf_ktime_get_ns` counts.
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 

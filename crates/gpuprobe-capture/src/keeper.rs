@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use libbpf_rs::Object;
 
@@ -31,7 +32,14 @@ pub(crate) struct Keeper {
     answers: BufReader<ChildStdout>,
     /// The programs it has, in the order in which they were handed over.
     programs: Vec<String>,
+    /// Whether the answer to a request has not come in time. Nothing else is asked before that.
+    is_stuck: bool,
 }
+
+/// How long putting probes in may take. The kernel reads the file for it, whose file system may not answer.
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of a process is waited for that may wait for such a file system.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Keeper {
     /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments. Before these
@@ -58,7 +66,7 @@ impl Keeper {
             .map_err(CaptureError::Keeper)?;
         let requests = child.stdin.take();
         let answers = child.stdout.take().ok_or(CaptureError::Keeper(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { child, requests, answers: BufReader::new(answers), programs })
+        Ok(Self { child, requests, answers: BufReader::new(answers), programs, is_stuck: false })
     }
 
     /// The number of a program.
@@ -87,10 +95,48 @@ impl Keeper {
     }
 
     fn ask(&mut self, request: &Request) -> io::Result<u64> {
+        self.catch_up()?;
         self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())?;
+        if matches!(request, Request::Attach(_)) && !has_something(self.fd(), ATTACH_PATIENCE) {
+            self.is_stuck = true;
+            return Err(stuck());
+        }
+        self.answer()
+    }
+
+    fn answer(&mut self) -> io::Result<u64> {
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         parse_answer(&answer)
+    }
+
+    /// Takes the answer that did not come in time. Probes that were put in after all are not wanted any more.
+    fn catch_up(&mut self) -> io::Result<()> {
+        if !self.is_stuck {
+            return Ok(());
+        }
+        if !has_something(self.fd(), Duration::ZERO) {
+            return Err(stuck());
+        }
+        self.is_stuck = false;
+        if let Ok(link) = self.answer() {
+            self.detach(vec![link]);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end. One that is kept by a file system ends when that answers, and not with us.
+    fn wait_for_end(&mut self) {
+        let begun = Instant::now();
+        while self.is_stuck && begun.elapsed() < END_PATIENCE {
+            match self.child.try_wait() {
+                Ok(None) => sleep(Duration::from_millis(10)),
+                _ => return,
+            }
+        }
+        if !self.is_stuck {
+            self.child.wait().ok();
+        }
     }
 
     /// Readable when it has ended.
@@ -111,7 +157,7 @@ impl Keeper {
         if let Some(mut requests) = self.requests.take() {
             requests.write_all(Request::Done.line().as_bytes()).ok();
         }
-        self.child.wait().ok();
+        self.wait_for_end();
     }
 }
 
@@ -119,7 +165,27 @@ impl Drop for Keeper {
     /// Not dismissed, as on an error: it also lets everybody go, as if we had been killed.
     fn drop(&mut self) {
         drop(self.requests.take());
-        self.child.wait().ok();
+        self.wait_for_end();
+    }
+}
+
+fn stuck() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the file system of a library that is probed does not answer")
+}
+
+/// Whether something can be read within a time, or never will be.
+fn has_something(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    loop {
+        let rest = until.saturating_duration_since(Instant::now());
+        let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let milliseconds = i32::try_from(rest.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one entry, valid during the call.
+        let ready = unsafe { libc::poll(&raw mut polled, 1, milliseconds) };
+        // a signal is no answer
+        if ready >= 0 || rest.is_zero() {
+            return ready > 0;
+        }
     }
 }
 

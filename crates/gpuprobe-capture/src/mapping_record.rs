@@ -17,6 +17,8 @@ pub struct Mapped {
     pub inode: u64,
     /// The path, as the process names it.
     pub path: PathBuf,
+    /// When, by the monotonic clock.
+    pub at_ns: u64,
 }
 
 const MMAP2: u32 = 10;
@@ -69,7 +71,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// `pid tid addr len pgoff maj min ino generation prot flags name`. Memory without a file behind it is no library.
+/// `pid tid addr len pgoff maj min ino generation prot flags name time`. Memory without a file behind it is no library.
 fn mapping(body: &[u8]) -> Option<Mapped> {
     let name = body.get(64..)?;
     let name = &name[..name.iter().position(|b| *b == 0).unwrap_or(name.len())];
@@ -80,6 +82,7 @@ fn mapping(body: &[u8]) -> Option<Mapped> {
         device: (u32_at(body, 32)?, u32_at(body, 36)?),
         inode,
         path: PathBuf::from(OsStr::from_bytes(name)),
+        at_ns: u64_at(body, body.len().checked_sub(8)?)?,
     })
 }
 
@@ -100,6 +103,8 @@ mod tests {
         [&kind.to_ne_bytes()[..], &[0, 0], &size.to_ne_bytes(), body].concat()
     }
 
+    const AT_NS: u64 = 77_000_000_001;
+
     fn mmap2(tgid: u32, inode: u64, name: &str) -> Vec<u8> {
         let mut body = vec![0u8; 64];
         body[0..4].copy_from_slice(&tgid.to_ne_bytes());
@@ -107,6 +112,7 @@ mod tests {
         body[40..48].copy_from_slice(&inode.to_ne_bytes());
         body.extend_from_slice(name.as_bytes());
         body.resize((body.len() + 8) / 8 * 8, 0);
+        body.extend_from_slice(&AT_NS.to_ne_bytes());
         record(MMAP2, &body)
     }
 
@@ -116,7 +122,7 @@ mod tests {
             [mmap2(7, 99, "/usr/lib/libcuda.so.1"), mmap2(7, 0, "//anon"), mmap2(8, 5, "[vdso]")].concat();
         let found: Vec<_> = Records::new(&bytes).collect();
         let path = PathBuf::from("/usr/lib/libcuda.so.1");
-        assert_eq!(found, [Mapped { tgid: Tgid(7), device: (8, 0), inode: 99, path }]);
+        assert_eq!(found, [Mapped { tgid: Tgid(7), device: (8, 0), inode: 99, path, at_ns: AT_NS }]);
     }
 
     #[test]

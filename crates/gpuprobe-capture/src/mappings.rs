@@ -83,6 +83,7 @@ impl Ring {
     fn open(cpu: i32) -> io::Result<Self> {
         const SOFTWARE: u32 = 1;
         const DUMMY: u64 = 9;
+        const SAMPLE_TIME: u64 = 1 << 2;
         const EVERY_PROCESS: libc::pid_t = -1;
         const NO_GROUP: libc::c_int = -1;
         const CLOSE_ON_EXEC: libc::c_ulong = 8;
@@ -90,6 +91,11 @@ impl Ring {
         attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
         attr.set_mmap(1);
         attr.set_mmap2(1);
+        // the time stands at the end of every record
+        attr.sample_type = SAMPLE_TIME;
+        attr.set_sample_id_all(1);
+        attr.set_use_clockid(1);
+        attr.clockid = libc::CLOCK_MONOTONIC;
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = 1;
         // SAFETY: the attributes are valid for the call, which makes a new descriptor or fails.

@@ -146,6 +146,7 @@ impl ProbeCosts {
         let tallied = catalogue().lookup(Api::Driver, None, TALLIED).map(|f| f.id);
         let collect = |id| if Some(id) == tallied { Collect::Entries } else { collect };
         capture.attach(&bed.target(), &collect)?;
+        capture.start_observing()?;
         capture.add_target(Tgid(std::process::id()))?;
         let mut turns = vec![[const { Vec::new() }; POINTS.len()]; works.len()];
         for _ in 0..ROUNDS {

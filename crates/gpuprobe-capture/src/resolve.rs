@@ -2,12 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{Registers, Stack, Symbolizer, Unwinder};
+use gpuprobe_discover::{Registers, Stack, Symbolizer, Unwinder, memory};
 use gpuprobe_event::{Frame, Tgid};
 
 use crate::wire::{from_bytes, gp_stack_record};
@@ -147,18 +145,16 @@ impl Resolve for OfFiles {
     }
 
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64> {
-        let mut word = [0; 8];
-        let read = memory(tgid)?.read_at(&mut word, address).ok()?;
-        (read == word.len()).then(|| u64::from_le_bytes(word))
+        let word = memory(&memory_of(tgid), address, 8).ok()?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
     }
 
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String> {
-        let mut bytes = vec![0; LONGEST_TEXT];
         // it may end where what is mapped ends
-        let read = memory(tgid)?.read_at(&mut bytes, address).ok()?;
-        let end = bytes[..read].iter().position(|b| *b == 0);
+        let bytes = memory(&memory_of(tgid), address, LONGEST_TEXT).ok()?;
+        let end = bytes.iter().position(|b| *b == 0);
         // one that goes on is cut where the kernel side cuts; one that runs into nothing is none
-        let end = end.or((read == LONGEST_TEXT).then_some(LONGEST_TEXT - 1))?;
+        let end = end.or((bytes.len() == LONGEST_TEXT).then_some(LONGEST_TEXT - 1))?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
@@ -168,8 +164,8 @@ impl Resolve for OfFiles {
 }
 
 /// The memory of a process, whose pages come when they are read: the kernel side has only those that are there.
-fn memory(tgid: Tgid) -> Option<File> {
-    File::open(Path::new(PROC).join(tgid.to_string()).join("mem")).ok()
+fn memory_of(tgid: Tgid) -> PathBuf {
+    Path::new(PROC).join(tgid.to_string()).join("mem")
 }
 
 #[cfg(test)]

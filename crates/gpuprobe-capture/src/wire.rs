@@ -131,6 +131,11 @@ pub(crate) mod number {
     pub(crate) const OF_DEVICE: u64 = 1 << 63;
     pub(crate) const STACKS_NONE: u32 = 1;
 
+    pub(crate) const LIBRARIES: u16 = 4096;
+    pub(crate) const LIBRARY_ACTIVE: u32 = 0;
+    pub(crate) const LIBRARY_ATTACHING: u32 = 1;
+    pub(crate) const LIBRARY_DETACHING: u32 = 2;
+
     pub(crate) const PLACE_REGISTER: u8 = 1;
     pub(crate) const PLACE_STACK: u8 = 2;
 
@@ -312,6 +317,8 @@ mod tests {
     fn the_numbers_of_functions_are_those_of_the_header() {
         use number::*;
         expect("gp_place_kind", &[0, PLACE_REGISTER.into(), PLACE_STACK.into()]);
+        let states = [LIBRARY_ACTIVE, LIBRARY_ATTACHING, LIBRARY_DETACHING];
+        expect("gp_library_state", &states.map(u64::from));
         expect("gp_action", &[0, ACTION_ALLOC.into(), ACTION_FREE.into(), ACTION_MOVE.into()]);
         let sizes = [
             0,

@@ -1,11 +1,11 @@
 //! The environment of a program as it stands in its own memory, where the program may have changed it. What it began
 //! with is in `/proc/PID/environ`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::access;
 use crate::elf::{Elf, Table};
 use crate::maps::{CodeRange, code_ranges, name_of};
 use crate::process::{open_mapped, read_maps};
@@ -24,7 +24,7 @@ pub(crate) fn current<const N: usize>(
     names: [&[u8]; N],
 ) -> Option<[Option<Vec<u8>>; N]> {
     let address = address_of_environ(folder, pid)?;
-    let memory = Memory(File::open(folder.join("mem")).ok()?);
+    let memory = Memory(folder.join("mem"));
     let mut table = memory.word(address)?;
     let mut values = [const { None }; N];
     if table == 0 {
@@ -73,35 +73,31 @@ fn in_file(folder: &Path, range: &CodeRange) -> Option<u64> {
 }
 
 /// The memory of a process.
-struct Memory(File);
+struct Memory(PathBuf);
 
 impl Memory {
     fn word(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.0.read_exact_at(&mut bytes, address).ok()?;
-        Some(u64::from_ne_bytes(bytes))
+        let bytes = access::memory(&self.0, address, 8).ok()?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
     }
 
     fn begins(&self, address: u64, with: &[u8]) -> bool {
-        let mut bytes = vec![0; with.len()];
-        self.0.read_exact_at(&mut bytes, address).is_ok() && bytes == with
+        access::memory(&self.0, address, with.len()).is_ok_and(|bytes| bytes == with)
     }
 
     /// The bytes up to the first NUL; `None` where there are too many.
     fn text(&self, mut address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
-        let mut piece = [0; PIECE];
         while text.len() < LONGEST_VALUE {
             // up to the end of its page
             let rest = PIECE - (address % PIECE as u64) as usize;
-            let read = self.0.read_at(piece.get_mut(..rest)?, address).ok().filter(|n| *n > 0)?;
-            let bytes = piece.get(..read)?;
+            let bytes = access::memory(&self.0, address, rest).ok().filter(|bytes| !bytes.is_empty())?;
             if let Some(end) = bytes.iter().position(|b| *b == 0) {
                 text.extend_from_slice(bytes.get(..end)?);
                 return Some(text);
             }
-            text.extend_from_slice(bytes);
-            address = address.checked_add(read as u64)?;
+            text.extend_from_slice(&bytes);
+            address = address.checked_add(bytes.len() as u64)?;
         }
         None
     }

@@ -1,15 +1,13 @@
 //! Opening and reading files that somebody else chose: never blocks, never reads beyond what was measured.
 
-use std::cell::Cell;
-use std::fs::{self, File, OpenOptions};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use nix::fcntl::OFlag;
-use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
-
+use crate::access::{self, Handle, Kind, Place};
 use crate::error::{Defect, DiscoverError};
 
 /// The most that is read of one table. libcuda's largest is under 1 MiB, an executable's with debug symbols
@@ -21,6 +19,13 @@ pub(crate) const TABLE_LIMIT: u64 = 64 << 20;
 pub struct FileId {
     pub dev: u64,
     pub inode: u64,
+}
+
+impl FileId {
+    /// Major and minor number of the device.
+    pub(crate) fn device(self) -> (u64, u64) {
+        (nix::sys::stat::major(self.dev), nix::sys::stat::minor(self.dev))
+    }
 }
 
 /// Tells whether a file is still the one that was read. The change time is in it because, unlike the
@@ -35,37 +40,40 @@ pub(crate) struct Stamp {
 
 #[derive(Debug)]
 pub(crate) struct RegularFile {
-    file: File,
+    file: Handle,
     pub(crate) id: FileId,
     pub(crate) stamp: Stamp,
     /// On overlayfs the kernel probes the file below, which two containers may share under two device numbers.
     pub(crate) overlay: bool,
+    /// A program serves its file system.
+    pub(crate) is_served: bool,
     bytes_read: Cell<u64>,
+    blocks: RefCell<HashMap<u64, Rc<[u8]>>>,
 }
+
+/// What is read at once where each read is a message to another process. Most reads are of a few bytes.
+const BLOCK: u64 = 64 << 10;
+/// Blocks that are kept.
+const MOST_BLOCKS: usize = 64;
 
 impl RegularFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DiscoverError> {
-        let failed = |source| DiscoverError::Open { path: path.to_owned(), source };
-        // Looked at before it is opened, for opening a device can have effects; and again afterwards, for the
-        // name may have been given to something else. Without O_NONBLOCK a FIFO would wait for a writer.
-        require_regular(path, &fs::metadata(path).map_err(failed)?)?;
-        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        require_regular(path, &meta)?;
-        let overlay = fstatfs(&file).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
-        let stamp = Stamp {
-            size: meta.len(),
-            owner: meta.uid(),
-            mtime: (meta.mtime(), meta.mtime_nsec()),
-            ctime: (meta.ctime(), meta.ctime_nsec()),
-        };
+        Self::open_at(path, None)
+    }
+
+    /// The same for a file of which it is known where it lies and what people call it.
+    pub(crate) fn open_at(path: &Path, known: Option<(Place, &Path)>) -> Result<Self, DiscoverError> {
+        let opened = access::open(path, known)
+            .map_err(|source| DiscoverError::Open { path: path.to_owned(), source })?;
+        let (file, meta) = opened.map_err(|kind| not_regular(path, kind))?;
         Ok(Self {
             file,
-            id: FileId { dev: meta.dev(), inode: meta.ino() },
-            stamp,
-            overlay,
+            id: FileId { dev: meta.dev, inode: meta.inode },
+            stamp: Stamp { size: meta.size, owner: meta.owner, mtime: meta.mtime, ctime: meta.ctime },
+            overlay: meta.is_overlay,
+            is_served: meta.is_served,
             bytes_read: Cell::new(0),
+            blocks: RefCell::default(),
         })
     }
 
@@ -87,15 +95,45 @@ impl RegularFile {
             return Err(Defect::TooLarge { what, size, limit: TABLE_LIMIT });
         }
         self.bytes_read.set(self.bytes_read.get() + size);
-        // Fits: the limit is far below what a usize holds.
-        let mut bytes = vec![0; size as usize];
-        match self.file.read_exact_at(&mut bytes, offset) {
-            Ok(()) => Ok(bytes),
+        match self.bytes(offset, size) {
+            Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(Defect::malformed(format!("{what} was cut off while it was read")))
             }
             Err(error) => Err(Defect::Read { what, source: Arc::new(error) }),
         }
+    }
+
+    /// Bytes that the file had when it was opened.
+    fn bytes(&self, offset: u64, size: u64) -> io::Result<Vec<u8>> {
+        let (first, last) = (offset / BLOCK, (offset + size.saturating_sub(1)) / BLOCK);
+        // Fits: the limit is far below what a usize holds.
+        if !self.file.is_remote() || last - first > 1 {
+            return self.file.read(offset, size as usize);
+        }
+        let mut bytes = Vec::with_capacity(size as usize);
+        for number in first..=last {
+            let block = self.block(number)?;
+            let begin = offset.max(number * BLOCK) - number * BLOCK;
+            let end = (offset + size).min((number + 1) * BLOCK) - number * BLOCK;
+            bytes.extend_from_slice(block.get(begin as usize..end as usize).unwrap_or_default());
+        }
+        Ok(bytes)
+    }
+
+    fn block(&self, number: u64) -> io::Result<Rc<[u8]>> {
+        if let Some(block) = self.blocks.borrow().get(&number) {
+            return Ok(Rc::clone(block));
+        }
+        let offset = number * BLOCK;
+        let size = BLOCK.min(self.stamp.size.saturating_sub(offset));
+        let block: Rc<[u8]> = self.file.read(offset, size as usize)?.into();
+        let mut blocks = self.blocks.borrow_mut();
+        if blocks.len() >= MOST_BLOCKS {
+            blocks.clear();
+        }
+        blocks.insert(number, Rc::clone(&block));
+        Ok(block)
     }
 
     /// At most `size` bytes at `offset`, fewer at the end of the file.
@@ -104,21 +142,15 @@ impl RegularFile {
     }
 }
 
-fn require_regular(path: &Path, meta: &fs::Metadata) -> Result<(), DiscoverError> {
-    let kind = meta.file_type();
-    if kind.is_file() {
-        return Ok(());
-    }
-    let what = if kind.is_dir() {
-        "a folder"
-    } else if kind.is_fifo() {
-        "a pipe"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
+fn not_regular(path: &Path, kind: Kind) -> DiscoverError {
+    let what = match kind {
+        Kind::Regular => "a regular file",
+        Kind::Folder => "a folder",
+        Kind::Pipe => "a pipe",
+        Kind::Socket => "a socket",
+        Kind::Device => "a device",
     };
-    Err(DiscoverError::NotRegular { path: path.to_owned(), what })
+    DiscoverError::NotRegular { path: path.to_owned(), what }
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Every CUDA library of the host: what the loader knows, what lies in the usual folders, what runs now.
 
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use crate::access;
 use crate::error::DiscoverError;
 use crate::file::RegularFile;
 use crate::inspect::Inspector;
@@ -111,7 +111,7 @@ fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
     if !collector.is_telling(open_path) || is_stub(open_path) {
         return;
     }
-    let real = fs::canonicalize(open_path).ok();
+    let real = access::canonical(open_path).ok();
     // An absolute link below another root leads to a file that is not the host's.
     if real.as_ref().is_some_and(|real| !real.starts_with(root)) {
         return;
@@ -166,15 +166,14 @@ fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// The names in a folder, sorted; none when it cannot be read.
 fn names(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<PathBuf> =
-        entries.take(NAMES_LIMIT).filter_map(|entry| Some(entry.ok()?.file_name().into())).collect();
+    let mut names = access::names(folder, NAMES_LIMIT).unwrap_or_default();
     names.sort_unstable();
     names
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -102,7 +102,7 @@ impl Inspector {
         let skipped = contents.lacks(path).map(|(cause, why)| Skipped::file(path, Some(file.id), cause, why));
         let skipped = skipped.into_iter().collect();
         let libraries = contents.libraries.iter().map(|l| self.named(l, &file, path, open_path)).collect();
-        Ok(Scan { libraries, skipped, stack_copiers: Vec::new() })
+        Ok(Scan { libraries, skipped, ..Scan::default() })
     }
 
     /// The files seen so far that hooks are about, whether they have what is hooked or not.

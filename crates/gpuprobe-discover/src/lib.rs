@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aarch64;
+mod access;
 mod address_space;
 mod branches;
 mod container;
@@ -36,6 +37,7 @@ mod unwind_row;
 mod unwind_table;
 mod visible;
 
+pub use access::{Stall, canonical, identity, memory, read_files_by, serve_files, take_stalls};
 pub use container::{container_named, container_of};
 pub use demangle::demangled;
 pub use devices::{Device, devices};
@@ -47,7 +49,7 @@ pub use inspect::{Inspector, inspect};
 pub use kernel::{
     DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
 };
-pub use library::{Library, Scan, Symbol};
+pub use library::{Library, Scan, Symbol, UserId, Users};
 pub use loader::{Loader, loader_of};
 pub use maps::offset_in_file;
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};

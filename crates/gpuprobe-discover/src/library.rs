@@ -1,5 +1,6 @@
 //! The CUDA libraries: what each is called, which names are its functions, and what a scan hands back.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,23 @@ pub struct Scan {
     pub skipped: Vec<Skipped>,
     /// Processes that have mapped a library which copies stacks: see [`crate::copies_stacks`].
     pub stack_copiers: Vec<u32>,
+    /// Who has mapped the files of these libraries. A file that was found by its name alone has nobody here.
+    pub users: HashMap<FileId, Users>,
+    /// Mapped files, by inode, that could not be looked at because their file system does not answer.
+    pub stalled: HashSet<u64>,
+}
+
+/// Processes that have a file mapped, by pid, with the user that each belongs to.
+pub type Users = BTreeMap<u32, UserId>;
+
+/// A user by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserId(pub u32);
+
+impl UserId {
+    pub const ROOT: Self = Self(0);
+    /// Of a process that ended before it could be asked. No user has this number.
+    pub const UNKNOWN: Self = Self(u32::MAX);
 }
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";

@@ -1,13 +1,15 @@
 //! From libraries and a choice of functions to the list of places to probe.
 
 use std::cell::Cell;
+use std::path::Path;
 
 use gpuprobe_event::FunctionId;
 
+use crate::access::{self, is_of_user};
 use crate::branches::{OUTSIDE_BYTES, may_return_to};
 use crate::elf::{Elf, Machine};
 use crate::error::DiscoverError;
-use crate::file::RegularFile;
+use crate::file::{RegularFile, TABLE_LIMIT};
 use crate::library::{Library, Symbol};
 use crate::point::{PROLOGUE_BYTES, ProbePoint, at_entry, candidate};
 use crate::skipped::{SkipCause, Skipped, why};
@@ -85,6 +87,11 @@ fn target(
         skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::Replaced, reason));
         return Ok(Target { library: library.clone(), functions: Vec::new() });
     }
+    if file.is_served && is_of_user(&mounts_of(&library.open_path), file.id.device()) {
+        let reason = "on a file system that a user's own program serves: putting probes in would wait for it";
+        skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::UserFileSystem, reason));
+        return Ok(Target { library: library.clone(), functions: Vec::new() });
+    }
     let machine = Elf::parse(&file).map_err(|defect| defect.of(&library.path))?.machine;
     let mut code = Code { file: &file, machine, functions: &library.functions, budget: LIBRARY_BYTES };
     let mut functions = Vec::with_capacity(wanted.len());
@@ -98,6 +105,13 @@ fn target(
         }
     }
     Ok(Target { library: library.clone(), functions })
+}
+
+/// What is mounted where a file was opened.
+fn mounts_of(open_path: &Path) -> Vec<u8> {
+    let process = open_path.strip_prefix("/proc").ok().and_then(|below| below.components().next());
+    let folder = Path::new("/proc").join(process.map_or("self".as_ref(), |pid| pid.as_os_str()));
+    access::contents(&folder.join("mountinfo"), TABLE_LIMIT).unwrap_or_default()
 }
 
 struct Code<'a> {
@@ -154,8 +168,6 @@ impl Code<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::inspect::inspect;
     use crate::point::ProbeCost;

@@ -1,20 +1,20 @@
 //! The CUDA libraries that processes have mapped, through whatever name of them can be opened.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+use crate::access::{self, Place};
 use crate::error::DiscoverError;
 use crate::file::{FileId, RegularFile, TABLE_LIMIT};
 use crate::inspect::Inspector;
 use gpuprobe_event::Api;
 
-use crate::library::Scan;
+use crate::library::{Scan, UserId, Users};
 use crate::maps::{MappedFile, Mapping, executable_files, name_of};
 use crate::skipped::{SkipCause, Skipped, why};
 
@@ -51,7 +51,12 @@ impl Inspector {
         let before = self.asked.remove(&pid).unwrap_or_default();
         let new: Vec<_> = mappings.difference(&before).cloned().collect();
         self.asked.insert(pid, mappings);
-        self.of_mappings(&folder, pid, &new)
+        let scan = self.of_mappings(&folder, pid, &new)?;
+        // what could not be looked at is new the next time
+        if let Some(asked) = self.asked.get_mut(&pid).filter(|_| !scan.stalled.is_empty()) {
+            asked.retain(|mapping| !scan.stalled.contains(&mapping.file.inode));
+        }
+        Ok(scan)
     }
 
     /// Whether a process had a file mapped as code when [`Inspector::new_of_pid`] was last asked of it.
@@ -63,7 +68,7 @@ impl Inspector {
     fn of_mappings(&mut self, folder: &Path, pid: u32, mappings: &[Mapping]) -> Result<Scan, DiscoverError> {
         let mut collector = Collector::new(self);
         let exe = fs::read_link(folder.join("exe")).ok().map(|exe| name_of(exe.as_os_str().as_bytes()));
-        collector.mappings(folder, mappings, exe.as_deref());
+        collector.mappings(folder, pid, mappings, exe.as_deref());
         let scan = collector.finish();
         // Files of a process that has just ended cannot be opened: that is the reason, not each of them.
         if !scan.skipped.is_empty() && !folder.exists() {
@@ -78,12 +83,13 @@ pub(crate) struct Collector<'i> {
     inspector: &'i mut Inspector,
     scan: Scan,
     found: HashSet<(FileId, Api)>,
-    mapped: HashSet<MappedFile>,
+    /// Files that were looked at, with the libraries in each.
+    mapped: HashMap<MappedFile, Vec<FileId>>,
 }
 
 impl<'i> Collector<'i> {
     pub(crate) fn new(inspector: &'i mut Inspector) -> Self {
-        Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashSet::new() }
+        Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashMap::new() }
     }
 
     /// Whether a file has the name of a library that has something to probe.
@@ -99,30 +105,38 @@ impl<'i> Collector<'i> {
     pub(crate) fn process(&mut self, proc_root: &Path, pid: u32) -> Result<(), DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let mappings = executable_files(&read_maps(&folder, pid)?);
-        self.mappings(&folder, &mappings, None);
+        self.mappings(&folder, pid, &mappings, None);
         Ok(())
     }
 
     /// These mappings of one process. `exe` is worth a word even where it has no telling name.
-    fn mappings(&mut self, folder: &Path, mappings: &[Mapping], exe: Option<&Path>) {
-        let mut bytes_read = 0;
+    fn mappings(&mut self, folder: &Path, pid: u32, mappings: &[Mapping], exe: Option<&Path>) {
+        let (mut bytes_read, mut user) = (0, None);
         if mappings.iter().any(|mapping| copies_stacks(&mapping.file.path)) {
-            self.scan.stack_copiers.extend(pid_of(folder));
+            self.scan.stack_copiers.push(pid);
         }
         for mapping in mappings {
-            if self.mapped.contains(&mapping.file) {
+            if let Some(libraries) = self.mapped.get(&mapping.file) {
+                add_user(&mut self.scan.users, libraries, folder, pid, &mut user);
                 continue;
             }
             let path = &mapping.file.path;
             let telling = self.inspector.is_telling(path) || exe == Some(path.as_path());
             match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
-                    self.file(&file, path, &open_path, telling);
+                    let libraries = self.file(&file, path, &open_path, telling);
                     bytes_read += file.bytes_read();
-                    self.mapped.insert(mapping.file.clone());
+                    add_user(&mut self.scan.users, &libraries, folder, pid, &mut user);
+                    self.mapped.insert(mapping.file.clone(), libraries);
                 }
-                Err(why) if telling => self.skip(path, mapping.file.id(), why),
-                Err(_) => {}
+                Err(why) => {
+                    if why.0 == SkipCause::Stalled {
+                        self.scan.stalled.insert(mapping.file.inode);
+                    }
+                    if telling {
+                        self.skip(path, mapping.file.id(), why);
+                    }
+                }
             }
             if bytes_read > PROCESS_BYTES {
                 let reason = format!("its files have more than the {PROCESS_BYTES} bytes that are read");
@@ -135,14 +149,16 @@ impl<'i> Collector<'i> {
     /// A file that may or may not be there.
     pub(crate) fn path(&mut self, path: &Path, open_path: &Path) {
         match RegularFile::open(open_path) {
-            Ok(file) => self.file(&file, path, open_path, true),
+            Ok(file) => drop(self.file(&file, path, open_path, true)),
             Err(DiscoverError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => self.skip(path, None, why(&error)),
         }
     }
 
-    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) {
+    /// Looks into a file; tells which libraries are in it.
+    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) -> Vec<FileId> {
         let id = self.inspector.real_id(file);
+        let mut libraries = Vec::new();
         match self.inspector.contents_of(file, path) {
             Ok(contents) => {
                 if let Some(why) = contents.lacks(path) {
@@ -150,6 +166,7 @@ impl<'i> Collector<'i> {
                 }
                 for library in &contents.libraries {
                     let library = self.inspector.named(library, file, path, open_path);
+                    libraries.push(library.id);
                     if self.found.insert((library.id, library.kind)) {
                         self.scan.libraries.push(library);
                     }
@@ -158,6 +175,7 @@ impl<'i> Collector<'i> {
             Err(error) if telling => self.skip(path, Some(id), why(&error)),
             Err(_) => {}
         }
+        libraries
     }
 
     /// Lists what is no target: each file once, and no more of them than anybody would read.
@@ -186,14 +204,32 @@ pub fn copies_stacks(library: &Path) -> bool {
     library.file_name().is_some_and(|name| name.as_bytes().starts_with(b"_greenlet."))
 }
 
-fn pid_of(folder: &Path) -> Option<u32> {
-    folder.file_name()?.to_str()?.parse().ok()
+/// Notes that a process has these libraries mapped. Whose it is is asked once.
+fn add_user(
+    users: &mut HashMap<FileId, Users>,
+    libraries: &[FileId],
+    folder: &Path,
+    pid: u32,
+    user: &mut Option<UserId>,
+) {
+    for library in libraries {
+        let user = *user.get_or_insert_with(|| user_of(folder));
+        users.entry(*library).or_default().insert(pid, user);
+    }
+}
+
+/// The user that a process belongs to: the real one, which a program that runs with the rights of another keeps. The owner
+/// of its folder is not asked, because a process can have that be root.
+fn user_of(folder: &Path) -> UserId {
+    let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    user.map_or(UserId::UNKNOWN, UserId)
 }
 
 pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
     let read = || {
-        let mut text = Vec::new();
-        File::open(folder.join("maps"))?.take(TABLE_LIMIT).read_to_end(&mut text)?;
+        let text = access::contents(&folder.join("maps"), TABLE_LIMIT)?;
         // one that has ended and waits for its parent to ask has no memory any more
         if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text) }
     };
@@ -214,11 +250,11 @@ pub(crate) fn open_mapped(
     let map_file = folder.join("map_files").join(&mapping.range);
     // The only name that is certain, also for files that are deleted or in another mount namespace; older
     // kernels give it to root alone.
-    let first = match RegularFile::open(&map_file) {
+    let known = || mapping.file.device().map(|(major, minor)| (Place::Device(major, minor), path.as_path()));
+    let first = match RegularFile::open_at(&map_file, known()) {
         Ok(file) => {
             // The plain name is better where it is the same file, for it outlives the process.
-            let plain =
-                fs::metadata(path).is_ok_and(|meta| meta.ino() == file.id.inode && meta.dev() == file.id.dev);
+            let plain = access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
             return Ok((file, if plain { path.clone() } else { map_file }));
         }
         Err(error) => why(&error),
@@ -229,7 +265,7 @@ pub(crate) fn open_mapped(
     }
     let in_namespace = folder.join("root").join(path.strip_prefix("/").unwrap_or(path));
     for name in [in_namespace, path.clone()] {
-        match RegularFile::open(&name) {
+        match RegularFile::open_at(&name, known()) {
             // On overlayfs the two numbers may differ for the same file.
             Ok(file) if file.id.inode == *inode || file.overlay => return Ok((file, name)),
             Ok(_) => {
@@ -245,6 +281,8 @@ pub(crate) fn open_mapped(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
     use crate::testing::{ElfBuilder, FakeProc};
 
@@ -330,6 +368,26 @@ mod tests {
         let scan = of_pid(Path::new("/proc"), std::process::id()).unwrap();
         assert!(scan.libraries.is_empty());
         assert_eq!(scan.skipped, []);
+    }
+
+    #[test]
+    fn the_users_of_a_library_are_all_processes_that_map_it() {
+        let proc = FakeProc::new();
+        let (real, other) = (proc.path().join("libcuda.so.1"), proc.path().join("libother.so"));
+        driver().write(&real);
+        ElfBuilder::new().export("other", &[0xc3]).write(&other);
+        let name = |path: &Path| path.to_str().unwrap().to_owned();
+        for (pid, status) in
+            [(7, "Name:\tx\nUid:\t1000\t0\t0\t0\n"), (8, "Uid:\t0\t0\t0\t0\n"), (9, ""), (10, "Uid:\t5\n")]
+        {
+            let mapped = if pid == 10 { &other } else { &real };
+            let folder = proc.process(pid, &[(&name(mapped), mapped)]);
+            fs::write(folder.join("status"), status).unwrap();
+        }
+        let scan = Inspector::new().of_processes(proc.path());
+        assert_eq!((scan.libraries.len(), scan.users.len()), (1, 1));
+        let expected = Users::from([(7, UserId(1000)), (8, UserId::ROOT), (9, UserId::UNKNOWN)]);
+        assert_eq!(scan.users[&scan.libraries[0].id], expected);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::access::is_stall;
 use crate::error::{Defect, DiscoverError};
 use crate::file::FileId;
 
@@ -28,6 +29,10 @@ causes! {
     NotRegular = "not_regular",
     /// It cannot be opened or read.
     Unreadable = "unreadable",
+    /// Its file system does not answer.
+    Stalled = "stalled",
+    /// An ordinary user's program serves its file system, which probes would have to wait for.
+    UserFileSystem = "user_file_system",
     /// What was mapped is out of reach, and its name leads to nothing or to another file.
     Replaced = "replaced",
     /// No ELF file.
@@ -44,6 +49,8 @@ causes! {
     HiddenRuntime = "hidden_runtime",
     /// There are more of them than are listed, or than are probed at once.
     TooMany = "too_many",
+    /// Whoever uses it has as many libraries probed as one user may.
+    UserQuota = "user_quota",
     /// The kernel refuses the probes.
     Refused = "refused",
     /// The kernel has no function or tracepoint of this name.
@@ -77,6 +84,7 @@ impl Skipped {
 /// The cause, and one line with what led to it.
 pub(crate) fn why(error: &DiscoverError) -> (SkipCause, String) {
     match error {
+        DiscoverError::Open { source, .. } if is_stall(source) => (SkipCause::Stalled, source.to_string()),
         DiscoverError::Open { source, .. } => (SkipCause::Unreadable, format!("cannot be opened: {source}")),
         DiscoverError::NotRegular { what, .. } => {
             (SkipCause::NotRegular, format!("{what}, not a regular file"))
@@ -92,6 +100,7 @@ fn cause_of(defect: &Defect) -> SkipCause {
         Defect::Unsupported(_) => SkipCause::Unsupported,
         Defect::Malformed(_) => SkipCause::Damaged,
         Defect::TooLarge { .. } => SkipCause::TooLarge,
+        Defect::Read { source, .. } if is_stall(source) => SkipCause::Stalled,
         Defect::Read { .. } => SkipCause::Unreadable,
     }
 }

@@ -6,14 +6,11 @@
 //! agrees with it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
-use nix::sys::stat::{major, minor};
 
+use crate::access;
 use crate::environ;
 
 /// The device files of GPUs.
@@ -215,8 +212,7 @@ impl Environment {
 
 /// The values of [`VARIABLES`] at the start of a program; `None` where they cannot be read, or not all.
 fn at_start(path: &Path) -> Option<[Option<Vec<u8>>; 2]> {
-    let mut text = Vec::new();
-    File::open(path).ok()?.take(ENVIRONMENT_LIMIT).read_to_end(&mut text).ok()?;
+    let text = access::contents(path, ENVIRONMENT_LIMIT).ok()?;
     // one that has ended has none
     if text.is_empty() || text.len() as u64 == ENVIRONMENT_LIMIT {
         return None;
@@ -229,16 +225,7 @@ fn at_start(path: &Path) -> Option<[Option<Vec<u8>>; 2]> {
 /// The minor numbers of a folder's device files that have this major one. Their names are those of another mount
 /// namespace, so only what they are is looked at.
 fn device_numbers(folder: &Path, wanted: u64) -> Option<BTreeSet<u32>> {
-    let entries: Vec<_> = fs::read_dir(folder).ok()?.take(FILES_LIMIT).flatten().collect();
-    if entries.len() == FILES_LIMIT {
-        return None;
-    }
-    let number = |entry: fs::DirEntry| {
-        let meta = fs::metadata(entry.path()).ok()?;
-        let is_one = meta.file_type().is_char_device() && major(meta.rdev()) == wanted;
-        u32::try_from(minor(meta.rdev())).ok().filter(|_| is_one)
-    };
-    Some(entries.into_iter().filter_map(number).collect())
+    Some(access::device_numbers(folder, wanted, FILES_LIMIT).ok()??.into_iter().collect())
 }
 
 #[cfg(test)]

@@ -84,6 +84,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     #[command(name = "__guard", hide = true)]
     Guard(GuardArgs),
+    #[command(name = "__reader", hide = true)]
+    Reader(ReaderArgs),
 }
 
 /// Where the driver tells of the host's GPUs.
@@ -372,6 +374,13 @@ pub(crate) struct GuardArgs {
     pub(crate) perf: bool,
     /// Inherited descriptors: the maps of targets and of answers, and the programs
     pub(crate) files: Vec<i32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReaderArgs {
+    /// Processes are held while files are looked at
+    #[arg(long)]
+    pub(crate) holds: bool,
 }
 
 #[cfg(test)]

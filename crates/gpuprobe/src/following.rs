@@ -107,6 +107,7 @@ fn attach(wanted: Wanted<'_>, probes: &mut Probes, verbose: bool) -> Result<()> 
         probes.attach_file(path)?;
     }
     if paths.is_empty() && pids.is_empty() {
+        // whoever runs already is joined in the middle, as was asked for
         probes.attach_host();
     }
     // after all of its libraries, so that none of its calls seems to be made outside of another

@@ -20,6 +20,8 @@ mod printer;
 mod probes;
 mod processes;
 mod progress;
+mod quota;
+mod reader;
 mod recording;
 mod select;
 mod settings;
@@ -82,6 +84,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Bench(args)) => cmd::bench::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::Guard(args)) => cmd::guard::run(&args),
+        Some(Command::Reader(args)) => cmd::reader::run(&args),
         None if std::env::args_os().len() <= 1 => {
             drop(Cli::command().print_help());
             Ok(2)

@@ -1,8 +1,8 @@
 //! Discovery, selection and capture together: from a process, a file or the host to probes.
 
+mod libraries;
+
 use std::collections::HashSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use gpuprobe_capture::{
     Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, driver_version,
 };
 use gpuprobe_discover::{
-    Device, DiscoverError, FileId, HostPaths, Inspector, Library, Scan, SkipCause, Skipped, container_of,
-    copies_stacks, devices, loader_of, plan,
+    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, canonical,
+    container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
-use gpuprobe_output::units::{duration, printable};
+use gpuprobe_output::units::printable;
 
 use crate::budget::KeptBudget;
 use crate::cli::AttachArgs;
@@ -25,16 +25,13 @@ use crate::guard;
 use crate::hooks::why_unused;
 use crate::kernel;
 use crate::notes::note;
+use crate::quota::Quota;
+use crate::reader;
 use crate::select::Selection;
 use crate::skips::{self, Skips};
 use crate::xids::fill_users;
 
 const PROC: &str = "/proc";
-/// Libraries probed at once. A host has one driver, and a few images bring their own; beyond this somebody makes them on
-/// purpose.
-const MOST_LIBRARIES: usize = 256;
-/// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
-const MOST_LET_GO: usize = 32;
 const GIVE: &str = "give a libcuda, a libcudart or a program with CUDA linked in";
 
 /// Everything that is probed, and what could not be.
@@ -54,6 +51,10 @@ pub(crate) struct Probes {
     beside: HashSet<FileId>,
     /// Files that were asked for by name, and stay probed.
     named: HashSet<FileId>,
+    /// How many libraries are probed for each user; nothing where only processes that were asked for are observed.
+    quota: Option<Quota>,
+    /// Counts up whenever libraries come to be observed.
+    pub(crate) attaches: u64,
     /// Whether anything of the runtime is to be probed.
     wants_runtime: bool,
     /// Functions probed because they were asked for, and not only for what they tell of others.
@@ -97,6 +98,18 @@ fn fill_containers(batch: &mut Batch) {
     }
 }
 
+/// Says which files could not be looked at because their file systems do not answer.
+fn note_stalls() {
+    for Stall { path, is_over } in take_stalls() {
+        let path = path.to_string_lossy();
+        if is_over {
+            note!("gpuprobe: {}: its file system answers again", printable(&path));
+        } else {
+            note!("gpuprobe: {}: its file system does not answer: skipped until it does", printable(&path));
+        }
+    }
+}
+
 /// The capture that the flags ask for.
 pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     let mut config = CaptureConfig { tier: args.attach, ..CaptureConfig::default() };
@@ -117,6 +130,8 @@ impl Probes {
         verbose: bool,
     ) -> Result<Self> {
         let capture = Capture::open(config, guard::command(config.hold))?;
+        let holds = config.hold;
+        read_files_by(move || reader::command(holds));
         let selection = selection.on(capture.tier());
         if selection.is_few() {
             let others = if matches!(selection, Selection::Driver { .. }) {
@@ -137,6 +152,8 @@ impl Probes {
             considered: HashSet::new(),
             beside: HashSet::new(),
             named: HashSet::new(),
+            quota: (!config.only_targets).then(Quota::default),
+            attaches: 0,
             asked_for: 0,
             skips: Skips::default(),
             aside: false,
@@ -245,6 +262,7 @@ impl Probes {
             let found = devices.look(Path::new(PROC));
             self.capture.tell_devices(&found)?;
         }
+        note_stalls();
         let mut batch = self.capture.take()?;
         fill_containers(&mut batch);
         fill_users(&mut batch.xids, Path::new(PROC));
@@ -267,7 +285,7 @@ impl Probes {
     /// Probes what a process has mapped; tells how many libraries were new.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
-        Ok(self.attach_scan(scan))
+        Ok(self.attach_scan(scan).libraries)
     }
 
     /// Whether a process had a file mapped when it was last looked at.
@@ -283,6 +301,17 @@ impl Probes {
         self.capture.attached().any(is_it)
     }
 
+    /// Whether a process mapped a library before its calls were observed: some of them may be missing.
+    pub(crate) fn was_mapped_early(&self, mapped: &Mapped) -> bool {
+        let is_it = |a: &&Attached| {
+            a.id.inode == mapped.inode
+                && a.path.file_name() == mapped.path.file_name()
+                && !self.beside.contains(&a.id)
+        };
+        let is_early = |a: &Attached| a.observed_since_ns.is_some_and(|since| mapped.at_ns < since);
+        self.capture.attached().filter(is_it).any(is_early)
+    }
+
     /// Whether what a process mapped has the name of a library that has something to probe.
     pub(crate) fn is_telling(&self, mapped: &Mapped) -> bool {
         self.inspector.is_telling(&mapped.path)
@@ -290,7 +319,7 @@ impl Probes {
 
     /// Probes one file. It must have something to probe.
     pub(crate) fn attach_file(&mut self, path: &Path) -> Result<()> {
-        let real = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
+        let real = canonical(path).with_context(|| format!("cannot open {}", path.display()))?;
         let scan =
             self.inspector.inspect(&real, &real).with_context(|| format!("nothing to probe: {GIVE}"))?;
         if scan.libraries.is_empty() {
@@ -307,13 +336,13 @@ impl Probes {
     /// Probes whatever a file of our own mount namespace has to probe; tells how many libraries were new.
     pub(crate) fn attach_path(&mut self, path: &Path) -> Result<usize, DiscoverError> {
         let scan = self.inspector.inspect(path, path)?;
-        Ok(self.attach_scan(scan))
+        Ok(self.attach_scan(scan).libraries)
     }
 
-    /// Probes every library that can be found on the host.
-    pub(crate) fn attach_host(&mut self) {
+    /// Probes every library that can be found on the host; tells which processes had mapped one before.
+    pub(crate) fn attach_host(&mut self) -> HashSet<Tgid> {
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
-        self.attach_scan(scan);
+        self.attach_scan(scan).late
     }
 
     /// The same for some processes that may come to use what others do. Of files that cannot be probed nothing is told
@@ -324,40 +353,6 @@ impl Probes {
         self.aside = false;
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id));
-    }
-
-    /// Looks at the whole host once more. Probes what is new, and tells how many libraries of these a process had
-    /// mapped already; takes probes out of what is gone.
-    pub(crate) fn look_again(&mut self) -> usize {
-        let before: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
-        let placed = self.inspector.of_places(&HostPaths::default());
-        let mapped = self.inspector.of_processes(Path::new(PROC));
-        let ids = |scan: &Scan| scan.libraries.iter().map(|l| l.id).collect::<HashSet<_>>();
-        let (in_places, in_use) = (ids(&placed), ids(&mapped));
-        self.skips.keep_found([&placed, &mapped]);
-        self.attach_scan(placed);
-        self.attach_scan(mapped);
-        self.let_go(|id| in_use.contains(id) || in_places.contains(id));
-        let late =
-            |a: &&Attached| in_use.contains(&a.id) && !before.contains(&a.id) && !self.beside.contains(&a.id);
-        self.capture.attached().filter(late).count()
-    }
-
-    /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
-    /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
-    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay.
-    fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
-        let full = self.capture.attached().count() >= MOST_LIBRARIES;
-        let unused = |a: &&Attached| !found(&a.id) && !self.named.contains(&a.id) && (full || !stays(a));
-        let unused: Vec<_> = self.capture.attached().filter(unused).map(|a| (a.id, a.path.clone())).collect();
-        let unused: Vec<_> = unused.into_iter().take(MOST_LET_GO).collect();
-        for (_, path) in &unused {
-            self.tell(|| format!("{}: detached, nobody uses it any more", path.display()));
-        }
-        self.capture.detach_files(&unused.into_iter().map(|(id, _)| id).collect());
-        let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
-        self.considered.retain(|(id, _)| attached.contains(id) || found(id));
-        self.beside.retain(|id| attached.contains(id));
     }
 
     /// Holds processes started with this program's loader until their libraries are probed.
@@ -378,55 +373,9 @@ impl Probes {
         }
     }
 
-    /// Probes what is new in a scan; tells how many libraries with something that was asked for that were.
-    fn attach_scan(&mut self, scan: Scan) -> usize {
-        let mut new_ones = 0;
-        let Scan { libraries, skipped, stack_copiers } = scan;
-        stack_copiers.into_iter().for_each(|pid| self.mark_stack_copier(Tgid(pid)));
-        self.skip_all(&skipped);
-        let new: Vec<Library> =
-            libraries.into_iter().filter(|l| self.considered.insert((l.id, l.kind))).collect();
-        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
-        self.skip_all(&skipped);
-        for target in &plan.targets {
-            let library = &target.library;
-            if self.capture.attached().count() >= MOST_LIBRARIES {
-                self.considered.remove(&(library.id, library.kind));
-                let reason = format!("{MOST_LIBRARIES} libraries are probed already");
-                self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
-                continue;
-            }
-            let (begun, before) = (Instant::now(), self.capture.attached().count());
-            let (selection, collect) = (&self.selection, self.collect);
-            let collect = |id| selection.collect(id, collect);
-            let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
-            let result = self.capture.attach(target, &collect);
-            match result {
-                Ok(attached) => {
-                    let (count, skipped) = (attached.functions, attached.skipped.clone());
-                    let took = duration(begun.elapsed().as_nanos() as u64);
-                    let what = if asked_for > 0 { "" } else { " beside" };
-                    self.tell(|| format!("{}: {count} functions{what} in {took}", library.path.display()));
-                    self.skip_all(&skipped);
-                    self.asked_for += asked_for;
-                    if asked_for == 0 {
-                        self.beside.insert(library.id);
-                    } else {
-                        new_ones += self.capture.attached().count() - before;
-                    }
-                }
-                Err(error) => {
-                    let (cause, reason) = (SkipCause::Refused, error.to_string());
-                    self.skip(&Skipped::file(&library.path, Some(library.id), cause, reason));
-                }
-            }
-        }
-        new_ones
-    }
-
     /// Return probes take more care of a process that copies stacks. Without room for the mark its calls are probed as
     /// those of others are.
-    fn mark_stack_copier(&mut self, tgid: Tgid) {
+    pub(super) fn mark_stack_copier(&mut self, tgid: Tgid) {
         if let Err(error) = self.capture.add_stack_copier(tgid) {
             self.tell(|| format!("process {tgid}: {error}"));
         }
@@ -456,12 +405,4 @@ impl Probes {
             self.tell(|| format!("skipped {line}"));
         }
     }
-}
-
-/// Whether a library may be kept for the next process though nobody uses it: it is still what its name leads to, on the
-/// file system that is there as long as the host is.
-fn stays(attached: &Attached) -> bool {
-    let is_it = |meta: fs::Metadata| (meta.dev(), meta.ino()) == (attached.id.dev, attached.id.inode);
-    let on_root = fs::metadata("/").is_ok_and(|root| root.dev() == attached.id.dev);
-    !attached.is_foreign && on_root && fs::metadata(&attached.path).is_ok_and(is_it)
 }

@@ -1,13 +1,11 @@
 //! Finds libraries as processes begin to use them, on the whole host, without looking at processes that do nothing new.
 
 use std::collections::HashSet;
-use std::fs;
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use gpuprobe_capture::{Mapped, Mappings};
-use gpuprobe_discover::DiscoverError;
+use gpuprobe_capture::{Mapped, Mappings, NewMappings};
+use gpuprobe_discover::{DiscoverError, identity};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 
 use crate::notes::note;
@@ -29,6 +27,8 @@ pub(crate) struct Watch {
     mappings: Option<Mappings>,
     seen: HashSet<Seen>,
     losses: Losses,
+    /// Processes counted as late since libraries last came to be observed: a process may report several mappings.
+    late: HashSet<Tgid>,
     scanned: Instant,
     rescan: Duration,
 }
@@ -47,6 +47,7 @@ impl Watch {
             mappings: mappings.ok(),
             seen: HashSet::new(),
             losses: Losses::default(),
+            late: HashSet::new(),
             scanned: Instant::now(),
             rescan: Duration::from_secs(rescan_seconds),
         }
@@ -69,7 +70,7 @@ impl Watch {
 
     /// Probes what these processes have mapped since the last look.
     pub(crate) fn look_at(&mut self, processes: &HashSet<Tgid>, probes: &mut Probes) {
-        let new = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
+        let (new, attaches) = (self.take(), probes.attaches);
         for mapped in new.mapped.iter().filter(|mapped| processes.contains(&mapped.tgid)) {
             self.consider(mapped, probes);
         }
@@ -79,25 +80,45 @@ impl Watch {
             for tgid in processes {
                 // one that has ended has nothing mapped any more
                 if let Ok(1..) = probes.attach_process(*tgid) {
-                    self.losses.add(LossCause::LateAttach, 1);
+                    self.count_late([*tgid]);
                 }
             }
         }
+        self.settle(attaches, probes);
     }
 
     /// Probes what is new on the whole host, and takes probes out of what is gone.
     pub(crate) fn look(&mut self, probes: &mut Probes) {
-        let new = self.mappings.as_mut().map(Mappings::take).unwrap_or_default();
+        let (new, attaches) = (self.take(), probes.attaches);
         for mapped in &new.mapped {
             self.consider(mapped, probes);
         }
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
         if new.lost > 0 || blind || self.scanned.elapsed() >= self.rescan {
             let late = probes.look_again();
-            self.losses.add(LossCause::LateAttach, late as u64);
+            self.count_late(late);
             self.scanned = Instant::now();
             // numbers of devices and inodes are given again to other files, as soon as a container is gone
             self.seen.clear();
+        }
+        self.settle(attaches, probes);
+    }
+
+    fn take(&mut self) -> NewMappings {
+        self.mappings.as_mut().map(Mappings::take).unwrap_or_default()
+    }
+
+    /// Counts processes that had mapped a library before its calls were observed, each once.
+    pub(crate) fn count_late(&mut self, processes: impl IntoIterator<Item = Tgid>) {
+        let new = processes.into_iter().filter(|tgid| self.late.insert(*tgid)).count();
+        self.losses.add(LossCause::LateAttach, new as u64);
+    }
+
+    /// All mappings that were made before the last library came to be observed have been reported by now, unless some
+    /// came to be observed during this look.
+    fn settle(&mut self, attaches_before: u64, probes: &Probes) {
+        if probes.attaches == attaches_before {
+            self.late.clear();
         }
     }
 
@@ -106,14 +127,22 @@ impl Watch {
         if self.seen.len() >= MOST_SEEN {
             self.seen.clear();
         }
-        if !self.seen.insert((mapped.device, mapped.inode)) {
-            return;
+        if self.seen.insert((mapped.device, mapped.inode)) {
+            self.look_into(mapped, probes);
         }
+        // others may have mapped the same file before its probes were in
+        if probes.was_mapped_early(mapped) {
+            self.count_late([mapped.tgid]);
+        }
+    }
+
+    /// Probes what a process has mapped that nobody had before.
+    fn look_into(&mut self, mapped: &Mapped, probes: &mut Probes) {
         match probes.attach_process(mapped.tgid) {
             Ok(0) if probes.has_mapped(mapped) => {}
             // it has let go of the file, or executes another program by now
             Ok(0) => self.gone(mapped, probes),
-            Ok(_) => self.losses.add(LossCause::LateAttach, 1),
+            Ok(_) => self.count_late([mapped.tgid]),
             Err(DiscoverError::NoSuchProcess { .. }) => self.gone(mapped, probes),
             Err(_) => {}
         }
@@ -124,7 +153,7 @@ impl Watch {
         if probes.is_probed(mapped) {
             return;
         }
-        let same = fs::metadata(&mapped.path).is_ok_and(|m| m.ino() == mapped.inode);
+        let same = identity(&mapped.path).is_ok_and(|(_, inode)| inode == mapped.inode);
         let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
         if !same {
             // of another mount namespace: look again when somebody else maps it
@@ -132,6 +161,8 @@ impl Watch {
         }
         if new > 0 || (!same && probes.is_telling(mapped)) {
             self.losses.add(LossCause::GoneBeforeAttach, 1);
+            // it is not a late one too
+            self.late.insert(mapped.tgid);
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod places;
 pub mod process;
 pub mod recording;
 pub mod sites;
+pub mod stalled;
 pub mod tiers;
 pub mod tracing;
 

@@ -2,6 +2,8 @@ use std::os::unix::fs::symlink;
 
 use gpuprobe_event::{Gpu, PciAddress};
 
+use std::fs;
+
 use super::*;
 
 /// Four, whose device files are numbered the other way round. UUIDs begin with 10, 11, 12, 13.

@@ -102,7 +102,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     for path in &args.paths {
         daemon.observer.probes.attach_file(path)?;
     }
-    daemon.observer.probes.attach_host();
+    let late = daemon.observer.probes.attach_host();
+    daemon.watch.count_late(late);
     if daemon.observer.probes.capture.attached().next().is_none() {
         note!("gpuprobe: no CUDA library found yet: they are probed as processes begin to use them");
     }

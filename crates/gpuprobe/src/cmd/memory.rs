@@ -246,7 +246,8 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
     }
     // a process may have mapped the runtime alone, which loads the driver at the first call
     match pids.is_empty() {
-        true => probes.attach_host(),
+        // what they did before is nobody's question here
+        true => drop(probes.attach_host()),
         false => probes.attach_host_aside(),
     }
     Ok(())

@@ -9,6 +9,7 @@ pub(crate) mod exec;
 pub(crate) mod guard;
 pub(crate) mod list;
 pub(crate) mod memory;
+pub(crate) mod reader;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod run;

@@ -225,5 +225,6 @@ fn attach(capture: &mut Capture, library: &Path, probed: Probed, functions: &BTr
     let attached = capture.attach(target, &collect)?;
     let is_whole = attached.skipped.is_empty() && target.functions.len() == functions.len();
     ensure!(is_whole, "not every function of the built-in library can be probed here");
+    capture.start_observing()?;
     Ok(())
 }

@@ -116,6 +116,7 @@ fn predicted(
         capture.attach(target, &|_| Collect::Entries)?;
         add_costs(&mut costs, target, &ways);
     }
+    capture.start_observing()?;
     if let Some(pid) = args.pid {
         capture.add_target(Tgid(pid))?;
     }

@@ -1,0 +1,205 @@
+//! Which of the libraries that were found are probed, and from which probes are taken out again.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Instant;
+
+use gpuprobe_capture::Attached;
+use gpuprobe_discover::{
+    FileId, HostPaths, Library, Scan, SkipCause, Skipped, Target, UserId, Users, identity, plan,
+};
+use gpuprobe_event::Tgid;
+use gpuprobe_output::units::duration;
+
+use super::{PROC, Probes};
+use crate::notes::note;
+use crate::quota::{MOST_LIBRARIES, MOST_OF_USER};
+
+/// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
+const MOST_LET_GO: usize = 32;
+
+/// What came of a scan.
+#[derive(Debug, Default)]
+pub(super) struct New {
+    /// How many libraries with something that was asked for are probed now and were not before.
+    pub(super) libraries: usize,
+    /// Processes that had mapped one of these before its calls were observed.
+    pub(super) late: HashSet<Tgid>,
+}
+
+impl Probes {
+    /// Looks at the whole host once more. Probes what is new, and tells which processes had mapped some of that already;
+    /// takes probes out of what is gone.
+    pub(crate) fn look_again(&mut self) -> HashSet<Tgid> {
+        let placed = self.inspector.of_places(&HostPaths::default());
+        let mapped = self.inspector.of_processes(Path::new(PROC));
+        let (in_places, in_use, stalled) = (ids(&placed), ids(&mapped), mapped.stalled.clone());
+        self.skips.keep_found([&placed, &mapped]);
+        if let Some(quota) = &mut self.quota {
+            quota.update(&users_of(&mapped.users));
+        }
+        // who has mapped what lies in such a place is in the other scan
+        let placed = Scan { users: mapped.users.clone(), ..placed };
+        let mut late = self.attach_scan(placed).late;
+        late.extend(self.attach_scan(mapped).late);
+        // what cannot be looked at may be in use as before
+        self.let_go(|id| in_use.contains(id) || in_places.contains(id) || stalled.contains(&id.inode));
+        late
+    }
+
+    /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
+    /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
+    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay.
+    fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
+        let full = self.capture.attached().count() >= MOST_LIBRARIES;
+        let is_needed = |a: &Attached| self.quota.as_ref().is_some_and(|quota| quota.needs_room(&a.id));
+        let unused = |a: &&Attached| {
+            !found(&a.id) && !self.named.contains(&a.id) && (full || is_needed(a) || !stays(a))
+        };
+        let unused: HashSet<_> = self.capture.attached().filter(unused).map(|a| a.id).collect();
+        let unused: HashSet<_> = unused.into_iter().take(MOST_LET_GO).collect();
+        if !unused.is_empty() {
+            self.detach(unused);
+        }
+        let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
+        self.considered.retain(|(id, _)| attached.contains(id) || found(id));
+        self.beside.retain(|id| attached.contains(id));
+        if let Some(quota) = &mut self.quota {
+            quota.retain(&attached);
+        }
+    }
+
+    /// Takes the probes out of files that nobody has mapped. A process may have begun to use one since it was looked
+    /// for, so allocations are ignored first, and it is looked for once more: of memory that is counted and freed
+    /// without a probe nobody would know that it is gone.
+    fn detach(&mut self, mut files: HashSet<FileId>) {
+        if let Err(error) = self.capture.prepare_detach(&files, true) {
+            note!("gpuprobe: libraries that nobody uses stay probed: {error:#}");
+            return;
+        }
+        let now = self.inspector.of_processes(Path::new(PROC));
+        let in_use = ids(&now);
+        let is_used = |id: &FileId| in_use.contains(id) || now.stalled.contains(&id.inode);
+        let used_again: HashSet<_> = files.extract_if(is_used).collect();
+        if let Err(error) = self.capture.prepare_detach(&used_again, false) {
+            note!("gpuprobe: a library is not observed any more: {error:#}");
+        }
+        for attached in self.capture.attached().filter(|a| files.contains(&a.id)) {
+            self.tell(|| format!("{}: detached, nobody uses it any more", attached.path.display()));
+        }
+        self.capture.detach_files(&files);
+    }
+
+    /// Probes what is new in a scan. All of it is observed from the same moment on.
+    pub(super) fn attach_scan(&mut self, scan: Scan) -> New {
+        let Scan { libraries, mut skipped, users, stalled: _, stack_copiers } = scan;
+        stack_copiers.into_iter().for_each(|pid| self.mark_stack_copier(Tgid(pid)));
+        // a library that was probed before its file system stalled is none that is skipped
+        let is_probed =
+            |file: Option<FileId>| file.is_some_and(|id| self.capture.attached().any(|a| a.id == id));
+        skipped.retain(|s| s.cause != Some(SkipCause::Stalled) || !is_probed(s.file));
+        self.skip_all(&skipped);
+        let new: Vec<Library> =
+            libraries.into_iter().filter(|library| self.admits(library, &users)).collect();
+        if new.is_empty() {
+            return New::default();
+        }
+        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
+        self.skip_all(&skipped);
+        let attached: Vec<(FileId, usize)> = plan
+            .targets
+            .iter()
+            .filter_map(|target| Some((target.library.id, self.attach(target)?)))
+            .collect();
+        if let Err(error) = self.capture.start_observing() {
+            note!("gpuprobe: new libraries are not observed: {error:#}");
+        }
+        self.attaches += 1;
+        let wanted = attached.iter().filter(|(_, asked_for)| *asked_for > 0).map(|(id, _)| id);
+        let late = wanted.clone().filter_map(|id| users.get(id)).flat_map(|users| users.keys());
+        New { late: late.map(|pid| Tgid(*pid)).collect(), libraries: wanted.count() }
+    }
+
+    /// Whether a library is to be probed: it was not considered yet, and there is room for it.
+    fn admits(&mut self, library: &Library, users: &HashMap<FileId, Users>) -> bool {
+        if self.considered.contains(&(library.id, library.kind)) {
+            return false;
+        }
+        let none = Users::new();
+        let users: BTreeSet<UserId> = users.get(&library.id).unwrap_or(&none).values().copied().collect();
+        let skipped = |cause, reason| Skipped::file(&library.path, Some(library.id), cause, reason);
+        if self.capture.attached().count() >= MOST_LIBRARIES {
+            let reason = format!("{MOST_LIBRARIES} libraries are probed already");
+            self.skip(&skipped(SkipCause::TooMany, reason));
+            return false;
+        }
+        if let Some(user) = self.quota.as_mut().and_then(|quota| quota.refuses(library.id, &users)) {
+            self.refuse(user, &skipped(SkipCause::UserQuota, format!("user {} has its share", user.0)));
+            return false;
+        }
+        self.considered.insert((library.id, library.kind))
+    }
+
+    /// A user has no room left. That is said once for each, with or without `--verbose`.
+    fn refuse(&mut self, user: UserId, skipped: &Skipped) {
+        if self.quota.as_mut().is_some_and(|quota| quota.is_first_refusal(user)) {
+            note!(
+                "gpuprobe: user {} has {MOST_OF_USER} libraries probed, or all users have theirs: more are not \
+                 probed, see skipped libraries",
+                user.0
+            );
+        }
+        self.skip(skipped);
+    }
+
+    /// Probes a library; tells how many of its functions were asked for, or nothing where it could not be.
+    fn attach(&mut self, target: &Target) -> Option<usize> {
+        let library = &target.library;
+        if self.capture.attached().count() >= MOST_LIBRARIES {
+            self.considered.remove(&(library.id, library.kind));
+            let reason = format!("{MOST_LIBRARIES} libraries are probed already");
+            self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
+            return None;
+        }
+        let begun = Instant::now();
+        let (selection, collect) = (&self.selection, self.collect);
+        let asked_for = target.functions.iter().filter(|f| selection.takes_id(f.function)).count();
+        match self.capture.attach(target, &|id| selection.collect(id, collect)) {
+            Ok(attached) => {
+                let (count, skipped) = (attached.functions, attached.skipped.clone());
+                let took = duration(begun.elapsed().as_nanos() as u64);
+                let what = if asked_for > 0 { "" } else { " beside" };
+                self.tell(|| format!("{}: {count} functions{what} in {took}", library.path.display()));
+                self.skip_all(&skipped);
+                self.asked_for += asked_for;
+                if asked_for == 0 {
+                    self.beside.insert(library.id);
+                }
+                Some(asked_for)
+            }
+            Err(error) => {
+                let (cause, reason) = (SkipCause::Refused, error.to_string());
+                self.skip(&Skipped::file(&library.path, Some(library.id), cause, reason));
+                None
+            }
+        }
+    }
+}
+
+fn ids(scan: &Scan) -> HashSet<FileId> {
+    scan.libraries.iter().map(|l| l.id).collect()
+}
+
+fn users_of(users: &HashMap<FileId, Users>) -> HashMap<FileId, BTreeSet<UserId>> {
+    users.iter().map(|(id, users)| (*id, users.values().copied().collect())).collect()
+}
+
+/// Whether a library may be kept for the next process though nobody uses it: it is still what its name leads to, on the
+/// file system that is there as long as the host is.
+fn stays(attached: &Attached) -> bool {
+    let on_root = fs::metadata("/").is_ok_and(|root| root.dev() == attached.id.dev);
+    let is_it = |id| id == (attached.id.dev, attached.id.inode);
+    !attached.is_foreign && on_root && identity(&attached.path).is_ok_and(is_it)
+}

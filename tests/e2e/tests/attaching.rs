@@ -1,0 +1,196 @@
+//! Programs that allocate and free while probes are put into their library: nothing that they have freed is shown as live,
+//! and each of them is counted as late.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::recording::number;
+use gpuprobe_e2e::stalled::compile;
+use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_standin::Cuda;
+
+/// Programs that run side by side.
+const PROGRAMS: usize = 40;
+
+/// A library of their own and the program.
+struct Bed {
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let folder = places::folder();
+        places::copies(&places::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
+        compile("churn.c", &folder.path().join("churn"));
+        Self { folder }
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libcuda.so.1")
+    }
+
+    /// Starts all of them, with these arguments.
+    fn start(&self, args: &[&str]) -> Vec<Talk> {
+        let program = self.folder.path().join("churn");
+        (0..PROGRAMS).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
+    }
+}
+
+/// Processes of others on this machine that have a CUDA library mapped: the daemon counts these too.
+fn others(ours: &Path) -> u64 {
+    let ours = shown(ours);
+    let is_other = |maps: &String| maps.lines().any(|l| l.contains("/libcuda") && !l.contains(&ours));
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    folders.filter_map(|f| std::fs::read_to_string(f.path().join("maps")).ok()).filter(is_other).count()
+        as u64
+}
+
+/// What a program has done.
+#[derive(Debug)]
+struct Done {
+    pid: u32,
+    allocs: u64,
+}
+
+fn wait_begun(all: &mut [Talk]) {
+    for talk in all {
+        assert_eq!(talk.line(), "begun", "{}", talk.stderr());
+    }
+}
+
+/// Has all of them free what they hold and stop.
+fn stop(all: &mut [Talk]) -> Vec<Done> {
+    all.iter_mut().for_each(Talk::go_on);
+    stopped(all)
+}
+
+/// What they have done, once they have stopped.
+fn stopped(all: &mut [Talk]) -> Vec<Done> {
+    let stopped = all.iter_mut().map(|talk| {
+        let printed = talk.json();
+        assert_eq!(printed["allocs"], printed["frees"], "{printed}");
+        Done { pid: talk.pid(), allocs: number(&printed["allocs"]) }
+    });
+    stopped.collect()
+}
+
+fn attached(metrics: &Metrics, library: &Path) -> bool {
+    let library = shown(library);
+    metrics
+        .samples("gpuprobe_probes")
+        .any(|(l, n)| l["library"] == library && l["state"] == "attached" && n > 0)
+}
+
+/// Once everything that was done is shown, nothing is live; tells how many programs were not seen from the start.
+fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
+    let calls = |m: &Metrics, pid, function: &str| {
+        m.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
+    };
+    // two pages that say the same: all that was done is in them
+    let sums = |m: &Metrics| -> Vec<u64> {
+        done.iter().flat_map(|d| ["cuMemAlloc_v2", "cuMemFree_v2"].map(|f| calls(m, d.pid, f))).collect()
+    };
+    let mut before = Vec::new();
+    let metrics = gpuprobe_e2e::process::until(PATIENCE, "figures that stay", || {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let metrics = daemon.scrape();
+        let now = sums(&metrics);
+        let stays = now == before && now.iter().any(|n| *n > 0);
+        before = now;
+        stays.then_some(metrics)
+    });
+    let live: Vec<_> = done
+        .iter()
+        .map(|d| (d.pid, metrics.by("gpuprobe_memory_live_bytes", d.pid, "kind")))
+        .filter(|(_, kinds)| kinds.values().any(|bytes| *bytes > 0))
+        .collect();
+    assert!(
+        live.is_empty(),
+        "{what}: {} of {} are shown with memory that they freed: {live:?}",
+        live.len(),
+        done.len()
+    );
+    done.iter().filter(|d| calls(&metrics, d.pid, "cuMemAlloc_v2") < d.allocs).count() as u64
+}
+
+#[test]
+fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as_late() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let bed = Bed::new();
+        let mut all = bed.start(&[]);
+        wait_begun(&mut all);
+        let daemon = Daemon::with(&["--attach", tier]);
+        assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
+        let late = daemon.scrape().lost("late_attach");
+        let most = PROGRAMS as u64 + others(bed.folder.path());
+        let done = stop(&mut all);
+        let missed = assert_nothing_is_live(&daemon, &done, tier);
+        println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
+        assert_eq!(missed, PROGRAMS as u64, "{tier}: all of them ran before");
+        assert!((PROGRAMS as u64..=most).contains(&late), "{tier}: {late}");
+    }
+}
+
+#[test]
+fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let bed = Bed::new();
+        let daemon = Daemon::with(&["--attach", tier]);
+        let before = daemon.scrape().lost("late_attach");
+        let mut all = bed.start(&[]);
+        wait_begun(&mut all);
+        daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
+        let done = stop(&mut all);
+        let missed = assert_nothing_is_live(&daemon, &done, tier);
+        let late = daemon.scrape().lost("late_attach") - before;
+        println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
+        let most = PROGRAMS as u64 + others(bed.folder.path());
+        assert!((missed..=most).contains(&late), "{tier}: {missed} seen in part, {late} late");
+        assert!(late > 0, "{tier}: the first is always late");
+    }
+}
+
+#[test]
+fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
+    if !needs::bpf() {
+        return;
+    }
+    let _alone = alone();
+    for tier in tiers::here() {
+        let daemon = Daemon::with(&["--attach", tier]);
+        // each library is new to the daemon once
+        for _ in 0..3 {
+            let bed = Bed::new();
+            let before = daemon.scrape().lost("late_attach");
+            let mut all = bed.start(&["1"]);
+            wait_begun(&mut all);
+            let done = stopped(&mut all);
+            daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
+            // one whose calls are all there before anything is compared
+            let mut last =
+                Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
+            wait_begun(std::slice::from_mut(&mut last));
+            let last = stopped(std::slice::from_mut(&mut last).as_mut());
+            let missed = assert_nothing_is_live(
+                &daemon,
+                &[done, last].into_iter().flatten().collect::<Vec<_>>(),
+                tier,
+            );
+            let late = daemon.scrape().lost("late_attach") - before;
+            println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
+            let most = PROGRAMS as u64 + others(bed.folder.path());
+            assert!((missed..=most).contains(&late), "{tier}: {missed} not seen, {late} late");
+        }
+    }
+}
