@@ -13,6 +13,7 @@ mod elf;
 mod environ;
 mod error;
 mod file;
+pub mod fuzz;
 mod gpus;
 mod host;
 mod inspect;

@@ -96,7 +96,7 @@ impl Doorkeeper {
 }
 
 /// Name and password of a `Basic` header.
-fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
+pub(super) fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
     let (scheme, rest) = authorization.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
