@@ -20,13 +20,16 @@ use tempfile::TempDir;
 use crate::places;
 use crate::process::finish;
 use books::Books;
-use table::Totals;
+use table::{Resources, Totals};
 use watcher::Watcher;
 
 /// Programs that run at any time.
 pub const PROGRAMS: usize = 50;
 /// How many of them use libraries that are replaced all the time.
 pub const SHIFTING: usize = 15;
+
+/// How the names of programs begin whose libraries are replaced.
+pub const SHIFTING_NAME: &str = "chl";
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcudart.so.12"];
 
@@ -95,9 +98,14 @@ impl Stage {
 
     /// Runs a program on the libraries that will be replaced, so that they are known to who watches.
     pub fn show_shifting(&self) {
-        let program = self.program(&self.shifting(), "ledger", "chl");
+        let program = self.program(&self.shifting(), "ledger", SHIFTING_NAME);
         let finished = finish(Command::new(program).args(["--calls", "100", "--pauses", "1", "--hold", "3"]));
         assert_eq!(finished.status, 0, "{}", finished.stderr);
+    }
+
+    /// Everything of this test is in it.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Where libraries stay as they are.
@@ -185,6 +193,11 @@ impl Chaos {
         while Instant::now() < until && !self.is_over() {
             std::thread::sleep(Duration::from_millis(10).min(time));
         }
+    }
+
+    /// What the daemon that stays takes now.
+    pub fn resources(&self) -> Resources {
+        self.watcher.resources(self.stage.path())
     }
 
     /// Notes that something is wrong, and goes on: the table at the end tells how often.

@@ -88,6 +88,8 @@ pub struct Books {
     by_name: Mutex<BTreeMap<String, Sums>>,
     /// Those that ended lately, for daemons that live shorter than the test.
     recent: Mutex<Vec<Entry>>,
+    /// Those whose libraries were replaced: of each, a process that mapped them and those that it forked.
+    shifting: Mutex<Vec<Vec<Entry>>>,
 }
 
 impl Books {
@@ -102,6 +104,16 @@ impl Books {
         sums.freed_bytes += entry.freed_bytes;
         drop(by_name);
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).push(entry.clone());
+    }
+
+    /// Notes what processes did whose libraries were replaced: one, and those that it forked.
+    pub fn add_shifting(&self, entries: Vec<Entry>) {
+        self.shifting.lock().unwrap_or_else(PoisonError::into_inner).push(entries);
+    }
+
+    /// All of them, in the order in which they ended.
+    pub fn shifting(&self) -> Vec<Vec<Entry>> {
+        self.shifting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Every name, with what its processes did.

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::books::Entry;
 use super::table::Count;
-use super::{Chaos, Numbers, SHIFTING};
+use super::{Chaos, Numbers, SHIFTING, SHIFTING_NAME};
 use crate::process::{Talk, finish, shown};
 use crate::recording::number;
 
@@ -103,7 +103,7 @@ impl<'c> Slot<'c> {
     pub fn new(chaos: &'c Chaos, expected: &'c Expected, running: &'c Running, number: usize) -> Self {
         let (stage, is_shifting) = (&chaos.stage, number < SHIFTING);
         let (folder, kind, names) = match is_shifting {
-            true => (stage.shifting(), "chl", SHIFTING_NAMES),
+            true => (stage.shifting(), SHIFTING_NAME, SHIFTING_NAMES),
             false => (stage.steady(), "chx", STEADY_NAMES),
         };
         let (name, family) = (format!("{kind}{}", number % names), format!("{kind}f"));
@@ -120,7 +120,7 @@ impl<'c> Slot<'c> {
 
     /// Whether what processes of this name do is counted from their first call on.
     pub fn is_exact(name: &str) -> bool {
-        !name.starts_with("chl")
+        !name.starts_with(SHIFTING_NAME)
     }
 
     /// Runs programs until the end.
@@ -176,7 +176,7 @@ impl<'c> Slot<'c> {
             self.count(Count::Died, 1);
             self.wrong(&format!("it ended with {status} before it was killed: {}", talk.stderr()));
         }
-        self.compare_calls(&Entry::of_ledger(&self.name, &snapshot, begun));
+        self.note_ledger(&snapshot, begun);
     }
 
     /// Two ledgers that a shell starts at once, of which it becomes one.
@@ -211,10 +211,9 @@ impl<'c> Slot<'c> {
             return;
         }
         self.count(Count::Finished, CHILDREN + 2);
-        let mut entries: Vec<_> =
-            family.iter().map(|line| Entry::of_forker(&self.family, line, begun)).collect();
-        entries.extend(ledgers.iter().map(|line| Entry::of_ledger(&self.name, line, begun)));
-        entries.iter().for_each(|entry| self.compare_calls(entry));
+        // children have mapped nothing themselves: a daemon counts who forked them as late, for all of them
+        self.note(family.iter().map(|line| Entry::of_forker(&self.family, line, begun)).collect());
+        ledgers.iter().for_each(|line| self.note_ledger(line, begun));
     }
 
     /// Ledgers that should have ended by themselves, and should have printed so many lines.
@@ -236,7 +235,7 @@ impl<'c> Slot<'c> {
             self.count(Count::OutputDiffers, 1);
             self.wrong(&format!("with seed {seed} and {threads} threads it printed {printed:?}"));
         }
-        finals.iter().for_each(|line| self.compare_calls(&Entry::of_ledger(&self.name, line, begun)));
+        finals.iter().for_each(|line| self.note_ledger(line, begun));
     }
 
     /// What it holds, while it waits.
@@ -255,28 +254,18 @@ impl<'c> Slot<'c> {
         }
     }
 
-    /// What it did, after its end. Sums of what is exact are compared at the end of the test.
-    fn compare_calls(&self, entry: &Entry) {
-        let made: u64 = entry.calls.values().sum();
-        self.count(Count::CallsMade, made);
-        if !self.is_shifting {
-            self.chaos.books.add(entry);
-            return;
+    /// What processes did that have ended and of which one mapped the libraries. It is compared at the end of the test.
+    fn note(&self, entries: Vec<Entry>) {
+        self.count(Count::CallsMade, entries.iter().flat_map(|entry| entry.calls.values()).sum());
+        if self.is_shifting {
+            self.chaos.books.add_shifting(entries);
+        } else {
+            entries.iter().for_each(|entry| self.chaos.books.add(entry));
         }
-        let told = self.chaos.watcher.after(Instant::now()).calls(entry);
-        let mut short = 0;
-        for (function, n) in &told {
-            let made = entry.calls.get(function).copied().unwrap_or_default();
-            if *n > made {
-                self.wrong(&format!("{n} calls of {function} are counted, and {made} were made: {entry:?}"));
-            }
-        }
-        for (function, made) in &entry.calls {
-            short += made.saturating_sub(told.get(function).copied().unwrap_or_default());
-        }
-        self.count(Count::CallsCounted, told.values().sum());
-        self.count(Count::ProgramsShort, u64::from(short > 0));
-        self.count(Count::CallsShort, short);
+    }
+
+    fn note_ledger(&self, line: &Value, begun: Instant) {
+        self.note(vec![Entry::of_ledger(&self.name, line, begun)]);
     }
 
     fn note_running(&self, pid: Option<u32>) {

@@ -67,6 +67,8 @@ const ROWS: [(Count, &str); 23] = [
 pub struct Resources {
     pub resident_kilobytes: u64,
     pub descriptors: u64,
+    /// Libraries that it has probed and that are not of this test: a daemon sees the whole host.
+    pub others: u64,
 }
 
 /// Everything that is counted.
@@ -135,6 +137,8 @@ impl Totals {
             let kilobytes = format!("daemon, {moment}: resident kB");
             println!("| {kilobytes:<48} | {:>10} |", taken.resident_kilobytes);
             println!("| {:<48} | {:>10} |", format!("daemon, {moment}: descriptors"), taken.descriptors);
+            let others = format!("daemon, {moment}: libraries of others");
+            println!("| {others:<48} | {:>10} |", taken.others);
         }
         println!("| {:<48} | {:>10} |", "faults", self.faults().0);
     }
