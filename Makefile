@@ -8,7 +8,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build test unit bpf vm bench lint fmt install clean
+.PHONY: help demo build test unit fuzz bpf vm bench lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -27,6 +27,10 @@ test: ## Every check and test; what needs root or BPF is skipped where there is 
 unit: ## Tests that need no root
 	@scripts/setup test
 	cargo test
+
+fuzz: ## Every parser on made-up input, a minute each (FUZZ_SECONDS=60)
+	@scripts/setup test
+	@scripts/test fuzz
 
 bpf: ## Tests of the binary on real BPF, as root
 	@scripts/setup test

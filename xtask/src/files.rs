@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// What the walk leaves out, since it has no git to ask: the entries of `.gitignore`.
-const NOT_OURS: &[&str] = &["target", "traces", ".cache", "__pycache__", "corpus", "artifacts"];
+const NOT_OURS: &[&str] = &["target", "traces", ".cache", "__pycache__"];
 
 pub(crate) fn root() -> &'static Path {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));

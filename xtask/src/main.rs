@@ -1,6 +1,7 @@
 //! Checks that cargo alone does not make: `cargo xtask all`, or one by name.
 #![forbid(unsafe_code)]
 
+mod advisories;
 mod deps;
 mod files;
 mod licences;
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
     let Some(name) = std::env::args().nth(1) else {
         return usage();
     };
+    if let ("advisories", Some(database)) = (name.as_str(), std::env::args_os().nth(2)) {
+        let passed = report("advisories", advisories::check(database.as_ref()));
+        return if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let chosen: Vec<&Check> = CHECKS.iter().filter(|check| name == "all" || name == check.0).collect();
     if chosen.is_empty() {
         return usage();
@@ -43,7 +48,11 @@ fn main() -> ExitCode {
 }
 
 fn passes((name, _, check): &Check) -> bool {
-    let findings = match check() {
+    report(name, check())
+}
+
+fn report(name: &str, found: Result<Findings>) -> bool {
+    let findings = match found {
         Ok(findings) => findings,
         Err(error) => {
             eprintln!("{name}: {error:#}");
@@ -67,5 +76,8 @@ fn usage() -> ExitCode {
     for (name, about, _) in CHECKS {
         eprintln!("  {name:<9} {about}");
     }
+    eprintln!(
+        "\n       cargo xtask advisories FOLDER\n\n  dependencies have no known vulnerability, by a copy of the RustSec database"
+    );
     ExitCode::from(2)
 }

@@ -14,6 +14,7 @@ mod elf;
 mod environ;
 mod error;
 mod file;
+pub mod fuzz;
 mod gpus;
 mod host;
 mod inspect;
@@ -37,7 +38,9 @@ mod unwind_row;
 mod unwind_table;
 mod visible;
 
-pub use access::{Stall, canonical, identity, memory, read_files_by, serve_files, take_stalls};
+pub use access::{
+    Stall, canonical, identity, memory, read_files_by, serve_files, start_readers, take_stalls,
+};
 pub use container::{container_named, container_of};
 pub use demangle::demangled;
 pub use devices::{Device, devices};

@@ -3,6 +3,7 @@
 mod auth;
 mod connections;
 mod counts;
+pub mod fuzz;
 mod latest;
 mod places;
 mod routes;

@@ -381,6 +381,9 @@ pub(crate) struct ReaderArgs {
     /// Processes are held while files are looked at
     #[arg(long)]
     pub(crate) holds: bool,
+    /// Start processes that look at files
+    #[arg(long)]
+    pub(crate) starter: bool,
 }
 
 #[cfg(test)]

@@ -130,8 +130,7 @@ impl Probes {
         verbose: bool,
     ) -> Result<Self> {
         let capture = Capture::open(config, guard::command(config.hold))?;
-        let holds = config.hold;
-        read_files_by(move || reader::command(holds));
+        read_files_by(reader::starter(config.hold)).context("cannot start the process that reads files")?;
         let selection = selection.on(capture.tier());
         if selection.is_few() {
             let others = if matches!(selection, Selection::Driver { .. }) {

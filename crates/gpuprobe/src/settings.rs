@@ -12,6 +12,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use gpuprobe_capture::is_privileged;
 use gpuprobe_discover::{Owners, trusted};
+use gpuprobe_output::units::printable;
 use toml::de::{DeTable, DeValue};
 
 use crate::cli::DaemonArgs;
@@ -36,8 +37,11 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     require_trusted(&file)?;
     let text = fs::read_to_string(&file)
         .with_context(|| format!("cannot read {}: name another file with --config", file.display()))?;
-    let more = of_file(&text, &given).with_context(|| format!("in {}", file.display()))?;
-    let all = command().try_get_matches_from(words.into_iter().chain(more))?;
+    // what the file says may hold control characters, and errors go to a terminal
+    let wrong = |message: &str| anyhow!("in {}: {}", file.display(), printable(message));
+    let more = of_file(&text, &given).map_err(|error| wrong(&format!("{error:#}")))?;
+    let all = command().try_get_matches_from(words.into_iter().chain(more));
+    let all = all.map_err(|error| wrong(&first_line(&error)))?;
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
 }
 
@@ -195,6 +199,8 @@ mod tests {
             ("# \nrefresh = ", "line 2: "),
             ("refresh = 1\nrefresh = 2", "line 2: "),
             ("attach = \"best\"", "line 1: invalid value 'best'"),
+            ("attach = \"a\tb\\u001b[2J\"", "line 1: invalid value 'a\\tb\\u{1b}[2J'"),
+            ("\"\\u001b[2J\" = 1", "line 1: `\\u{1b}[2J` is no setting"),
         ] {
             let error = format!("{:#}", with_file(text, &[]).unwrap_err());
             assert!(error.contains(expected), "{text:?}: {error}");

@@ -5,6 +5,7 @@
 
 pub mod arguments;
 pub mod certificates;
+pub mod chaos;
 pub mod compile;
 pub mod devices;
 pub mod gpus;

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -248,6 +248,19 @@ impl Talk {
     /// What it has printed since the last look.
     pub fn printed(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
+    }
+
+    /// The lines it prints until it, and whatever else has its output, ends.
+    pub fn rest(&mut self) -> Vec<String> {
+        let begun = Instant::now();
+        let mut lines = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE.saturating_sub(begun.elapsed())) {
+                Ok(line) => lines.push(line),
+                Err(RecvTimeoutError::Disconnected) => return lines,
+                Err(RecvTimeoutError::Timeout) => panic!("its output does not end: {}", self.stderr()),
+            }
+        }
     }
 
     /// Sends it an empty line.

@@ -8,6 +8,7 @@
 mod direct;
 mod place;
 mod reader;
+mod starter;
 mod wire;
 
 use std::fs::File;
@@ -21,14 +22,19 @@ pub use direct::serve_files;
 pub(crate) use place::{Place, is_of_user};
 use reader::Reader;
 pub use reader::Stall;
+use starter::Starter;
+pub use starter::start_readers;
 use wire::{Fields, Request};
 
 /// The reader process, where there is one. Files are looked at from many places, which know nothing of it.
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
 
-/// From now on, files of others are read by a process that this command starts. It must call [`serve_files`].
-pub fn read_files_by(command: impl Fn() -> Command + Send + 'static) {
-    *reader() = Some(Reader::new(Box::new(command)));
+/// From now on, files of others are read by processes. This command, which must call [`start_readers`], is run once, right
+/// now: later we may not be able to execute anything.
+pub fn read_files_by(starter: Command) -> io::Result<()> {
+    let mut starter = Starter::new(starter)?;
+    *reader() = Some(Reader::new(Box::new(move || starter.reader())));
+    Ok(())
 }
 
 /// Files whose file system did not answer, or answers again, since the last time.

@@ -2,9 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -36,8 +35,11 @@ pub struct Stall {
     pub is_over: bool,
 }
 
+/// Starts a process that reads: the socket that it is asked, and answers, through.
+type Start = Box<dyn FnMut() -> io::Result<UnixStream> + Send>;
+
 pub(super) struct Reader {
-    start: Box<dyn Fn() -> Command + Send>,
+    start: Start,
     current: Option<Process>,
     started: u64,
     waiting: Vec<Waiting>,
@@ -52,10 +54,9 @@ impl std::fmt::Debug for Reader {
     }
 }
 
+/// A process that reads. It ends when its socket does.
 struct Process {
-    child: Child,
-    requests: ChildStdin,
-    answers: ChildStdout,
+    socket: UnixStream,
     number: u64,
 }
 
@@ -67,7 +68,7 @@ struct Waiting {
 }
 
 impl Reader {
-    pub(super) fn new(start: Box<dyn Fn() -> Command + Send>) -> Self {
+    pub(super) fn new(start: Start) -> Self {
         Self {
             start,
             current: None,
@@ -93,7 +94,7 @@ impl Reader {
     pub(super) fn close(&mut self, process: u64, file: u64) {
         if let Some(process) = self.current.as_mut().filter(|current| current.number == process) {
             // one that has ended has no files open
-            process.requests.write_all(&Request::Close { number: file }.message()).ok();
+            process.socket.write_all(&Request::Close { number: file }.message()).ok();
         }
     }
 
@@ -137,23 +138,14 @@ impl Reader {
                 self.waiting.push(Waiting { process, place, path });
                 Err(stalled())
             }
-            Err(error) => {
-                process.end();
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
     fn start(&mut self) -> io::Result<Process> {
-        let mut command = (self.start)();
-        // a Ctrl-C is not meant for it; its end comes with that of its requests
-        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn()?;
-        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
+        let socket = (self.start)()?;
         self.started += 1;
-        Ok(Process { child, requests, answers, number: self.started })
+        Ok(Process { socket, number: self.started })
     }
 
     /// Ends those that have got their answer after all, or have been ended.
@@ -162,7 +154,6 @@ impl Reader {
         for waiting in
             self.waiting.extract_if(.., |w| w.process.has_something(Duration::ZERO)).collect::<Vec<_>>()
         {
-            waiting.process.end();
             self.note(&waiting.path, true);
             if self.cooling.len() < MOST_KEPT && !waiting.place.is_local() {
                 self.cooling.push((waiting.place, Instant::now()));
@@ -184,7 +175,7 @@ fn stalled() -> io::Error {
 impl Process {
     /// Asks, and waits for as long as something comes; nothing where nothing did for too long.
     fn ask(&mut self, request: &Request<'_>, patience: Duration) -> io::Result<Option<Vec<u8>>> {
-        self.requests.write_all(&request.message())?;
+        self.socket.write_all(&request.message())?;
         let mut answer = Vec::new();
         loop {
             let length = length_of(&answer)?;
@@ -197,7 +188,7 @@ impl Process {
             }
             let have = answer.len();
             answer.resize(have + missing, 0);
-            let read = self.answers.read(&mut answer[have..])?;
+            let read = self.socket.read(&mut answer[have..])?;
             if read == 0 {
                 return Err(io::ErrorKind::BrokenPipe.into());
             }
@@ -211,7 +202,7 @@ impl Process {
         loop {
             let rest = until.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX);
-            let mut fds = [PollFd::new(self.answers.as_fd(), PollFlags::POLLIN)];
+            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, timeout) {
                 Err(nix::errno::Errno::EINTR) if !rest.is_zero() => {}
                 Ok(0) | Err(_) => return false,
@@ -219,24 +210,22 @@ impl Process {
             }
         }
     }
-
-    /// It waits for nobody, so it ends at once.
-    fn end(mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+    use crate::access::starter::spawn;
 
     /// A reader whose processes run this shell script.
     fn reader(script: &'static str) -> Reader {
         Reader::new(Box::new(move || {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            command
+            let (ours, theirs) = UnixStream::pair()?;
+            spawn(command, theirs).map(|_| ours)
         }))
     }
 
@@ -247,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_does_not_answer_is_asked_once_and_named_and_others_are_asked_all_the_same() {
-        let mut reader = reader("exec sleep 60");
+        let mut reader = reader("exec sleep 20");
         let begun = Instant::now();
         assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
         assert!(begun.elapsed() >= PATIENCE);
@@ -271,20 +260,17 @@ mod tests {
             ask(&mut reader, Place::Process(pid), "/c");
         }
         assert_eq!(reader.waiting.len(), MOST_WAITING_AT_ALL);
-        for waiting in reader.waiting.drain(..) {
-            waiting.process.end();
-        }
     }
 
     #[test]
     fn what_answers_at_last_is_said_and_left_alone_for_a_while() {
-        let mut reader = reader("read x; echo no message at all; exec sleep 60");
+        let mut reader = reader("read x; echo no message at all; exec sleep 20");
         // what it says is the end of the waiting, whatever it is
         let path = Path::new("/a");
         let process = reader.start().unwrap();
         reader.waiting.push(Waiting { process, place: Place::Process(7), path: path.to_owned() });
         assert_eq!(reader.take_stalls(), []);
-        reader.waiting[0].process.requests.write_all(b"\n").unwrap();
+        reader.waiting[0].process.socket.write_all(b"\n").unwrap();
         let begun = Instant::now();
         let stalls = loop {
             let stalls = reader.take_stalls();

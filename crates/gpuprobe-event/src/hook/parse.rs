@@ -131,8 +131,10 @@ impl Source<'_> {
     }
 
     pub(super) fn wrong(self, at: usize, message: impl Into<String>) -> HookError {
-        // a message of the parser may have several lines
+        // a message of the parser may have several lines, and what the file says may hold control characters
         let message = message.into().split_whitespace().collect::<Vec<_>>().join(" ");
+        let message =
+            message.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
         HookError { place: self.place(at), message }
     }
 }

@@ -251,6 +251,14 @@ fn nothing_that_is_written_ends_us() {
 }
 
 #[test]
+fn control_characters_of_a_file_are_not_in_the_error() {
+    for text in ["\"\\u001b[2J\" = 1", "[[hook]]\n\"\\u001b[2J\" = 1", "[[hook]]\nlibrary = \"[\\u0007\""] {
+        let error = Hooks::default().parse("h", text).unwrap_err().to_string();
+        assert!(!error.chars().any(char::is_control), "{error:?}");
+    }
+}
+
+#[test]
 fn the_examples_are_sound() {
     for (file, text) in [
         ("opencl.toml", include_str!("../../../../examples/hooks/opencl.toml")),

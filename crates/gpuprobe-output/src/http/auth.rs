@@ -114,7 +114,7 @@ fn remember(tags: &Mutex<HashSet<Tag>>, tag: Tag, most: usize) {
 }
 
 /// Name and password of a `Basic` header.
-fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
+pub(super) fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
     let (scheme, rest) = authorization.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;

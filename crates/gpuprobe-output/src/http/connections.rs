@@ -101,7 +101,7 @@ fn handshake(_: io::Error) -> Reason {
     Reason::Handshake
 }
 
-async fn http(
+pub(super) async fn http(
     limits: Limits,
     stream: impl AsyncRead + AsyncWrite + Unpin,
     site: &Arc<Site>,

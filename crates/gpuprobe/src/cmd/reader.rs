@@ -1,15 +1,23 @@
-//! The other half of `reader`: looks at files until its parent ends.
+//! The other half of `reader`: looks at files, or starts processes that do, until its parent ends.
 
 use std::io;
 
 use anyhow::Result;
-use gpuprobe_capture::Urgent;
-use gpuprobe_discover::serve_files;
+use gpuprobe_capture::{Urgent, give_up_privileges, refuse_system_calls};
+use gpuprobe_discover::{serve_files, start_readers};
 
 use crate::cli::ReaderArgs;
+use crate::reader;
 
 pub(crate) fn run(args: &ReaderArgs) -> Result<u8> {
+    if args.starter {
+        start_readers(|| reader::reader(args.holds))?;
+        return Ok(0);
+    }
     let _urgent = args.holds.then(Urgent::begin);
+    // what it looks at is in the hands of others; without the privilege to give anything up there is nothing to give up
+    give_up_privileges(false).ok();
+    refuse_system_calls().ok();
     serve_files(io::stdin().lock(), io::stdout().lock())?;
     Ok(0)
 }

@@ -1,0 +1,35 @@
+//! Access for the fuzz targets to parsers that are private to this crate.
+
+use crate::maps::{code_ranges, executable_files};
+
+/// What was found in the text of /proc/PID/maps.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Maps {
+    /// Start and end of everything executable.
+    pub ranges: Vec<(u64, u64)>,
+    /// The first range of each executable file, as it is named below map_files.
+    pub files: Vec<String>,
+}
+
+/// Parses the text of /proc/PID/maps.
+pub fn maps(text: &[u8]) -> Maps {
+    Maps {
+        ranges: code_ranges(text).map(|range| (range.start, range.end)).collect(),
+        files: executable_files(text).into_iter().map(|mapping| mapping.range).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_and_files_are_returned() {
+        let text =
+            b"10-20 r-xp 0 fe:00 7 /lib/a.so\n20-30 r-xp 0 00:00 0 [vdso]\n30-40 r--p 0 fe:00 7 /lib/a.so\n";
+        assert_eq!(
+            maps(text),
+            Maps { ranges: vec![(0x10, 0x20), (0x20, 0x30)], files: vec!["10-20".to_owned()] }
+        );
+    }
+}

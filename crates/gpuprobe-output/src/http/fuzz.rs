@@ -1,0 +1,104 @@
+//! Access for the fuzz targets: bytes of a client and the endpoint's answer, without a socket.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use gpuprobe_analysis::Snapshot;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::yield_now;
+
+use super::auth::{self, Doorkeeper};
+use super::connections::http;
+use super::latest::{Latest, Serving};
+use super::places::{LIMITS, Table};
+use super::routes::{Shown, Site, router};
+use super::web_config::WebConfig;
+use super::{FRESH_FOR, HttpError};
+
+/// Longer than every answer to a request here.
+const BUFFER_BYTES: usize = 1 << 20;
+/// How often the endpoint gets to run between two pieces of a request.
+const TURNS: usize = 4;
+
+struct Server {
+    runtime: Runtime,
+    site: Arc<Site>,
+}
+
+impl Server {
+    fn new() -> Result<Self, HttpError> {
+        let latest = Latest::default();
+        latest.publish(Snapshot::default(), Duration::from_secs(3600));
+        let serving = Arc::new(Serving::new(latest));
+        let site = Site {
+            serving: Arc::clone(&serving),
+            web_config: WebConfig::open(None, |_| {}).map_err(HttpError::WebConfig)?,
+            door: Doorkeeper::new().ok_or(HttpError::Random)?,
+            router: router(Shown { serving, fresh_for: FRESH_FOR }),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
+        Ok(Self { runtime, site: Arc::new(site) })
+    }
+
+    async fn answer(site: Arc<Site>, request: &[u8], pieces: usize) -> io::Result<Vec<u8>> {
+        let (mut client, server) = duplex(BUFFER_BYTES.max(request.len()));
+        let served = tokio::spawn(async move {
+            let place =
+                Table::new(LIMITS).place(0, IpAddr::from(Ipv4Addr::LOCALHOST).into(), site.counts()).await;
+            // why a request was refused is for the counters
+            http(LIMITS, server, &site, &site.access(), &place).await.ok();
+        });
+        for piece in request.chunks(request.len().div_ceil(pieces.max(1)).max(1)) {
+            // the endpoint may have answered already
+            if client.write_all(piece).await.is_err() {
+                break;
+            }
+            for _ in 0..TURNS {
+                yield_now().await;
+            }
+        }
+        client.shutdown().await.ok();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await?;
+        served.await.map_err(io::Error::other)?;
+        Ok(answer)
+    }
+}
+
+/// The endpoint's answer to a client that sends this in as many pieces and then nothing more.
+///
+/// # Panics
+/// Where the endpoint does.
+pub fn answer(request: &[u8], pieces: usize) -> Vec<u8> {
+    static SERVER: LazyLock<Result<Mutex<Server>, HttpError>> =
+        LazyLock::new(|| Server::new().map(Mutex::new));
+    let server = SERVER.as_ref().unwrap_or_else(|error| panic!("the endpoint cannot be made: {error}"));
+    let server = server.lock().unwrap_or_else(PoisonError::into_inner);
+    let answered = server.runtime.block_on(Server::answer(Arc::clone(&server.site), request, pieces));
+    answered.unwrap_or_else(|error| panic!("the endpoint failed: {error}"))
+}
+
+/// Name and password of an `Authorization` header.
+pub fn credentials(header: &[u8]) -> Option<(String, Vec<u8>)> {
+    auth::credentials(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_answered_however_it_arrives() {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        for pieces in [1, 3, request.len()] {
+            let text = String::from_utf8(answer(request, pieces)).unwrap();
+            assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("\ngpuprobe_"), "{text}");
+        }
+        assert!(answer(b"nonsense\r\n\r\n", 2).starts_with(b"HTTP/1.1 400 "));
+        assert!(answer(b"GET /metr", 1).is_empty(), "it never asked");
+        assert_eq!(credentials(b"Basic YTpi"), Some(("a".to_owned(), b"b".to_vec())));
+    }
+}

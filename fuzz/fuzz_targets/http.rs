@@ -1,0 +1,28 @@
+//! Any bytes from a client of the daemon's endpoint, in one piece and in several.
+#![no_main]
+
+use gpuprobe_output::http::fuzz::{answer, credentials};
+use libfuzzer_sys::fuzz_target;
+
+const STATUSES: [&str; 8] = ["200", "400", "404", "405", "413", "414", "431", "503"];
+
+/// The status of an answer; nothing where there is none.
+fn status(answer: &[u8]) -> Option<String> {
+    let head = std::str::from_utf8(answer.get(..12)?).expect("an answer begins with text");
+    let (version, status) = head.split_once(' ').expect("an answer has a status");
+    assert!(version.starts_with("HTTP/1."), "{head}");
+    assert!(STATUSES.contains(&status), "{head}");
+    Some(status.to_owned())
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let whole = status(&answer(bytes, 1));
+    let pieces = status(&answer(bytes, 3));
+    // a head that is malformed and has no end is refused where it arrives at once, and waited for where it does not
+    let is_unended = whole.as_deref() == Some("400") && pieces.is_none();
+    assert!(
+        whole == pieces || is_unended,
+        "the answer depends on how the request arrives: {whole:?} {pieces:?}"
+    );
+    credentials(bytes);
+});

@@ -1,0 +1,67 @@
+//! What the fuzz targets share: files and processes that exist in memory only.
+#![forbid(unsafe_code)]
+
+pub mod elf;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use tempfile::TempDir;
+
+/// The process id of the only process in [`FakeProc`].
+pub const PID: u32 = 7;
+/// Where that process has its file mapped, from offset 0 on.
+pub const BASE: u64 = 0x7f00_0000_0000;
+
+/// A regular file whose contents are replaced for each input. No disk is involved.
+#[derive(Debug)]
+pub struct MemoryFile(File);
+
+impl MemoryFile {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(memfd_create("input", MFdFlags::MFD_CLOEXEC)?.into()))
+    }
+
+    pub fn set(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.set_len(0)?;
+        self.0.write_all_at(bytes, 0)
+    }
+
+    /// A name that this process can open it by.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+/// A /proc with one process that has one file mapped as code.
+#[derive(Debug)]
+pub struct FakeProc {
+    root: TempDir,
+    file: MemoryFile,
+}
+
+impl FakeProc {
+    pub fn new() -> io::Result<Self> {
+        let (root, file) = (TempDir::new()?, MemoryFile::new()?);
+        let folder = root.path().join(PID.to_string());
+        let range = format!("{BASE:x}-{:x}", BASE + elf::LOADED_BYTES);
+        let inode = fs::metadata(file.path())?.ino();
+        fs::create_dir_all(folder.join("map_files"))?;
+        symlink(file.path(), folder.join("map_files").join(&range))?;
+        fs::write(folder.join("maps"), format!("{range} r-xp 00000000 00:01 {inode} /fuzz/lib.so\n"))?;
+        Ok(Self { root, file })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The file that the process has mapped.
+    pub fn file(&self) -> &MemoryFile {
+        &self.file
+    }
+}

@@ -1,0 +1,286 @@
+//! The daemon that stays for the whole test, read again and again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::books::{Entry, Sums};
+use super::table::{Count, Resources};
+use super::{Chaos, SHIFTING_NAME};
+use crate::kernel::children_of;
+use crate::metrics::{Daemon, Metrics};
+use crate::process::{PATIENCE, resident_kilobytes, shown};
+use crate::recording::Counts;
+
+const CALLS: &str = "gpuprobe_calls_total";
+const LIVE: &str = "gpuprobe_memory_live_bytes";
+/// Between two scrapes.
+const EVERY: Duration = Duration::from_millis(700);
+/// What happened before a scrape by this much is in it: the daemon reads its counters every 0.2 s, and has to get to it.
+const FRESH: Duration = Duration::from_millis(1500);
+
+/// What a daemon said at a moment.
+#[derive(Debug)]
+pub struct Look {
+    at: Instant,
+    calls: HashMap<(String, u32), Counts>,
+    live: HashMap<(String, u32), u64>,
+    pub lost: BTreeMap<String, u64>,
+}
+
+impl Look {
+    /// Of a scrape that began at this moment.
+    pub fn of(metrics: &Metrics, at: Instant) -> Self {
+        let key = |labels: &BTreeMap<String, String>| {
+            Some((labels.get("process")?.clone(), labels.get("pid")?.parse().ok()?))
+        };
+        let mut look = Self { at, calls: HashMap::new(), live: HashMap::new(), lost: BTreeMap::new() };
+        for (labels, n) in metrics.samples(CALLS) {
+            if let Some(key) = key(&labels) {
+                *look.calls.entry(key).or_default().entry(labels["function"].clone()).or_default() += n;
+            }
+        }
+        for (labels, n) in metrics.samples(LIVE) {
+            if let Some(key) = key(&labels) {
+                *look.live.entry(key).or_default() += n;
+            }
+        }
+        for (labels, n) in metrics.samples("gpuprobe_events_lost_total") {
+            look.lost.insert(labels["cause"].clone(), n);
+        }
+        look
+    }
+
+    /// The calls of a process that is shown; none where nothing was seen of it.
+    pub fn calls(&self, entry: &Entry) -> Counts {
+        self.calls.get(&(entry.name.clone(), entry.pid)).cloned().unwrap_or_default()
+    }
+
+    /// The bytes that it holds.
+    pub fn live(&self, name: &str, pid: u32) -> u64 {
+        self.live.get(&(name.to_owned(), pid)).copied().unwrap_or_default()
+    }
+
+    /// Processes that are shown with live memory.
+    pub fn holders(&self) -> impl Iterator<Item = &(String, u32)> {
+        self.live.iter().filter(|(_, bytes)| **bytes > 0).map(|(key, _)| key)
+    }
+
+    /// Processes that had mapped a library before it was probed.
+    pub fn late(&self) -> u64 {
+        ["late_attach", "gone_before_attach"].iter().filter_map(|cause| self.lost.get(*cause)).sum()
+    }
+}
+
+/// The daemon, and what it said last.
+#[derive(Debug)]
+pub struct Watcher {
+    daemon: Mutex<Daemon>,
+    last: Mutex<Option<Arc<Look>>>,
+    /// The most that was ever said of each process whose libraries are replaced: those that ended long ago are not shown
+    /// any more. One number may be given to several processes, one after the other.
+    seen: Mutex<HashMap<(String, u32), Vec<Counts>>>,
+}
+
+impl Watcher {
+    /// Of this daemon.
+    pub fn new(daemon: Daemon) -> Self {
+        Self { daemon: Mutex::new(daemon), last: Mutex::default(), seen: Mutex::default() }
+    }
+
+    /// The daemon itself.
+    pub fn daemon(&self) -> std::sync::MutexGuard<'_, Daemon> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads it until the end of the test.
+    pub fn follow(&self, is_over: impl Fn() -> bool) {
+        while !is_over() {
+            self.look();
+            sleep(EVERY);
+        }
+    }
+
+    /// Reads it now.
+    pub fn look(&self) -> Arc<Look> {
+        let look = {
+            let daemon = self.daemon();
+            let at = Instant::now();
+            Arc::new(Look::of(&daemon.scrape(), at))
+        };
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&look));
+        self.remember(&look);
+        look
+    }
+
+    fn remember(&self, look: &Look) {
+        let sum = |calls: &Counts| calls.values().sum::<u64>();
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, calls) in look.calls.iter().filter(|((name, _), _)| is_shifting(name)) {
+            let lives = seen.entry(key.clone()).or_default();
+            match lives.last_mut() {
+                Some(last) if sum(last) <= sum(calls) => last.clone_from(calls),
+                _ => lives.push(calls.clone()),
+            }
+        }
+    }
+
+    /// The calls of all programs whose libraries are replaced, as they were said process by process.
+    fn calls_seen(&self) -> u64 {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.values().flatten().flat_map(|calls| calls.values()).sum()
+    }
+
+    /// The same, by the sums of their names.
+    fn calls_by_name(&self) -> u64 {
+        let metrics = self.daemon().scrape();
+        let names: BTreeSet<_> = [CALLS, "gpuprobe_ended_calls_total"]
+            .iter()
+            .flat_map(|name| metrics.samples(name).filter_map(|(mut labels, _)| labels.remove("process")))
+            .filter(|name| is_shifting(name))
+            .collect();
+        names.iter().flat_map(|name| metrics.calls_of_name(name).into_values()).sum()
+    }
+
+    /// What it says once everything that happened until now is in it.
+    pub fn after(&self, moment: Instant) -> Arc<Look> {
+        let begun = Instant::now();
+        loop {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(look) = last.filter(|look| look.at >= moment + FRESH) {
+                return look;
+            }
+            // who reads it has stopped at the end
+            if begun.elapsed() > FRESH + 4 * EVERY {
+                return self.look();
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until it says that a process holds this much. What it said last where it never does.
+    pub fn until_live(&self, entry: &Entry, limit: Duration) -> Result<(), u64> {
+        let begun = Instant::now();
+        loop {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let live = last.as_ref().map_or(0, |look| look.live(&entry.name, entry.pid));
+            if live == entry.live_bytes {
+                return Ok(());
+            }
+            if begun.elapsed() > limit {
+                return Err(live);
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// What it takes: the least of some looks, because a scrape takes memory for a moment.
+    pub fn resources(&self, ours: &Path) -> Resources {
+        let (pid, metrics) = {
+            let daemon = self.daemon();
+            (daemon.talk.pid(), daemon.scrape())
+        };
+        let ours = shown(ours);
+        let others: BTreeSet<_> = metrics
+            .samples("gpuprobe_probes")
+            .filter_map(|(mut labels, _)| {
+                labels.remove("library").filter(|library| !library.starts_with(&ours))
+            })
+            .collect();
+        let descriptors =
+            |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count) as u64;
+        let look = |_| {
+            sleep(Duration::from_millis(50));
+            resident_kilobytes(pid)
+        };
+        let resident_kilobytes = (0..20).map(look).min().unwrap_or_default();
+        // the process that holds the links is its child
+        let all = [pid].into_iter().chain(children_of(pid));
+        Resources { resident_kilobytes, descriptors: all.map(descriptors).sum(), others: others.len() as u64 }
+    }
+}
+
+/// Waits until the sums by name are those in the books; notes every difference that stays.
+pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
+    let begun = Instant::now();
+    loop {
+        let metrics = chaos.watcher.daemon().scrape();
+        let sum = |name: &str, process: &str| -> u64 {
+            ["gpuprobe_memory_", "gpuprobe_ended_memory_"]
+                .iter()
+                .flat_map(|prefix| {
+                    metrics.of_name(&format!("{prefix}{name}"), process, "process").into_values()
+                })
+                .sum()
+        };
+        let mut differences = Vec::new();
+        for (name, books) in chaos.books.by_name().into_iter().filter(|(name, _)| is_exact(name)) {
+            let told = Sums {
+                calls: metrics.calls_of_name(&name),
+                allocated_bytes: sum("allocated_bytes_total", &name),
+                freed_bytes: sum("freed_bytes_total", &name),
+            };
+            if told != books {
+                differences.push(format!("sums of {name}: counted {told:?}, in the books {books:?}"));
+            }
+        }
+        if differences.is_empty() {
+            return;
+        }
+        if begun.elapsed() > PATIENCE {
+            differences.into_iter().for_each(|difference| chaos.wrong(difference));
+            return;
+        }
+        sleep(EVERY);
+    }
+}
+
+/// Whether the libraries of programs of this name are replaced.
+fn is_shifting(name: &str) -> bool {
+    name.starts_with(SHIFTING_NAME) && name != SHIFTING_NAME
+}
+
+/// Compares what was said of programs whose libraries were replaced with what they did: never is more counted than they
+/// did, and who has calls that are not counted is.
+pub fn compare_shifting(chaos: &Chaos) {
+    let begun = Instant::now();
+    // whoever ended a moment ago has to be in a scrape
+    let (by_process, by_name) = loop {
+        chaos.watcher.look();
+        let sums = (chaos.watcher.calls_seen(), chaos.watcher.calls_by_name());
+        if sums.0 == sums.1 || begun.elapsed() > PATIENCE {
+            break sums;
+        }
+        sleep(EVERY);
+    };
+    if by_process != by_name {
+        chaos.wrong(format!("{by_process} calls are counted by process, and {by_name} by name"));
+    }
+    let mut seen = chaos.watcher.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for group in chaos.books.shifting() {
+        let mut short = 0;
+        for entry in group {
+            let lives = seen.get_mut(&(entry.name.clone(), entry.pid)).filter(|lives| !lives.is_empty());
+            let told = lives.map(|lives| lives.remove(0)).unwrap_or_default();
+            short += compare_one(chaos, &entry, &told);
+        }
+        chaos.totals.add(Count::ProgramsShort, u64::from(short > 0));
+    }
+}
+
+/// How many calls of a process are not counted.
+fn compare_one(chaos: &Chaos, entry: &Entry, told: &Counts) -> u64 {
+    for (function, n) in told {
+        let made = entry.calls.get(function).copied().unwrap_or_default();
+        if *n > made {
+            chaos.wrong(format!("{n} calls of {function} are counted, and {made} were made: {entry:?}"));
+        }
+    }
+    let (made, counted): (u64, u64) = (entry.calls.values().sum(), told.values().sum());
+    chaos.totals.add(Count::CallsCounted, counted);
+    chaos.totals.add(Count::CallsShort, made.saturating_sub(counted));
+    made.saturating_sub(counted)
+}
