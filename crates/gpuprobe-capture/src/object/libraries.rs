@@ -34,6 +34,7 @@ impl Capture {
                 bare: self.bare,
                 library: self.libraries,
                 counted: self.counted,
+                may_stall: target.library.may_stall,
             };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));

@@ -131,11 +131,12 @@ impl Message {
     }
 
     pub(super) fn meta(&mut self, meta: &Meta) {
-        let Meta { dev, inode, size, mtime, ctime, is_overlay, is_served } = *meta;
+        let Meta { dev, inode, size, mtime, ctime, is_overlay, is_served, may_stall } = *meta;
         let times = [mtime.0, mtime.1, ctime.0, ctime.1].map(i64::cast_unsigned);
         [dev, inode, size].iter().chain(&times).for_each(|n| self.number(*n));
         self.number(u64::from(is_overlay));
         self.number(u64::from(is_served));
+        self.number(u64::from(may_stall));
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -235,8 +236,9 @@ impl<'a> Fields<'a> {
         let (dev, inode, size) = (self.number()?, self.number()?, self.number()?);
         let mtime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let ctime = (self.number()?.cast_signed(), self.number()?.cast_signed());
-        let (is_overlay, is_served) = (self.number()? != 0, self.number()? != 0);
-        Ok(Meta { dev, inode, size, mtime, ctime, is_overlay, is_served })
+        let mut flag = || self.number().map(|number| number != 0);
+        let (is_overlay, is_served, may_stall) = (flag()?, flag()?, flag()?);
+        Ok(Meta { dev, inode, size, mtime, ctime, is_overlay, is_served, may_stall })
     }
 }
 
