@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target, identity};
 use gpuprobe_event::{Function, FunctionId, catalogue};
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, Object, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
@@ -111,6 +111,8 @@ pub(crate) struct Attach {
     pub(crate) counted: Counted,
     /// A return probe may be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
     pub(crate) may_always_return: bool,
+    /// Its file system may not answer.
+    pub(crate) may_stall: bool,
 }
 
 impl Attach {
@@ -229,7 +231,7 @@ pub(crate) fn attach(
                 attached.links.extend(links);
             }
             // the others would have to wait for the same
-            Err(error) if is_stuck(&error) => return Err(error),
+            Err(error) if error.is_stall() => return Err(error),
             Err(error) if group.len() > 1 && last_error.is_none() && identity(binary).is_err() => {
                 return Err(error);
             }
@@ -248,11 +250,6 @@ pub(crate) fn attach(
         Some(error) if attached.functions == 0 => Err(error),
         _ => Ok(attached),
     }
-}
-
-/// Whether the file system of the library did not answer.
-fn is_stuck(error: &CaptureError) -> bool {
-    matches!(error, CaptureError::Attach { source, .. } if source.kind() == ErrorKind::TimedOut)
 }
 
 /// Gives each of these functions links of its own; what went wrong last comes back.
@@ -310,7 +307,7 @@ fn attach_group(
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
     for (name, way) in programs {
-        match link(keeper, name, *way, path, points.clone()) {
+        match link(keeper, name, *way, path, points.clone(), how.may_stall) {
             Ok(link) => links.push(link),
             Err(error) => {
                 keeper.detach(links);
@@ -333,7 +330,7 @@ pub(crate) fn attach_loader(
         Tier::Perf => ("loader_perf", Way::Perf),
         Tier::Multi | Tier::Session => ("loader_multi", Way::Multi),
     };
-    link(keeper, name, way, &loader.path, vec![(loader.debug_state_offset, distance)])
+    link(keeper, name, way, &loader.path, vec![(loader.debug_state_offset, distance)], false)
 }
 
 fn link(
@@ -342,9 +339,10 @@ fn link(
     way: Way,
     path: &Path,
     points: Vec<(u64, u64)>,
+    may_stall: bool,
 ) -> Result<LinkId, CaptureError> {
     let program = keeper.program(name)?;
     keeper
-        .attach(Probes { program, way, path: path.to_owned(), points })
+        .attach(Probes { program, way, path: path.to_owned(), points }, may_stall)
         .map_err(|source| CaptureError::Attach { path: path.to_owned(), source: source.into() })
 }

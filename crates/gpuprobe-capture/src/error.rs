@@ -94,6 +94,11 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
+    /// Whether the file system of a library did not answer.
+    pub fn is_stall(&self) -> bool {
+        matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::TimedOut)
+    }
+
     pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
         move |source| Self::Bpf { what, source }
     }

@@ -37,7 +37,7 @@ pub(crate) struct Keeper {
 }
 
 /// How long putting probes in may take. The kernel reads the file for it, whose file system may not answer.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
 /// How long the end of a process is waited for that may wait for such a file system.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -74,9 +74,14 @@ impl Keeper {
         self.programs.iter().position(|p| p == name).ok_or(CaptureError::Missing(name))
     }
 
-    /// Puts probes in.
-    pub(crate) fn attach(&mut self, probes: Probes) -> io::Result<LinkId> {
-        self.ask(&Request::Attach(probes))
+    /// Puts probes in. Where the kernel may have to wait for the file system, we do not.
+    pub(crate) fn attach(&mut self, probes: Probes, may_stall: bool) -> io::Result<LinkId> {
+        self.request(&Request::Attach(probes))?;
+        if may_stall && !has_something(self.fd(), ATTACH_PATIENCE) {
+            self.is_stuck = true;
+            return Err(stuck());
+        }
+        self.answer()
     }
 
     /// Takes probes out; those that are out are forgotten. When it has ended, so have they.
@@ -95,13 +100,13 @@ impl Keeper {
     }
 
     fn ask(&mut self, request: &Request) -> io::Result<u64> {
-        self.catch_up()?;
-        self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())?;
-        if matches!(request, Request::Attach(_)) && !has_something(self.fd(), ATTACH_PATIENCE) {
-            self.is_stuck = true;
-            return Err(stuck());
-        }
+        self.request(request)?;
         self.answer()
+    }
+
+    fn request(&mut self, request: &Request) -> io::Result<()> {
+        self.catch_up()?;
+        self.requests.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(request.line().as_bytes())
     }
 
     fn answer(&mut self) -> io::Result<u64> {

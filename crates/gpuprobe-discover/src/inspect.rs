@@ -152,7 +152,8 @@ impl Inspector {
         open_path: &Path,
     ) -> Library {
         let id = self.holders.of(file);
-        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
+        let may_stall = file.may_stall;
+        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), may_stall, ..library.clone() }
     }
 }
 
@@ -203,6 +204,7 @@ fn contents(
         soname,
         cuda_major,
         is_static,
+        may_stall: file.may_stall,
         functions,
     };
     let mut found = Vec::new();

@@ -37,6 +37,7 @@ impl Capture {
                 library: self.libraries,
                 counted: self.counted,
                 may_always_return: self.tier == Tier::Session || may_write_back(),
+                may_stall: target.library.may_stall,
             };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));

@@ -180,7 +180,14 @@ impl Probes {
                 Some(asked_for)
             }
             Err(error) => {
-                let (cause, reason) = (SkipCause::Refused, error.to_string());
+                let cause = if error.is_stall() {
+                    // for the next look
+                    self.considered.remove(&(library.id, library.kind));
+                    SkipCause::Stalled
+                } else {
+                    SkipCause::Refused
+                };
+                let reason = error.to_string();
                 self.skip(&Skipped::file(&library.path, Some(library.id), cause, reason));
                 None
             }
