@@ -29,6 +29,8 @@ pub fn compile(name: &str, program: &Path) {
 pub struct FileSystem {
     /// Taken down first: what waits for it can be ended only then.
     server: Option<Talk>,
+    /// Programs that run from it.
+    pub programs: Vec<Talk>,
     mount: PathBuf,
     _folder: tempfile::TempDir,
 }
@@ -51,7 +53,7 @@ impl FileSystem {
         compile("stalled_fs.c", &program);
         let mut server = Talk::start(Command::new(program).arg(&files).arg(&mount));
         assert_eq!(server.line(), "mounted", "{}", server.stderr());
-        Some(Self { server: Some(server), mount, _folder: folder })
+        Some(Self { server: Some(server), programs: Vec::new(), mount, _folder: folder })
     }
 
     /// A file of it.
@@ -59,11 +61,13 @@ impl FileSystem {
         self.mount.join(name)
     }
 
-    /// Starts a program that runs from it and works with its library.
-    pub fn program(&self) -> Talk {
+    /// Starts a program that runs from it and works with its library; its process id.
+    pub fn start_program(&mut self) -> u32 {
         let mut talk = Talk::start(Command::new(self.file("churn")).arg(self.file("libcuda.so.1")));
         assert_eq!(talk.line(), "begun", "{}", talk.stderr());
-        talk
+        let pid = talk.pid();
+        self.programs.push(talk);
+        pid
     }
 
     fn server(&mut self) -> &mut Talk {

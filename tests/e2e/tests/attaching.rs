@@ -12,8 +12,11 @@ use gpuprobe_e2e::stalled::compile;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::Cuda;
 
-/// Programs that run side by side.
+/// Programs that start together.
 const PROGRAMS: usize = 40;
+/// Programs that run when the daemon starts: those that allocate and free all the time, and those that do nothing.
+const BUSY: usize = 8;
+const IDLE: usize = 100;
 
 /// A library of their own and the program.
 struct Bed {
@@ -32,18 +35,18 @@ impl Bed {
         self.folder.path().join("libcuda.so.1")
     }
 
-    /// Starts all of them, with these arguments.
-    fn start(&self, args: &[&str]) -> Vec<Talk> {
+    /// Starts so many of them, with these arguments.
+    fn start(&self, programs: usize, args: &[&str]) -> Vec<Talk> {
         let program = self.folder.path().join("churn");
-        (0..PROGRAMS).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
+        (0..programs).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
     }
 }
 
 /// The most processes that can be late: ours, where the daemon has probed no library of anybody else on this machine.
-fn most_late(daemon: &Daemon, ours: &Path) -> u64 {
-    let (said, ours) = (daemon.talk.stderr(), shown(ours));
+fn most_late(daemon: &Daemon, bed: &Bed, programs: usize) -> u64 {
+    let (said, ours) = (daemon.talk.stderr(), shown(bed.folder.path()));
     let mut probed = said.lines().filter(|line| line.contains(" functions in "));
-    if probed.all(|line| line.contains(&ours)) { PROGRAMS as u64 } else { u64::MAX }
+    if probed.all(|line| line.contains(&ours)) { programs as u64 } else { u64::MAX }
 }
 
 /// What a program has done.
@@ -122,17 +125,20 @@ fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as
     let _alone = alone();
     for tier in tiers::here() {
         let bed = Bed::new();
-        let mut all = bed.start(&[]);
+        // each probe goes into every one of them before the next, which takes a while
+        let mut idle = bed.start(IDLE, &["0"]);
+        assert!(stopped(&mut idle).iter().all(|done| done.allocs == 0));
+        let mut all = bed.start(BUSY, &[]);
         wait_begun(&mut all);
         let daemon = Daemon::with(&["-v", "--attach", tier]);
         assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
         let late = daemon.scrape().lost("late_attach");
-        let most = most_late(&daemon, bed.folder.path());
+        let most = most_late(&daemon, &bed, BUSY + IDLE);
         let done = stop(&mut all);
         let missed = assert_nothing_is_live(&daemon, &done, tier);
-        println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
-        assert_eq!(missed, PROGRAMS as u64, "{tier}: all of them ran before");
-        assert!((PROGRAMS as u64..=most).contains(&late), "{tier}: {late}");
+        println!("{tier}: {missed} of {BUSY} were seen in part, {late} counted as late");
+        assert_eq!(missed, BUSY as u64, "{tier}: all of them ran before");
+        assert!(((BUSY + IDLE) as u64..=most).contains(&late), "{tier}: {late}");
     }
 }
 
@@ -146,14 +152,14 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
         let bed = Bed::new();
         let daemon = Daemon::with(&["-v", "--attach", tier]);
         let before = daemon.scrape().lost("late_attach");
-        let mut all = bed.start(&[]);
+        let mut all = bed.start(PROGRAMS, &[]);
         wait_begun(&mut all);
         daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
         let done = stop(&mut all);
         let missed = assert_nothing_is_live(&daemon, &done, tier);
         let late = daemon.scrape().lost("late_attach") - before;
         println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
-        let most = most_late(&daemon, bed.folder.path());
+        let most = most_late(&daemon, &bed, PROGRAMS);
         assert!((missed..=most).contains(&late), "{tier}: {missed} seen in part, {late} late");
         assert!(late > 0, "{tier}: the first is always late");
     }
@@ -171,7 +177,7 @@ fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
             let daemon = Daemon::with(&["-v", "--attach", tier]);
             let bed = Bed::new();
             let before = daemon.scrape().lost("late_attach");
-            let mut all = bed.start(&["1"]);
+            let mut all = bed.start(PROGRAMS, &["1"]);
             wait_begun(&mut all);
             let done = stopped(&mut all);
             daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
@@ -187,7 +193,7 @@ fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
             );
             let late = daemon.scrape().lost("late_attach") - before;
             println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
-            let most = most_late(&daemon, bed.folder.path());
+            let most = most_late(&daemon, &bed, PROGRAMS);
             assert!((missed..=most).contains(&late), "{tier}: {missed} not seen, {late} late");
         }
     }

@@ -72,7 +72,7 @@ fn a_daemon_beside_a_program_on_a_stalled_file_system_counts_everybody_else_and_
     }
     let _alone = alone();
     let Some(mut stalled) = FileSystem::mounted() else { return };
-    let _kept = stalled.program();
+    stalled.start_program();
     stalled.stall();
     let folder = places::folder();
     let mut other = elsewhere(folder.path());
@@ -107,19 +107,21 @@ fn a_file_system_that_stalls_after_its_library_was_probed_keeps_nobody() {
     }
     let _alone = alone();
     for tier in tiers::here() {
+        println!("{tier}");
         let Some(mut stalled) = FileSystem::mounted() else { return };
         let daemon = Daemon::with(&["-v", "--rescan", "1", "--memleak", "--attach", tier]);
-        let mut kept = stalled.program();
-        daemon.until(PATIENCE, "its calls are counted", |m| allocs(m, kept.pid()) > 0);
+        let kept = stalled.start_program();
+        daemon.until(PATIENCE, "its calls are counted", |m| allocs(m, kept) > 0);
         stalled.stall();
         stalled.wait_asked();
-        assert_counts_go_on(&daemon, kept.pid());
+        assert_counts_go_on(&daemon, kept);
         let folder = places::folder();
         let mut other = elsewhere(folder.path());
         assert_counts_go_on(&daemon, other.pid());
         // the program itself is none the worse
-        kept.go_on();
-        let printed = kept.json();
+        let program = &mut stalled.programs[0];
+        program.go_on();
+        let printed = program.json();
         assert_eq!(printed["allocs"], printed["frees"]);
         assert!(number(&printed["allocs"]) > 0);
         other.go_on();
@@ -135,11 +137,11 @@ fn other_commands_work_and_end_beside_a_stalled_file_system() {
     }
     let _alone = alone();
     let Some(mut stalled) = FileSystem::mounted() else { return };
-    let kept = stalled.program();
+    let kept = stalled.start_program();
     stalled.stall();
     let folder = places::folder();
     let trace = folder.path().join("trace.jsonl");
-    let (trace, pid) = (trace.to_str().unwrap(), kept.pid().to_string());
+    let (trace, pid) = (trace.to_str().unwrap(), kept.to_string());
     let commands: [&[&str]; 6] = [
         &["record", "--all", "-o", trace],
         &["record", "-o", trace, "-d", &pid],
