@@ -206,13 +206,16 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
 {
 	struct gp_function *function;
 	struct gp_call *call;
+	__u32 index;
 
 	if (!thread || !thread->depth)
 		return false;
 	call = open_call(thread, thread->depth - 1);
 	if (call->stack_pointer != slot)
 		return false;
-	function = bpf_map_lookup_elem(&functions, &call->function);
+	/* kernel 6.1 takes no key from the memory of an argument */
+	index = call->function;
+	function = bpf_map_lookup_elem(&functions, &index);
 	return function && !(function->flags & GP_RUNS_CODE);
 }
 
