@@ -4,10 +4,12 @@
  *
  *     churn LIBRARY [TURNS]
  *
- * Each turn also registers host memory at an address that no turn before it had, and takes that back: the next
- * allocation of the driver has the address of the last one, so that it would put right whatever was missed of that.
+ * Each turn also registers host memory at an address that no turn before it had, and takes that back: the
+ * next allocation of the driver has the address of the last one, so that it would put right whatever was
+ * missed of that.
  *
- * Prints "begun" after its first free. At a line on its standard input, or after so many turns, it stops, holds nothing and prints
+ * Prints "begun" after its first free. At a line on its standard input, or after so many turns, it stops,
+ * holds nothing and prints
  * {"pid","allocs","frees"}; at the next line it ends.
  */
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// A library that stands for code in the daemon that an attacker runs: it tries what a daemon never does and writes down
-// what became of each, a line of name and errno, 0 where it was done.
+// A library that stands for code in the daemon that an attacker runs: it tries what a daemon never does and
+// writes down what became of each, a line of name and errno, 0 where it was done.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void say(FILE *to, const char *name, long done) { fprintf(to, "%s %d\n", name, done < 0 ? errno : 0); }
+static void say(FILE *to, const char *name, long done)
+{
+	fprintf(to, "%s %d\n", name, done < 0 ? errno : 0);
+}
 
 // In a child of its own: where it is possible, it replaces the process.
 static int executed(void)
@@ -40,8 +43,14 @@ static int in_child(long (*attempt)(void))
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static long leave_users(void) { return unshare(CLONE_NEWUSER); }
-static long be_traced(void) { return ptrace(PTRACE_TRACEME, 0, NULL, NULL); }
+static long leave_users(void)
+{
+	return unshare(CLONE_NEWUSER);
+}
+static long be_traced(void)
+{
+	return ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+}
 
 __attribute__((constructor)) static void attack(void)
 {

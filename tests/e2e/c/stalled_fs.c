@@ -5,8 +5,8 @@
  *     stalled_fs FOLDER MOUNTPOINT
  *
  * Prints "mounted". After one line on its standard input it still takes requests and answers none; it prints
- * "stalled" then, and "asked" when the first of them arrives. At the end of its input it unmounts and ends, which
- * fails every request that waits.
+ * "stalled" then, and "asked" when the first of them arrives. At the end of its input it unmounts and ends,
+ * which fails every request that waits.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -65,8 +65,7 @@ static void answer(__u64 unique, int error, const void *data, size_t size)
 
 	if (error)
 		size = 0;
-	*header = (struct fuse_out_header){
-	    .len = sizeof(*header) + size, .error = -error, .unique = unique};
+	*header = (struct fuse_out_header){.len = sizeof(*header) + size, .error = -error, .unique = unique};
 	memcpy(buffer + sizeof(*header), data, size);
 	/* a request that was interrupted meanwhile is not there any more */
 	if (write(device, buffer, header->len) < 0 && errno != ENOENT)

@@ -234,7 +234,7 @@ impl<'a> Fields<'a> {
 
     pub(super) fn meta(&mut self) -> io::Result<Meta> {
         let (dev, inode, size) = (self.number()?, self.number()?, self.number()?);
-        let owner = u32::try_from(self.number()?).map_err(|_| io::ErrorKind::InvalidData)?;
+        let owner = u32::try_from(self.number()?).map_err(io::Error::other)?;
         let mtime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let ctime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let mut flag = || self.number().map(|number| number != 0);
