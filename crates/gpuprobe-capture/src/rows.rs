@@ -448,8 +448,6 @@ mod tests {
     fn there_are_as_many_rows_as_the_catalogue_may_have() {
         let rows = format!("#define GP_FUNCTIONS {}\n", catalogue::MOST_FUNCTIONS);
         assert!(include_str!("../bpf/gpuprobe.h").contains(&rows));
-        let libraries = format!("#define GP_LIBRARIES {}\n", number::LIBRARIES);
-        assert!(include_str!("../bpf/gpuprobe.h").contains(&libraries));
     }
 
     #[test]
