@@ -353,6 +353,11 @@ mod tests {
             OP_DEVICE_TOLD,
         ];
         expect("gp_memory_op", &operations.map(u64::from));
+    }
+
+    #[test]
+    fn the_flags_of_functions_are_those_of_the_header() {
+        use number::*;
         expect(
             "gp_function_flags",
             &[

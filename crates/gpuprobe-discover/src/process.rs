@@ -172,8 +172,15 @@ impl<'i> Collector<'i> {
                     }
                 }
             }
-            Err(error) if telling => self.skip(path, Some(id), why(&error)),
-            Err(_) => {}
+            Err(error) => {
+                let why = why(&error);
+                if why.0 == SkipCause::Stalled {
+                    self.scan.stalled.insert(file.id.inode);
+                }
+                if telling {
+                    self.skip(path, Some(id), why);
+                }
+            }
         }
         libraries
     }

@@ -185,7 +185,7 @@ fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
             let mut last =
                 Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
             wait_begun(std::slice::from_mut(&mut last));
-            let last = stopped(std::slice::from_mut(&mut last).as_mut());
+            let last = stopped(std::slice::from_mut(&mut last));
             let missed = assert_nothing_is_live(
                 &daemon,
                 &[done, last].into_iter().flatten().collect::<Vec<_>>(),

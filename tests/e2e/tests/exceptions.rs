@@ -74,7 +74,7 @@ fn an_exception_passes_through_a_hooked_function() {
     }
     let folder = places::folder();
     compile_all(folder.path());
-    let hooks = shown(&folder.path().join("hooks.toml"));
+    let hooks = shown(folder.path().join("hooks.toml"));
     for tier in tiers::here() {
         let options = [tiers::options(tier, &["_Z*"]), vec!["--hooks", &hooks]].concat();
         let run = Run::new(folder.path().join("program")).options(&options);

@@ -134,6 +134,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn there_are_as_many_states_as_the_kernel_side_has() {
+        let rows = format!("#define GP_LIBRARIES {}\n", number::LIBRARIES);
+        assert!(include_str!("../../bpf/gpuprobe.h").contains(&rows));
+    }
+
+    #[test]
     fn numbers_of_libraries_come_round_and_pass_over_rows_in_use() {
         let free = |_| false;
         assert_eq!(next_number(0, &free), 1);
