@@ -18,11 +18,8 @@ fn status(answer: &[u8]) -> Option<String> {
 fuzz_target!(|bytes: &[u8]| {
     let whole = status(&answer(bytes, 1));
     let pieces = status(&answer(bytes, 3));
-    // a head that is malformed and has no end is refused where it arrives at once, and waited for where it does not
-    let is_unended = whole.as_deref() == Some("400") && pieces.is_none();
-    assert!(
-        whole == pieces || is_unended,
-        "the answer depends on how the request arrives: {whole:?} {pieces:?}"
-    );
+    // a client that closes its side may get no answer; one that gets two gets the same twice
+    let is_same = whole == pieces || whole.is_none() || pieces.is_none();
+    assert!(is_same, "the answer depends on how the request arrives: {whole:?} {pieces:?}");
     credentials(bytes);
 });

@@ -15,6 +15,8 @@ pub struct Mapped {
     pub device: (u32, u32),
     /// Inode.
     pub inode: u64,
+    /// Differs between files that have the same inode number one after the other.
+    pub generation: u64,
     /// The path, as the process names it.
     pub path: PathBuf,
     /// When, by the monotonic clock.
@@ -81,6 +83,7 @@ fn mapping(body: &[u8]) -> Option<Mapped> {
         tgid: Tgid(u32_at(body, 0)?),
         device: (u32_at(body, 32)?, u32_at(body, 36)?),
         inode,
+        generation: u64_at(body, 48)?,
         path: PathBuf::from(OsStr::from_bytes(name)),
         at_ns: u64_at(body, body.len().checked_sub(8)?)?,
     })
@@ -110,6 +113,7 @@ mod tests {
         body[0..4].copy_from_slice(&tgid.to_ne_bytes());
         body[32..36].copy_from_slice(&8u32.to_ne_bytes());
         body[40..48].copy_from_slice(&inode.to_ne_bytes());
+        body[48..56].copy_from_slice(&3u64.to_ne_bytes());
         body.extend_from_slice(name.as_bytes());
         body.resize((body.len() + 8) / 8 * 8, 0);
         body.extend_from_slice(&AT_NS.to_ne_bytes());
@@ -122,7 +126,8 @@ mod tests {
             [mmap2(7, 99, "/usr/lib/libcuda.so.1"), mmap2(7, 0, "//anon"), mmap2(8, 5, "[vdso]")].concat();
         let found: Vec<_> = Records::new(&bytes).collect();
         let path = PathBuf::from("/usr/lib/libcuda.so.1");
-        assert_eq!(found, [Mapped { tgid: Tgid(7), device: (8, 0), inode: 99, path, at_ns: AT_NS }]);
+        let expected = Mapped { tgid: Tgid(7), device: (8, 0), inode: 99, generation: 3, path, at_ns: AT_NS };
+        assert_eq!(found, [expected]);
     }
 
     #[test]

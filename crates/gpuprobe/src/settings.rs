@@ -199,7 +199,7 @@ mod tests {
             ("# \nrefresh = ", "line 2: "),
             ("refresh = 1\nrefresh = 2", "line 2: "),
             ("attach = \"best\"", "line 1: invalid value 'best'"),
-            ("attach = \"a\tb\\u001b[2J\"", "line 1: invalid value 'a\\tb\\u{1b}[2J'"),
+            ("attach = \"a\tb\"", "line 1: invalid value 'a\\tb'"),
             ("\"\\u001b[2J\" = 1", "line 1: `\\u{1b}[2J` is no setting"),
         ] {
             let error = format!("{:#}", with_file(text, &[]).unwrap_err());

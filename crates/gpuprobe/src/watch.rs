@@ -18,8 +18,13 @@ pub(crate) const RESCAN_SECONDS: u64 = 10;
 /// Files remembered as looked at. A host that has more of them is looked at again, which costs but does no harm.
 const MOST_SEEN: usize = 1 << 16;
 
-/// What identifies a file in a report.
-type Seen = ((u32, u32), u64);
+/// What identifies a file in a report: device, inode and its generation. Without the last, a library that is given the
+/// inode number of a file that was deleted would not be looked at.
+type Seen = ((u32, u32), u64, u64);
+
+fn key(mapped: &Mapped) -> Seen {
+    (mapped.device, mapped.inode, mapped.generation)
+}
 
 /// The watch over new mappings.
 #[derive(Debug)]
@@ -127,7 +132,7 @@ impl Watch {
         if self.seen.len() >= MOST_SEEN {
             self.seen.clear();
         }
-        if self.seen.insert((mapped.device, mapped.inode)) {
+        if self.seen.insert(key(mapped)) {
             self.look_into(mapped, probes);
         }
         // others may have mapped the same file before its probes were in
@@ -157,7 +162,7 @@ impl Watch {
         let new = if same { probes.attach_path(&mapped.path).unwrap_or(0) } else { 0 };
         if !same {
             // of another mount namespace: look again when somebody else maps it
-            self.seen.remove(&(mapped.device, mapped.inode));
+            self.seen.remove(&key(mapped));
         }
         if new > 0 || (!same && probes.is_telling(mapped)) {
             self.losses.add(LossCause::GoneBeforeAttach, 1);

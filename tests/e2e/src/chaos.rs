@@ -87,8 +87,7 @@ pub struct Stage {
 
 impl Stage {
     /// Copies of the stand-ins that nobody else uses, and a program for every slot, each under its own name.
-    #[expect(clippy::new_without_default, reason = "it makes folders and copies libraries")]
-    pub fn new() -> Self {
+    pub fn build() -> Self {
         let stage = Self { built: places::standins(Cuda::Cuda12), folder: places::folder() };
         for folder in [stage.steady(), stage.shifting()] {
             fs::create_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

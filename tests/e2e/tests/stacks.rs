@@ -123,7 +123,7 @@ fn callbacks_into_go_are_not_harmed() {
     let program = folder.path().join("go_callbacks");
     let standins = places::standins(Cuda::Cuda12);
     fs::copy(source("go_callbacks.go"), folder.path().join("main.go")).unwrap();
-    let link = format!("{} -Wl,-rpath,{}", shown(&runtime()), shown(&standins.dir));
+    let link = format!("{} -Wl,-rpath,{}", shown(runtime()), shown(&standins.dir));
     let mut compiler = Command::new("go");
     compiler.args(["build", "-o"]).arg(&program).arg("main.go").current_dir(folder.path());
     compiler.env("CGO_LDFLAGS", link).env("CGO_LDFLAGS_ALLOW", ".*").env("GOFLAGS", "-mod=mod");
@@ -140,5 +140,5 @@ fn greenlets_are_not_harmed() {
     let _alone = alone();
     // Debian's own, which has greenlet
     let python = Path::new("/usr/bin/python3");
-    assert_unharmed_on_every_tier(python, &[&shown(&source("greenlets.py")), &shown(&runtime())]);
+    assert_unharmed_on_every_tier(python, &[&shown(source("greenlets.py")), &shown(runtime())]);
 }

@@ -21,7 +21,10 @@ use super::{FRESH_FOR, HttpError};
 /// Longer than every answer to a request here.
 const BUFFER_BYTES: usize = 1 << 20;
 /// How often the endpoint gets to run between two pieces of a request.
-const TURNS: usize = 4;
+const TURNS: usize = 16;
+/// Asked for once beforehand, so that they are made: later answers wait for no other thread.
+const PAGES: [(&str, &str); 3] =
+    [("/metrics", ""), ("/metrics", "Accept: application/openmetrics-text\r\n"), ("/api/snapshot", "")];
 
 struct Server {
     runtime: Runtime,
@@ -40,10 +43,19 @@ impl Server {
             router: router(Shown { serving, fresh_for: FRESH_FOR }),
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
-        Ok(Self { runtime, site: Arc::new(site) })
+        let server = Self { runtime, site: Arc::new(site) };
+        for (path, header) in PAGES {
+            for coding in ["", "Accept-Encoding: gzip\r\n"] {
+                let request = format!("GET {path} HTTP/1.1\r\n{header}{coding}\r\n");
+                let asked = Self::answer(Arc::clone(&server.site), request.as_bytes(), 1, true);
+                server.runtime.block_on(asked).map_err(HttpError::Runtime)?;
+            }
+        }
+        Ok(server)
     }
 
-    async fn answer(site: Arc<Site>, request: &[u8], pieces: usize) -> io::Result<Vec<u8>> {
+    /// `waits`: the client does not close its side before it has the answer.
+    async fn answer(site: Arc<Site>, request: &[u8], pieces: usize, waits: bool) -> io::Result<Vec<u8>> {
         let (mut client, server) = duplex(BUFFER_BYTES.max(request.len()));
         let served = tokio::spawn(async move {
             let place =
@@ -60,7 +72,9 @@ impl Server {
                 yield_now().await;
             }
         }
-        client.shutdown().await.ok();
+        if !waits {
+            client.shutdown().await.ok();
+        }
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await?;
         served.await.map_err(io::Error::other)?;
@@ -77,7 +91,7 @@ pub fn answer(request: &[u8], pieces: usize) -> Vec<u8> {
         LazyLock::new(|| Server::new().map(Mutex::new));
     let server = SERVER.as_ref().unwrap_or_else(|error| panic!("the endpoint cannot be made: {error}"));
     let server = server.lock().unwrap_or_else(PoisonError::into_inner);
-    let answered = server.runtime.block_on(Server::answer(Arc::clone(&server.site), request, pieces));
+    let answered = server.runtime.block_on(Server::answer(Arc::clone(&server.site), request, pieces, false));
     answered.unwrap_or_else(|error| panic!("the endpoint failed: {error}"))
 }
 

@@ -15,11 +15,9 @@ use super::table::Count;
 use super::watcher::Look;
 use super::{Chaos, Numbers};
 use crate::metrics::Daemon;
-use crate::process::{Talk, finish, gpuprobe, shown};
+use crate::process::{PATIENCE, Talk, finish, gpuprobe, shown};
 use crate::{Recording, Run};
 
-/// How long a daemon may take to say what ended programs did.
-const SETTLED: Duration = Duration::from_secs(20);
 const NO_SPACE: &str = "No space left on device";
 
 /// Replaces libraries until the end.
@@ -65,7 +63,7 @@ fn compare_with_books(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
         let look = Look::of(&daemon.scrape(), Instant::now());
         let differs = entries.iter().find(|entry| look.calls(entry) != entry.calls);
         let Some(entry) = differs else { break };
-        if begun.elapsed() > SETTLED {
+        if begun.elapsed() > PATIENCE {
             chaos.wrong(format!("a restarted daemon counted {:?} of {entry:?}", look.calls(entry)));
             break;
         }

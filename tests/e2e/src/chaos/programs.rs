@@ -126,10 +126,10 @@ impl<'c> Slot<'c> {
     /// Runs programs until the end.
     pub fn run(&mut self) {
         while !self.chaos.is_over() {
-            match self.numbers.below(10) {
-                0..5 => self.whole(),
-                5..8 => self.killed(),
-                8 => self.forked(),
+            match self.numbers.below(20) {
+                0..10 => self.whole(),
+                10..17 => self.killed(),
+                17 | 18 => self.forked(),
                 _ => self.family(),
             }
         }
@@ -145,7 +145,7 @@ impl<'c> Slot<'c> {
 
     /// A ledger that runs to its end.
     fn whole(&mut self) {
-        let (seed, hold) = (self.numbers.below(SEEDS), self.numbers.time(300, 2500));
+        let (seed, hold) = (self.numbers.below(SEEDS), self.numbers.time(300, 5000));
         let threads = if self.numbers.below(4) == 0 { THREADS } else { 1 };
         let begun = Instant::now();
         self.count(Count::Started, 1);
