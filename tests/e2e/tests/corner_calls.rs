@@ -65,12 +65,7 @@ fn sizes_that_no_machine_has_are_kept_out_of_sums_and_counted() {
         let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
         assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
         let end = outcome.trace.assert_ended();
-        assert_eq!(
-            end.lost.iter().map(|(_, count)| *count).collect::<Vec<_>>(),
-            [4],
-            "{tier}: {:?}",
-            end.lost
-        );
+        assert_eq!(end.lost.values().copied().collect::<Vec<_>>(), [4], "{tier}: {:?}", end.lost);
         let report = outcome.trace.summary();
         let memory = (report.memory.allocated.count, report.memory.allocated.bytes);
         assert_eq!(memory, (4, 1000), "{tier}");
@@ -198,7 +193,7 @@ fn a_call_that_is_open_at_an_exec_is_unfinished() {
         match open[..] {
             [call] if call.outcome == Outcome::Unfinished => assert_eq!(begun, 0, "{tier}"),
             // a tier that could not keep it safe has only seen it begin
-            [call] => assert_eq!((call.outcome.clone(), begun), (Outcome::Begun, 1), "{tier}"),
+            [call] => assert_eq!((call.outcome, begun), (Outcome::Begun, 1), "{tier}"),
             _ => panic!("{tier}: {open:?}"),
         }
     }
