@@ -220,6 +220,26 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
 }
 
 /*
+ * Whether a call around this open one was left by a jump, and this one with it. Open calls of a thread are
+ * all on one stack, so each is inside the next of the list.
+ */
+static __always_inline bool is_outer_stale(struct task_struct *task, struct return_instance *open,
+					   __u64 stack_pointer, bool is_copier)
+{
+	for (__u32 i = 0; i < GP_MOST_STALE_RETURNS; i++) {
+		__u64 slot;
+
+		open = BPF_CORE_READ(open, next);
+		slot = BPF_CORE_READ(open, stack);
+		if (!open || slot > stack_pointer)
+			return false;
+		if (state_of(task, stack_pointer, slot, is_copier) == GP_RETURN_STALE)
+			return true;
+	}
+	return false;
+}
+
+/*
  * The general case of may_return(): something is open, and not close above on the thread's own stack. There
  * is no state of a thread whose process is not watched.
  */
@@ -258,6 +278,7 @@ GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_poin
 			if (!is_own || is_copier)
 				return 0;
 			if (!runs_no_code(thread, slot) &&
+			    !is_outer_stale(task, open, stack_pointer, is_copier) &&
 			    !restore_return(slot, BPF_CORE_READ(open, orig_ret_vaddr)))
 				return 0;
 		}

@@ -51,11 +51,13 @@ pub fn of_host(proc_root: &Path, host: &HostPaths) -> Scan {
 }
 
 impl Inspector {
-    /// The libraries that processes have mapped.
+    /// The libraries that processes have mapped. Files that were not found since the last call are forgotten.
     pub fn of_processes(&mut self, proc_root: &Path) -> Scan {
         let mut collector = Collector::new(self);
         processes(&mut collector, proc_root);
-        collector.finish()
+        let scan = collector.finish();
+        self.forget_unused();
+        scan
     }
 
     /// The libraries that lie where the loader and others look for them, whether somebody maps them or not.

@@ -37,7 +37,7 @@ type Key = (FileId, Stamp, Option<Api>, Option<String>);
 /// Looks into files and remembers what was in them.
 #[derive(Debug, Default)]
 pub struct Inspector {
-    contents: HashMap<Key, Result<Arc<Contents>, Defect>>,
+    contents: HashMap<Key, Kept>,
     /// Files that were looked at.
     seen: Identities,
     /// Those of them that hold libraries. Kept apart, because these must not get another identity when there were too
@@ -49,6 +49,14 @@ pub struct Inspector {
     hooked: BTreeSet<String>,
     /// What processes had mapped when their new mappings were last asked for.
     pub(crate) asked: HashMap<u32, HashSet<Mapping>>,
+}
+
+/// What is remembered of one file.
+#[derive(Debug)]
+struct Kept {
+    found: Result<Arc<Contents>, Defect>,
+    /// Asked for since [`Inspector::forget_unused`] was last called.
+    is_used: bool,
 }
 
 /// What was found in one file.
@@ -128,14 +136,20 @@ impl Inspector {
         // where the functions of another file are.
         let key: Key = (file.id, file.stamp, by_name, hooked);
         let found = match self.contents.get(&key) {
-            Some(found) => found.clone(),
+            Some(kept) => kept.found.clone(),
             None => contents(file, path, by_name, &self.hooks).map(Arc::new),
         };
         // An error of reading may pass, so it is not kept for the next time.
         if !matches!(found, Err(Defect::Read { .. })) {
-            self.contents.insert(key, found.clone());
+            self.contents.insert(key, Kept { found: found.clone(), is_used: true });
         }
         found.map_err(|defect| defect.of(path))
+    }
+
+    /// Forgets files that were not asked for since the last call: each library that was replaced would take a hundred
+    /// kilobytes for ever.
+    pub(crate) fn forget_unused(&mut self) {
+        self.contents.retain(|_, kept| std::mem::replace(&mut kept.is_used, false));
     }
 
     /// The identity of a file: see [`Identities`].

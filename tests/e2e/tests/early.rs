@@ -314,10 +314,12 @@ fn assert_longjmp(outcome: &Outcome) {
     assert_eq!(returned(Api::Runtime), calls);
     assert_eq!(returned(Api::Driver), inner_counts(&calls));
     // each one left took the driver's call inside it along
-    let abandoned = 2 * number(&printed["abandoned"]["cudaLaunchHostFunc"]);
-    assert_eq!(end.lost, [("abandoned".to_owned(), abandoned)].into());
+    let left = 2 * number(&printed["abandoned"]["cudaLaunchHostFunc"]);
     let losses: Vec<_> = trace.losses.iter().map(|l| (l.cause, l.count)).collect();
-    assert_eq!(losses, [(LossCause::Abandoned, abandoned)]);
+    assert_eq!(end.lost.values().sum::<u64>(), left, "{:?}", end.lost);
+    // a tier that cannot decline a return probe may have none on functions that run callbacks
+    let unobserved = vec![(LossCause::UnobservedReturn, left)];
+    assert!(losses == [(LossCause::Abandoned, left)] || losses == unobserved, "{losses:?}");
     assert_live(trace, &printed);
     let by_id = trace.by_id();
     for call in trace.of(pid).filter(|c| c.name.starts_with("cudaMalloc") || c.name.starts_with("cudaFree")) {

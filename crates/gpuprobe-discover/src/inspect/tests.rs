@@ -239,3 +239,21 @@ fn programs_of_the_system_are_not_cuda() {
         assert!(inspect(Path::new(path), Path::new(path)).unwrap().is_empty());
     }
 }
+
+#[test]
+fn files_that_are_not_found_any_more_are_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut inspector = Inspector::new();
+    let paths = [1, 2].map(|number| folder.path().join(format!("libcudart.so.{number}")));
+    for path in &paths {
+        runtime().write(path);
+        inspector.inspect(path, path).unwrap();
+    }
+    assert_eq!(inspector.contents.len(), 2);
+    let empty = crate::testing::FakeProc::new();
+    inspector.of_processes(empty.path());
+    assert_eq!(inspector.contents.len(), 2, "they were asked for since the last look");
+    inspector.inspect(&paths[0], &paths[0]).unwrap();
+    inspector.of_processes(empty.path());
+    assert_eq!(inspector.contents.len(), 1);
+}

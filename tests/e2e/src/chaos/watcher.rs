@@ -22,6 +22,9 @@ const EVERY: Duration = Duration::from_millis(700);
 /// What happened before a scrape by this much is in it: the daemon reads its counters every 0.2 s, and has to get to it.
 const FRESH: Duration = Duration::from_millis(1500);
 
+/// Who was not shown for so long, and is again, is another process: numbers are given again after many thousands.
+const FORGOTTEN: Duration = Duration::from_secs(60);
+
 /// What a daemon said at a moment.
 #[derive(Debug)]
 pub struct Look {
@@ -80,9 +83,17 @@ impl Look {
 pub struct Watcher {
     daemon: Mutex<Daemon>,
     last: Mutex<Option<Arc<Look>>>,
-    /// The most that was ever said of each process whose libraries are replaced: those that ended long ago are not shown
-    /// any more. One number may be given to several processes, one after the other.
-    seen: Mutex<HashMap<(String, u32), Vec<Counts>>>,
+    /// What was said last of each process whose libraries are replaced: those that ended long ago are not shown any more.
+    /// One number may be given to several processes, one after the other.
+    seen: Mutex<HashMap<(String, u32), Vec<Life>>>,
+}
+
+/// What was said of a process, from when to when.
+#[derive(Clone, Debug)]
+struct Life {
+    first: Instant,
+    last: Instant,
+    calls: Counts,
 }
 
 impl Watcher {
@@ -117,13 +128,12 @@ impl Watcher {
     }
 
     fn remember(&self, look: &Look) {
-        let sum = |calls: &Counts| calls.values().sum::<u64>();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, calls) in look.calls.iter().filter(|((name, _), _)| is_shifting(name)) {
             let lives = seen.entry(key.clone()).or_default();
-            match lives.last_mut() {
-                Some(last) if sum(last) <= sum(calls) => last.clone_from(calls),
-                _ => lives.push(calls.clone()),
+            match lives.last_mut().filter(|life| look.at < life.last + FORGOTTEN) {
+                Some(life) => (life.last, life.calls) = (look.at, calls.clone()),
+                None => lives.push(Life { first: look.at, last: look.at, calls: calls.clone() }),
             }
         }
     }
@@ -131,7 +141,7 @@ impl Watcher {
     /// The calls of all programs whose libraries are replaced, as they were said process by process.
     fn calls_seen(&self) -> u64 {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.values().flatten().flat_map(|calls| calls.values()).sum()
+        seen.values().flatten().flat_map(|life| life.calls.values()).sum()
     }
 
     /// The same, by the sums of their names.
@@ -259,13 +269,14 @@ pub fn compare_shifting(chaos: &Chaos) {
     if by_process != by_name {
         chaos.wrong(format!("{by_process} calls are counted by process, and {by_name} by name"));
     }
-    let mut seen = chaos.watcher.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let seen = chaos.watcher.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for group in chaos.books.shifting() {
         let mut short = 0;
         for entry in &group {
-            let lives = seen.get_mut(&(entry.name.clone(), entry.pid)).filter(|lives| !lives.is_empty());
-            let told = lives.map(|lives| lives.remove(0)).unwrap_or_default();
-            short += compare_one(chaos, entry, &told);
+            let lives = seen.get(&(entry.name.clone(), entry.pid));
+            let is_it = |life: &&Life| life.first >= entry.begun && life.first < entry.ended + FORGOTTEN;
+            let told = lives.and_then(|lives| lives.iter().find(is_it)).map(|life| life.calls.clone());
+            short += compare_one(chaos, entry, &told.unwrap_or_default());
         }
         if let (1.., [first, ..]) = (short, group.as_slice()) {
             let lived = first.ended.duration_since(first.begun);
