@@ -125,7 +125,8 @@ static void read_file(const struct fuse_in_header *in, const struct fuse_read_in
 static void serve(const struct fuse_in_header *in, const void *body)
 {
 	struct fuse_attr_out attr = {0};
-	struct fuse_open_out opened = {0};
+	/* or every open would take from programs that run from here the pages that they have mapped */
+	struct fuse_open_out opened = {.open_flags = FOPEN_KEEP_CACHE};
 	struct fuse_init_out init = {
 	    .major = FUSE_KERNEL_VERSION, .minor = 31, .max_readahead = MOST_READ, .max_write = 4096};
 
