@@ -239,7 +239,8 @@ mod tests {
         let mut reader = reader("exec sleep 20");
         let begun = Instant::now();
         assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
-        assert!(begun.elapsed() >= PATIENCE);
+        // a poll waits for whole milliseconds
+        assert!(begun.elapsed() + Duration::from_millis(5) >= PATIENCE);
         let again = Instant::now();
         for _ in 0..100 {
             assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/other"), io::ErrorKind::TimedOut);
@@ -288,7 +289,9 @@ mod tests {
     fn a_reader_that_ends_is_replaced() {
         let mut reader = reader("exit 0");
         for _ in 0..3 {
-            assert_eq!(ask(&mut reader, Place::Process(7), "/x"), io::ErrorKind::BrokenPipe);
+            // it may go before the request is sent, or before it is read
+            let error = ask(&mut reader, Place::Process(7), "/x");
+            assert!(matches!(error, io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset), "{error}");
         }
         assert_eq!((reader.started, reader.waiting.len()), (3, 0));
     }
