@@ -227,7 +227,8 @@ mod tests {
         assert!(one[0].try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty), "it still waits");
         let cut = flood.iter_mut().filter_map(|given| given.try_recv().err());
         assert_eq!(cut.filter(|e| *e == oneshot::error::TryRecvError::Closed).count(), MOST_WAITING + 1);
-        assert_eq!(order(&turns).first(), Some(&client(1)), "it came first and has not failed");
+        // at most one request of the flood is before it: the first, if that was not turned away
+        assert!(order(&turns)[..2].contains(&client(2)));
         // as many clients as fit, all of which have failed before
         (10..100).for_each(|last| turns.lock().failed(client(last)));
         let _flood = queue(&turns, &(10..100).collect::<Vec<_>>());
