@@ -189,7 +189,8 @@ enum gp_function_flags {
 	GP_GIVES_RESULT = 16384,
 	/* the status is the last of outs, not its result */
 	GP_ERROR_IS_OUT = 32768,
-	/* it runs code of the program before it returns, and has no return probe: see returns.bpf.h */
+	/* it has no return probe, which could end the program: it runs callbacks (see returns.bpf.h), or a
+	 * C++ exception may leave it */
 	GP_ENTRY_ONLY = 65536,
 	/* its probes are about to be taken out: calls that begin are ignored, open ones still return */
 	GP_PAUSED = 131072,

@@ -41,6 +41,7 @@
 #define GP_NEAR_ON_OTHER_STACK (8 << 10)
 /* open calls of a thread that are looked at; the kernel prepares no more than 64 */
 #define GP_MOST_OPEN_RETURNS 64
+#define GP_ENOENT 2
 /* abandoned calls above one that is still open; more than these are not looked through */
 #define GP_MOST_STALE_RETURNS 8
 
@@ -110,6 +111,14 @@ static __always_inline bool is_in(const struct gp_mapping *mapping, __u64 addres
 	return address >= mapping->start && address < mapping->end;
 }
 
+/* Whether there is no mapping at an address; false where it cannot be found out now. */
+GP_CHECKED_ONCE int is_unmapped(__u64 address)
+{
+	struct gp_mapping found = {};
+
+	return bpf_find_vma(bpf_get_current_task_btf(), address, note_mapping, &found, 0) == -GP_ENOENT;
+}
+
 /*
  * What became of the open call whose return address is in this slot. `is_copier` is where that cannot be seen
  * there: the program copies stacks away and back.
@@ -122,8 +131,9 @@ static __always_inline enum gp_return_state state_of(struct task_struct *task, _
 	/* the kernel starts each handler at the top of the alternate stack, over whatever is there */
 	if (is_on_alternate_stack(task, slot) && !is_on_alternate_stack(task, stack_pointer))
 		return GP_RETURN_STALE;
+	/* a page that is swapped out cannot be read either: only a stack that is unmapped is surely left */
 	if (bpf_probe_read_user(&address, sizeof(address), (void *)slot))
-		return GP_RETURN_STALE;
+		return is_unmapped(slot) ? GP_RETURN_STALE : GP_RETURN_OPEN;
 #if defined(__TARGET_ARCH_x86)
 	if (address != trampoline_of(task))
 		return is_copier ? GP_RETURN_OPEN : GP_RETURN_STALE;
