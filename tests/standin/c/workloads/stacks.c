@@ -334,7 +334,7 @@ static const struct {
 
 int main(int count, char **words)
 {
-	const char *mode = count > 1 ? words[1] : "";
+	const char *mode = count > 1 ? words[1] : "all";
 	int found = 0;
 
 	/* read at the first call */
