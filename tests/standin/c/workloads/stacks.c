@@ -11,8 +11,11 @@
  *   fibers-dropped         a fiber is thrown away, and its stack unmapped, while its CUDA call is open
  *   deep-jump              longjmp out of a CUDA call far down the stack, then calls far above it
  *   signal-jump            a signal handler leaves a CUDA call that does nothing but wait, by siglongjmp
+ *   timer-above            as alt-above, but a timer interrupts a copy
+ *   timer-fibers           as fibers, but a timer interrupts a copy and its handler switches to the other
+ * fiber
  *
- *   all                    one after the other
+ *   all                    one after the other, without those that a timer interrupts
  *
  * Prints {"pid","mode","rounds","made"}: how many calls were made. `deep-jump`, `alt-jump` and
  * `fibers-dropped` also make calls that never return; these are part of `made`, and `left` counts them.
@@ -82,18 +85,18 @@ static void on_signal_jump(int number)
 	call_out(jump_out_of_handler);
 }
 
-static void handle_on(void *stack, void (*handler)(int))
+static void handle_on(void *stack, int number, void (*handler)(int))
 {
 	stack_t alternate = {.ss_sp = stack, .ss_size = STACK_BYTES};
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
 
 	failed |= sigaltstack(&alternate, NULL);
-	failed |= sigaction(SIGUSR1, &action, NULL);
+	failed |= sigaction(number, &action, NULL);
 }
 
 static void *interrupted(void *alternate)
 {
-	handle_on(alternate, on_signal);
+	handle_on(alternate, SIGUSR1, on_signal);
 	for (int i = 0; i < rounds; i++) {
 		call_out(interrupt);
 		allocate_and_free();
@@ -112,7 +115,7 @@ static void *map_stacks(size_t bytes)
 }
 
 /* A thread whose own stack and alternate stack share one mapping. */
-static void run_beside(int above)
+static void run_beside(int above, void *(*body)(void *))
 {
 	char *memory = map_stacks(2 * STACK_BYTES);
 	pthread_attr_t attributes;
@@ -120,8 +123,7 @@ static void run_beside(int above)
 
 	pthread_attr_init(&attributes);
 	pthread_attr_setstack(&attributes, above ? memory : memory + STACK_BYTES, STACK_BYTES);
-	failed |=
-	    pthread_create(&thread, &attributes, interrupted, above ? memory + STACK_BYTES : (void *)memory);
+	failed |= pthread_create(&thread, &attributes, body, above ? memory + STACK_BYTES : (void *)memory);
 	failed |= pthread_join(thread, NULL);
 }
 
@@ -136,7 +138,7 @@ static void run_handler_jumps(void)
 {
 	static volatile int round;
 
-	handle_on(map_stacks(STACK_BYTES), on_signal_jump);
+	handle_on(map_stacks(STACK_BYTES), SIGUSR1, on_signal_jump);
 	for (round = 0; round < rounds; round++) {
 		if (!sigsetjmp(before_signal, 1))
 			raise(SIGUSR1);
@@ -163,10 +165,18 @@ static void resume(int fiber)
 	swapcontext(&scheduler, &fibers[fiber]);
 }
 
+static void yield_in_callback(void)
+{
+	call_out(yield);
+}
+
+/* What a fiber does first: a CUDA call that it yields in. */
+static void (*call_and_yield)(void) = yield_in_callback;
+
 static void fiber_main(void)
 {
 	for (;;) {
-		call_out(yield);
+		call_and_yield();
 		allocate_and_free();
 		yield(NULL);
 	}
@@ -294,14 +304,91 @@ static void run_signal_jumps(void)
 	}
 }
 
+/* Copies that a timer interrupts. STANDIN_DELAY makes them wait for longer than the timer. */
+
+static void *copied_to;
+static volatile int interruptions;
+
+static void copy_until_interrupted(void)
+{
+	static char from[64];
+	int before = interruptions;
+
+	ualarm(300, 0);
+	do {
+		made++;
+		failed |= cudaMemcpy(copied_to, from, sizeof(from), COPY_H2D);
+	} while (interruptions == before);
+}
+
+static void on_timer(int number)
+{
+	(void)number;
+	interruptions++;
+	allocate_and_free();
+}
+
+static void on_timer_yield(int number)
+{
+	(void)number;
+	interruptions++;
+	yield(NULL);
+}
+
+/* The first call loads the driver, which must not be interrupted. */
+static void prepare_copies(void)
+{
+	made++;
+	failed |= cudaMalloc(&copied_to, 4096);
+}
+
+static void mask_timer(int how)
+{
+	sigset_t timer;
+
+	sigemptyset(&timer);
+	sigaddset(&timer, SIGALRM);
+	failed |= pthread_sigmask(how, &timer, NULL);
+}
+
+static void *copy_interrupted(void *alternate)
+{
+	handle_on(alternate, SIGALRM, on_timer);
+	mask_timer(SIG_UNBLOCK);
+	for (int i = 0; i < rounds; i++) {
+		copy_until_interrupted();
+		allocate_and_free();
+	}
+	failed |= sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
+	return NULL;
+}
+
+static void run_timer_above(void)
+{
+	prepare_copies();
+	/* or the thread that waits would be interrupted */
+	mask_timer(SIG_BLOCK);
+	run_beside(1, copy_interrupted);
+}
+
+static void run_timer_fibers(void)
+{
+	struct sigaction action = {.sa_handler = on_timer_yield};
+
+	prepare_copies();
+	failed |= sigaction(SIGALRM, &action, NULL);
+	call_and_yield = copy_until_interrupted;
+	run_fibers(map_stacks(2 * STACK_BYTES));
+}
+
 static void run_above(void)
 {
-	run_beside(1);
+	run_beside(1, interrupted);
 }
 
 static void run_below(void)
 {
-	run_beside(0);
+	run_beside(0, interrupted);
 }
 
 static void run_mapped_fibers(void)
@@ -319,17 +406,20 @@ static void run_fibers_in_array(void)
 static const struct {
 	const char *name;
 	void (*run)(void);
+	int alone;
 } modes[] = {
-    {"alt-above", run_above},
-    {"alt-below", run_below},
-    {"alt-frame", run_in_frame},
-    {"alt-jump", run_handler_jumps},
-    {"fibers", run_mapped_fibers},
-    {"fibers-array", run_fibers_in_array},
-    {"fibers-frame", run_fibers_in_frame},
-    {"fibers-dropped", run_dropped},
-    {"deep-jump", run_deep_jumps},
-    {"signal-jump", run_signal_jumps},
+    {.name = "alt-above", .run = run_above},
+    {.name = "alt-below", .run = run_below},
+    {.name = "alt-frame", .run = run_in_frame},
+    {.name = "alt-jump", .run = run_handler_jumps},
+    {.name = "fibers", .run = run_mapped_fibers},
+    {.name = "fibers-array", .run = run_fibers_in_array},
+    {.name = "fibers-frame", .run = run_fibers_in_frame},
+    {.name = "fibers-dropped", .run = run_dropped},
+    {.name = "deep-jump", .run = run_deep_jumps},
+    {.name = "signal-jump", .run = run_signal_jumps},
+    {.name = "timer-above", .run = run_timer_above, .alone = 1},
+    {.name = "timer-fibers", .run = run_timer_fibers, .alone = 1},
 };
 
 int main(int count, char **words)
@@ -338,11 +428,11 @@ int main(int count, char **words)
 	int found = 0;
 
 	/* read at the first call */
-	setenv("STANDIN_DELAY", "cudaDeviceSynchronize:1000000", 1);
+	setenv("STANDIN_DELAY", "cudaDeviceSynchronize:1000000,cudaMemcpy:1500", 1);
 	if (count > 2)
 		rounds = atoi(words[2]);
 	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
-		if (strcmp(mode, modes[i].name) && strcmp(mode, "all"))
+		if (strcmp(mode, modes[i].name) && (strcmp(mode, "all") || modes[i].alone))
 			continue;
 		modes[i].run();
 		found = 1;
