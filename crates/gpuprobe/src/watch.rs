@@ -113,9 +113,12 @@ impl Watch {
         self.mappings.as_mut().map(Mappings::take).unwrap_or_default()
     }
 
-    /// Counts processes that had mapped a library before its calls were observed, each once.
+    /// Counts processes that had mapped a library before its calls were observed, each once. NVML maps the driver into
+    /// this process, whose calls nobody asks for.
     pub(crate) fn count_late(&mut self, processes: impl IntoIterator<Item = Tgid>) {
-        let new = processes.into_iter().filter(|tgid| self.late.insert(*tgid)).count();
+        let own = Tgid(std::process::id());
+        let others = processes.into_iter().filter(|tgid| *tgid != own);
+        let new = others.filter(|tgid| self.late.insert(*tgid)).count();
         self.losses.add(LossCause::LateAttach, new as u64);
     }
 
@@ -169,5 +172,19 @@ impl Watch {
             // it is not a late one too
             self.late.insert(mapped.tgid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_process_is_counted_once_and_this_process_never() {
+        let mut watch = Watch::start(RESCAN_SECONDS);
+        let (own, other) = (Tgid(std::process::id()), Tgid(1));
+        watch.count_late([own, other]);
+        watch.count_late([other]);
+        assert_eq!(watch.losses().total(), 1);
     }
 }
