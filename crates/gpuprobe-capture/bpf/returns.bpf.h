@@ -123,9 +123,9 @@ GP_CHECKED_ONCE int is_unmapped(__u64 address)
  * What became of the open call whose return address is in this slot. `is_copier` is where that cannot be seen
  * there: the program copies stacks away and back.
  */
-static __always_inline enum gp_return_state state_of(struct task_struct *task, __u64 stack_pointer,
-						     __u64 slot, bool is_copier)
+GP_CHECKED_ONCE int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 address = 0;
 
 	/* the kernel starts each handler at the top of the alternate stack, over whatever is there */
@@ -233,20 +233,21 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
  * Whether a call around this open one was left by a jump, and this one with it. Open calls of a thread are
  * all on one stack, so each is inside the next of the list.
  */
-static __always_inline bool is_outer_stale(struct task_struct *task, struct return_instance *open,
-					   __u64 stack_pointer, bool is_copier)
+GP_CHECKED_ONCE int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_copier)
 {
+	struct return_instance *open = (void *)instance;
+
 	for (__u32 i = 0; i < GP_MOST_STALE_RETURNS; i++) {
 		__u64 slot;
 
 		open = BPF_CORE_READ(open, next);
 		slot = BPF_CORE_READ(open, stack);
 		if (!open || slot > stack_pointer)
-			return false;
-		if (state_of(task, stack_pointer, slot, is_copier) == GP_RETURN_STALE)
-			return true;
+			return 0;
+		if (state_of(stack_pointer, slot, is_copier) == GP_RETURN_STALE)
+			return 1;
 	}
-	return false;
+	return 0;
 }
 
 /*
@@ -269,11 +270,11 @@ GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_poin
 		thread->own_stack = own;
 	for (__u32 i = 0; i < GP_MOST_STALE_RETURNS; i++) {
 		__u64 slot = BPF_CORE_READ(open, stack);
-		enum gp_return_state state;
+		int state;
 
 		if (!open)
 			return 1;
-		state = state_of(task, stack_pointer, slot, is_copier);
+		state = state_of(stack_pointer, slot, is_copier);
 		if (state == GP_RETURN_HERE)
 			return 1;
 		if (state == GP_RETURN_STALE)
@@ -288,7 +289,7 @@ GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_poin
 			if (!is_own || is_copier)
 				return 0;
 			if (!runs_no_code(thread, slot) &&
-			    !is_outer_stale(task, open, stack_pointer, is_copier) &&
+			    !is_outer_stale((__u64)open, stack_pointer, is_copier) &&
 			    !restore_return(slot, BPF_CORE_READ(open, orig_ret_vaddr)))
 				return 0;
 		}

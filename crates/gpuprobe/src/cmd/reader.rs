@@ -10,13 +10,13 @@ use crate::cli::ReaderArgs;
 use crate::reader;
 
 pub(crate) fn run(args: &ReaderArgs) -> Result<u8> {
+    // what it looks at is in the hands of others; without the privilege to give anything up there is nothing to give up
+    give_up_privileges(false).ok();
     if args.starter {
         start_readers(|| reader::reader(args.holds))?;
         return Ok(0);
     }
     let _urgent = args.holds.then(Urgent::begin);
-    // what it looks at is in the hands of others; without the privilege to give anything up there is nothing to give up
-    give_up_privileges(false).ok();
     refuse_system_calls().ok();
     serve_files(io::stdin().lock(), io::stdout().lock())?;
     Ok(0)
