@@ -147,10 +147,8 @@ static __always_inline bool guard_returns(struct gp_thread *thread, struct pt_re
 {
 	if (may_return(thread, ctx, can_decline && function->flags & GP_RUNS_CODE))
 		return true;
-	if (can_decline) {
-		count_loss(GP_LOSS_UNOBSERVED_RETURN);
+	if (can_decline)
 		return false;
-	}
 	restore_returns();
 	if (thread) {
 		count_losses(GP_LOSS_UNOBSERVED_RETURN, thread->depth);
@@ -159,15 +157,52 @@ static __always_inline bool guard_returns(struct gp_thread *thread, struct pt_re
 	return true;
 }
 
+static __always_inline bool can_free(const struct gp_function *function)
+{
+	return function->action == GP_FREE || function->op == GP_VMM_RELEASE ||
+	       function->op == GP_VMM_UNMAP || ends_contexts(function);
+}
+
 /* Whether a call is not observed because not all probes of its library are in. `state` is not active. */
 GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
 {
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 
-	if (state != GP_LIBRARY_DETACHING || !function)
-		return 1;
-	return function->action != GP_FREE && function->op != GP_VMM_RELEASE &&
-	       function->op != GP_VMM_UNMAP && !ends_contexts(function);
+	return state != GP_LIBRARY_DETACHING || !function || !can_free(function);
+}
+
+/* Accounts for what a call did to objects: contexts, and memory that is mapped apart from its creation. */
+static __always_inline void account_object(struct gp_thread *thread, struct gp_call *call,
+					   const struct gp_function *function, bool failed)
+{
+	if (function->op == GP_VMM_RELEASE)
+		end_release(call, failed);
+	else if (function->op == GP_VMM_UNMAP && !failed)
+		vmm_unmap(call, function);
+	else if (function->op && !failed)
+		after_op(thread, call, function);
+	else if (ends_contexts(function))
+		cancel_end(call);
+}
+
+/*
+ * Accounts for the innermost call, which frees and whose return will not be observed: frees hardly ever fail,
+ * and memory must not be shown as live that was freed.
+ */
+GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 index)
+{
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+	struct gp_call *call;
+
+	if (!thread || !thread->depth || !function)
+		return 0;
+	call = open_call(thread, thread->depth - 1);
+	/* a free inside it finds nothing more to free */
+	if (call->flags & GP_KNOWN_FREE)
+		end_free(thread, call, false);
+	if (function->op)
+		account_object(thread, call, function, false);
+	return 0;
 }
 
 /* Returns 0 when the return is wanted, 1 when it is not. */
@@ -178,7 +213,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	struct gp_function *function;
 	struct gp_call *call, *outer;
 	struct gp_thread *thread = NULL;
-	bool has_return;
+	bool has_return, is_declined;
 
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
@@ -187,11 +222,17 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		thread = current_thread();
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
 	/* where a return cannot be declined, calls that are not observed have one too */
-	if (has_return && (thread || !can_decline) && !guard_returns(thread, ctx, function, can_decline))
-		return 1;
+	is_declined =
+	    has_return && (thread || !can_decline) && !guard_returns(thread, ctx, function, can_decline);
 	if (!thread)
 		return 1;
-	outer = innermost(thread);
+	if (is_declined) {
+		count_loss(GP_LOSS_UNOBSERVED_RETURN);
+		if (!can_free(function))
+			return 1;
+	}
+	/* calls that are open are on another stack then */
+	outer = is_declined ? NULL : innermost(thread);
 	if (outer && !is_around(outer, ctx, index)) {
 		drop_abandoned(thread, ctx, index);
 		outer = innermost(thread);
@@ -220,6 +261,12 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	if (gp_config.copies && function->action == GP_FREE)
 		begin_ranges(call);
+	if ((is_declined || !has_return) && !gp_config.entry_only && can_free(function))
+		account_unobserved_free(thread, index);
+	if (is_declined) {
+		thread->depth--;
+		return 1;
+	}
 	if (function->task.work)
 		begin_work(thread, call, function);
 	/* a launch that is counted is met when it has no row yet */
@@ -337,14 +384,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 		else
 			end_bytes(call, function);
 	}
-	if (function->op == GP_VMM_RELEASE)
-		end_release(call, failed);
-	else if (function->op == GP_VMM_UNMAP && !failed)
-		vmm_unmap(call, function);
-	else if (function->op && !failed)
-		after_op(thread, call, function);
-	else if (ends_contexts(function))
-		cancel_end(call);
+	account_object(thread, call, function, failed);
 	if (gp_config.copies && !failed)
 		end_ranges(call, function);
 	if (function->task.work)

@@ -42,6 +42,8 @@
 /* open calls of a thread that are looked at; the kernel prepares no more than 64 */
 #define GP_MOST_OPEN_RETURNS 64
 #define GP_ENOENT 2
+/* ARCH_SHSTK_SHSTK: a bit of thread.features */
+#define GP_SHADOW_STACK 1
 /* abandoned calls above one that is still open; more than these are not looked through */
 #define GP_MOST_STALE_RETURNS 8
 
@@ -146,10 +148,15 @@ GP_CHECKED_ONCE int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
 static __always_inline bool restore_return(__u64 slot, __u64 address)
 {
 #if defined(__TARGET_ARCH_x86)
+	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 found = 0;
 
+	/* the processor compares return addresses with those on a second stack, which cannot be written */
+	if (bpf_core_field_exists(task->thread.features) &&
+	    BPF_CORE_READ(task, thread.features) & GP_SHADOW_STACK)
+		return false;
 	if (!gp_config.may_write || bpf_probe_read_user(&found, sizeof(found), (void *)slot) ||
-	    found != trampoline_of(bpf_get_current_task_btf()))
+	    found != trampoline_of(task))
 		return false;
 	return !bpf_probe_write_user((void *)slot, &address, sizeof(address));
 #else
@@ -231,12 +238,15 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
 
 /*
  * Whether a call around this open one was left by a jump, and this one with it. Open calls of a thread are
- * all on one stack, so each is inside the next of the list.
+ * all on one stack, so each is inside the next of the list. That does not hold where return addresses are
+ * written back: the list then has calls on other stacks that no longer return by the kernel.
  */
 GP_CHECKED_ONCE int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_copier)
 {
 	struct return_instance *open = (void *)instance;
 
+	if (gp_config.may_write)
+		return 0;
 	for (__u32 i = 0; i < GP_MOST_STALE_RETURNS; i++) {
 		__u64 slot;
 
@@ -289,8 +299,8 @@ GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_poin
 			if (!is_own || is_copier)
 				return 0;
 			if (!runs_no_code(thread, slot) &&
-			    !is_outer_stale((__u64)open, stack_pointer, is_copier) &&
-			    !restore_return(slot, BPF_CORE_READ(open, orig_ret_vaddr)))
+			    !restore_return(slot, BPF_CORE_READ(open, orig_ret_vaddr)) &&
+			    !is_outer_stale((__u64)open, stack_pointer, is_copier))
 				return 0;
 		}
 		open = BPF_CORE_READ(open, next);

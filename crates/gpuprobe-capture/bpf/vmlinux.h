@@ -176,6 +176,8 @@ struct thread_struct {
 #else
 struct thread_struct {
 	unsigned long fsbase;
+	/* of user shadow stacks, since 6.6 */
+	unsigned long features;
 };
 
 /* what a CPU needs most often, on kernels 6.2 to 6.14 */

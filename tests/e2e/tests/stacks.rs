@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, finish, shown};
-use gpuprobe_e2e::recording::number;
+use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Run, alone, compile, needs, places, tiers};
 use gpuprobe_standin::{Cuda, Library};
 
@@ -86,6 +86,27 @@ fn programs_that_call_on_several_stacks_are_not_harmed() {
             assert_unharmed(tier, &workload(), &[mode]);
         }
     }
+}
+
+/// The copy is open, so the return of the free that interrupts it is not probed.
+#[test]
+fn memory_that_was_freed_on_another_stack_is_not_live() {
+    if !needs::bpf() || !tiers::here().contains(&"session") {
+        return;
+    }
+    let _alone = alone();
+    let driver = places::standins(Cuda::Cuda12).library(Library::Driver);
+    let daemon = Daemon::with(&["-p", &shown(driver), "-p", &shown(runtime())]);
+    let finished = finish(Command::new(workload()).args(["timer-above", "20"]));
+    let pid = pid_of(&serde_json::from_str(&finished.stdout).unwrap());
+    // it keeps one block; those that the handler allocates are lost
+    let live = |m: &Metrics| {
+        let bytes = |name| m.of(name, pid).unwrap_or_default();
+        bytes("gpuprobe_memory_allocated_bytes_total") - bytes("gpuprobe_memory_freed_bytes_total")
+    };
+    let is_counted = |m: &Metrics| m.of("gpuprobe_memory_allocated_bytes_total", pid) == Some(41 * 4096);
+    let metrics = daemon.until(PATIENCE, "allocations are counted", is_counted);
+    assert_eq!(live(&metrics), 4096);
 }
 
 /// With copies the driver's functions are probed too, so what is lost inside a lost call is counted as well.

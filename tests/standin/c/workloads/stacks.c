@@ -11,9 +11,9 @@
  *   fibers-dropped         a fiber is thrown away, and its stack unmapped, while its CUDA call is open
  *   deep-jump              longjmp out of a CUDA call far down the stack, then calls far above it
  *   signal-jump            a signal handler leaves a CUDA call that does nothing but wait, by siglongjmp
- *   timer-above            as alt-above, but a timer interrupts a copy
- *   timer-fibers           as fibers, but a timer interrupts a copy and its handler switches to the other
- * fiber
+ *   timer-above            as alt-above, but a timer interrupts a copy; the handler also frees what the
+ * thread has allocated timer-fibers           as fibers, but a timer interrupts a copy and its handler
+ * switches to the other fiber
  *
  *   all                    one after the other, without those that a timer interrupts
  *
@@ -297,7 +297,7 @@ static void run_signal_jumps(void)
 	allocate_and_free();
 	for (round = 0; round < rounds; round++) {
 		if (!sigsetjmp(before_signal, 1)) {
-			ualarm(2000, 0);
+			ualarm(10000, 0);
 			wait_down(100);
 		}
 		allocate_and_free();
@@ -306,7 +306,7 @@ static void run_signal_jumps(void)
 
 /* Copies that a timer interrupts. STANDIN_DELAY makes them wait for longer than the timer. */
 
-static void *copied_to;
+static void *copied_to, *to_free;
 static volatile int interruptions;
 
 static void copy_until_interrupted(void)
@@ -325,6 +325,8 @@ static void on_timer(int number)
 {
 	(void)number;
 	interruptions++;
+	made++;
+	failed |= cudaFree(to_free);
 	allocate_and_free();
 }
 
@@ -356,6 +358,8 @@ static void *copy_interrupted(void *alternate)
 	handle_on(alternate, SIGALRM, on_timer);
 	mask_timer(SIG_UNBLOCK);
 	for (int i = 0; i < rounds; i++) {
+		made++;
+		failed |= cudaMalloc(&to_free, 4096);
 		copy_until_interrupted();
 		allocate_and_free();
 	}
