@@ -94,6 +94,8 @@ const REFUSED: &[(&str, c_long)] = &[
     ("io_uring_enter", libc::SYS_io_uring_enter),
     ("io_uring_register", libc::SYS_io_uring_register),
     ("fanotify_init", libc::SYS_fanotify_init),
+    // can make memory executable
+    ("shmat", libc::SYS_shmat),
 ];
 
 /// Socket families that stay allowed: the endpoint's, and those of the C library and NVML.

@@ -183,7 +183,11 @@ pub(crate) fn may_write_back() -> bool {
 /// declines the return probe of a call that would harm them; other tiers can only undo what the kernel has done.
 pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
     let (verdict, found) = match (has_sessions, may_write) {
-        (true, _) | (false, true) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
+        (true, _) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
+        (false, true) => (
+            Verdict::Good,
+            "calls on several stacks of a thread are safe, but for rare moments (docs/safety.md)".to_owned(),
+        ),
         (false, false) => (
             Verdict::Limited,
             "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \

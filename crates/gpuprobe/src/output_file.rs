@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use gpuprobe_discover::{Owners, is_shared, resolved, sudo_user};
 use nix::errno::Errno;
@@ -89,6 +89,17 @@ fn create_with(path: &Path, access: Access, flags: OFlag) -> io::Result<Created>
     Err(Errno::ELOOP.into())
 }
 
+/// Opens a directory by a path that has no symbolic links, one component after the other: somebody may put a link in place
+/// of one of them now.
+fn open_without_links(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut folder = open("/", flags, Mode::empty())?;
+    for component in path.components().filter(|component| matches!(component, Component::Normal(_))) {
+        folder = openat(&folder, component.as_os_str(), flags, Mode::empty())?;
+    }
+    Ok(File::from(folder))
+}
+
 /// What a name leads to.
 enum Named {
     File(File),
@@ -109,8 +120,7 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let path = resolved(path)?;
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let fd = File::from(open(&path, flags, Mode::empty())?);
+        let fd = open_without_links(&path)?;
         let is_shared = is_shared(&fd.metadata()?);
         Ok(Self { fd, path, is_shared })
     }

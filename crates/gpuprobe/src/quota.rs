@@ -10,8 +10,12 @@ use gpuprobe_discover::{FileId, UserId};
 pub(crate) const MOST_LIBRARIES: usize = 256;
 /// Files that only one user has mapped, or only users who have as many each.
 pub(crate) const MOST_OF_USER: usize = 64;
-/// Files of all users together. What is left is for root and for what lies where the host keeps its libraries.
+/// Files of all users together, and with those of users who have few. What is left is for root and for what lies where the
+/// host keeps its libraries.
 const MOST_OF_USERS: usize = 192;
+const MOST_WITH_SMALL_SHARES: usize = 224;
+/// As many files are few: somebody who has several user numbers cannot take the room of everybody else.
+const SMALL_SHARE: usize = 8;
 /// Users whose refusal was said; those beyond are refused without a word.
 const MOST_SAID: usize = 64;
 
@@ -30,8 +34,12 @@ impl Quota {
         if users.is_empty() || users.contains(&UserId::ROOT) || self.users.contains_key(&file) {
             return None;
         }
-        let has_room = |user: &UserId| self.count(*user) < MOST_OF_USER;
-        if self.users.len() >= MOST_OF_USERS || !users.iter().any(has_room) {
+        let share = match self.users.len() {
+            0..MOST_OF_USERS => MOST_OF_USER,
+            MOST_OF_USERS..MOST_WITH_SMALL_SHARES => SMALL_SHARE,
+            _ => 0,
+        };
+        if !users.iter().any(|user| self.count(*user) < share) {
             return users.first().copied();
         }
         self.users.insert(file, users.clone());
@@ -107,6 +115,19 @@ mod tests {
     }
 
     #[test]
+    fn users_with_few_files_have_room_when_others_together_have_many() {
+        let mut quota = Quota::default();
+        let mut refused = |user: u32, files: usize| {
+            let mut refuses = |i| quota.refuses(file(1000 * user as usize + i), &of(&[UserId(user)])).is_some();
+            (0..files).filter(|i| refuses(*i)).count()
+        };
+        assert_eq!([2000, 2001, 2002].map(|user| refused(user, MOST_OF_USER)), [0, 0, 0]);
+        assert_eq!(refused(2000, MOST_OF_USER + 1), 1);
+        assert_eq!(refused(2003, SMALL_SHARE + 1), 1);
+        assert_eq!(refused(2004, SMALL_SHARE), 0);
+    }
+
+    #[test]
     fn a_file_is_counted_once_and_makes_room_when_it_is_gone() {
         let mut quota = flooded();
         assert_eq!(quota.refuses(file(3), &of(&[ALICE])), None, "it has two libraries");
@@ -120,10 +141,10 @@ mod tests {
     fn many_users_together_leave_room_for_root() {
         let mut quota = Quota::default();
         let user = |i: usize| of(&[UserId(2000 + i as u32)]);
-        assert!((0..MOST_OF_USERS).all(|i| quota.refuses(file(i), &user(i)).is_none()));
+        assert!((0..MOST_WITH_SMALL_SHARES).all(|i| quota.refuses(file(i), &user(i)).is_none()));
         assert_eq!(quota.refuses(file(900), &user(900)), Some(UserId(2900)));
         assert_eq!(quota.refuses(file(900), &of(&[UserId::ROOT])), None);
-        const { assert!(MOST_OF_USERS < MOST_LIBRARIES) };
+        const { assert!(MOST_WITH_SMALL_SHARES < MOST_LIBRARIES) };
     }
 
     #[test]

@@ -90,18 +90,19 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
     let calls = |m: &Metrics, pid, function: &str| {
         m.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
     };
-    // two pages that say the same: all that was done is in them
+    // four pages in a row that say the same: all that was done is in them
     let sums = |m: &Metrics| -> Vec<u64> {
         done.iter().flat_map(|d| ["cuMemAlloc_v2", "cuMemFree_v2"].map(|f| calls(m, d.pid, f))).collect()
     };
-    let mut before = Vec::new();
+    let (mut before, mut same) = (Vec::new(), 0);
     let metrics = gpuprobe_e2e::process::until(PATIENCE, "figures that stay", || {
         std::thread::sleep(std::time::Duration::from_millis(500));
         let metrics = daemon.scrape();
         let now = sums(&metrics);
         let stays = now == before && now.iter().any(|n| *n > 0);
+        same = if stays { same + 1 } else { 0 };
         before = now;
-        stays.then_some(metrics)
+        (same == 3).then_some(metrics)
     });
     let live: Vec<_> = done
         .iter()

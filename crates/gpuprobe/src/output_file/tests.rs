@@ -160,3 +160,15 @@ fn a_descriptor_can_be_named() {
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
     }
 }
+
+#[test]
+fn a_link_that_appears_in_the_middle_of_a_resolved_path_is_not_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+    fs::create_dir_all(at("real/inner")).unwrap();
+    symlink(at("real"), at("link")).unwrap();
+    assert!(open_without_links(&at("real/inner")).is_ok());
+    // as if a directory had been replaced after it was resolved
+    let refused = open_without_links(&at("link/inner")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ENOTDIR as i32));
+}
