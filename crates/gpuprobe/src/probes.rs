@@ -12,8 +12,8 @@ use gpuprobe_capture::{
     Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, driver_version,
 };
 use gpuprobe_discover::{
-    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, canonical,
-    container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
+    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
+    canonical, container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
@@ -100,13 +100,13 @@ fn fill_containers(batch: &mut Batch) {
 
 /// Says which files could not be looked at because their file systems do not answer.
 fn note_stalls() {
-    for Stall { path, is_over } in take_stalls() {
-        let path = path.to_string_lossy();
-        if is_over {
-            note!("gpuprobe: {}: its file system answers again", printable(&path));
-        } else {
-            note!("gpuprobe: {}: its file system does not answer: skipped until it does", printable(&path));
-        }
+    for Stall { path, kind } in take_stalls() {
+        let said = match kind {
+            StallKind::Silent => "does not answer: skipped until it does",
+            StallKind::Slow => "takes too long to answer: skipped for half a minute",
+            StallKind::Over => "answers again",
+        };
+        note!("gpuprobe: {}: its file system {said}", printable(&path.to_string_lossy()));
     }
 }
 

@@ -13,7 +13,7 @@ use nix::sys::statfs::{
     OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
 
-use super::wire::{Fields, Message, Request, answer_message, read_message};
+use super::wire::{BEGUN, Fields, Message, Request, answer_message, read_message};
 use super::{Kind, Meta};
 use crate::file::TABLE_LIMIT;
 
@@ -40,10 +40,8 @@ pub fn serve_files(mut requests: impl Read, mut answers: impl Write) -> io::Resu
     let mut files = Files::default();
     while let Some(message) = read_message(&mut requests)? {
         let request = Request::parse(&Fields::new(&message))?;
-        if let Request::Close { number } = request {
-            files.open.remove(&number);
-            continue;
-        }
+        answers.write_all(&[BEGUN])?;
+        answers.flush()?;
         answers.write_all(&answer_message(&answer(&mut files, &request)))?;
         answers.flush()?;
     }

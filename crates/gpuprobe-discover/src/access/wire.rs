@@ -11,6 +11,9 @@ use crate::file::TABLE_LIMIT;
 /// The longest message that is believed.
 const LONGEST: u64 = TABLE_LIMIT + (1 << 20);
 
+/// What a reader sends before it does what it is asked to. Until then it has touched no file, so none keeps it.
+pub(super) const BEGUN: u8 = b'b';
+
 /// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
@@ -22,7 +25,7 @@ pub(super) enum Request<'a> {
         offset: u64,
         size: u64,
     },
-    /// Not answered.
+    /// Answered with nothing.
     Close {
         number: u64,
     },
