@@ -50,6 +50,8 @@ pub struct Scan {
     pub users: HashMap<FileId, Users>,
     /// Mapped files, by inode, that could not be looked at because their file system does not answer.
     pub stalled: HashSet<u64>,
+    /// Not all processes could be looked at, so what is found with nobody may be in use all the same.
+    pub is_incomplete: bool,
 }
 
 /// Processes that have a file mapped, by pid, with the user that each belongs to.

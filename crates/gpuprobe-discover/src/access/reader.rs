@@ -258,6 +258,16 @@ mod tests {
         }))
     }
 
+    /// One whose processes have said this, and say nothing else.
+    fn says(said: &'static [u8]) -> Reader {
+        Reader::new(Box::new(move || {
+            let (ours, mut theirs) = UnixStream::pair()?;
+            theirs.write_all(said)?;
+            std::mem::forget(theirs);
+            Ok(ours)
+        }))
+    }
+
     fn ask(reader: &mut Reader, place: Place, path: &str) -> io::ErrorKind {
         let path = Path::new(path);
         reader.ask(place, path, &Request::Open { path }).unwrap_err().kind()
@@ -265,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_does_not_answer_is_asked_once_and_named_and_others_are_asked_all_the_same() {
-        let mut reader = reader("printf b; exec sleep 20");
+        let mut reader = says(b"b");
         let begun = Instant::now();
         assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
         // a poll waits for whole milliseconds
@@ -334,7 +344,7 @@ mod tests {
         assert_eq!(late.ask(Place::Process(7), path, &Request::Open { path }).unwrap(), (Vec::new(), 1));
         assert_eq!((late.take_stalls(), late.slow.len()), (vec![], 0));
 
-        let mut never = reader("exec sleep 20");
+        let mut never = says(b"");
         never.begin_within = Duration::from_millis(50);
         for _ in 0..2 {
             assert_eq!(ask(&mut never, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
@@ -346,12 +356,10 @@ mod tests {
     #[test]
     fn one_that_could_not_be_started_is_started_for_the_next_question() {
         let mut tries = 0;
+        let mut good = says(b"b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0").start;
         let mut reader = Reader::new(Box::new(move || {
             tries += 1;
-            let (ours, mut theirs) = UnixStream::pair()?;
-            theirs.write_all(&[b'b', 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
-            std::mem::forget(theirs);
-            if tries == 1 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(ours) }
+            if tries == 1 { Err(io::ErrorKind::OutOfMemory.into()) } else { good() }
         }));
         assert_eq!(ask(&mut reader, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
         let path = Path::new("/a");
