@@ -2,7 +2,7 @@
 
 mod libraries;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +46,8 @@ pub(crate) struct Probes {
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
     considered: HashSet<(FileId, Api)>,
+    /// File systems that kept us for too long when one of their libraries was probed, by device.
+    stalled: HashMap<u64, Instant>,
     /// Of those with probes, the libraries of which nothing was asked for: what they tell is about others, or only that
     /// calls fail. Nobody misses their first calls.
     beside: HashSet<FileId>,
@@ -149,6 +151,7 @@ impl Probes {
             not_in_kernel: Vec::new(),
             collect,
             considered: HashSet::new(),
+            stalled: HashMap::new(),
             beside: HashSet::new(),
             named: HashSet::new(),
             quota: (!config.only_targets).then(Quota::default),

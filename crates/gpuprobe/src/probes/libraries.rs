@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpuprobe_capture::Attached;
 use gpuprobe_discover::{
@@ -20,6 +20,8 @@ use crate::quota::{MOST_LIBRARIES, MOST_OF_USER};
 
 /// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
 const MOST_LET_GO: usize = 32;
+/// How long no library of a file system is probed after one was waited for in vain: nobody is served meanwhile.
+const STALLED_FOR: Duration = Duration::from_secs(60);
 
 /// What came of a scan.
 #[derive(Debug, Default)]
@@ -132,6 +134,10 @@ impl Probes {
         if self.considered.contains(&(library.id, library.kind)) {
             return false;
         }
+        self.stalled.retain(|_, since| since.elapsed() < STALLED_FOR);
+        if self.stalled.contains_key(&library.id.dev) {
+            return false;
+        }
         let none = Users::new();
         let users: BTreeSet<UserId> = users.get(&library.id).unwrap_or(&none).values().copied().collect();
         let skipped = |cause, reason| Skipped::file(&library.path, Some(library.id), cause, reason);
@@ -185,6 +191,9 @@ impl Probes {
                 Some(asked_for)
             }
             Err(error) => {
+                if error.is_own_stall() {
+                    self.stalled.insert(library.id.dev, Instant::now());
+                }
                 let cause = if error.is_stall() {
                     // for the next look
                     self.considered.remove(&(library.id, library.kind));
