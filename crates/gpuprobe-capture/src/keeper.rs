@@ -394,8 +394,12 @@ mod tests {
     impl Keeper {
         /// One with this program that is stuck at the third link until it is let go.
         pub(crate) fn stuck_at_third(folder: &Path, program: &str) -> Self {
+            Self::by_script(SCRIPT, folder, program)
+        }
+
+        fn by_script(script: &str, folder: &Path, program: &str) -> Self {
             let mut command = Command::new("sh");
-            command.args(["-c", SCRIPT]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.args(["-c", script]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let (requests, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
             let programs = vec![program.to_owned()];
@@ -437,14 +441,9 @@ mod tests {
 
     #[test]
     fn the_links_of_a_library_have_one_time_together() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
         // each answer in time for the limit of a library
-        command.args(["-c", "while read -r x; do sleep 0.3; echo ok 1; done"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut keeper = Keeper::stuck_at_third(folder.path(), "x");
-        (keeper.requests, keeper.answers) =
-            (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let script = "while read -r x; do sleep 0.3; echo ok 1; done";
+        let mut keeper = Keeper::by_script(script, Path::new("/"), "x");
         let mut patience = Patience(Duration::from_secs(1));
         let made = (0..10).take_while(|_| keeper.attach(probes(), &mut patience).is_ok()).count();
         assert!((1..=4).contains(&made), "{made}");
