@@ -8,7 +8,7 @@ use gpuprobe_event::{Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
 use crate::error::CaptureError;
-use crate::keeper::{Keeper, LinkId};
+use crate::keeper::{Keeper, LinkId, Patience};
 use crate::kernel_names::LibraryNumber;
 use crate::object::Apart;
 use crate::request::{Probes, Way};
@@ -72,12 +72,13 @@ impl ApartFunction {
         keeper: &mut Keeper,
         how: Attach,
         path: &Path,
+        patience: &mut Patience,
     ) -> Result<Vec<LinkId>, CaptureError> {
         let programs = match self.is_tallied && !how.bare {
             true => std::slice::from_ref(tally(how.tier)),
             false => how.programs(self.planned.function),
         };
-        attach_group(keeper, how, path, (programs, &[&self.planned]))
+        attach_group(keeper, how, path, (programs, &[&self.planned]), patience)
     }
 }
 
@@ -111,8 +112,6 @@ pub(crate) struct Attach {
     pub(crate) counted: Counted,
     /// A return probe may be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
     pub(crate) may_always_return: bool,
-    /// Its file system may not answer.
-    pub(crate) may_stall: bool,
 }
 
 impl Attach {
@@ -195,6 +194,18 @@ pub(crate) fn attach(
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
     fill_rows(object, &target.functions, how, collect)?;
+    attach_within(keeper, target, how, apart, collect, Patience::default())
+}
+
+/// The same once the table is filled. Where it cannot be done, or not in time, nothing stays behind.
+fn attach_within(
+    keeper: &mut Keeper,
+    target: &Target,
+    how: Attach,
+    apart: &Apart,
+    collect: &dyn Fn(FunctionId) -> Collect,
+    mut patience: Patience,
+) -> Result<Attached, CaptureError> {
     let library = &target.library;
     let mut attached = Attached {
         path: library.path.clone(),
@@ -216,16 +227,35 @@ pub(crate) fn attach(
         );
         attached.skipped.push(Skipped::function(&library.path, reason));
     }
+    match attach_all(keeper, target, apart, &mut attached, collect, &mut patience) {
+        Ok(()) => Ok(attached),
+        Err(error) => {
+            keeper.detach_later(attached.into_links().collect());
+            Err(error)
+        }
+    }
+}
+
+/// Probes every function of a library that can be.
+fn attach_all(
+    keeper: &mut Keeper,
+    target: &Target,
+    apart: &Apart,
+    attached: &mut Attached,
+    collect: &dyn Fn(FunctionId) -> Collect,
+    patience: &mut Patience,
+) -> Result<(), CaptureError> {
+    let (how, library) = (attached.how, &target.library);
     let binary = &library.open_path;
     let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
     // of what is not counted nobody knows how often it is called
     let (alone, together): (Vec<_>, Vec<_>) =
         target.functions.iter().partition(|f| is_counted(f.function) && apart.takes(f.function));
-    let mut last_error = attach_alone(keeper, apart, &alone, &mut attached, collect);
+    let mut last_error = attach_alone(keeper, apart, &alone, attached, collect, patience)?;
     let mut groups = groups(&together, how, collect);
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some((programs, group)) = groups.pop() {
-        match attach_group(keeper, how, binary, (programs, &group)) {
+        match attach_group(keeper, how, binary, (programs, &group), patience) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
@@ -248,25 +278,28 @@ pub(crate) fn attach(
     }
     match last_error {
         Some(error) if attached.functions == 0 => Err(error),
-        _ => Ok(attached),
+        _ => Ok(()),
     }
 }
 
-/// Gives each of these functions links of its own; what went wrong last comes back.
+/// Gives each of these functions links of its own; what went wrong last comes back. The first one that has to wait for
+/// too long is the last one: the others would have to wait for the same.
 fn attach_alone(
     keeper: &mut Keeper,
     apart: &Apart,
     functions: &[&PlannedFunction],
     attached: &mut Attached,
     collect: &dyn Fn(FunctionId) -> Collect,
-) -> Option<CaptureError> {
+    patience: &mut Patience,
+) -> Result<Option<CaptureError>, CaptureError> {
     let mut last_error = None;
     for &planned in functions {
         let is_tallied = collect(planned.function) == Collect::Entries;
         let mut function = ApartFunction { planned: planned.clone(), is_tallied, links: Vec::new() };
         if !apart.is_left_out(planned.function) {
-            match function.attach(keeper, attached.how, &attached.open_path) {
+            match function.attach(keeper, attached.how, &attached.open_path, patience) {
                 Ok(links) => function.links = links,
+                Err(error) if error.is_stall() => return Err(error),
                 Err(error) => {
                     let reason = format!("{}: {error}", planned.name);
                     attached.skipped.push(Skipped::function(&attached.path, reason));
@@ -278,7 +311,7 @@ fn attach_alone(
         }
         attached.apart.push(function);
     }
-    last_error
+    Ok(last_error)
 }
 
 fn fill_rows(
@@ -303,11 +336,12 @@ fn attach_group(
     how: Attach,
     path: &Path,
     (programs, group): (&[(&'static str, Way)], &[&PlannedFunction]),
+    patience: &mut Patience,
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
     for (name, way) in programs {
-        match link(keeper, name, *way, path, points.clone(), how.may_stall) {
+        match link(keeper, name, *way, path, points.clone(), patience) {
             Ok(link) => links.push(link),
             Err(error) => {
                 keeper.detach(links);
@@ -330,7 +364,14 @@ pub(crate) fn attach_loader(
         Tier::Perf => ("loader_perf", Way::Perf),
         Tier::Multi | Tier::Session => ("loader_multi", Way::Multi),
     };
-    link(keeper, name, way, &loader.path, vec![(loader.debug_state_offset, distance)], false)
+    link(
+        keeper,
+        name,
+        way,
+        &loader.path,
+        vec![(loader.debug_state_offset, distance)],
+        &mut Patience::default(),
+    )
 }
 
 fn link(
@@ -339,10 +380,61 @@ fn link(
     way: Way,
     path: &Path,
     points: Vec<(u64, u64)>,
-    may_stall: bool,
+    patience: &mut Patience,
 ) -> Result<LinkId, CaptureError> {
     let program = keeper.program(name)?;
     keeper
-        .attach(Probes { program, way, path: path.to_owned(), points }, may_stall)
+        .attach(Probes { program, way, path: path.to_owned(), points }, patience)
         .map_err(|source| CaptureError::Attach { path: path.to_owned(), source: source.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpuprobe_discover::{Library, ProbePoint};
+    use gpuprobe_event::Api;
+
+    use super::*;
+
+    fn target() -> Target {
+        let path = PathBuf::from("/x/libcuda.so.1");
+        let library = Library {
+            path: path.clone(),
+            open_path: path,
+            id: FileId { dev: 1, inode: 7 },
+            kind: Api::Driver,
+            soname: String::new(),
+            cuda_major: None,
+            is_static: false,
+            functions: Vec::new(),
+        };
+        let planned = |name: &&str| {
+            let function = catalogue().lookup(Api::Driver, None, name).unwrap().id;
+            let point = ProbePoint { offset: 0, entry: 0, cost: ProbeCost::Emulated };
+            PlannedFunction { function, name: (*name).to_owned(), point }
+        };
+        let names = ["cuInit", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxCreate_v2", "cuModuleLoad"];
+        Target { library, functions: names.iter().map(planned).collect() }
+    }
+
+    #[test]
+    fn nothing_stays_of_a_library_that_could_not_be_probed_in_time() {
+        let how = Attach {
+            tier: Tier::Perf,
+            entry_only: true,
+            bare: false,
+            library: 1,
+            counted: Counted::default(),
+            may_always_return: true,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::stuck_at_third(folder.path(), "call_perf_entry");
+        let patience = Patience::of(Duration::from_millis(100));
+        let collect = |_| Collect::Stream;
+        let (target, apart) = (target(), Apart::default());
+        let error = attach_within(&mut keeper, &target, how, &apart, &collect, patience).unwrap_err();
+        assert!(error.is_own_stall(), "{error}");
+        assert_eq!(keeper.let_go(folder.path()), "detach-later 1 2 3\n");
+    }
 }

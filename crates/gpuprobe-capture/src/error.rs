@@ -94,8 +94,14 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// Whether the file system of a library did not answer.
+    /// Whether the file system of a library did not answer: of this one or of another.
     pub fn is_stall(&self) -> bool {
+        let kind = libbpf_rs::ErrorKind::WouldBlock;
+        self.is_own_stall() || matches!(self, Self::Attach { source, .. } if source.kind() == kind)
+    }
+
+    /// Whether that of the library itself did not.
+    pub fn is_own_stall(&self) -> bool {
         matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::TimedOut)
     }
 

@@ -34,12 +34,28 @@ pub(crate) struct Keeper {
     programs: Vec<String>,
     /// Whether the answer to a request has not come in time. Nothing else is asked before that.
     is_stuck: bool,
+    /// Links that are to be taken away when it answers again.
+    unwanted: Vec<LinkId>,
 }
 
-/// How long putting probes in may take. The kernel reads the file for it, whose file system may not answer.
+/// How long putting probes into one library may take. The kernel reads the file for it, whose file system may not answer:
+/// which one does cannot be told by its kind, for an overlay can have any below it.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
+/// What each link may take besides: with perf events there are hundreds, and where many processes have the library
+/// mapped each takes the kernel some milliseconds.
+const OF_EACH_LINK: Duration = Duration::from_millis(50);
 /// How long the end of a process is waited for that may wait for such a file system.
 const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is left of the time that one library may take.
+#[derive(Debug)]
+pub(crate) struct Patience(Duration);
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self(ATTACH_PATIENCE)
+    }
+}
 
 impl Keeper {
     /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments. Before these
@@ -66,7 +82,14 @@ impl Keeper {
             .map_err(CaptureError::Keeper)?;
         let requests = child.stdin.take();
         let answers = child.stdout.take().ok_or(CaptureError::Keeper(io::ErrorKind::BrokenPipe.into()))?;
-        Ok(Self { child, requests, answers: BufReader::new(answers), programs, is_stuck: false })
+        Ok(Self {
+            child,
+            requests,
+            answers: BufReader::new(answers),
+            programs,
+            is_stuck: false,
+            unwanted: Vec::new(),
+        })
     }
 
     /// The number of a program.
@@ -74,28 +97,37 @@ impl Keeper {
         self.programs.iter().position(|p| p == name).ok_or(CaptureError::Missing(name))
     }
 
-    /// Puts probes in. Where the kernel may have to wait for the file system, we do not.
-    pub(crate) fn attach(&mut self, probes: Probes, may_stall: bool) -> io::Result<LinkId> {
+    /// Puts probes in. Where the kernel has to wait for the file system for too long, we do not.
+    pub(crate) fn attach(&mut self, probes: Probes, patience: &mut Patience) -> io::Result<LinkId> {
         self.request(&Request::Attach(probes))?;
-        if may_stall && !has_something(self.fd(), ATTACH_PATIENCE) {
+        let begun = Instant::now();
+        let has_answered = has_something(self.fd(), patience.0 + OF_EACH_LINK);
+        patience.0 = patience.0.saturating_sub(begun.elapsed().saturating_sub(OF_EACH_LINK));
+        if !has_answered {
             self.is_stuck = true;
-            return Err(stuck());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
         }
         self.answer()
     }
 
     /// Takes probes out; those that are out are forgotten. When it has ended, so have they.
     pub(crate) fn detach(&mut self, links: Vec<LinkId>) {
-        if !links.is_empty() {
-            self.ask(&Request::Detach(links)).ok();
-        }
+        self.take_out(links, Request::Detach);
     }
 
     /// Has probes taken out some time later: the kernel may take a tenth of a second for each function, and longer where
     /// others do the same.
     pub(crate) fn detach_later(&mut self, links: Vec<LinkId>) {
-        if !links.is_empty() {
-            self.ask(&Request::DetachLater(links)).ok();
+        self.take_out(links, Request::DetachLater);
+    }
+
+    fn take_out(&mut self, links: Vec<LinkId>, request: fn(Vec<LinkId>) -> Request) {
+        if links.is_empty() {
+            return;
+        }
+        match self.catch_up() {
+            Ok(()) => drop(self.ask(&request(links))),
+            Err(_) => self.unwanted.extend(links),
         }
     }
 
@@ -115,18 +147,20 @@ impl Keeper {
         parse_answer(&answer)
     }
 
-    /// Takes the answer that did not come in time. Probes that were put in after all are not wanted any more.
-    fn catch_up(&mut self) -> io::Result<()> {
+    /// Takes the answer that did not come in time, if it is there now; as long as it is not, nothing can be asked. Probes
+    /// that were put in after all are not wanted any more.
+    pub(crate) fn catch_up(&mut self) -> io::Result<()> {
         if !self.is_stuck {
             return Ok(());
         }
         if !has_something(self.fd(), Duration::ZERO) {
-            return Err(stuck());
+            let why = "probes are being put into another library, whose file system does not answer";
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
         }
         self.is_stuck = false;
-        if let Ok(link) = self.answer() {
-            self.detach(vec![link]);
-        }
+        let mut links = std::mem::take(&mut self.unwanted);
+        links.extend(self.answer());
+        self.detach_later(links);
         Ok(())
     }
 
@@ -149,8 +183,9 @@ impl Keeper {
         self.answers.get_ref().as_fd()
     }
 
-    /// That it still runs.
+    /// That it still runs. Where it answers at last, what is not wanted any more is taken out.
     pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
+        self.catch_up().ok();
         match self.child.try_wait() {
             Ok(Some(_)) if self.requests.is_some() => Err(CaptureError::KeeperEnded),
             _ => Ok(()),
@@ -172,10 +207,6 @@ impl Drop for Keeper {
         drop(self.requests.take());
         self.wait_for_end();
     }
-}
-
-fn stuck() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the file system of a library that is probed does not answer")
 }
 
 /// Whether something can be read within a time, or never will be.
@@ -329,5 +360,92 @@ fn close_all(links: Vec<MadeLink>) {
                 std::thread::Builder::new().spawn_scoped(scope, move || drop(link)).ok();
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::request::Way;
+
+    /// Answers the third attach once there is a file `go`, and lists all other requests in a file.
+    const SCRIPT: &str = r#"
+        while read -r word rest; do
+            case $word in
+            attach)
+                n=$((n + 1))
+                while [ $n = 3 ] && [ ! -e "$0/go" ]; do sleep 0.02; done
+                echo "ok $n" ;;
+            *)
+                echo "$word $rest" >> "$0/others"
+                echo "ok 0" ;;
+            esac
+        done"#;
+
+    impl Patience {
+        pub(crate) fn of(time: Duration) -> Self {
+            Self(time)
+        }
+    }
+
+    impl Keeper {
+        /// One with this program that is stuck at the third link until it is let go.
+        pub(crate) fn stuck_at_third(folder: &Path, program: &str) -> Self {
+            Self::by_script(SCRIPT, folder, program)
+        }
+
+        fn by_script(script: &str, folder: &Path, program: &str) -> Self {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let (requests, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+            let programs = vec![program.to_owned()];
+            Self { child, requests, answers, programs, is_stuck: false, unwanted: Vec::new() }
+        }
+
+        /// Lets it go on; what it is asked then, before it is in order.
+        pub(crate) fn let_go(&mut self, folder: &Path) -> String {
+            fs::write(folder.join("go"), "").unwrap();
+            let begun = Instant::now();
+            while self.is_stuck {
+                assert!(begun.elapsed() < Duration::from_secs(60));
+                self.check().unwrap();
+            }
+            fs::read_to_string(folder.join("others")).unwrap_or_default()
+        }
+    }
+
+    fn probes() -> Probes {
+        Probes { program: 0, way: Way::Multi, path: "/x".into(), points: vec![(1, 2)] }
+    }
+
+    #[test]
+    fn links_that_are_not_wanted_while_it_is_stuck_are_taken_away_when_it_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::stuck_at_third(folder.path(), "x");
+        let mut patience = Patience::default();
+        assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 1);
+        assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 2);
+        let error = keeper.attach(probes(), &mut Patience(Duration::from_millis(100))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let error = keeper.attach(probes(), &mut patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "another library is not to blame");
+        keeper.detach(vec![1]);
+        keeper.detach_later(vec![2]);
+        assert_eq!(keeper.let_go(folder.path()), "detach-later 1 2 3\n");
+        assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 4);
+    }
+
+    #[test]
+    fn the_links_of_a_library_have_one_time_together() {
+        // each answer in time for the limit of a library
+        let script = "while read -r x; do sleep 0.3; echo ok 1; done";
+        let mut keeper = Keeper::by_script(script, Path::new("/"), "x");
+        let mut patience = Patience(Duration::from_secs(1));
+        let made = (0..10).take_while(|_| keeper.attach(probes(), &mut patience).is_ok()).count();
+        assert!((1..=4).contains(&made), "{made}");
     }
 }

@@ -227,7 +227,6 @@ impl Bed {
             soname: String::new(),
             cuda_major: None,
             is_static: false,
-            may_stall: false,
             functions: Vec::new(),
         };
         let planned = |posed: &Posed| {

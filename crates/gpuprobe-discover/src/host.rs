@@ -1,5 +1,6 @@
 //! Every CUDA library of the host: what the loader knows, what lies in the usual folders, what runs now.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -56,7 +57,9 @@ impl Inspector {
         let mut collector = Collector::new(self);
         processes(&mut collector, proc_root);
         let scan = collector.finish();
-        self.forget_unused();
+        if !scan.is_incomplete {
+            self.forget_unused();
+        }
         scan
     }
 
@@ -131,16 +134,31 @@ fn is_stub(path: &Path) -> bool {
 }
 
 fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
-    let mut denied = 0;
-    for pid in names(proc_root).iter().filter_map(|name| name.to_str()?.parse().ok()) {
+    let names = match sorted_names(proc_root) {
+        Ok(names) => names,
+        Err(error) => {
+            let cause = if access::is_stall(&error) { SkipCause::Stalled } else { SkipCause::Unreadable };
+            return collector.miss(proc_root, (cause, format!("processes cannot be listed: {error}")));
+        }
+    };
+    if names.len() >= NAMES_LIMIT {
+        let text = format!("has more than the {NAMES_LIMIT} names that are read");
+        collector.miss(proc_root, (SkipCause::TooMany, text));
+    }
+    let (mut denied, mut missed) = (0, 0);
+    for pid in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
         match collector.process(proc_root, pid) {
             Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
-            Err(_) => denied += 1,
+            Err(DiscoverError::ProcessDenied { .. }) => denied += 1,
+            Err(_) => missed += 1,
         }
     }
     if denied > 0 {
         let text = format!("mappings that may not be read: {denied}; CAP_SYS_PTRACE is needed");
         collector.skip(proc_root, None, (SkipCause::Unreadable, text));
+    }
+    if missed > 0 {
+        collector.miss(proc_root, (SkipCause::Stalled, format!("mappings that could not be read: {missed}")));
     }
 }
 
@@ -168,9 +186,13 @@ fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
 
 /// The names in a folder, sorted; none when it cannot be read.
 fn names(folder: &Path) -> Vec<PathBuf> {
-    let mut names = access::names(folder, NAMES_LIMIT).unwrap_or_default();
+    sorted_names(folder).unwrap_or_default()
+}
+
+fn sorted_names(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut names = access::names(folder, NAMES_LIMIT)?;
     names.sort_unstable();
-    names
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -250,6 +272,30 @@ mod tests {
                 "has the name of a CUDA library but none of its functions"
             ]
         );
+    }
+
+    #[test]
+    fn a_look_that_misses_processes_says_so_and_one_at_processes_that_ended_does_not() {
+        let (proc, folder) = (FakeProc::new(), tempfile::tempdir().unwrap());
+        let real = folder.path().join("libcuda.so.1");
+        library("cuInit").write(&real);
+        proc.process(7, &[(real.to_str().unwrap(), &real)]);
+        fs::create_dir(proc.path().join("8")).unwrap();
+        let mut inspector = Inspector::new();
+        let scan = inspector.of_processes(proc.path());
+        assert!(!scan.is_incomplete && scan.skipped.is_empty(), "{scan:?}");
+
+        // what can be opened and not be read
+        fs::create_dir(proc.path().join("8/maps")).unwrap();
+        let scan = inspector.of_processes(proc.path());
+        assert_eq!((scan.is_incomplete, scan.libraries.len()), (true, 1));
+        assert_eq!(scan.skipped[0].reason, "mappings that could not be read: 1");
+
+        for no_folder in [real, proc.path().join("nowhere")] {
+            let scan = inspector.of_host(&no_folder, &HostPaths { root: folder.path().to_owned() });
+            assert!(scan.is_incomplete);
+            assert!(scan.skipped[0].reason.starts_with("processes cannot be listed: "), "{scan:?}");
+        }
     }
 
     #[test]

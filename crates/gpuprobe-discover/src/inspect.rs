@@ -166,8 +166,7 @@ impl Inspector {
         open_path: &Path,
     ) -> Library {
         let id = self.holders.of(file);
-        let may_stall = file.may_stall;
-        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), may_stall, ..library.clone() }
+        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
     }
 }
 
@@ -218,7 +217,6 @@ fn contents(
         soname,
         cuda_major,
         is_static,
-        may_stall: file.may_stall,
         functions,
     };
     let mut found = Vec::new();

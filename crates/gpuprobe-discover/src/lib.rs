@@ -39,7 +39,7 @@ mod unwind_table;
 mod visible;
 
 pub use access::{
-    Stall, canonical, identity, memory, read_files_by, serve_files, start_readers, take_stalls,
+    Stall, StallKind, canonical, identity, memory, read_files_by, serve_files, start_readers, take_stalls,
 };
 pub use container::{container_named, container_of};
 pub use demangle::demangled;

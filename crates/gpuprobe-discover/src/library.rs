@@ -24,8 +24,6 @@ pub struct Library {
     /// Runtime only.
     pub cuda_major: Option<u32>,
     pub is_static: bool,
-    /// Its file system may not answer when the kernel reads it to put probes in.
-    pub may_stall: bool,
     /// Sorted by offset, then by name.
     pub functions: Vec<Symbol>,
 }
@@ -50,6 +48,8 @@ pub struct Scan {
     pub users: HashMap<FileId, Users>,
     /// Mapped files, by inode, that could not be looked at because their file system does not answer.
     pub stalled: HashSet<u64>,
+    /// Not all processes could be looked at, so what is found with nobody may be in use all the same.
+    pub is_incomplete: bool,
 }
 
 /// Processes that have a file mapped, by pid, with the user that each belongs to.

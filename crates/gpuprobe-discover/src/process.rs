@@ -185,6 +185,12 @@ impl<'i> Collector<'i> {
         libraries
     }
 
+    /// Lists why processes could not be looked at.
+    pub(crate) fn miss(&mut self, proc_root: &Path, why: (SkipCause, String)) {
+        self.scan.is_incomplete = true;
+        self.skip(proc_root, None, why);
+    }
+
     /// Lists what is no target: each file once, and no more of them than anybody would read.
     pub(crate) fn skip(&mut self, path: &Path, file: Option<FileId>, (cause, reason): (SkipCause, String)) {
         let skipped = Skipped::file(path, file, cause, reason);
@@ -266,6 +272,10 @@ pub(crate) fn open_mapped(
         }
         Err(error) => why(&error),
     };
+    // it may be all right the next time
+    if first.0 == SkipCause::Stalled {
+        return Err(first);
+    }
     if *deleted {
         let reason = format!("deleted since it was mapped, and {}", first.1);
         return Err((SkipCause::Replaced, reason));
@@ -279,7 +289,7 @@ pub(crate) fn open_mapped(
                 let reason = "replaced by another file since it was mapped; run as root to reach it";
                 return Err((SkipCause::Replaced, reason.into()));
             }
-            Err(DiscoverError::Open { .. }) => {}
+            Err(DiscoverError::Open { source, .. }) if !access::is_stall(&source) => {}
             Err(error) => return Err(why(&error)),
         }
     }

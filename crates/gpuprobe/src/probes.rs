@@ -2,7 +2,7 @@
 
 mod libraries;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use gpuprobe_capture::{
     Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, driver_version,
 };
 use gpuprobe_discover::{
-    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, canonical,
-    container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
+    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
+    canonical, container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
@@ -46,6 +46,8 @@ pub(crate) struct Probes {
     collect: Collect,
     /// Libraries that were looked at, whether there was something to probe in them or not.
     considered: HashSet<(FileId, Api)>,
+    /// File systems that kept us for too long when one of their libraries was probed, by device.
+    stalled: HashMap<u64, Instant>,
     /// Of those with probes, the libraries of which nothing was asked for: what they tell is about others, or only that
     /// calls fail. Nobody misses their first calls.
     beside: HashSet<FileId>,
@@ -100,13 +102,13 @@ fn fill_containers(batch: &mut Batch) {
 
 /// Says which files could not be looked at because their file systems do not answer.
 fn note_stalls() {
-    for Stall { path, is_over } in take_stalls() {
-        let path = path.to_string_lossy();
-        if is_over {
-            note!("gpuprobe: {}: its file system answers again", printable(&path));
-        } else {
-            note!("gpuprobe: {}: its file system does not answer: skipped until it does", printable(&path));
-        }
+    for Stall { path, kind } in take_stalls() {
+        let said = match kind {
+            StallKind::Silent => "does not answer: skipped until it does",
+            StallKind::Slow => "takes too long to answer: skipped for half a minute",
+            StallKind::Over => "answers again",
+        };
+        note!("gpuprobe: {}: its file system {said}", printable(&path.to_string_lossy()));
     }
 }
 
@@ -149,6 +151,7 @@ impl Probes {
             not_in_kernel: Vec::new(),
             collect,
             considered: HashSet::new(),
+            stalled: HashMap::new(),
             beside: HashSet::new(),
             named: HashSet::new(),
             quota: (!config.only_targets).then(Quota::default),

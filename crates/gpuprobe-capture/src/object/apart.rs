@@ -11,6 +11,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use super::Capture;
 use crate::attach::ApartFunction;
 use crate::error::CaptureError;
+use crate::keeper::Patience;
 use crate::rows::{tells_contexts, tells_gpus, tells_names};
 use crate::task::{tells_captures, tells_graphs};
 use crate::wire::{as_bytes, from_bytes, gp_function, number};
@@ -141,7 +142,7 @@ impl Capture {
     }
 
     fn attach_again(&mut self, id: FunctionId) -> Result<(), CaptureError> {
-        let mut refused = Ok(());
+        let (mut refused, mut patience) = (Ok(()), Patience::default());
         for attached in self.attached.values_mut() {
             let (how, path) = (attached.how, &attached.open_path);
             let is_it = |f: &&mut ApartFunction| f.planned.function == id;
@@ -150,7 +151,7 @@ impl Capture {
                     attached.functions += 1;
                     continue;
                 }
-                match function.attach(&mut self.keeper, how, path) {
+                match function.attach(&mut self.keeper, how, path, &mut patience) {
                     Ok(links) => {
                         attached.functions += 1;
                         function.links = links;

@@ -26,6 +26,11 @@ impl Capture {
     ) -> Result<&Attached, CaptureError> {
         let key = (target.library.id, target.library.kind);
         if !self.attached.contains_key(&key) {
+            // no number is given, perhaps again, while probes with another one may still be there
+            let path = &target.library.path;
+            self.keeper
+                .catch_up()
+                .map_err(|source| CaptureError::Attach { path: path.clone(), source: source.into() })?;
             self.libraries = next_number(self.libraries, &|row| {
                 self.attached.values().any(|attached| state_row(attached.how.library) == row)
             });
@@ -37,7 +42,6 @@ impl Capture {
                 library: self.libraries,
                 counted: self.counted,
                 may_always_return: self.tier == Tier::Session || may_write_back(),
-                may_stall: target.library.may_stall,
             };
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));

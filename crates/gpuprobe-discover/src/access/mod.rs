@@ -5,6 +5,7 @@
 //! [`read_files_by`] has named one; when it does not answer in time it is left behind, and another one takes its place.
 //! Where none was named, everything is read right here.
 
+mod child;
 mod direct;
 mod place;
 mod reader;
@@ -21,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use direct::serve_files;
 pub(crate) use place::{Place, is_of_user};
 use reader::Reader;
-pub use reader::Stall;
+pub use reader::{Stall, StallKind};
 use starter::Starter;
 pub use starter::start_readers;
 use wire::{Fields, Request};
@@ -81,8 +82,6 @@ pub(crate) struct Meta {
     pub(crate) is_overlay: bool,
     /// Served by a program, through /dev/fuse.
     pub(crate) is_served: bool,
-    /// Its file system is none of those that have a disk, or memory, and nothing else.
-    pub(crate) may_stall: bool,
 }
 
 /// An open file.
@@ -148,10 +147,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if let Self::There { number, reader: generation, .. } = self
+        if let Self::There { number, reader: generation, place, name } = self
             && let Some(reader) = &mut *reader()
         {
-            reader.close(*generation, *number);
+            reader.close(*generation, *number, (place.clone(), name.clone()));
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) enum Place {
     Device(u32, u32),
     /// Behind a name of a process's own: its memory, its mounts, its open files.
     Process(u32),
+    /// The list of all processes.
+    Processes,
     /// Below a folder.
     Below(PathBuf),
 }
@@ -19,6 +21,9 @@ pub(crate) enum Place {
 impl Place {
     /// As far as a name tells.
     pub(super) fn of(path: &Path) -> Self {
+        if path == Path::new("/proc") {
+            return Self::Processes;
+        }
         process_of(path).unwrap_or_else(|| Self::Below(path.to_owned()))
     }
 
@@ -32,10 +37,11 @@ impl Place {
         }
     }
 
-    /// Whether it can be told, by what the kernel shows, that a disk is behind it, so that no other program can stall it.
+    /// Whether it can be told, by what the kernel shows, that a disk or the kernel itself is behind it, so that no other
+    /// program can stall it.
     pub(super) fn is_local(&self) -> bool {
         // file systems without a disk have devices of major number 0
-        matches!(self, Self::Device(1.., _))
+        matches!(self, Self::Device(1.., _) | Self::Processes)
     }
 
     /// Whether what lies there, or has this name, is part of it.
@@ -96,6 +102,7 @@ mod tests {
     fn names_of_processes_are_theirs() {
         assert_eq!(Place::of(Path::new("/proc/77/maps")), Place::Process(77));
         assert!(matches!(Place::of(Path::new("/proc/self/maps")), Place::Below(_)));
+        assert!(Place::of(Path::new("/proc")).is_local() && Place::of(Path::new("/proc/")).is_local());
         let (a, b) = (Place::Process(1), Place::Device(0, 39));
         assert!(a.covers(&a, Path::new("/x")) && !a.covers(&b, Path::new("/x")));
         let below = Place::Below("/srv".into());

@@ -1,15 +1,13 @@
 //! The process that looks at files in our place, and those before it that still wait for an answer.
 
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
+use super::child::{Failure, Process};
 use super::place::Place;
-use super::wire::{Request, length_of, parse_answer};
+use super::wire::{Request, parse_answer};
 
 /// How long an answer is waited for. Whoever asks is kept from everything else meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -17,22 +15,38 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// takes its time again and again, do not keep us.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(200);
 const IMPATIENT_FOR: Duration = Duration::from_secs(10);
-/// What answers at last is left alone for this long.
+/// How long a reader may wait for a CPU. Where there is none for longer, we do not get to run either.
+const BEGIN_WITHIN: Duration = Duration::from_secs(20);
+/// What answers at last, or has kept us for too long, is left alone for this long.
 const COOLING: Duration = Duration::from_secs(30);
+/// What one place may keep us altogether, in so much time. Answers that take less than the last are not counted.
+const MOST_KEEPING: Duration = Duration::from_secs(10);
+const KEEPING_WITHIN: Duration = Duration::from_secs(60);
+const NO_TIME: Duration = Duration::from_millis(5);
 /// Readers that wait for an answer. When there are so many, only what lies on a disk or is part of /proc is asked about.
 const MOST_WAITING: usize = 8;
 /// And then only so many more.
 const MOST_WAITING_AT_ALL: usize = 12;
-/// Places remembered as answering again, and messages kept for people.
+/// Places remembered as slow or as answering again, and messages kept for people.
 const MOST_KEPT: usize = 64;
+
+/// How a file system comes to be left alone, or not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallKind {
+    /// It does not answer.
+    Silent,
+    /// It answers, and takes too long for it again and again.
+    Slow,
+    /// It answers again.
+    Over,
+}
 
 /// A file system that does not answer, or that answers again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
     /// What was asked about.
     pub path: PathBuf,
-    /// Whether it answers again.
-    pub is_over: bool,
+    pub kind: StallKind,
 }
 
 /// Starts a process that reads: the socket that it is asked, and answers, through.
@@ -42,7 +56,9 @@ pub(super) struct Reader {
     start: Start,
     current: Option<Process>,
     started: u64,
+    begin_within: Duration,
     waiting: Vec<Waiting>,
+    slow: Vec<Slow>,
     cooling: Vec<(Place, Instant)>,
     last_stall: Option<Instant>,
     stalls: Vec<Stall>,
@@ -54,17 +70,18 @@ impl std::fmt::Debug for Reader {
     }
 }
 
-/// A process that reads. It ends when its socket does.
-struct Process {
-    socket: UnixStream,
-    number: u64,
-}
-
-/// One that was left behind.
+/// A process that was left behind.
 struct Waiting {
     process: Process,
     place: Place,
     path: PathBuf,
+}
+
+/// How long a place has kept us.
+struct Slow {
+    place: Place,
+    since: Instant,
+    kept_us: Duration,
 }
 
 impl Reader {
@@ -73,7 +90,9 @@ impl Reader {
             start,
             current: None,
             started: 0,
+            begin_within: BEGIN_WITHIN,
             waiting: Vec::new(),
+            slow: Vec::new(),
             cooling: Vec::new(),
             last_stall: None,
             stalls: Vec::new(),
@@ -91,10 +110,13 @@ impl Reader {
     }
 
     /// Closes a file, if the process that has it open still reads for us.
-    pub(super) fn close(&mut self, process: u64, file: u64) {
-        if let Some(process) = self.current.as_mut().filter(|current| current.number == process) {
+    pub(super) fn close(&mut self, process: u64, file: u64, named: (Place, PathBuf)) {
+        let Some(mut current) = self.current.take_if(|current| current.number == process) else { return };
+        match current.close(file, named, PATIENCE) {
+            Ok(()) => self.current = Some(current),
+            Err(Failure::Stalled(Some(named))) => self.leave(current, named),
             // one that has ended has no files open
-            process.socket.write_all(&Request::Close { number: file }.message()).ok();
+            Err(_) => {}
         }
     }
 
@@ -106,46 +128,86 @@ impl Reader {
         request: &Request<'_>,
     ) -> io::Result<(Vec<u8>, u64)> {
         self.look_at_waiting();
-        let covers = |stalled: &Place| stalled.covers(&place, path);
-        if self.waiting.iter().any(|w| covers(&w.place)) || self.cooling.iter().any(|(p, _)| covers(p)) {
-            return Err(stalled());
+        loop {
+            if self.is_left_alone(&place, path) {
+                return Err(stalled());
+            }
+            let patience = self.patience(&place);
+            let mut process = match self.current.take() {
+                Some(process) => process,
+                None => self.start().map_err(|error| unread(&error))?,
+            };
+            let number = process.number;
+            match process.ask(request, patience) {
+                Ok((answer, took)) => {
+                    self.current = Some(process);
+                    self.account(&place, path, took);
+                    return parse_answer(answer).map(|answer| (answer, number));
+                }
+                // a new one has nothing to close
+                Err(Failure::Stalled(Some(closed))) => self.leave(process, closed),
+                Err(Failure::Stalled(None)) => {
+                    self.leave(process, (place, path.to_owned()));
+                    return Err(stalled());
+                }
+                Err(Failure::Lost(error)) => return Err(unread(&error)),
+            }
         }
+    }
+
+    fn is_left_alone(&self, place: &Place, path: &Path) -> bool {
+        let covers = |stalled: &Place| stalled.covers(place, path);
         let may_wait = if place.is_local() || matches!(place, Place::Process(_)) {
             MOST_WAITING_AT_ALL
         } else {
             MOST_WAITING
         };
-        if self.waiting.len() >= may_wait {
-            return Err(stalled());
-        }
+        self.waiting.len() >= may_wait
+            || self.waiting.iter().any(|w| covers(&w.place))
+            || self.cooling.iter().any(|(p, _)| covers(p))
+    }
+
+    fn patience(&self, place: &Place) -> Duration {
         let is_impatient = self.last_stall.is_some_and(|last| last.elapsed() < IMPATIENT_FOR);
         // no other program can stall a disk, and a busy one may take its time
-        let patience = if is_impatient && !place.is_local() { LITTLE_PATIENCE } else { PATIENCE };
-        let mut process = match self.current.take() {
-            Some(process) => process,
-            None => self.start()?,
-        };
-        let number = process.number;
-        match process.ask(request, patience) {
-            Ok(Some(answer)) => {
-                self.current = Some(process);
-                parse_answer(answer).map(|answer| (answer, number))
-            }
-            Ok(None) => {
-                self.note(path, false);
-                self.last_stall = Some(Instant::now());
-                let (place, path) = (place.widened(), path.to_owned());
-                self.waiting.push(Waiting { process, place, path });
-                Err(stalled())
-            }
-            Err(error) => Err(error),
+        if is_impatient && !place.is_local() { LITTLE_PATIENCE } else { PATIENCE }
+    }
+
+    /// Leaves a process behind that this file keeps.
+    fn leave(&mut self, process: Process, (place, path): (Place, PathBuf)) {
+        self.note(&path, StallKind::Silent);
+        self.last_stall = Some(Instant::now());
+        self.waiting.push(Waiting { process, place: place.widened(), path });
+    }
+
+    /// Counts how long a place has kept us. One that always answers just in time would keep us from everything else.
+    fn account(&mut self, place: &Place, path: &Path, took: Duration) {
+        if took < NO_TIME || place.is_local() {
+            return;
         }
+        self.slow.retain(|slow| slow.since.elapsed() < KEEPING_WITHIN);
+        let known = self.slow.iter().position(|slow| slow.place.covers(place, path));
+        let mut slow = match known {
+            Some(known) => self.slow.remove(known),
+            None => Slow { place: place.clone().widened(), since: Instant::now(), kept_us: Duration::ZERO },
+        };
+        slow.kept_us += took;
+        if slow.kept_us >= MOST_KEEPING && self.cooling.len() < MOST_KEPT {
+            self.note(path, StallKind::Slow);
+            self.last_stall = Some(Instant::now());
+            self.cooling.push((slow.place, Instant::now()));
+            return;
+        }
+        if self.slow.len() >= MOST_KEPT {
+            self.slow.remove(0);
+        }
+        self.slow.push(slow);
     }
 
     fn start(&mut self) -> io::Result<Process> {
         let socket = (self.start)()?;
         self.started += 1;
-        Ok(Process { socket, number: self.started })
+        Ok(Process::new(socket, self.started, self.begin_within))
     }
 
     /// Ends those that have got their answer after all, or have been ended.
@@ -154,16 +216,16 @@ impl Reader {
         for waiting in
             self.waiting.extract_if(.., |w| w.process.has_something(Duration::ZERO)).collect::<Vec<_>>()
         {
-            self.note(&waiting.path, true);
+            self.note(&waiting.path, StallKind::Over);
             if self.cooling.len() < MOST_KEPT && !waiting.place.is_local() {
                 self.cooling.push((waiting.place, Instant::now()));
             }
         }
     }
 
-    fn note(&mut self, path: &Path, is_over: bool) {
+    fn note(&mut self, path: &Path, kind: StallKind) {
         if self.stalls.len() < MOST_KEPT {
-            self.stalls.push(Stall { path: path.to_owned(), is_over });
+            self.stalls.push(Stall { path: path.to_owned(), kind });
         }
     }
 }
@@ -172,48 +234,15 @@ fn stalled() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer")
 }
 
-impl Process {
-    /// Asks, and waits for as long as something comes; nothing where nothing did for too long.
-    fn ask(&mut self, request: &Request<'_>, patience: Duration) -> io::Result<Option<Vec<u8>>> {
-        self.socket.write_all(&request.message())?;
-        let mut answer = Vec::new();
-        loop {
-            let length = length_of(&answer)?;
-            let missing = length.map_or(8, |length| length + 8) - answer.len();
-            if length.is_some() && missing == 0 {
-                return Ok(Some(answer.split_off(8)));
-            }
-            if !self.has_something(patience) {
-                return Ok(None);
-            }
-            let have = answer.len();
-            answer.resize(have + missing, 0);
-            let read = self.socket.read(&mut answer[have..])?;
-            if read == 0 {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            answer.truncate(have + read);
-        }
-    }
-
-    /// Whether there is something to be read, or there never will be.
-    fn has_something(&self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
-        loop {
-            let rest = until.saturating_duration_since(Instant::now());
-            let timeout = PollTimeout::try_from(rest).unwrap_or(PollTimeout::MAX);
-            let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-            match poll(&mut fds, timeout) {
-                Err(nix::errno::Errno::EINTR) if !rest.is_zero() => {}
-                Ok(0) | Err(_) => return false,
-                Ok(_) => return true,
-            }
-        }
-    }
+/// Nobody can be asked. As with a file system that does not answer, nothing is known of the file, and the next time it may be.
+fn unread(error: &io::Error) -> io::Error {
+    let text = format!("the process that reads files cannot be asked: {error}");
+    io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::process::Command;
 
     use super::*;
@@ -229,6 +258,16 @@ mod tests {
         }))
     }
 
+    /// One whose processes have said this, and say nothing else.
+    fn says(said: &'static [u8]) -> Reader {
+        Reader::new(Box::new(move || {
+            let (ours, mut theirs) = UnixStream::pair()?;
+            theirs.write_all(said)?;
+            std::mem::forget(theirs);
+            Ok(ours)
+        }))
+    }
+
     fn ask(reader: &mut Reader, place: Place, path: &str) -> io::ErrorKind {
         let path = Path::new(path);
         reader.ask(place, path, &Request::Open { path }).unwrap_err().kind()
@@ -236,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_does_not_answer_is_asked_once_and_named_and_others_are_asked_all_the_same() {
-        let mut reader = reader("exec sleep 20");
+        let mut reader = says(b"b");
         let begun = Instant::now();
         assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
         // a poll waits for whole milliseconds
@@ -247,7 +286,7 @@ mod tests {
         }
         assert!(again.elapsed() < LITTLE_PATIENCE, "{:?}", again.elapsed());
         assert_eq!(reader.waiting.len(), 1);
-        assert_eq!(reader.take_stalls(), [Stall { path: "/a/libcuda.so".into(), is_over: false }]);
+        assert_eq!(reader.take_stalls(), [Stall { path: "/a/libcuda.so".into(), kind: StallKind::Silent }]);
 
         let (soon, mut many) = (Instant::now(), 0);
         for minor in 40..80 {
@@ -265,13 +304,13 @@ mod tests {
 
     #[test]
     fn what_answers_at_last_is_said_and_left_alone_for_a_while() {
-        let mut reader = reader("read x; echo no message at all; exec sleep 20");
         // what it says is the end of the waiting, whatever it is
-        let path = Path::new("/a");
-        let process = reader.start().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (mut reader, path) = (reader("exit 0"), Path::new("/a"));
+        let process = Process::new(ours, 1, BEGIN_WITHIN);
         reader.waiting.push(Waiting { process, place: Place::Process(7), path: path.to_owned() });
         assert_eq!(reader.take_stalls(), []);
-        reader.waiting[0].process.socket.write_all(b"\n").unwrap();
+        theirs.write_all(b"no message at all").unwrap();
         let begun = Instant::now();
         let stalls = loop {
             let stalls = reader.take_stalls();
@@ -280,7 +319,7 @@ mod tests {
             }
             assert!(begun.elapsed() < Duration::from_secs(60));
         };
-        assert_eq!(stalls, [Stall { path: path.to_owned(), is_over: true }]);
+        assert_eq!(stalls, [Stall { path: path.to_owned(), kind: StallKind::Over }]);
         assert_eq!((reader.waiting.len(), reader.cooling.len()), (0, 1));
         assert_eq!(ask(&mut reader, Place::Process(7), "/proc/7/maps"), io::ErrorKind::TimedOut);
     }
@@ -289,10 +328,78 @@ mod tests {
     fn a_reader_that_ends_is_replaced() {
         let mut reader = reader("exit 0");
         for _ in 0..3 {
-            // it may go before the request is sent, or before it is read
-            let error = ask(&mut reader, Place::Process(7), "/x");
-            assert!(matches!(error, io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset), "{error}");
+            // nothing is known of the file
+            assert_eq!(ask(&mut reader, Place::Process(7), "/x"), io::ErrorKind::TimedOut);
         }
         assert_eq!((reader.started, reader.waiting.len()), (3, 0));
+        assert_eq!(reader.take_stalls(), []);
+    }
+
+    #[test]
+    fn a_reader_that_waits_for_a_cpu_is_no_stalled_file_system() {
+        // longer than a file system may take, and then an answer without anything in it
+        let script = r"sleep 2.2; printf 'b\010\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'; exec sleep 20";
+        let mut late = reader(script);
+        let path = Path::new("/a");
+        assert_eq!(late.ask(Place::Process(7), path, &Request::Open { path }).unwrap(), (Vec::new(), 1));
+        assert_eq!((late.take_stalls(), late.slow.len()), (vec![], 0));
+
+        let mut never = says(b"");
+        never.begin_within = Duration::from_millis(50);
+        for _ in 0..2 {
+            assert_eq!(ask(&mut never, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
+        }
+        assert_eq!((never.started, never.waiting.len()), (2, 0), "asked again, and by another one");
+        assert_eq!(never.take_stalls(), []);
+    }
+
+    #[test]
+    fn one_that_could_not_be_started_is_started_for_the_next_question() {
+        let mut tries = 0;
+        let mut good = says(b"b\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0").start;
+        let mut reader = Reader::new(Box::new(move || {
+            tries += 1;
+            if tries == 1 { Err(io::ErrorKind::OutOfMemory.into()) } else { good() }
+        }));
+        assert_eq!(ask(&mut reader, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
+        let path = Path::new("/a");
+        reader.ask(Place::Process(7), path, &Request::Open { path }).unwrap();
+    }
+
+    #[test]
+    fn a_place_that_always_answers_just_in_time_is_left_alone_for_a_while() {
+        let mut reader = reader("exit 0");
+        let (slow, disk, path) = (Place::Device(0, 39), Place::Device(254, 0), Path::new("/a"));
+        for _ in 0..9 {
+            reader.account(&slow, path, Duration::from_millis(1100));
+            reader.account(&disk, path, Duration::from_millis(1100));
+            reader.account(&Place::Process(7), path, NO_TIME / 2);
+        }
+        assert!(!reader.is_left_alone(&slow, path));
+        reader.account(&slow, path, Duration::from_millis(1100));
+        assert_eq!(reader.take_stalls(), [Stall { path: path.to_owned(), kind: StallKind::Slow }]);
+        assert_eq!(ask(&mut reader, slow.clone(), "/a/other"), io::ErrorKind::TimedOut);
+        assert_eq!(reader.started, 0, "nobody was asked");
+        for place in [disk, Place::Process(7), Place::Device(0, 40)] {
+            assert!(!reader.is_left_alone(&place, path), "{place:?}");
+        }
+        for minor in 100..500 {
+            reader.account(&Place::Device(0, minor), path, PATIENCE);
+        }
+        assert!(reader.slow.len() <= MOST_KEPT);
+    }
+
+    #[test]
+    fn all_processes_can_be_listed_while_many_file_systems_stall() {
+        let mut reader = reader("exit 0");
+        for minor in 0..MOST_WAITING as u32 {
+            let (socket, theirs) = UnixStream::pair().unwrap();
+            std::mem::forget(theirs);
+            reader.leave(Process::new(socket, 0, BEGIN_WITHIN), (Place::Device(0, minor), "/a".into()));
+        }
+        let is_left_alone = |path: &str| reader.is_left_alone(&Place::of(Path::new(path)), Path::new(path));
+        assert!(is_left_alone("/usr/lib"));
+        assert!(!is_left_alone("/proc") && !is_left_alone("/proc/7/maps"));
+        assert_eq!(reader.patience(&Place::of(Path::new("/proc"))), PATIENCE);
     }
 }

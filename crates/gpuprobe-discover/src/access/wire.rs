@@ -11,6 +11,9 @@ use crate::file::TABLE_LIMIT;
 /// The longest message that is believed.
 const LONGEST: u64 = TABLE_LIMIT + (1 << 20);
 
+/// What a reader sends before it does what it is asked to. Until then it has touched no file, so none keeps it.
+pub(super) const BEGUN: u8 = b'b';
+
 /// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
@@ -22,7 +25,7 @@ pub(super) enum Request<'a> {
         offset: u64,
         size: u64,
     },
-    /// Not answered.
+    /// Answered with nothing.
     Close {
         number: u64,
     },
@@ -131,12 +134,11 @@ impl Message {
     }
 
     pub(super) fn meta(&mut self, meta: &Meta) {
-        let Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served, may_stall } = *meta;
+        let Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served } = *meta;
         let times = [mtime.0, mtime.1, ctime.0, ctime.1].map(i64::cast_unsigned);
         [dev, inode, size, u64::from(owner)].iter().chain(&times).for_each(|n| self.number(*n));
         self.number(u64::from(is_overlay));
         self.number(u64::from(is_served));
-        self.number(u64::from(may_stall));
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -238,8 +240,8 @@ impl<'a> Fields<'a> {
         let mtime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let ctime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let mut flag = || self.number().map(|number| number != 0);
-        let (is_overlay, is_served, may_stall) = (flag()?, flag()?, flag()?);
-        Ok(Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served, may_stall })
+        let (is_overlay, is_served) = (flag()?, flag()?);
+        Ok(Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served })
     }
 }
 

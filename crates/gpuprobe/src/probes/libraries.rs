@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpuprobe_capture::Attached;
 use gpuprobe_discover::{
@@ -19,6 +20,8 @@ use crate::quota::{MOST_LIBRARIES, MOST_OF_USER};
 
 /// Libraries let go at one look: each takes the kernel up to a twentieth of a second, in which nobody is served.
 const MOST_LET_GO: usize = 32;
+/// How long no library of a file system is probed after one was waited for in vain: nobody is served meanwhile.
+const STALLED_FOR: Duration = Duration::from_secs(60);
 
 /// What came of a scan.
 #[derive(Debug, Default)]
@@ -35,8 +38,10 @@ impl Probes {
     pub(crate) fn look_again(&mut self) -> HashSet<Tgid> {
         let placed = self.inspector.of_places(&HostPaths::default());
         let mapped = self.inspector.of_processes(Path::new(PROC));
-        let (in_places, in_use, stalled) = (ids(&placed), ids(&mapped), mapped.stalled.clone());
-        self.skips.keep_found([&placed, &mapped]);
+        let look = Look::at(&mapped, Some(&placed));
+        if look.is_complete {
+            self.skips.keep_found([&placed, &mapped]);
+        }
         if let Some(quota) = &mut self.quota {
             quota.update(&users_of(&mapped.users));
         }
@@ -44,8 +49,7 @@ impl Probes {
         let placed = Scan { users: mapped.users.clone(), ..placed };
         let mut late = self.attach_scan(placed).late;
         late.extend(self.attach_scan(mapped).late);
-        // what cannot be looked at may be in use as before
-        self.let_go(|id| in_use.contains(id) || in_places.contains(id) || stalled.contains(&id.inode));
+        self.let_go(|id| look.may_have(id));
         late
     }
 
@@ -79,10 +83,8 @@ impl Probes {
             note!("gpuprobe: libraries that nobody uses stay probed: {error:#}");
             return;
         }
-        let now = self.inspector.of_processes(Path::new(PROC));
-        let in_use = ids(&now);
-        let is_used = |id: &FileId| in_use.contains(id) || now.stalled.contains(&id.inode);
-        let used_again: HashSet<_> = files.extract_if(is_used).collect();
+        let now = Look::at(&self.inspector.of_processes(Path::new(PROC)), None);
+        let used_again: HashSet<_> = files.extract_if(|id| now.may_have(id)).collect();
         if let Err(error) = self.capture.prepare_detach(&used_again, false) {
             note!("gpuprobe: a library is not observed any more: {error:#}");
         }
@@ -94,7 +96,7 @@ impl Probes {
 
     /// Probes what is new in a scan. All of it is observed from the same moment on.
     pub(super) fn attach_scan(&mut self, scan: Scan) -> New {
-        let Scan { libraries, mut skipped, users, stalled: _, stack_copiers } = scan;
+        let Scan { libraries, mut skipped, users, stack_copiers, .. } = scan;
         stack_copiers.into_iter().for_each(|pid| self.mark_stack_copier(Tgid(pid)));
         // a library that was probed before its file system stalled is none that is skipped
         let is_probed =
@@ -108,6 +110,11 @@ impl Probes {
         }
         let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
         self.skip_all(&skipped);
+        // for the next look
+        let stalled = skipped.iter().filter(|s| s.cause == Some(SkipCause::Stalled)).filter_map(|s| s.file);
+        for file in stalled {
+            self.considered.retain(|(id, _)| *id != file);
+        }
         let attached: Vec<(FileId, usize)> = plan
             .targets
             .iter()
@@ -125,6 +132,10 @@ impl Probes {
     /// Whether a library is to be probed: it was not considered yet, and there is room for it.
     fn admits(&mut self, library: &Library, users: &HashMap<FileId, Users>) -> bool {
         if self.considered.contains(&(library.id, library.kind)) {
+            return false;
+        }
+        self.stalled.retain(|_, since| since.elapsed() < STALLED_FOR);
+        if self.stalled.contains_key(&library.id.dev) {
             return false;
         }
         let none = Users::new();
@@ -180,6 +191,9 @@ impl Probes {
                 Some(asked_for)
             }
             Err(error) => {
+                if error.is_own_stall() {
+                    self.stalled.insert(library.id.dev, Instant::now());
+                }
                 let cause = if error.is_stall() {
                     // for the next look
                     self.considered.remove(&(library.id, library.kind));
@@ -195,8 +209,30 @@ impl Probes {
     }
 }
 
-fn ids(scan: &Scan) -> HashSet<FileId> {
-    scan.libraries.iter().map(|l| l.id).collect()
+/// What was found at a look at the host.
+#[derive(Debug)]
+struct Look {
+    found: HashSet<FileId>,
+    /// Mapped files that could not be looked at, by inode.
+    stalled: HashSet<u64>,
+    /// No process was missed.
+    is_complete: bool,
+}
+
+impl Look {
+    fn at(mapped: &Scan, placed: Option<&Scan>) -> Self {
+        let libraries = mapped.libraries.iter().chain(placed.into_iter().flat_map(|scan| &scan.libraries));
+        Self {
+            found: libraries.map(|l| l.id).collect(),
+            stalled: mapped.stalled.clone(),
+            is_complete: !mapped.is_incomplete,
+        }
+    }
+
+    /// Whether a file was found, or may be in use as before by something that could not be looked at.
+    fn may_have(&self, id: &FileId) -> bool {
+        !self.is_complete || self.found.contains(id) || self.stalled.contains(&id.inode)
+    }
 }
 
 fn users_of(users: &HashMap<FileId, Users>) -> HashMap<FileId, BTreeSet<UserId>> {
@@ -207,6 +243,41 @@ fn users_of(users: &HashMap<FileId, Users>) -> HashMap<FileId, BTreeSet<UserId>>
 /// file system that is there as long as the host is.
 fn stays(attached: &Attached) -> bool {
     let on_root = fs::metadata("/").is_ok_and(|root| root.dev() == attached.id.dev);
-    let is_it = |id| id == (attached.id.dev, attached.id.inode);
-    !attached.is_foreign && on_root && identity(&attached.path).is_ok_and(is_it)
+    !attached.is_foreign && on_root && is_still(attached.id, identity(&attached.path))
+}
+
+/// Whether a name leads to a file as far as is known.
+fn is_still(file: FileId, found: io::Result<(u64, u64)>) -> bool {
+    match found {
+        Ok(id) => id == (file.dev, file.inode),
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: FileId = FileId { dev: 1, inode: 7 };
+
+    #[test]
+    fn nothing_is_known_to_be_unused_after_a_look_that_missed_processes() {
+        let whole = Scan::default();
+        assert!(!Look::at(&whole, Some(&whole)).may_have(&FILE));
+        let stalled = Scan { stalled: HashSet::from([FILE.inode]), ..Scan::default() };
+        assert!(Look::at(&stalled, None).may_have(&FILE));
+        assert!(!Look::at(&stalled, None).may_have(&FileId { inode: 8, ..FILE }));
+        let missed = Scan { is_incomplete: true, ..Scan::default() };
+        assert!(Look::at(&missed, Some(&whole)).may_have(&FILE));
+        assert!(Look::at(&missed, None).may_have(&FILE));
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_looked_at_is_taken_to_lead_where_it_did() {
+        assert!(is_still(FILE, Ok((1, 7))));
+        assert!(!is_still(FILE, Ok((1, 8))));
+        assert!(!is_still(FILE, Err(io::ErrorKind::NotFound.into())));
+        assert!(is_still(FILE, Err(io::ErrorKind::TimedOut.into())));
+        assert!(is_still(FILE, Err(io::ErrorKind::PermissionDenied.into())));
+    }
 }
