@@ -1,7 +1,7 @@
 //! Plans to links: rows into the table of functions, then probes on the library.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target, identity};
 use gpuprobe_event::{Function, FunctionId, catalogue};
@@ -11,7 +11,7 @@ use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId, Patience};
 use crate::kernel_names::LibraryNumber;
 use crate::object::Apart;
-use crate::request::{Probes, Way};
+use crate::request::{ProbedFile, Probes, Way};
 use crate::rows::{may_throw, row, runs_callbacks};
 use crate::support::Tier;
 use crate::task::Counted;
@@ -53,7 +53,7 @@ pub struct Attached {
     pub(crate) points: HashMap<FunctionId, ProbeCost>,
     pub(crate) how: Attach,
     /// What the kernel can open.
-    pub(crate) open_path: PathBuf,
+    pub(crate) file: ProbedFile,
 }
 
 /// A function whose probes can be taken out alone.
@@ -71,14 +71,14 @@ impl ApartFunction {
         &self,
         keeper: &mut Keeper,
         how: Attach,
-        path: &Path,
+        file: &ProbedFile,
         patience: &mut Patience,
     ) -> Result<Vec<LinkId>, CaptureError> {
         let programs = match self.is_tallied && !how.bare {
             true => std::slice::from_ref(tally(how.tier)),
             false => how.programs(self.planned.function),
         };
-        attach_group(keeper, how, path, (programs, &[&self.planned]), patience)
+        attach_group(keeper, how, file, (programs, &[&self.planned]), patience)
     }
 }
 
@@ -134,20 +134,20 @@ impl Attach {
     }
 }
 
-/// The programs of a tier, and how each is attached. Returns first: an entry without its return would count as a call
-/// that never ends.
+/// The programs of a tier, and how each is attached. Entries first: they make returns safe (`bpf/returns.bpf.h`). What
+/// begins before all are in is not observed.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&'static str, Way)] {
     match (tier, bare) {
         (Tier::Session | Tier::Multi, true) if entry_only => &[("bare_multi_entry", Way::Multi)],
         (Tier::Perf, true) if entry_only => &[("bare_perf_entry", Way::Perf)],
         (Tier::Session, true) => &[("bare_session", Way::Session)],
-        (Tier::Multi, true) => &[("bare_multi_return", Way::MultiReturn), ("bare_multi_entry", Way::Multi)],
-        (Tier::Perf, true) => &[("bare_perf_return", Way::PerfReturn), ("bare_perf_entry", Way::Perf)],
+        (Tier::Multi, true) => &[("bare_multi_entry", Way::Multi), ("bare_multi_return", Way::MultiReturn)],
+        (Tier::Perf, true) => &[("bare_perf_entry", Way::Perf), ("bare_perf_return", Way::PerfReturn)],
         (Tier::Session | Tier::Multi, false) if entry_only => &[("call_multi_entry", Way::Multi)],
         (Tier::Perf, false) if entry_only => &[("call_perf_entry", Way::Perf)],
         (Tier::Session, false) => &[("call_session", Way::Session)],
-        (Tier::Multi, false) => &[("call_multi_return", Way::MultiReturn), ("call_multi_entry", Way::Multi)],
-        (Tier::Perf, false) => &[("call_perf_return", Way::PerfReturn), ("call_perf_entry", Way::Perf)],
+        (Tier::Multi, false) => &[("call_multi_entry", Way::Multi), ("call_multi_return", Way::MultiReturn)],
+        (Tier::Perf, false) => &[("call_perf_entry", Way::Perf), ("call_perf_return", Way::PerfReturn)],
     }
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn attach(
     apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
-    fill_rows(object, &target.functions, how, collect)?;
+    fill_rows(object, &target.functions, how, apart, collect)?;
     attach_within(keeper, target, how, apart, collect, Patience::default())
 }
 
@@ -218,7 +218,7 @@ fn attach_within(
         apart: Vec::new(),
         points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
         how,
-        open_path: library.open_path.clone(),
+        file: ProbedFile { path: library.open_path.clone(), expected: library.opened },
     };
     for planned in target.functions.iter().filter(|f| catalogue().get(f.function).is_some_and(may_throw)) {
         let reason = format!(
@@ -245,8 +245,7 @@ fn attach_all(
     collect: &dyn Fn(FunctionId) -> Collect,
     patience: &mut Patience,
 ) -> Result<(), CaptureError> {
-    let (how, library) = (attached.how, &target.library);
-    let binary = &library.open_path;
+    let (how, library, file) = (attached.how, &target.library, attached.file.clone());
     let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
     // of what is not counted nobody knows how often it is called
     let (alone, together): (Vec<_>, Vec<_>) =
@@ -255,14 +254,14 @@ fn attach_all(
     let mut groups = groups(&together, how, collect);
     // the kernel takes a group whole or not at all, so a group that fails is halved until the culprit stands alone
     while let Some((programs, group)) = groups.pop() {
-        match attach_group(keeper, how, binary, (programs, &group), patience) {
+        match attach_group(keeper, how, &file, (programs, &group), patience) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
             }
             // the others would have to wait for the same
             Err(error) if error.is_stall() => return Err(error),
-            Err(error) if group.len() > 1 && last_error.is_none() && identity(binary).is_err() => {
+            Err(error) if group.len() > 1 && last_error.is_none() && identity(&file.path).is_err() => {
                 return Err(error);
             }
             Err(_) if group.len() > 1 => {
@@ -297,7 +296,7 @@ fn attach_alone(
         let is_tallied = collect(planned.function) == Collect::Entries;
         let mut function = ApartFunction { planned: planned.clone(), is_tallied, links: Vec::new() };
         if !apart.is_left_out(planned.function) {
-            match function.attach(keeper, attached.how, &attached.open_path, patience) {
+            match function.attach(keeper, attached.how, &attached.file, patience) {
                 Ok(links) => function.links = links,
                 Err(error) if error.is_stall() => return Err(error),
                 Err(error) => {
@@ -318,6 +317,7 @@ fn fill_rows(
     object: &Object,
     functions: &[PlannedFunction],
     how: Attach,
+    apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<(), CaptureError> {
     let map = object.maps().find(|m| m.name() == "functions").ok_or(CaptureError::Missing("functions"))?;
@@ -325,6 +325,8 @@ fn fill_rows(
         let Some(function) = catalogue().get(planned.function) else { continue };
         let mut row = row(function, collect(planned.function), how.counted);
         row.flags |= if how.has_no_return(planned.function) { number::FUNCTION_ENTRY_ONLY } else { 0 };
+        // its probes in other files may still be in
+        row.flags |= if apart.is_left_out(planned.function) { number::FUNCTION_PAUSED } else { 0 };
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }
@@ -334,14 +336,14 @@ fn fill_rows(
 fn attach_group(
     keeper: &mut Keeper,
     how: Attach,
-    path: &Path,
+    file: &ProbedFile,
     (programs, group): (&[(&'static str, Way)], &[&PlannedFunction]),
     patience: &mut Patience,
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
     for (name, way) in programs {
-        match link(keeper, name, *way, path, points.clone(), patience) {
+        match link(keeper, name, *way, file, points.clone(), patience) {
             Ok(link) => links.push(link),
             Err(error) => {
                 keeper.detach(links);
@@ -368,7 +370,7 @@ pub(crate) fn attach_loader(
         keeper,
         name,
         way,
-        &loader.path,
+        &ProbedFile { path: loader.path.clone(), expected: None },
         vec![(loader.debug_state_offset, distance)],
         &mut Patience::default(),
     )
@@ -378,14 +380,14 @@ fn link(
     keeper: &mut Keeper,
     name: &'static str,
     way: Way,
-    path: &Path,
+    file: &ProbedFile,
     points: Vec<(u64, u64)>,
     patience: &mut Patience,
 ) -> Result<LinkId, CaptureError> {
     let program = keeper.program(name)?;
     keeper
-        .attach(Probes { program, way, path: path.to_owned(), points }, patience)
-        .map_err(|source| CaptureError::Attach { path: path.to_owned(), source: source.into() })
+        .attach(Probes { program, way, file: file.clone(), points }, patience)
+        .map_err(|source| CaptureError::Attach { path: file.path.clone(), source: source.into() })
 }
 
 #[cfg(test)]
@@ -403,6 +405,7 @@ mod tests {
             path: path.clone(),
             open_path: path,
             id: FileId { dev: 1, inode: 7 },
+            opened: None,
             kind: Api::Driver,
             soname: String::new(),
             cuda_major: None,

@@ -337,7 +337,9 @@ impl Kept {
 
     /// Takes out the probes of some links; whether there were any. Where there are none, all are out.
     pub fn take_some_out(&mut self) -> bool {
-        let some: Vec<_> = self.links.keys().copied().take(AT_ONCE).collect();
+        let mut some: Vec<_> = self.links.iter().map(|(id, link)| (!link.is_return(), *id)).collect();
+        some.sort_unstable();
+        let some: Vec<_> = some.into_iter().map(|(_, id)| id).take(AT_ONCE).collect();
         close_all(self.taken(&some));
         if some.is_empty() {
             self.closing.drain(..).for_each(|thread| drop(thread.join()));
@@ -351,7 +353,15 @@ const AT_ONCE: usize = 64;
 
 /// Closes links. With each the kernel waits until no CPU is in its programs, some 50 ms; those that wait at the same
 /// time wait only once. (On the perf tier it has them wait one after the other all the same.)
+///
+/// Returns first: a return probe without the one at the entry of the same function could harm the program.
 fn close_all(links: Vec<MadeLink>) {
+    let (returns, entries) = links.into_iter().partition(MadeLink::is_return);
+    close_at_once(returns);
+    close_at_once(entries);
+}
+
+fn close_at_once(links: Vec<MadeLink>) {
     let mut links = links.into_iter();
     while links.len() > 0 {
         std::thread::scope(|scope| {
@@ -369,7 +379,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::request::Way;
+    use crate::request::{ProbedFile, Way};
 
     /// Answers the third attach once there is a file `go`, and lists all other requests in a file.
     const SCRIPT: &str = r#"
@@ -419,7 +429,8 @@ mod tests {
     }
 
     fn probes() -> Probes {
-        Probes { program: 0, way: Way::Multi, path: "/x".into(), points: vec![(1, 2)] }
+        let file = ProbedFile { path: "/x".into(), expected: None };
+        Probes { program: 0, way: Way::Multi, file, points: vec![(1, 2)] }
     }
 
     #[test]

@@ -2,35 +2,63 @@
 //! process.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use gpuprobe_discover::OpenedFile;
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, perf_event_attr};
 
 use crate::files::raise_limit;
-use crate::request::{Probes, Way};
+use crate::request::{ProbedFile, Probes, Way};
 
 /// Probes that are in. Closing the descriptors takes them out.
 #[derive(Debug)]
 pub(crate) struct MadeLink {
     _link: OwnedFd,
     _event: Option<OwnedFd>,
+    is_return: bool,
+}
+
+impl MadeLink {
+    fn of(link: OwnedFd) -> Self {
+        Self { _link: link, _event: None, is_return: false }
+    }
+
+    /// Whether it holds probes at returns, which those at entries make safe.
+    pub(crate) fn is_return(&self) -> bool {
+        self.is_return
+    }
 }
 
 /// Puts probes in.
 pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeLink> {
-    let path = CString::new(probes.path.as_os_str().as_bytes())?;
+    let file = open(&probes.file)?;
+    // by its descriptor, so that it is this file whatever its name leads to by now
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     raise_limit();
     if !probes.way.is_perf() {
-        return Ok(MadeLink { _link: multi(program, probes, &path)?, _event: None });
+        let link = MadeLink::of(multi(program, probes, &path)?);
+        return Ok(MadeLink { is_return: probes.way == Way::MultiReturn, ..link });
     }
     let &[(offset, cookie)] = probes.points.as_slice() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let event = event("uprobe", path.as_ptr() as u64, offset, probes.way == Way::PerfReturn)?;
-    on_event(program, event, cookie)
+    Ok(MadeLink { is_return: probes.way == Way::PerfReturn, ..on_event(program, event, cookie)? })
+}
+
+/// Opens a file, if it is the one that is expected.
+fn open(file: &ProbedFile) -> io::Result<File> {
+    let opened = File::options().read(true).custom_flags(libc::O_PATH).open(&file.path)?;
+    let about = opened.metadata()?;
+    let found = OpenedFile { dev: about.dev(), inode: about.ino(), size: about.size(), owner: about.uid() };
+    match file.expected {
+        Some(expected) if expected != found => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        _ => Ok(opened),
+    }
 }
 
 /// How a function of the kernel is probed.
@@ -65,7 +93,7 @@ pub(crate) fn make_in_kernel(
             options.__bindgen_anon_1.tracing.cookie = cookie;
             let is_entry = way == KernelWay::Entry;
             let kind = if is_entry { libbpf_sys::BPF_TRACE_FENTRY } else { libbpf_sys::BPF_TRACE_FEXIT };
-            return Ok(MadeLink { _link: create(program, 0, kind, &options)?, _event: None });
+            return create(program, 0, kind, &options).map(MadeLink::of);
         }
         KernelWay::Session => libbpf_sys::BPF_TRACE_KPROBE_SESSION,
         KernelWay::Multi | KernelWay::MultiReturn => libbpf_sys::BPF_TRACE_KPROBE_MULTI,
@@ -79,14 +107,14 @@ pub(crate) fn make_in_kernel(
         cookies: cookies.as_ptr(),
         ..Default::default()
     };
-    Ok(MadeLink { _link: create(program, 0, kind, &options)?, _event: None })
+    create(program, 0, kind, &options).map(MadeLink::of)
 }
 
 /// Has a program run at a tracepoint, as often as it is passed.
 pub(crate) fn make_at_tracepoint(program: BorrowedFd<'_>, name: &CStr) -> io::Result<MadeLink> {
     // SAFETY: the name ends in a zero and is valid for the call.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
-    Ok(MadeLink { _link: owned(fd)?, _event: None })
+    owned(fd).map(MadeLink::of)
 }
 
 /// Has a program run when a perf event happens.
@@ -99,7 +127,7 @@ fn on_event(program: BorrowedFd<'_>, event: OwnedFd, cookie: u64) -> io::Result<
     if enabled != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(MadeLink { _link: link, _event: Some(event) })
+    Ok(MadeLink { _event: Some(event), ..MadeLink::of(link) })
 }
 
 /// Where the kernel lists what it has perf events for.
@@ -192,4 +220,26 @@ fn described(source: &str, name: &str, prefix: &str) -> io::Result<u32> {
     let text = std::fs::read_to_string(path)?;
     let number = text.trim().strip_prefix(prefix).and_then(|n| n.parse().ok());
     number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTSUP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_put_in_the_place_of_another_is_not_probed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lib");
+        std::fs::write(&path, "first").unwrap();
+        let about = std::fs::metadata(&path).unwrap();
+        let expected =
+            OpenedFile { dev: about.dev(), inode: about.ino(), size: about.size(), owner: about.uid() };
+        let file = ProbedFile { path: path.clone(), expected: Some(expected) };
+        open(&file).unwrap();
+        let other = folder.path().join("other");
+        std::fs::write(&other, "again").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        assert_eq!(open(&file).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+        open(&ProbedFile { expected: None, ..file }).unwrap();
+    }
 }

@@ -223,6 +223,7 @@ impl Bed {
             path: exe.clone(),
             open_path: exe,
             id: FileId { dev: 0, inode: 0 },
+            opened: None,
             kind: Api::Driver,
             soname: String::new(),
             cuda_major: None,

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use gpuprobe_discover::OpenedFile;
+
 /// How a link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -35,13 +37,22 @@ impl Way {
     }
 }
 
+/// A file that probes go into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProbedFile {
+    /// What it can be opened by now.
+    pub(crate) path: PathBuf,
+    /// What it must be: another file may have been put in its place since its code was read.
+    pub(crate) expected: Option<OpenedFile>,
+}
+
 /// Probes to put in, held together by one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Probes {
     /// The program, by its place among those that were handed over.
     pub(crate) program: usize,
     pub(crate) way: Way,
-    pub(crate) path: PathBuf,
+    pub(crate) file: ProbedFile,
     /// Offset in the file and cookie of each.
     pub(crate) points: Vec<(u64, u64)>,
 }
@@ -62,13 +73,14 @@ impl Request {
     /// One line, with its end.
     pub(crate) fn line(&self) -> String {
         match self {
-            Self::Attach(Probes { program, way, path, points }) => {
+            Self::Attach(Probes { program, way, file: ProbedFile { path, expected }, points }) => {
                 let word = Way::ALL.iter().find(|(known, _)| known == way).map_or("", |(_, word)| word);
                 // a path may have anything in it, line ends too
                 let path: String = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
                 let points: String =
                     points.iter().map(|(offset, cookie)| format!(" {offset}:{cookie}")).collect();
-                format!("attach {program} {word} {path}{points}\n")
+                let expected = expected.map_or_else(|| "any".to_owned(), expected_word);
+                format!("attach {program} {word} {path} {expected}{points}\n")
             }
             Self::Detach(links) => format!("detach{}\n", numbers(links)),
             Self::DetachLater(links) => format!("detach-later{}\n", numbers(links)),
@@ -85,8 +97,12 @@ impl Request {
                 let word = words.next()?;
                 let way = Way::ALL.iter().find(|(_, known)| *known == word)?.0;
                 let path = PathBuf::from(OsString::from_vec(unhex(words.next()?)?));
+                let expected = match words.next()? {
+                    "any" => None,
+                    word => Some(parse_expected(word)?),
+                };
                 let points = words.map(point).collect::<Option<_>>()?;
-                Some(Self::Attach(Probes { program, way, path, points }))
+                Some(Self::Attach(Probes { program, way, file: ProbedFile { path, expected }, points }))
             }
             "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
             "detach-later" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachLater),
@@ -98,6 +114,18 @@ impl Request {
 
 fn numbers(links: &[u64]) -> String {
     links.iter().map(|link| format!(" {link}")).collect()
+}
+
+fn expected_word(OpenedFile { dev, inode, size, owner }: OpenedFile) -> String {
+    format!("{dev}:{inode}:{size}:{owner}")
+}
+
+/// The inverse of [`expected_word`].
+fn parse_expected(word: &str) -> Option<OpenedFile> {
+    let mut numbers = word.split(':').map(|number| number.parse::<u64>().ok());
+    let mut next = || numbers.next().flatten();
+    let (dev, inode, size, owner) = (next()?, next()?, next()?, next()?);
+    Some(OpenedFile { dev, inode, size, owner: u32::try_from(owner).ok()? })
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
@@ -141,7 +169,10 @@ mod tests {
             .iter()
             .map(|(way, _)| {
                 let points = vec![(0, 0), (u64::MAX, 7)];
-                Request::Attach(Probes { program: 3, way: *way, path: path.clone(), points })
+                let expected =
+                    Some(OpenedFile { dev: 1, inode: 2, size: 3, owner: 4 }).filter(|_| way.is_perf());
+                let file = ProbedFile { path: path.clone(), expected };
+                Request::Attach(Probes { program: 3, way: *way, file, points })
             })
             .collect();
         all.extend([

@@ -28,6 +28,16 @@ impl FileId {
     }
 }
 
+/// What the file system says of a file that was opened, by whatever name: tells it from a file that was put in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedFile {
+    pub dev: u64,
+    pub inode: u64,
+    pub size: u64,
+    /// The user it belongs to, by number.
+    pub owner: u32,
+}
+
 /// Tells whether a file is still the one that was read. The change time is in it because, unlike the
 /// modification time, a user cannot set it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +85,11 @@ impl RegularFile {
             bytes_read: Cell::new(0),
             blocks: RefCell::default(),
         })
+    }
+
+    pub(crate) fn opened(&self) -> OpenedFile {
+        let (FileId { dev, inode }, Stamp { size, owner, .. }) = (self.id, self.stamp);
+        OpenedFile { dev, inode, size, owner }
     }
 
     /// What this file has cost so far.

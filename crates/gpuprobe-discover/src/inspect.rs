@@ -166,7 +166,13 @@ impl Inspector {
         open_path: &Path,
     ) -> Library {
         let id = self.holders.of(file);
-        Library { id, path: path.to_owned(), open_path: open_path.to_owned(), ..library.clone() }
+        Library {
+            id,
+            path: path.to_owned(),
+            open_path: open_path.to_owned(),
+            opened: Some(file.opened()),
+            ..library.clone()
+        }
     }
 }
 
@@ -213,6 +219,7 @@ fn contents(
         path: path.to_owned(),
         open_path: path.to_owned(),
         id: file.id,
+        opened: Some(file.opened()),
         kind,
         soname,
         cuda_major,

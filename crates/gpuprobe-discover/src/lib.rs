@@ -45,7 +45,7 @@ pub use container::{container_named, container_of};
 pub use demangle::demangled;
 pub use devices::{Device, devices};
 pub use error::{Defect, DiscoverError};
-pub use file::FileId;
+pub use file::{FileId, OpenedFile};
 pub use gpus::{DRIVER_FOLDER, host_gpus};
 pub use host::{HostPaths, loader_cache, of_host};
 pub use inspect::{Inspector, inspect};

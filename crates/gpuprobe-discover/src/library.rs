@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_event::Api;
 
-use crate::file::FileId;
+use crate::file::{FileId, OpenedFile};
 use crate::skipped::Skipped;
 
 /// One CUDA library in one file. A file can hold two: libnccl has a runtime linked in.
@@ -18,6 +18,8 @@ pub struct Library {
     /// What the kernel can open now: the same, or a name below /proc/PID that ends with the process.
     pub open_path: PathBuf,
     pub id: FileId,
+    /// The file that was looked at; nothing of what was not looked at, such as this program itself.
+    pub opened: Option<OpenedFile>,
     pub kind: Api,
     /// DT_SONAME, or `libcudart_static`.
     pub soname: String,

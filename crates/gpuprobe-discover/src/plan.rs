@@ -104,7 +104,9 @@ fn target(
             }
         }
     }
-    Ok(Target { library: library.clone(), functions })
+    // the code of this one was read
+    let library = Library { opened: Some(file.opened()), ..library.clone() };
+    Ok(Target { library, functions })
 }
 
 /// What is mounted where a file was opened.

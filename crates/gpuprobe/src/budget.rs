@@ -189,13 +189,8 @@ impl Probes {
         if ids.iter().all(|id| self.capture.put_back(*id).is_ok()) {
             return;
         }
-        let found: HashMap<_, _> = Inspector::new()
-            .of_processes(Path::new("/proc"))
-            .libraries
-            .into_iter()
-            .map(|l| (l.id, l.open_path))
-            .collect();
-        found.into_iter().for_each(|(id, path)| self.capture.can_be_opened(id, path));
+        let found = Inspector::new().of_processes(Path::new("/proc")).libraries;
+        found.iter().for_each(|library| self.capture.can_be_opened(library));
         for id in ids {
             if let Err(error) = self.capture.put_back(id) {
                 note!("gpuprobe: {} cannot be counted again everywhere: {error:#}", name_of(function));

@@ -118,7 +118,8 @@ mod tests {
     fn users_with_few_files_have_room_when_others_together_have_many() {
         let mut quota = Quota::default();
         let mut refused = |user: u32, files: usize| {
-            let mut refuses = |i| quota.refuses(file(1000 * user as usize + i), &of(&[UserId(user)])).is_some();
+            let mut refuses =
+                |i| quota.refuses(file(1000 * user as usize + i), &of(&[UserId(user)])).is_some();
             (0..files).filter(|i| refuses(*i)).count()
         };
         assert_eq!([2000, 2001, 2002].map(|user| refused(user, MOST_OF_USER)), [0, 0, 0]);

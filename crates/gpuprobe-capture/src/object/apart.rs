@@ -1,10 +1,9 @@
 //! Functions whose probes can be taken out alone, and put back.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gpuprobe_discover::{FileId, ProbeCost};
+use gpuprobe_discover::{Library, OpenedFile, ProbeCost};
 use gpuprobe_event::{Class, Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -12,6 +11,7 @@ use super::Capture;
 use crate::attach::ApartFunction;
 use crate::error::CaptureError;
 use crate::keeper::Patience;
+use crate::request::ProbedFile;
 use crate::rows::{tells_contexts, tells_gpus, tells_names};
 use crate::task::{tells_captures, tells_graphs};
 use crate::wire::{as_bytes, from_bytes, gp_function, number};
@@ -144,14 +144,14 @@ impl Capture {
     fn attach_again(&mut self, id: FunctionId) -> Result<(), CaptureError> {
         let (mut refused, mut patience) = (Ok(()), Patience::default());
         for attached in self.attached.values_mut() {
-            let (how, path) = (attached.how, &attached.open_path);
+            let (how, file) = (attached.how, &attached.file);
             let is_it = |f: &&mut ApartFunction| f.planned.function == id;
             for function in attached.apart.iter_mut().filter(is_it) {
                 if !function.links.is_empty() {
                     attached.functions += 1;
                     continue;
                 }
-                match function.attach(&mut self.keeper, how, path, &mut patience) {
+                match function.attach(&mut self.keeper, how, file, &mut patience) {
                     Ok(links) => {
                         attached.functions += 1;
                         function.links = links;
@@ -163,10 +163,14 @@ impl Capture {
         refused
     }
 
-    /// Says by which name a file can be opened now: that of a process's mounts ends with the process.
-    pub fn can_be_opened(&mut self, id: FileId, open_path: PathBuf) {
-        for (_, attached) in self.attached.iter_mut().filter(|((file, _), _)| *file == id) {
-            attached.open_path.clone_from(&open_path);
+    /// Says by which name a library's file can be opened now: that of a process's mounts ends with the process.
+    pub fn can_be_opened(&mut self, library: &Library) {
+        let size = |opened: Option<OpenedFile>| opened.map(|opened| (opened.size, opened.owner));
+        for (_, attached) in self.attached.iter_mut().filter(|((file, _), _)| *file == library.id) {
+            // by another mount the device may have another number
+            if size(attached.file.expected) == size(library.opened) {
+                attached.file = ProbedFile { path: library.open_path.clone(), expected: library.opened };
+            }
         }
     }
 

@@ -284,7 +284,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/other"), io::ErrorKind::TimedOut);
         }
-        assert!(again.elapsed() < LITTLE_PATIENCE, "{:?}", again.elapsed());
+        assert!(again.elapsed() < PATIENCE, "{:?}", again.elapsed());
         assert_eq!(reader.waiting.len(), 1);
         assert_eq!(reader.take_stalls(), [Stall { path: "/a/libcuda.so".into(), kind: StallKind::Silent }]);
 
@@ -294,7 +294,8 @@ mod tests {
             many += 1;
         }
         assert_eq!((reader.waiting.len(), many), (MOST_WAITING, 40));
-        assert!(soon.elapsed() < 10 * LITTLE_PATIENCE, "{:?}", soon.elapsed());
+        // each of them alone would take that long otherwise
+        assert!(soon.elapsed() < 5 * PATIENCE, "{:?}", soon.elapsed());
         // processes are still asked about, but not for ever
         for pid in 0..20 {
             ask(&mut reader, Place::Process(pid), "/c");

@@ -139,7 +139,11 @@ impl Probes {
             return false;
         }
         let none = Users::new();
-        let users: BTreeSet<UserId> = users.get(&library.id).unwrap_or(&none).values().copied().collect();
+        let mut users: BTreeSet<UserId> = users.get(&library.id).unwrap_or(&none).values().copied().collect();
+        if users.is_empty() {
+            // whoever had it mapped has ended, or it was found by its name
+            users.extend(library.opened.map(|opened| UserId(opened.owner)));
+        }
         let skipped = |cause, reason| Skipped::file(&library.path, Some(library.id), cause, reason);
         if self.capture.attached().count() >= MOST_LIBRARIES {
             let reason = format!("{MOST_LIBRARIES} libraries are probed already");
