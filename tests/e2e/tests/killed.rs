@@ -196,7 +196,7 @@ fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() 
         // on perf processes are stopped by a signal; a few functions, for each takes long to take out there
         let options: &[&str] =
             if number % 3 == 2 { &["--attach", "perf", "-e", "cuMemAlloc_v2"] } else { &[] };
-        Round::new(Duration::from_millis(20 + numbers.below(781)), options)
+        Round::new(Duration::from_millis(20 + numbers.below(1481)), options)
     };
     let rounds: Vec<Round> = (0..KILLS).map(round).collect();
     let begun = rounds.iter().filter(|round| round.assert_gone_on()).count();
@@ -235,7 +235,7 @@ fn whenever_a_daemon_is_killed_no_probe_stays_behind() {
             // in the middle: there are hundreds of functions, which are probed one after the other
             witness.until_probed();
         } else {
-            sleep(Duration::from_millis(20 + numbers.below(581)));
+            sleep(Duration::from_millis(20 + numbers.below(1481)));
             threads.extend(threads_of(daemon.pid()));
             probed += usize::from(witness.changed_bytes() > 0);
         }
