@@ -42,8 +42,8 @@ pub(crate) struct Keeper {
 /// which one does cannot be told by its kind, for an overlay can have any below it.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
 /// What each link may take besides: with perf events there are hundreds, and where many processes have the library
-/// mapped each takes the kernel some milliseconds.
-const OF_EACH_LINK: Duration = Duration::from_millis(50);
+/// mapped each takes the kernel some milliseconds, and much longer while it removes those of others.
+const OF_EACH_LINK: Duration = Duration::from_millis(500);
 /// How long the end of a process is waited for that may wait for such a file system.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 

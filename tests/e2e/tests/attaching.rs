@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, shown};
@@ -11,6 +12,9 @@ use gpuprobe_e2e::recording::number;
 use gpuprobe_e2e::stalled::compile;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
 use gpuprobe_standin::Cuda;
+
+/// On perf the kernel has whoever puts probes in wait until those of daemons that have ended are out.
+const PROBED_WITHIN: Duration = Duration::from_secs(180);
 
 /// Programs that start together.
 const PROGRAMS: usize = 40;
@@ -96,7 +100,7 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
     };
     let (mut before, mut same) = (Vec::new(), 0);
     let metrics = gpuprobe_e2e::process::until(PATIENCE, "figures that stay", || {
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         let metrics = daemon.scrape();
         let now = sums(&metrics);
         let stays = now == before && now.iter().any(|n| *n > 0);
@@ -155,7 +159,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory() {
         let before = daemon.scrape().lost("late_attach");
         let mut all = bed.start(PROGRAMS, &[]);
         wait_begun(&mut all);
-        daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
+        daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
         let done = stop(&mut all);
         let missed = assert_nothing_is_live(&daemon, &done, tier);
         let late = daemon.scrape().lost("late_attach") - before;
@@ -181,7 +185,7 @@ fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing() {
             let mut all = bed.start(PROGRAMS, &["1"]);
             wait_begun(&mut all);
             let done = stopped(&mut all);
-            daemon.until(PATIENCE, "the library is probed", |m| attached(m, &bed.library()));
+            daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
             // one whose calls are all there before anything is compared
             let mut last =
                 Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
