@@ -54,6 +54,8 @@ pub struct Attached {
     pub(crate) how: Attach,
     /// What the kernel can open.
     pub(crate) file: ProbedFile,
+    /// Its file system may not answer.
+    pub(crate) may_stall: bool,
 }
 
 /// A function whose probes can be taken out alone.
@@ -194,7 +196,8 @@ pub(crate) fn attach(
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<Attached, CaptureError> {
     fill_rows(object, &target.functions, how, apart, collect)?;
-    attach_within(keeper, target, how, apart, collect, Patience::default())
+    let patience = Patience::new(target.library.may_stall, how.tier);
+    attach_within(keeper, target, how, apart, collect, patience)
 }
 
 /// The same once the table is filled. Where it cannot be done, or not in time, nothing stays behind.
@@ -219,6 +222,7 @@ fn attach_within(
         points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
         how,
         file: ProbedFile { path: library.open_path.clone(), expected: library.opened },
+        may_stall: library.may_stall,
     };
     for planned in target.functions.iter().filter(|f| catalogue().get(f.function).is_some_and(may_throw)) {
         let reason = format!(
@@ -372,7 +376,7 @@ pub(crate) fn attach_loader(
         way,
         &ProbedFile { path: loader.path.clone(), expected: None },
         vec![(loader.debug_state_offset, distance)],
-        &mut Patience::default(),
+        &mut Patience::new(false, tier),
     )
 }
 
@@ -410,6 +414,7 @@ mod tests {
             soname: String::new(),
             cuda_major: None,
             is_static: false,
+            may_stall: false,
             functions: Vec::new(),
         };
         let planned = |name: &&str| {

@@ -38,12 +38,15 @@ pub(crate) struct Keeper {
     unwanted: Vec<LinkId>,
 }
 
-/// How long putting probes into one library may take. The kernel reads the file for it, whose file system may not answer:
-/// which one does cannot be told by its kind, for an overlay can have any below it.
+/// How long putting probes into one library may take where the kernel reads the file from a file system that may not answer.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
-/// What each link may take besides: with perf events there are hundreds, and where many processes have the library
-/// mapped each takes the kernel some milliseconds, and much longer while it removes those of others.
-const OF_EACH_LINK: Duration = Duration::from_millis(500);
+/// The same with perf events: the kernel puts none in while it removes those of others, which takes it a tenth of a second
+/// for each.
+const PERF_PATIENCE: Duration = Duration::from_secs(120);
+/// What each link may take besides: where many processes have the library mapped, each takes the kernel some milliseconds.
+const OF_EACH_LINK: Duration = Duration::from_millis(50);
+/// Where nothing but a disk is waited for.
+const WITHOUT_LIMIT: Duration = Duration::from_secs(1 << 24);
 /// How long the end of a process is waited for that may wait for such a file system.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -51,9 +54,14 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Patience(Duration);
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self(ATTACH_PATIENCE)
+impl Patience {
+    /// For a library on a file system that may not answer, or that has nothing but a disk.
+    pub(crate) fn new(may_stall: bool, tier: Tier) -> Self {
+        Self(match (may_stall, tier) {
+            (false, _) => WITHOUT_LIMIT,
+            (true, Tier::Perf) => PERF_PATIENCE,
+            (true, Tier::Session | Tier::Multi) => ATTACH_PATIENCE,
+        })
     }
 }
 
@@ -437,7 +445,7 @@ mod tests {
     fn links_that_are_not_wanted_while_it_is_stuck_are_taken_away_when_it_answers() {
         let folder = tempfile::tempdir().unwrap();
         let mut keeper = Keeper::stuck_at_third(folder.path(), "x");
-        let mut patience = Patience::default();
+        let mut patience = Patience::new(true, Tier::Session);
         assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 1);
         assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 2);
         let error = keeper.attach(probes(), &mut Patience(Duration::from_millis(100))).unwrap_err();

@@ -228,6 +228,7 @@ impl Bed {
             soname: String::new(),
             cuda_major: None,
             is_static: false,
+            may_stall: false,
             functions: Vec::new(),
         };
         let planned = |posed: &Posed| {

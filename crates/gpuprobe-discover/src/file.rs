@@ -57,6 +57,8 @@ pub(crate) struct RegularFile {
     pub(crate) overlay: bool,
     /// A program serves its file system.
     pub(crate) is_served: bool,
+    /// Reading it may take for ever.
+    pub(crate) may_stall: bool,
     bytes_read: Cell<u64>,
     blocks: RefCell<HashMap<u64, Rc<[u8]>>>,
 }
@@ -82,6 +84,7 @@ impl RegularFile {
             stamp: Stamp { size: meta.size, owner: meta.owner, mtime: meta.mtime, ctime: meta.ctime },
             overlay: meta.is_overlay,
             is_served: meta.is_served,
+            may_stall: meta.may_stall,
             bytes_read: Cell::new(0),
             blocks: RefCell::default(),
         })

@@ -171,6 +171,7 @@ impl Inspector {
             path: path.to_owned(),
             open_path: open_path.to_owned(),
             opened: Some(file.opened()),
+            may_stall: file.may_stall,
             ..library.clone()
         }
     }
@@ -224,6 +225,7 @@ fn contents(
         soname,
         cuda_major,
         is_static,
+        may_stall: file.may_stall,
         functions,
     };
     let mut found = Vec::new();

@@ -26,6 +26,8 @@ pub struct Library {
     /// Runtime only.
     pub cuda_major: Option<u32>,
     pub is_static: bool,
+    /// Its file system may not answer when the kernel reads it to put probes in.
+    pub may_stall: bool,
     /// Sorted by offset, then by name.
     pub functions: Vec<Symbol>,
 }

@@ -142,9 +142,10 @@ impl Capture {
     }
 
     fn attach_again(&mut self, id: FunctionId) -> Result<(), CaptureError> {
-        let (mut refused, mut patience) = (Ok(()), Patience::default());
+        let mut refused = Ok(());
         for attached in self.attached.values_mut() {
             let (how, file) = (attached.how, &attached.file);
+            let mut patience = Patience::new(attached.may_stall, how.tier);
             let is_it = |f: &&mut ApartFunction| f.planned.function == id;
             for function in attached.apart.iter_mut().filter(is_it) {
                 if !function.links.is_empty() {

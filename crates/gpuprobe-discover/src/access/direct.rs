@@ -8,11 +8,18 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
-use nix::sys::statfs::{FUSE_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, ISOFS_SUPER_MAGIC,
+    OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
+};
 
 use super::wire::{BEGUN, Fields, Message, Request, answer_message, read_message};
 use super::{Kind, Meta};
 use crate::file::TABLE_LIMIT;
+
+/// File systems that wait for nothing but a disk. An overlay is none of them: it can have any below it.
+const LOCAL: [FsType; 6] =
+    [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, ISOFS_SUPER_MAGIC, TMPFS_MAGIC];
 
 /// Files that somebody has open here.
 #[derive(Debug, Default)]
@@ -112,6 +119,7 @@ pub(super) fn open(path: &Path) -> io::Result<Result<(File, Meta), Kind>> {
         ctime: (meta.ctime(), meta.ctime_nsec()),
         is_overlay: system == Ok(OVERLAYFS_SUPER_MAGIC),
         is_served: system == Ok(FUSE_SUPER_MAGIC),
+        may_stall: !system.is_ok_and(|system| LOCAL.contains(&system)),
     };
     Ok(Ok((file, meta)))
 }

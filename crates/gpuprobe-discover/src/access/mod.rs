@@ -82,6 +82,8 @@ pub(crate) struct Meta {
     pub(crate) is_overlay: bool,
     /// Served by a program, through /dev/fuse.
     pub(crate) is_served: bool,
+    /// Its file system is none of those that have a disk, or memory, and nothing else.
+    pub(crate) may_stall: bool,
 }
 
 /// An open file.

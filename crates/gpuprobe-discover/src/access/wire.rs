@@ -134,11 +134,12 @@ impl Message {
     }
 
     pub(super) fn meta(&mut self, meta: &Meta) {
-        let Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served } = *meta;
+        let Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served, may_stall } = *meta;
         let times = [mtime.0, mtime.1, ctime.0, ctime.1].map(i64::cast_unsigned);
         [dev, inode, size, u64::from(owner)].iter().chain(&times).for_each(|n| self.number(*n));
         self.number(u64::from(is_overlay));
         self.number(u64::from(is_served));
+        self.number(u64::from(may_stall));
     }
 
     pub(super) fn finish(mut self) -> Vec<u8> {
@@ -240,8 +241,8 @@ impl<'a> Fields<'a> {
         let mtime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let ctime = (self.number()?.cast_signed(), self.number()?.cast_signed());
         let mut flag = || self.number().map(|number| number != 0);
-        let (is_overlay, is_served) = (flag()?, flag()?);
-        Ok(Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served })
+        let (is_overlay, is_served, may_stall) = (flag()?, flag()?, flag()?);
+        Ok(Meta { dev, inode, size, owner, mtime, ctime, is_overlay, is_served, may_stall })
     }
 }
 
