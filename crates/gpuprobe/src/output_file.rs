@@ -36,6 +36,11 @@ pub(crate) enum Access {
 }
 
 impl Access {
+    /// Those that the user asked for, or none but the owner's.
+    pub(crate) fn asked(mode: Option<u32>) -> Self {
+        mode.map_or(Self::Private, Self::Exactly)
+    }
+
     /// The permissions of the file that this one is derived from.
     pub(crate) fn like(file: &Path) -> Self {
         match fs::metadata(file) {

@@ -8,7 +8,6 @@ use clap::Args;
 
 use super::budget::share;
 use super::{AttachArgs, seconds};
-use crate::output_file::Access;
 
 /// What is recorded, and where it goes.
 #[derive(Debug, Default, Clone, Args)]
@@ -42,13 +41,6 @@ pub(crate) struct RecordingArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
-}
-
-impl RecordingArgs {
-    /// Permissions of the trace.
-    pub(crate) fn access(&self) -> Access {
-        self.mode.map_or(Access::Private, Access::Exactly)
-    }
 }
 
 #[derive(Debug, Args)]

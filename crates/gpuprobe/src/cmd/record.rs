@@ -9,6 +9,7 @@ use crate::budget::KeptBudget;
 use crate::cli::RecordArgs;
 use crate::following::{Following, Wanted};
 use crate::notes::note;
+use crate::output_file::Access;
 use crate::recording::{Recording, recording_config, tell_place};
 use crate::select::Selection;
 use crate::trace_file::Output;
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         ..recording_config(&args.recording, &selection)
     };
     let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
-    let output = Output::find(args.recording.output.as_deref(), args.recording.access())?;
+    let output = Output::find(args.recording.output.as_deref(), Access::asked(args.recording.mode))?;
     let budget = args.recording.budget;
     let budget = budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
     let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;

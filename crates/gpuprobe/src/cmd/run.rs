@@ -10,6 +10,7 @@ use gpuprobe_event::{LossCause, Tgid};
 use crate::budget::KeptBudget;
 use crate::cli::{RecordingArgs, RunArgs};
 use crate::notes::note;
+use crate::output_file::Access;
 use crate::probes::Probes;
 use crate::recording::{Recorded, Recording, recording_config, tell_place};
 use crate::select::Selection;
@@ -68,7 +69,7 @@ pub(crate) fn record(
             "on stdout the trace would be mixed with what the command prints: give a file or a FIFO with -o"
         );
     }
-    let output = Output::find(args.output.as_deref(), args.access())?;
+    let output = Output::find(args.output.as_deref(), Access::asked(args.mode))?;
     let mut supervised = Supervised::waiting(command)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.go(&probes)?;
