@@ -73,7 +73,7 @@ pub use mappings::{Mappings, NewMappings};
 pub use news::{Answer, Batch, Hold};
 pub use nvml::{NVML_LIBRARY, Nvml, NvmlVersions, nvml_versions, trusted_nvml};
 pub use object::{Capture, may_be_left_out};
-pub use privileges::{give_up_privileges, is_privileged};
+pub use privileges::{give_up_privileges, give_up_privileges_but_for_children, is_privileged};
 pub use probe_cost::ProbeCosts;
 pub use rows::{tells_addresses, tells_contexts, tells_gpus, tells_names};
 pub use support::{Feature, Support, Tier, support};

@@ -26,6 +26,15 @@ const LAST: u32 = 63;
 /// starts from now on. None of them can be got back, also not by executing a program. With `perf`, those that perf events
 /// on functions need are kept too.
 pub fn give_up_privileges(perf: bool) -> io::Result<()> {
+    give_up(perf, false)
+}
+
+/// The same for a process that executes programs which need what is left, also where it does not run as root.
+pub fn give_up_privileges_but_for_children() -> io::Result<()> {
+    give_up(false, true)
+}
+
+fn give_up(perf: bool, for_children: bool) -> io::Result<()> {
     // Limits take CAP_SYS_RESOURCE to be raised, so that is done here, and it goes with the others.
     let nice = !urgency::raise_limit();
     if perf {
@@ -39,13 +48,17 @@ pub fn give_up_privileges(perf: bool) -> io::Result<()> {
         prctl(libc::PR_CAPBSET_DROP, u64::from(capability)).ok();
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    // older kernels have no ambient ones
-    prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64).ok();
+    if !for_children {
+        // older kernels have no ambient ones
+        prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64).ok();
+    }
     let mut sets = capabilities()?;
     for (half, set) in sets.iter_mut().enumerate() {
         let of_half = (0..32).filter(|bit| is_kept(32 * half as u32 + bit));
         let kept = of_half.fold(0, |all, bit| all | 1 << bit);
-        *set = Sets { effective: set.effective & kept, permitted: set.permitted & kept, inheritable: 0 };
+        // an ambient one ends with the inheritable one of its number
+        let inheritable = if for_children { set.inheritable & kept } else { 0 };
+        *set = Sets { effective: set.effective & kept, permitted: set.permitted & kept, inheritable };
     }
     set_capabilities(&sets)
 }
