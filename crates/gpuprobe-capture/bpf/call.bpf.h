@@ -222,7 +222,8 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	if (gp_config.copies && function->action == GP_FREE)
 		begin_ranges(call);
-	if ((is_declined || !has_return) && !gp_config.entry_only && can_free(function))
+	/* kernels without sessions have too little stack for it */
+	if (can_decline && (is_declined || !has_return) && !gp_config.entry_only && can_free(function))
 		account_unobserved_free(thread, index);
 	if (is_declined) {
 		thread->depth--;
