@@ -59,3 +59,14 @@ pub fn copies(from: &Built, to: &Path, names: &[&str]) {
         fs::copy(from.dir.join(name), to.join(name)).unwrap_or_else(|e| panic!("cannot copy {name}: {e}"));
     }
 }
+
+/// A program for `python3 -c`: maps every file that it is given as code, says so and waits for a line.
+pub const MAP_ALL: &str = "
+import mmap, sys
+maps = []
+for path in sys.argv[1:]:
+    with open(path, 'rb') as f:
+        maps.append(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE))
+print('mapped', flush=True)
+sys.stdin.readline()
+";

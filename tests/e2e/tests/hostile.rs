@@ -175,17 +175,6 @@ fn a_false_library_is_told_by_run_and_by_doctor() {
     }
 }
 
-/// Maps every file that it is given as code, says so and waits for a line.
-const MAP_ALL: &str = "
-import mmap, sys
-maps = []
-for path in sys.argv[1:]:
-    with open(path, 'rb') as f:
-        maps.append(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE))
-print('mapped', flush=True)
-sys.stdin.readline()
-";
-
 #[test]
 fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone() {
     if !needs::bpf() {
@@ -206,7 +195,7 @@ fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone(
         shown(own.join("libcuda.so.1"))
     };
     let mapped = |paths: &[String]| {
-        let mut talk = Talk::start(Command::new("python3").args(["-c", MAP_ALL]).args(paths));
+        let mut talk = Talk::start(Command::new("python3").args(["-c", places::MAP_ALL]).args(paths));
         assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
         talk
     };

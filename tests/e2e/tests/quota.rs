@@ -18,17 +18,6 @@ const FLOODER: u32 = 65534;
 const OTHER: u32 = 65533;
 const ROOT: u32 = 0;
 
-/// Maps every file that it is given as code, says so and waits for a line.
-const MAP_ALL: &str = "
-import mmap, sys
-maps = []
-for path in sys.argv[1:]:
-    with open(path, 'rb') as f:
-        maps.append(mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, flags=mmap.MAP_PRIVATE))
-print('mapped', flush=True)
-sys.stdin.readline()
-";
-
 struct Copies {
     folder: tempfile::TempDir,
     tiny: PathBuf,
@@ -58,7 +47,7 @@ impl Copies {
 /// A process of a user that has these mapped.
 fn mapped(user: u32, paths: &[String]) -> Talk {
     let mut command = Command::new("python3");
-    command.args(["-c", MAP_ALL]).args(paths).current_dir("/").uid(user);
+    command.args(["-c", places::MAP_ALL]).args(paths).current_dir("/").uid(user);
     let mut talk = Talk::start(&mut command);
     assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
     talk
