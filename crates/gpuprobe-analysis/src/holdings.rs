@@ -103,8 +103,8 @@ impl MemoryReport {
 /// What was lost that live memory and its places are made of.
 pub fn missing(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
-        CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostName, OutputFull, OverBudget,
-        RingFull, Undecodable, UnmatchedReturn,
+        CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostMapping, LostName, OutputFull,
+        OverBudget, RingFull, Undecodable, UnmatchedReturn,
     };
     let harmless = |cause: &LossCause| {
         // memory is kept in the kernel, and needs no record of a call; what began before the probes is nobody's growth,
@@ -119,6 +119,7 @@ pub fn missing(losses: &Losses) -> Vec<LossCount> {
                 | ForgottenEarly
                 | LateAttach
                 | GoneBeforeAttach
+                | LostMapping
                 | UnmatchedReturn
                 | OverBudget
         )

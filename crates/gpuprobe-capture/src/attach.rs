@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target, identity};
+use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
 use gpuprobe_event::{Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
 
@@ -263,11 +263,8 @@ fn attach_all(
                 attached.functions += group.len();
                 attached.links.extend(links);
             }
-            // the others would have to wait for the same
-            Err(error) if error.is_stall() => return Err(error),
-            Err(error) if group.len() > 1 && last_error.is_none() && identity(&file.path).is_err() => {
-                return Err(error);
-            }
+            // the others would have to wait for the same, or would not find it either
+            Err(error) if error.is_stall() || error.is_gone() => return Err(error),
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
                 groups.extend([(programs, left.to_vec()), (programs, right.to_vec())]);
@@ -302,7 +299,7 @@ fn attach_alone(
         if !apart.is_left_out(planned.function) {
             match function.attach(keeper, attached.how, &attached.file, patience) {
                 Ok(links) => function.links = links,
-                Err(error) if error.is_stall() => return Err(error),
+                Err(error) if error.is_stall() || error.is_gone() => return Err(error),
                 Err(error) => {
                     let reason = format!("{}: {error}", planned.name);
                     attached.skipped.push(Skipped::function(&attached.path, reason));
@@ -426,8 +423,8 @@ mod tests {
         Target { library, functions: names.iter().map(planned).collect() }
     }
 
-    #[test]
-    fn nothing_stays_of_a_library_that_could_not_be_probed_in_time() {
+    /// Probes a library with a link for each of its functions, which fails.
+    fn attach_in_vain(keeper: &mut Keeper, patience: Patience) -> CaptureError {
         let how = Attach {
             tier: Tier::Perf,
             entry_only: true,
@@ -436,12 +433,25 @@ mod tests {
             counted: Counted::default(),
             may_always_return: true,
         };
+        let collect = |_| Collect::Stream;
+        attach_within(keeper, &target(), how, &Apart::default(), &collect, patience).unwrap_err()
+    }
+
+    #[test]
+    fn nothing_stays_of_a_library_that_is_replaced_while_it_is_probed() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::without_file_at_third(folder.path(), "call_perf_entry");
+        let error = attach_in_vain(&mut keeper, Patience::new(false, Tier::Perf));
+        assert!(error.is_gone() && !error.is_stall(), "{error}");
+        let others = std::fs::read_to_string(folder.path().join("others")).unwrap();
+        assert_eq!(others, "detach-later 1 2\n");
+    }
+
+    #[test]
+    fn nothing_stays_of_a_library_that_could_not_be_probed_in_time() {
         let folder = tempfile::tempdir().unwrap();
         let mut keeper = Keeper::stuck_at_third(folder.path(), "call_perf_entry");
-        let patience = Patience::of(Duration::from_millis(100));
-        let collect = |_| Collect::Stream;
-        let (target, apart) = (target(), Apart::default());
-        let error = attach_within(&mut keeper, &target, how, &apart, &collect, patience).unwrap_err();
+        let error = attach_in_vain(&mut keeper, Patience::of(Duration::from_millis(100)));
         assert!(error.is_own_stall(), "{error}");
         assert_eq!(keeper.let_go(folder.path()), "detach-later 1 2 3\n");
     }

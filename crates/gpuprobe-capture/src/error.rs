@@ -105,6 +105,11 @@ impl CaptureError {
         matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::TimedOut)
     }
 
+    /// Whether the library has been removed or replaced since it was found, or the process that led to it has ended.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::NotFound)
+    }
+
     pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
         move |source| Self::Bpf { what, source }
     }

@@ -415,6 +415,15 @@ mod tests {
             Self::by_script(SCRIPT, folder, program)
         }
 
+        /// One that does not find the file any more when the third link is made.
+        pub(crate) fn without_file_at_third(folder: &Path, program: &str) -> Self {
+            let script = SCRIPT.replace(
+                r#"while [ $n = 3 ] && [ ! -e "$0/go" ]; do sleep 0.02; done"#,
+                "[ $n = 3 ] && { echo error 2; continue; }",
+            );
+            Self::by_script(&script, folder, program)
+        }
+
         fn by_script(script: &str, folder: &Path, program: &str) -> Self {
             let mut command = Command::new("sh");
             command.args(["-c", script]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -50,13 +50,13 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<MadeL
     Ok(MadeLink { is_return: probes.way == Way::PerfReturn, ..on_event(program, event, cookie)? })
 }
 
-/// Opens a file, if it is the one that is expected.
+/// Opens a file, if it is the one that is expected. Otherwise that one is not found.
 fn open(file: &ProbedFile) -> io::Result<File> {
     let opened = File::options().read(true).custom_flags(libc::O_PATH).open(&file.path)?;
     let about = opened.metadata()?;
     let found = OpenedFile { dev: about.dev(), inode: about.ino(), size: about.size(), owner: about.uid() };
     match file.expected {
-        Some(expected) if expected != found => Err(io::Error::from_raw_os_error(libc::ESTALE)),
+        Some(expected) if expected != found => Err(io::Error::from_raw_os_error(libc::ENOENT)),
         _ => Ok(opened),
     }
 }
@@ -239,7 +239,7 @@ mod tests {
         let other = folder.path().join("other");
         std::fs::write(&other, "again").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(open(&file).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+        assert_eq!(open(&file).unwrap_err().raw_os_error(), Some(libc::ENOENT));
         open(&ProbedFile { expected: None, ..file }).unwrap();
     }
 }

@@ -11,8 +11,9 @@ use libbpf_rs::libbpf_sys::perf_event_attr;
 
 use crate::mapping_record::{Mapped, Records};
 
-/// Pages of each CPU's ring, besides the one that describes it; a power of two.
-const RING_PAGES: usize = 8;
+/// Pages of each CPU's ring, besides the one that describes it; a power of two. Room for some 800 mappings, because nobody
+/// reads them while a library is being probed.
+const RING_PAGES: usize = 32;
 
 /// What was mapped since the last look.
 #[derive(Debug, Default)]

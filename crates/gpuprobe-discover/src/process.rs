@@ -59,6 +59,11 @@ impl Inspector {
         Ok(scan)
     }
 
+    /// All that a process has mapped is new the next time.
+    pub fn forget(&mut self, pid: u32) {
+        self.asked.remove(&pid);
+    }
+
     /// Whether a process had a file mapped as code when [`Inspector::new_of_pid`] was last asked of it.
     pub fn has_mapped(&self, pid: u32, device: (u32, u32), inode: u64) -> bool {
         let is_it = |m: &Mapping| m.file.inode == inode && m.file.device() == Some(device);

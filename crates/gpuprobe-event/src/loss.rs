@@ -69,6 +69,9 @@ causes! {
     LateAttach = "late_attach",
     /// processes that mapped a CUDA library and ended before it could be probed; all their calls are missing
     GoneBeforeAttach = "gone_before_attach",
+    /// reports of mapped files for which the kernel had no room: a process that ended soon after may have used a library
+    /// before it was probed
+    LostMapping = "lost_mapping",
     /// ended processes shown for less than five minutes because too many had ended; totals keep what they did
     ForgottenEarly = "forgotten_early",
     /// calls not printed because whoever reads the output was too slow

@@ -287,7 +287,14 @@ impl Probes {
     /// Probes what a process has mapped; tells how many libraries were new.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
-        Ok(self.attach_scan(scan).libraries)
+        let new = self.attach_scan(scan);
+        if !new.is_gone {
+            return Ok(new.libraries);
+        }
+        // the process has ended, which the second look tells, or its library has lost its name
+        self.inspector.forget(tgid.0);
+        let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
+        Ok(new.libraries + self.attach_scan(scan).libraries)
     }
 
     /// Whether a process had a file mapped when it was last looked at.

@@ -99,6 +99,7 @@ impl Watch {
             self.consider(mapped, probes);
         }
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
+        self.losses.add(LossCause::LostMapping, new.lost);
         if new.lost > 0 || blind || self.scanned.elapsed() >= self.rescan {
             let late = probes.look_again();
             self.count_late(late);
@@ -167,10 +168,9 @@ impl Watch {
             // of another mount namespace: look again when somebody else maps it
             self.seen.remove(&key(mapped));
         }
-        if new > 0 || (!same && probes.is_telling(mapped)) {
+        // it is not a late one too
+        if (new > 0 || (!same && probes.is_telling(mapped))) && self.late.insert(mapped.tgid) {
             self.losses.add(LossCause::GoneBeforeAttach, 1);
-            // it is not a late one too
-            self.late.insert(mapped.tgid);
         }
     }
 }

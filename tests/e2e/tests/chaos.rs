@@ -102,9 +102,7 @@ fn settle(chaos: &Chaos) {
         chaos.wrong(format!("programs that have ended are shown with live memory: {held:?}"));
     }
     let (short, late) = (chaos.totals.get(Count::ProgramsShort), look.late());
-    // A process that ends while its library is replaced can be missed: 8 of 140 were on a machine without a free CPU. It is
-    // in the table, and a fault where it is more than a tenth.
-    if short - short / 10 > late {
+    if short > late {
         chaos.wrong(format!("{short} programs had calls before their probes, and {late} are counted"));
     }
     chaos.totals.note_lost(look.lost.clone());

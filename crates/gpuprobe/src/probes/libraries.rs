@@ -30,7 +30,13 @@ pub(super) struct New {
     pub(super) libraries: usize,
     /// Processes that had mapped one of these before its calls were observed.
     pub(super) late: HashSet<Tgid>,
+    /// A library was not there any more when it was to be probed.
+    pub(super) is_gone: bool,
 }
+
+/// A library that is not there any more: it was removed or replaced, or the process that led to it has ended.
+#[derive(Debug)]
+struct Gone;
 
 impl Probes {
     /// Looks at the whole host once more. Probes what is new, and tells which processes had mapped some of that already;
@@ -115,18 +121,22 @@ impl Probes {
         for file in stalled {
             self.considered.retain(|(id, _)| *id != file);
         }
-        let attached: Vec<(FileId, usize)> = plan
-            .targets
-            .iter()
-            .filter_map(|target| Some((target.library.id, self.attach(target)?)))
-            .collect();
+        let mut attached: Vec<(FileId, usize)> = Vec::new();
+        let mut is_gone = false;
+        for target in &plan.targets {
+            match self.attach(target) {
+                Ok(Some(asked_for)) => attached.push((target.library.id, asked_for)),
+                Ok(None) => {}
+                Err(Gone) => is_gone = true,
+            }
+        }
         if let Err(error) = self.capture.start_observing() {
             note!("gpuprobe: new libraries are not observed: {error:#}");
         }
         self.attaches += 1;
         let wanted = attached.iter().filter(|(_, asked_for)| *asked_for > 0).map(|(id, _)| id);
         let late = wanted.clone().filter_map(|id| users.get(id)).flat_map(|users| users.keys());
-        New { late: late.map(|pid| Tgid(*pid)).collect(), libraries: wanted.count() }
+        New { late: late.map(|pid| Tgid(*pid)).collect(), libraries: wanted.count(), is_gone }
     }
 
     /// Whether a library is to be probed: it was not considered yet, and there is room for it.
@@ -170,13 +180,13 @@ impl Probes {
     }
 
     /// Probes a library; tells how many of its functions were asked for, or nothing where it could not be.
-    fn attach(&mut self, target: &Target) -> Option<usize> {
+    fn attach(&mut self, target: &Target) -> Result<Option<usize>, Gone> {
         let library = &target.library;
         if self.capture.attached().count() >= MOST_LIBRARIES {
             self.considered.remove(&(library.id, library.kind));
             let reason = format!("{MOST_LIBRARIES} libraries are probed already");
             self.skip(&Skipped::file(&library.path, Some(library.id), SkipCause::TooMany, reason));
-            return None;
+            return Ok(None);
         }
         let begun = Instant::now();
         let (selection, collect) = (&self.selection, self.collect);
@@ -192,7 +202,13 @@ impl Probes {
                 if asked_for == 0 {
                     self.beside.insert(library.id);
                 }
-                Some(asked_for)
+                Ok(Some(asked_for))
+            }
+            Err(error) if error.is_gone() => {
+                // another process may lead to it
+                self.considered.remove(&(library.id, library.kind));
+                self.tell(|| format!("{}: gone before it was probed", library.path.display()));
+                Err(Gone)
             }
             Err(error) => {
                 if error.is_own_stall() {
@@ -207,7 +223,7 @@ impl Probes {
                 };
                 let reason = error.to_string();
                 self.skip(&Skipped::file(&library.path, Some(library.id), cause, reason));
-                None
+                Ok(None)
             }
         }
     }

@@ -72,9 +72,12 @@ impl Look {
         self.live.iter().filter(|(_, bytes)| **bytes > 0).map(|(key, _)| key)
     }
 
-    /// Processes that had mapped a library before it was probed.
+    /// Processes that had mapped a library before it was probed, and mappings that the kernel could not report.
     pub fn late(&self) -> u64 {
-        ["late_attach", "gone_before_attach"].iter().filter_map(|cause| self.lost.get(*cause)).sum()
+        ["late_attach", "gone_before_attach", "lost_mapping"]
+            .iter()
+            .filter_map(|cause| self.lost.get(*cause))
+            .sum()
     }
 }
 
