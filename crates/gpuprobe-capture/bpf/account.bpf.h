@@ -8,6 +8,7 @@
 #include "context.bpf.h"
 #include "memory.bpf.h"
 #include "open.bpf.h"
+#include "ranges.bpf.h"
 #include "vmm.bpf.h"
 
 static __always_inline bool can_free(const struct gp_function *function)
@@ -47,6 +48,36 @@ GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 inde
 		end_free(thread, call, false);
 	if (function->op)
 		account_object(thread, call, function, false);
+	return 0;
+}
+
+/*
+ * Undoes what the entry of a free did, for one that will not return: it was not seen to free anything.
+ */
+GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
+{
+	struct gp_function *function;
+	struct gp_memory *memory;
+	__u32 index;
+
+	if (!thread || !call)
+		return 0;
+	index = call->function;
+	function = bpf_map_lookup_elem(&functions, &index);
+	if (!function)
+		return 0;
+	if (function->op == GP_VMM_RELEASE) {
+		end_release(call, true);
+	} else if (ends_contexts(function)) {
+		cancel_end(call);
+	} else if (function->action == GP_FREE && call->flags & GP_KNOWN_FREE) {
+		if (gp_config.copies)
+			restore_ranges(call);
+		memory = memory_of_thread(thread);
+		if (memory)
+			put_back(call, memory);
+		call->flags &= ~GP_KNOWN_FREE;
+	}
 	return 0;
 }
 

@@ -320,6 +320,9 @@ static __always_inline int leave(struct pt_regs *ctx)
 	bool failed, is_counted = false;
 	struct gp_call *call;
 
+	/* a call that is open when observation ends stays open */
+	if (is_stopped_at(now))
+		return 0;
 	if (!thread) {
 		count_unmatched(cookie);
 		return 0;

@@ -94,6 +94,19 @@ static __always_inline __u32 library_state(__u64 cookie)
 	return state ? *state : GP_LIBRARY_ACTIVE;
 }
 
+/* Whether what happens at this time is not observed any more. */
+static __always_inline bool is_stopped_at(__u64 now)
+{
+	__u64 stop_ns = gp_stop_ns;
+
+	return stop_ns && now >= stop_ns;
+}
+
+static __always_inline bool is_stopped(void)
+{
+	return gp_stop_ns && is_stopped_at(bpf_ktime_get_ns());
+}
+
 static __always_inline bool is_target(__u32 tgid)
 {
 	return !gp_config.only_targets || bpf_map_lookup_elem(&targets, &tgid);
@@ -244,6 +257,8 @@ static __always_inline struct gp_thread *current_thread(void)
 	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	__u64 pid_tgid;
 
+	if (is_stopped())
+		return NULL;
 	if (thread)
 		return thread;
 	pid_tgid = bpf_get_current_pid_tgid();

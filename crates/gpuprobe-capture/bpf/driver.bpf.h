@@ -222,7 +222,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	struct gp_call *call;
 	__u8 kind = GP_DEVICE_OTHER;
 
-	if (which == GP_DRIVER_CALLS || pid_tgid >> 32 == gp_config.own_tgid)
+	if (which == GP_DRIVER_CALLS || pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
 		return 0;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread && !is_target(pid_tgid >> 32))
@@ -329,7 +329,7 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 	if (!thread && driver_call(regs->orig_ax) == GP_OPEN)
 		return end_unseen_open(regs, result, now);
 #endif
-	if (!thread)
+	if (!thread || is_stopped_at(now))
 		return 0;
 	drop_functions(thread);
 	if (!thread->depth)

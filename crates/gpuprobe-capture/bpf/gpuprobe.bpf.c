@@ -75,6 +75,9 @@ int open_calls(struct bpf_iter__task *ctx)
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;
+		/* it will not be seen to return */
+		if (gp_stop_ns)
+			undo_entry(thread, &thread->open[i]);
 		bpf_seq_write(ctx->meta->seq, &thread->open[i], sizeof(struct gp_call));
 	}
 	return 0;

@@ -76,7 +76,7 @@ static __always_inline struct gp_thread *calling_thread(bool makes_one)
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct gp_thread *thread;
 
-	if (pid_tgid >> 32 == gp_config.own_tgid)
+	if (pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
 		return NULL;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	/* its end has been told, and what is counted of it may be forgotten */

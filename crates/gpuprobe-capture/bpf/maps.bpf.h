@@ -15,6 +15,12 @@ volatile const struct gp_config gp_config SEC(".rodata.config") = {};
 /* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
 __u64 gp_next_id = 1;
 
+/*
+ * When observation ends, on the clock of bpf_ktime_get_ns(); 0 while it goes on. A time in the near future
+ * ends it at the same instant on all CPUs. In a section of its own, so that user space can write it alone.
+ */
+volatile __u64 gp_stop_ns SEC(".data.stop");
+
 /* Numbers of ways that are not known yet: each is a site until user space says which one it is. */
 __u32 gp_next_site = 1;
 

@@ -182,6 +182,7 @@ static __always_inline void end_open_calls(struct gp_thread *thread)
 
 		if (i >= thread->depth)
 			break;
+		undo_entry(thread, call);
 		call->flags |= GP_UNFINISHED;
 		function = bpf_map_lookup_elem(&functions, &call->function);
 		if (function && function->flags & GP_STREAM && !gp_config.errors_only &&

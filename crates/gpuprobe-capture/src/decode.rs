@@ -192,12 +192,15 @@ impl Decoder {
         }
     }
 
-    /// A call that is open, as its thread has it.
-    pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Event> {
+    /// A call that is open, as its thread has it. Those that are probed only for what they say of others are nobody's concern.
+    pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Call> {
         let raw: gp_call = from_bytes(bytes);
+        if raw.is_told == 0 {
+            return None;
+        }
         let function = catalogue().get(FunctionId(raw.function))?;
         let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..raw };
-        Some(Event::Call(self.build(function, &open)))
+        Some(*self.build(function, &open))
     }
 
     /// A record that tells what a kernel is called.

@@ -64,7 +64,7 @@ pub fn decode(mut bytes: &[u8]) -> Decoded {
         decoded.records += 1;
         if head & 0x8000 == 0 {
             decoded.events.extend(decoder.call(record));
-            decoded.events.extend(decoder.open_call(record));
+            decoded.events.extend(decoder.open_call(record).map(|call| Event::Call(Box::new(call))));
         } else if let Control::Process(_, event) = decoder.control(record) {
             decoded.events.push(Event::Process(event));
         }

@@ -70,7 +70,7 @@ pub use load::{CaptureConfig, check_machine};
 pub use machine::{Check, Verdict};
 pub use mapping_record::Mapped;
 pub use mappings::{Mappings, NewMappings};
-pub use news::{Answer, Batch, Hold};
+pub use news::{Answer, Batch, Ending, Hold};
 pub use nvml::{NVML_LIBRARY, Nvml, NvmlVersions, nvml_versions, trusted_nvml};
 pub use object::{Capture, may_be_left_out};
 pub use privileges::{give_up_privileges, give_up_privileges_but_for_children, is_privileged};

@@ -1,7 +1,7 @@
 //! What comes out of the kernel in one look.
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Event, ProcessEvent, Tgid, XidEvent};
+use gpuprobe_event::{Call, Event, ProcessEvent, Tgid, XidEvent};
 
 /// What came since the last look.
 #[derive(Debug, Default)]
@@ -18,6 +18,25 @@ pub struct Batch {
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
     /// Stacks of allocations by ways that were not known. More of them come until they are.
     pub stacks: usize,
+}
+
+/// The last that was observed.
+#[derive(Debug)]
+pub struct Ending {
+    /// What came until then, and processes that wait for their probes.
+    pub batch: Batch,
+    /// Calls that were open then, outer ones before those made inside them.
+    pub open: Vec<Call>,
+    /// When observation ended, in nanoseconds since the start.
+    pub at_ns: u64,
+}
+
+impl Ending {
+    /// Everything that happened, with the calls that were open as unfinished ones.
+    pub fn into_batch(mut self) -> Batch {
+        self.batch.calls.extend(self.open.into_iter().map(|call| Event::Call(Box::new(call))));
+        self.batch
+    }
 }
 
 /// How far user space is with a process that waits.
@@ -55,6 +74,14 @@ impl Batch {
         self.processes.extract_if(.., |(_, process)| process.at_ns > last_ns).collect()
     }
 
+    /// Leaves out what happened after observation ended. Programs in the kernel may have begun before that.
+    pub(crate) fn cut(&mut self, at_ns: u64) {
+        self.calls.retain(|event| starts_at(event) < at_ns);
+        self.processes.retain(|(_, process)| process.at_ns < at_ns);
+        self.first_calls.retain(|(_, process)| process.at_ns < at_ns);
+        self.xids.retain(|xid| xid.at_ns < at_ns);
+    }
+
     /// Everything that happened, in the order in which it was over.
     pub fn into_events(self) -> Vec<Event> {
         let mut events = self.calls;
@@ -63,6 +90,13 @@ impl Batch {
         // the times lie far apart in memory, and the events are large: each is looked at and moved once
         events.sort_by_cached_key(happened_at);
         events
+    }
+}
+
+fn starts_at(event: &Event) -> u64 {
+    match event {
+        Event::Call(call) => call.start_ns,
+        _ => happened_at(event),
     }
 }
 

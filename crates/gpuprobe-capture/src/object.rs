@@ -15,20 +15,20 @@ use std::time::Duration;
 
 use gpuprobe_discover::FileId;
 use gpuprobe_event::counters::{ContextMemory, ProcessKey, ProcessMemory};
-use gpuprobe_event::{Api, Event, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Api, Call, Event, LossCause, Losses, Outcome, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 pub(crate) use self::apart::Apart;
 pub use self::apart::may_be_left_out;
 use crate::attach::{self, Attached};
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic_ns};
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
 use crate::keeper::{Keeper, LinkId};
 use crate::link::MadeLink;
 use crate::load::{CaptureConfig, check, load};
-use crate::news::{Answer, Batch, Hold};
+use crate::news::{Answer, Batch, Ending, Hold};
 use crate::numbered::Numbered;
 use crate::records::Records;
 use crate::resolve::OfFiles;
@@ -42,6 +42,9 @@ use crate::xids::{self, Heard};
 
 /// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
 pub(crate) const MOST_CALLS_AT_ONCE: usize = 1 << 13;
+
+/// How long before it ends the end of observation is announced: all CPUs have to see it by then.
+const STOP_AHEAD: Duration = Duration::from_millis(1);
 
 /// Bytes as they came out of the rings. Calls are copied out before the processes are read, so that the record of a
 /// process is always known when its calls are decoded.
@@ -83,6 +86,8 @@ pub struct Capture {
     bare: bool,
     apart: Apart,
     has_sites: bool,
+    /// When observation ended, since the start.
+    stopped_ns: Option<u64>,
     /// Ways for which the kernel side had no room.
     refused_ways: u64,
     pub(crate) sweeper: Sweeper,
@@ -143,6 +148,7 @@ impl Capture {
             xids,
             forced: config.tier,
             has_sites: config.sites,
+            stopped_ns: None,
             refused_ways: 0,
             sweeper: Sweeper::default(),
             counted: Counted {
@@ -214,20 +220,42 @@ impl Capture {
         wait(&[self.calls_fd()], self.backlog.wait_at_most(longest));
     }
 
-    /// Takes every probe out, and then what is left in the rings. Nothing is held any more after this.
-    pub fn detach(&mut self) -> Result<Batch, CaptureError> {
+    /// Ends observation at one instant for all threads: nothing that happens later is recorded or counted, and calls that
+    /// are open then stay open. Returns when it has passed.
+    fn stop(&mut self) -> Result<u64, CaptureError> {
+        if let Some(stopped_ns) = self.stopped_ns {
+            return Ok(stopped_ns);
+        }
+        let at_ns = monotonic_ns() + STOP_AHEAD.as_nanos() as u64;
+        self.map(".data.stop")?
+            .update(&0u32.to_ne_bytes(), &at_ns.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("end observation"))?;
+        while let Some(rest @ 1..) = at_ns.checked_sub(monotonic_ns()) {
+            std::thread::sleep(Duration::from_nanos(rest));
+        }
+        let stopped_ns = self.clock.since_start(at_ns);
+        self.stopped_ns = Some(stopped_ns);
+        Ok(stopped_ns)
+    }
+
+    /// Ends observation at one instant, removes every probe, and takes what is left in the rings. Nothing is held any more
+    /// after this.
+    pub fn detach(&mut self) -> Result<Ending, CaptureError> {
+        let at_ns = self.stop()?;
         let loaders = self.loaders.drain().map(|(_, link)| link);
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.into_links());
         self.keeper.detach(loaders.chain(libraries).collect());
         self.functions.clear();
         self.xids = None;
+        // when no probe runs any more, and while threads that end still send what they have open
+        let mut open = self.open_calls()?;
         // the last first: beginnings of calls of the kernel, and then their ends
         while self.tracepoints.pop().is_some() {}
         let mut all = self.take()?;
         loop {
             let more = self.take()?;
             if more.calls.is_empty() && more.processes.is_empty() && more.holds.is_empty() {
-                return Ok(all);
+                break;
             }
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
@@ -235,6 +263,18 @@ impl Capture {
             all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
+        all.cut(at_ns);
+        // a thread that ended meanwhile has sent its own
+        let sent: HashSet<u64> = all
+            .calls
+            .iter()
+            .filter_map(|event| match event {
+                Event::Call(call) if call.outcome == Outcome::Unfinished => Some(call.id),
+                _ => None,
+            })
+            .collect();
+        open.retain(|call| call.start_ns < at_ns && !sent.contains(&call.id));
+        Ok(Ending { batch: all, open, at_ns })
     }
 
     /// After [`Capture::detach`], when everybody has been let go: there is nothing left to be done for us.
@@ -310,7 +350,7 @@ impl Capture {
     }
 
     /// Calls that are open now, of all threads, outer ones before those made inside them.
-    pub fn open_calls(&mut self) -> Result<Vec<Event>, CaptureError> {
+    pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
         let program = attach::program(&self.object, "open_calls")?;
         let cannot = CaptureError::bpf("look at open calls");
         let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;

@@ -242,7 +242,7 @@ impl Bed {
 
     /// Takes the probes out. What they did not see has cost something else.
     fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
-        let batch = capture.detach()?;
+        let batch = capture.detach()?.batch;
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
         let told = batch.calls.iter().filter(is_whole).count() as u64;
         let lost = capture.losses()?.get(LossCause::RingFull);

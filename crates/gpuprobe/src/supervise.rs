@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_capture::{Answer, Batch, Hold, Urgent};
+use gpuprobe_capture::{Answer, Batch, Ending, Hold, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::Tgid;
 
@@ -29,7 +29,7 @@ pub(crate) struct Supervised {
 #[derive(Debug)]
 pub(crate) struct Left {
     /// The last that was seen.
-    pub(crate) batch: Batch,
+    pub(crate) ending: Ending,
     /// Processes that run on, unwatched.
     pub(crate) running: usize,
     /// Processes that had gone on before they were probed.
@@ -73,13 +73,13 @@ impl Supervised {
     pub(crate) fn finish(&mut self, probes: &mut Probes) -> Result<Left> {
         // children that outlive the command run on, unwatched; none may be left waiting for us
         let running = probes.capture.target_count()?;
-        let batch = probes.capture.detach()?;
-        for hold in &batch.holds {
+        let ending = probes.capture.detach()?;
+        for hold in &ending.batch.holds {
             self.stops.waits(*hold);
             let_go(*hold, probes)?;
         }
         probes.capture.dismiss();
-        Ok(Left { batch, running, late: self.stops.late() })
+        Ok(Left { ending, running, late: self.stops.late() })
     }
 
     fn serve_all(&mut self, holds: &[Hold], probes: &mut Probes) -> Result<()> {

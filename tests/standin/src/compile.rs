@@ -35,6 +35,22 @@ pub struct Built {
     pub options: BuildOptions,
 }
 
+/// Workloads of one source that use the runtime.
+const OF_RUNTIME: [&str; 12] = [
+    "args",
+    "capture",
+    "classic",
+    "constructor",
+    "crash",
+    "demo",
+    "diary",
+    "forker",
+    "longjmp",
+    "recursion",
+    "stacks",
+    "waits",
+];
+
 impl Built {
     /// Where a workload's executable is.
     pub fn workload(&self, name: &str) -> PathBuf {
@@ -143,19 +159,7 @@ impl Builder {
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in [
-            "args",
-            "capture",
-            "classic",
-            "constructor",
-            "crash",
-            "demo",
-            "forker",
-            "longjmp",
-            "recursion",
-            "stacks",
-            "waits",
-        ] {
+        for name in OF_RUNTIME {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;

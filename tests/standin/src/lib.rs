@@ -31,6 +31,7 @@
 //! | `copies`, `copies_runtime` | `--wait` | every function of the driver, or of the runtime, that copies or fills, with books |
 //! | `crash` | `--kill` | killed while a thread is inside a call |
 //! | `demo` | | a training loop of two to three seconds, with a leak and a failure |
+//! | `diary` | `FILE THREADS` | threads that allocate and free until they are sent a line, and note when each call began and ended |
 //! | `driver_args` | | some 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
@@ -73,7 +74,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Every workload that [`build`] makes with [`Parts::All`].
-pub const WORKLOADS: [&str; 33] = [
+pub const WORKLOADS: [&str; 34] = [
     "args",
     "args_renamed",
     "aside",
@@ -83,6 +84,7 @@ pub const WORKLOADS: [&str; 33] = [
     "constructor",
     "crash",
     "demo",
+    "diary",
     "driver_args",
     "driver_only",
     "forker",

@@ -16,7 +16,7 @@ sources! {
     "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
     "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
-    "workloads/demo.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
+    "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
     "workloads/gaps.c", "workloads/gpus.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",

@@ -185,7 +185,7 @@ fn launched(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
         }
     };
     let left = command.finish(&mut view.observer.probes)?;
-    view.observer.take(&left.batch)?;
+    view.observer.take(&left.ending.batch)?;
     view.losses.add(LossCause::LateAttach, left.late);
     view.finish()?;
     if left.running > 0 {
@@ -230,6 +230,8 @@ fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
             break;
         }
     }
+    let ending = view.observer.probes.capture.detach()?;
+    view.observer.take(&ending.batch)?;
     view.finish()?;
     Ok(0)
 }

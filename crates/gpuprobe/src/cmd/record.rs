@@ -39,9 +39,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         following.probes.keep_told(&batch)?;
         recording.take(batch, &following.probes)?;
     }
-    let at_ns = following.probes.capture.clock().elapsed_ns();
-    let last = following.probes.capture.detach()?;
-    recording.take(last, &following.probes)?;
+    let ending = following.probes.capture.detach()?;
+    let at_ns = ending.at_ns;
+    recording.take(ending.into_batch(), &following.probes)?;
     let losses = following.losses()?;
     let recorded = recording.finish(&mut following.probes, losses, at_ns)?;
     tell_place(&recorded.tell()?);

@@ -81,9 +81,9 @@ pub(crate) fn record(
             break status;
         }
     };
-    let at_ns = probes.capture.clock().elapsed_ns();
     let left = supervised.finish(&mut probes)?;
-    recording.take(left.batch, &probes)?;
+    let at_ns = left.ending.at_ns;
+    recording.take(left.ending.into_batch(), &probes)?;
     let mut losses = probes.capture.losses()?;
     losses.add(LossCause::LateAttach, left.late);
     let mut recorded = recording.finish(&mut probes, losses, at_ns)?;

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_capture::{Batch, Capture, CaptureConfig, keep_memory, utc_offset_seconds};
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, Ending, keep_memory, utc_offset_seconds};
 use gpuprobe_event::trace::{End, Phases};
 use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::LiveOptions;
@@ -91,7 +91,9 @@ impl Trace {
             }
             if is_over(told_pending, args.pending) {
                 told_pending = Instant::now();
-                self.tell_pending(args)?;
+                let now_ns = self.capture().clock().elapsed_ns();
+                let open = self.capture().open_calls()?;
+                self.tell_pending(open, now_ns, args);
             }
         }
     }
@@ -118,42 +120,30 @@ impl Trace {
         self.printer.events(events);
     }
 
-    /// The calls that have not returned, the oldest first.
-    fn tell_pending(&mut self, args: &TraceArgs) -> Result<()> {
-        let now_ns = self.capture().clock().elapsed_ns();
-        let open = self.capture().open_calls()?;
-        let calls: Vec<Call> = open
-            .into_iter()
-            .filter_map(|event| match event {
-                Event::Call(call) => Some(*call),
-                _ => None,
-            })
-            .filter(|call| args.nested || call.parent.is_none())
-            .collect();
-        let text = gpuprobe_output::pending(&calls, now_ns);
+    /// The calls that have not returned at a moment, the oldest first.
+    fn tell_pending(&mut self, mut open: Vec<Call>, now_ns: u64, args: &TraceArgs) {
+        open.retain(|call| args.nested || call.parent.is_none());
+        let text = gpuprobe_output::pending(&open, now_ns);
         match args.json {
             true => crate::notes::tell(format_args!("{text}")),
             false => self.printer.text(text),
         }
-        Ok(())
     }
 
     fn finish(mut self, args: &TraceArgs) -> Result<u8> {
+        let Ending { batch, open, at_ns } = self.capture().detach()?;
         // what has returned by now stands above what has not
-        let batch = self.following.probes.take()?;
         self.print(batch, args);
         if !self.printer.is_closed() && !args.entries {
-            self.tell_pending(args)?;
+            self.tell_pending(open, at_ns, args);
         }
-        let last = self.capture().detach()?;
-        self.print(last, args);
         let mut losses = self.following.losses()?;
         if args.count.is_some_and(|wanted| self.calls >= wanted) {
             // nobody asked for what came after these; what is missing between them is told
             losses = std::mem::take(&mut self.lost_before);
         }
         self.following.probes.skip_unused_hooks();
-        let end = self.end(args, losses.clone());
+        let end = self.end(args, losses.clone(), at_ns);
         let (printed, dropped) = self.printer.finish(end)?;
         losses.add(LossCause::OutputFull, dropped);
         tell_end(printed, &losses, self.following.probes.skips.lines().count());
@@ -161,9 +151,8 @@ impl Trace {
     }
 
     /// The last line of a trace, after one for each loss.
-    fn end(&mut self, args: &TraceArgs, mut losses: Losses) -> End {
+    fn end(&mut self, args: &TraceArgs, mut losses: Losses, at_ns: u64) -> End {
         losses.add(LossCause::OutputFull, self.printer.dropped());
-        let at_ns = self.capture().clock().elapsed_ns();
         // what cannot be read at the end is no reason to end otherwise
         let unified = self.capture().unified().unwrap_or_default();
         if args.json {
