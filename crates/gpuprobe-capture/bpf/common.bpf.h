@@ -3,7 +3,7 @@
 #ifndef GP_COMMON_BPF_H
 #define GP_COMMON_BPF_H
 
-#include "maps.bpf.h"
+#include "rows.bpf.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
@@ -50,19 +50,6 @@ static __always_inline bool is_return_of_session(void *ctx)
 {
 	return bpf_ksym_exists(bpf_session_is_return___context) ? bpf_session_is_return___context(ctx)
 								: bpf_session_is_return___plain();
-}
-
-static __always_inline void count_losses(__u32 cause, __u64 times)
-{
-	__u64 *count = bpf_map_lookup_elem(&losses, &cause);
-
-	if (count)
-		__sync_fetch_and_add(count, times);
-}
-
-static __always_inline void count_loss(__u32 cause)
-{
-	count_losses(cause, 1);
 }
 
 /* A product of sizes, where the product itself may not fit. */
@@ -193,14 +180,6 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 }
 
-/* The number of a row that nobody has: one that was given back, or the next that was never used. */
-static __always_inline __u32 unused_row(void *given_back, __u32 *used)
-{
-	__u32 row = 0;
-
-	return bpf_map_pop_elem(given_back, &row) ? __sync_fetch_and_add(used, 1) + 1 : row;
-}
-
 /*
  * The row of the process that runs, which the first call makes; 0 where the table is full. A row that did not
  * fit when the process began is tried for again.
@@ -208,30 +187,22 @@ static __always_inline __u32 unused_row(void *given_back, __u32 *used)
 GP_CHECKED_ONCE __u32 row_of_process(__u64 instance, __u32 tgid)
 {
 	struct gp_process_key key = {.instance = instance, .tgid = tgid};
-	__u32 *known = bpf_map_lookup_elem(&processes, &key), row;
+	__u32 *known = bpf_map_lookup_elem(&processes, &key), row, taken;
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct gp_memory *memory_row;
+	struct gp_memory *memory;
 
 	if (known)
 		return *known;
-	row = unused_row(&unused_memory, &gp_memory_rows_used);
-	memory_row = bpf_map_lookup_elem(&memory_rows, &row);
-	if (!memory_row) {
-		__sync_fetch_and_add(&gp_memory_rows_used, -1);
-	} else {
-		__builtin_memset(memory_row, 0, sizeof(*memory_row));
-		if (!bpf_map_update_elem(&processes, &key, &row, BPF_NOEXIST)) {
-			send_process(task, GP_START, BPF_CORE_READ(task, real_parent, tgid), 0);
-			return row;
-		}
-		bpf_map_push_elem(&unused_memory, &row, BPF_ANY);
-	}
-	/* of two threads that do this at once, one wins */
-	known = bpf_map_lookup_elem(&processes, &key);
-	if (known)
-		return *known;
-	count_loss(GP_LOSS_PROCESSES_FULL);
-	return 0;
+	taken = take_row(&memory_rows, &unused_memory, &gp_memory_rows_used);
+	memory = taken ? bpf_map_lookup_elem(&memory_rows, &taken) : NULL;
+	if (memory)
+		__builtin_memset(memory, 0, sizeof(*memory));
+	row = put_row(&processes, &unused_memory, &key, taken);
+	if (!row)
+		count_loss(GP_LOSS_PROCESSES_FULL);
+	else if (row == taken)
+		send_process(task, GP_START, BPF_CORE_READ(task, real_parent, tgid), 0);
+	return row;
 }
 
 static __always_inline struct gp_thread *new_thread(struct task_struct *task, __u64 pid_tgid)

@@ -50,16 +50,17 @@ struct gp_config {
 	__u8 names;
 	/* where allocations come from */
 	__u8 sites;
-	/* launches, graphs and gaps are counted; copies are */
+	/* launches, graphs and gaps are followed; copies are */
 	__u8 launches;
 	__u8 copies;
-	/* instead of that, the record of a call tells what became of its work */
+	/* the record of a call tells what became of its work */
 	__u8 told;
 	/* calls of the kernel on devices of the driver are looked at */
 	__u8 driver;
 	/* return addresses that the kernel replaced may be written back: see returns.bpf.h */
 	__u8 may_write;
-	__u8 reserved;
+	/* launches, graphs, gaps and copies are counted in rows */
+	__u8 rows;
 	/* entries in the table of allocations up to which a process keeps those that it freed */
 	__u32 most_kept;
 	/* rows of launches up to which each stream of a kernel has one of its own */

@@ -226,7 +226,7 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
 	if (gp_config.told)
 		tell_copy(call, kind_and_host, is_batch(function), copy->bytes, copy->failed);
-	else
+	if (gp_config.rows)
 		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
 }
@@ -340,14 +340,14 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 	struct gp_stream *stream = NULL;
 
 	/* what waits is never captured */
-	if (is_async(call, function) && (gp_has_captured || !gp_config.told))
+	if (is_async(call, function) && (gp_has_captured || gp_config.rows))
 		stream = used_stream(thread, call, stream_of(call, function));
 	if (stream && is_captured(call, stream, 0, failed)) {
 		call->flags |= GP_CAPTURED;
 		return;
 	}
 	if (function->task.work == GP_WORK_MEMSET) {
-		if (!gp_config.told)
+		if (gp_config.rows)
 			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
 	} else if (is_batch(function)) {
 		end_batch(call, function, failed);

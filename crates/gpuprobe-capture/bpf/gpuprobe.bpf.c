@@ -6,6 +6,7 @@
 #include "bare.bpf.h"
 #include "driver.bpf.h"
 #include "kernel.bpf.h"
+#include "leave.bpf.h"
 #include "process.bpf.h"
 #include "unified.bpf.h"
 #include "tally.bpf.h"

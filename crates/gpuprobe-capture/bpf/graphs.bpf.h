@@ -70,7 +70,7 @@ GP_CHECKED_ONCE int add_captured(const struct gp_call *call, struct gp_stream *s
 	if (failed)
 		return 1;
 	__sync_fetch_and_add(&capture->kernels, kernels);
-	counts = gp_config.told ? NULL : graph_counts_of(call);
+	counts = gp_config.rows ? graph_counts_of(call) : NULL;
 	if (counts)
 		__sync_fetch_and_add(&counts->captured, kernels);
 	return 1;
@@ -221,7 +221,7 @@ static __always_inline void wait_for_event(const struct gp_call *call, struct gp
 }
 
 /* A graph was launched, or was to be. */
-GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, const struct gp_call *call,
+GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
 	struct gp_graph_counts *counts;
@@ -238,8 +238,12 @@ GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, const struct gp_c
 	argument(call, function->task.graph, &handle);
 	key = key_of(call, handle);
 	exec = bpf_map_lookup_elem(&execs, &key);
-	if (stream && is_captured(call, stream, exec ? exec->kernels : 0, failed))
+	if (exec && !failed)
+		annotate_kernels(call, exec->kernels);
+	if (stream && is_captured(call, stream, exec ? exec->kernels : 0, failed)) {
+		call->flags |= GP_CAPTURED;
 		return 0;
+	}
 	counts = graph_counts_of(call);
 	if (!counts)
 		return 0;

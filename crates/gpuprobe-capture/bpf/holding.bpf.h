@@ -73,27 +73,23 @@ static __always_inline bool drop_context(struct gp_process_key who, __u64 number
 	if (!context || bpf_map_delete_elem(&contexts, &key))
 		return false;
 	context->number = 0;
-	bpf_map_push_elem(&unused_contexts, &row, BPF_ANY);
+	give_back_row(&unused_contexts, row);
 	return true;
 }
 
 /* A row for a context, under a number that is returned; 0 where there is no room. */
 static __always_inline __u64 new_number(struct gp_process_key who)
 {
-	__u32 row = unused_row(&unused_contexts, &gp_context_rows_used);
+	__u32 row = take_row(&context_rows, &unused_contexts, &gp_context_rows_used);
 	__u64 number = __sync_fetch_and_add(&gp_next_context, 1) * GP_MOST_CONTEXTS + row;
 	struct gp_context *context = bpf_map_lookup_elem(&context_rows, &row);
 	struct gp_context_key key = context_key(who, number);
 
-	if (!context) {
-		__sync_fetch_and_add(&gp_context_rows_used, -1);
+	if (!row || !context)
 		return 0;
-	}
 	__builtin_memset(context, 0, sizeof(*context));
-	if (bpf_map_update_elem(&contexts, &key, &row, BPF_NOEXIST)) {
-		bpf_map_push_elem(&unused_contexts, &row, BPF_ANY);
+	if (!put_row(&contexts, &unused_contexts, &key, row))
 		return 0;
-	}
 	context->number = number;
 	return number;
 }

@@ -123,32 +123,14 @@ GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launc
 	known = bpf_map_lookup_elem(&launches, &key);
 	if (known)
 		return *known;
-	row = unused_row(&unused_launches, &gp_launch_rows_used);
-	if (row > gp_config.rows_by_stream) {
-		/* there have been very many streams: the others of this kernel are counted together */
+	row = take_row(&launch_rows, &unused_launches, &gp_launch_rows_used);
+	/* there have been very many streams: the others of this kernel are counted together */
+	if (!row || row > gp_config.rows_by_stream)
 		key.stream = GP_ALL_STREAMS;
-		known = bpf_map_lookup_elem(&launches, &key);
-		if (known) {
-			if (bpf_map_lookup_elem(&launch_rows, &row))
-				bpf_map_push_elem(&unused_launches, &row, BPF_ANY);
-			else
-				__sync_fetch_and_add(&gp_launch_rows_used, -1);
-			return *known;
-		}
-	}
-	if (!bpf_map_lookup_elem(&launch_rows, &row)) {
-		__sync_fetch_and_add(&gp_launch_rows_used, -1);
-	} else {
-		if (!bpf_map_update_elem(&launches, &key, &row, BPF_NOEXIST))
-			return row;
-		bpf_map_push_elem(&unused_launches, &row, BPF_ANY);
-	}
-	/* of two threads that do this at once, one wins */
-	known = bpf_map_lookup_elem(&launches, &key);
-	if (known)
-		return *known;
-	count_loss(GP_LOSS_WORK_FULL);
-	return 0;
+	row = put_row(&launches, &unused_launches, &key, row);
+	if (!row)
+		count_loss(GP_LOSS_WORK_FULL);
+	return row;
 }
 
 /* Lets a range take in what lies outside of it. A row that has none yet has 0. */
@@ -208,8 +190,8 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 #define GP_IN_A_ROW 2
 
 /* One kernel was launched, or was to be. */
-GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call *call,
-				 const struct launch *launch, bool failed)
+GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, struct gp_call *call, const struct launch *launch,
+				 bool failed)
 {
 	struct gp_launches *row;
 	struct gp_stream *stream;
@@ -226,8 +208,10 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call 
 		told = GP_NEW_KERNEL;
 	}
 	stream = stream_row(met->stream_row);
-	if (stream && is_captured(call, stream, 1, failed))
+	if (stream && is_captured(call, stream, 1, failed)) {
+		call->flags |= GP_CAPTURED;
 		return told;
+	}
 	number = met->launches_row;
 	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
 	if (row) {
@@ -245,7 +229,7 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, const struct gp_call 
 
 struct listing {
 	struct gp_thread *thread;
-	const struct gp_call *call;
+	struct gp_call *call;
 	const struct gp_function *function;
 	__u64 at;
 	__u64 failed;
@@ -274,7 +258,7 @@ static long launch_of_list(__u64 index, struct listing *listing)
 }
 
 /* A launch has returned. Tells whether its call is counted with it. */
-GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, const struct gp_call *call,
+GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, struct gp_call *call,
 			       const struct gp_function *function, bool failed)
 {
 	struct launch launch = {};
@@ -291,7 +275,7 @@ GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, const struct gp_call *c
 	return !!(told & GP_IN_A_ROW);
 }
 
-GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, const struct gp_call *call,
+GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
 				 const struct gp_function *function, bool failed)
 {
 	struct listing listing = {.failed = failed};

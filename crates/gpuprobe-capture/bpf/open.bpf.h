@@ -136,28 +136,19 @@ static __always_inline void tell_begin(struct gp_call *call, const struct gp_fun
 	call->flags &= ~GP_BEGUN;
 }
 
+/* The record of a graph launch tells how many kernels the graph has. */
+static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels)
+{
+	call->since_ns = kernels;
+	call->flags |= GP_KNOWN_KERNELS;
+}
+
 /* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
 GP_CHECKED_ONCE __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {
 	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
-	__u32 *known = bpf_map_lookup_elem(&counts, &key), row;
 
-	if (known)
-		return *known;
-	row = unused_row(&unused_counts, &gp_count_rows_used);
-	if (!bpf_map_lookup_elem(&count_rows, &row)) {
-		__sync_fetch_and_add(&gp_count_rows_used, -1);
-	} else {
-		if (!bpf_map_update_elem(&counts, &key, &row, BPF_NOEXIST))
-			return row;
-		bpf_map_push_elem(&unused_counts, &row, BPF_ANY);
-	}
-	/* of two threads that do this at once, one wins */
-	known = bpf_map_lookup_elem(&counts, &key);
-	if (known)
-		return *known;
-	count_loss(GP_LOSS_COUNTERS_FULL);
-	return 0;
+	return row_of(&counts, &count_rows, &unused_counts, &gp_count_rows_used, &key, GP_LOSS_COUNTERS_FULL);
 }
 
 static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)

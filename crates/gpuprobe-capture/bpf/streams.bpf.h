@@ -71,28 +71,11 @@ static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __
 GP_CHECKED_ONCE int find_stream(const struct gp_call *call, __u64 stream)
 {
 	struct gp_live_key key;
-	__u32 *known, row;
 
 	if (!call)
 		return 0;
 	key = key_of(call, stream);
-	known = bpf_map_lookup_elem(&streams, &key);
-	if (known)
-		return *known;
-	row = unused_row(&unused_streams, &gp_stream_rows_used);
-	if (!bpf_map_lookup_elem(&stream_rows, &row)) {
-		__sync_fetch_and_add(&gp_stream_rows_used, -1);
-	} else {
-		if (!bpf_map_update_elem(&streams, &key, &row, BPF_NOEXIST))
-			return row;
-		bpf_map_push_elem(&unused_streams, &row, BPF_ANY);
-	}
-	/* of two threads that do this at once, one wins */
-	known = bpf_map_lookup_elem(&streams, &key);
-	if (known)
-		return *known;
-	count_loss(GP_LOSS_WORK_FULL);
-	return 0;
+	return row_of(&streams, &stream_rows, &unused_streams, &gp_stream_rows_used, &key, GP_LOSS_WORK_FULL);
 }
 
 static __always_inline struct gp_stream *stream_row(__u32 number)

@@ -63,10 +63,8 @@ GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *
 	key = key_of(call, handle);
 	exec = call->flags & GP_NESTED_WORK ? NULL : bpf_map_lookup_elem(&execs, &key);
 	kernels = exec ? exec->kernels : 0;
-	if (exec && !failed) {
-		call->since_ns = kernels;
-		call->flags |= GP_KNOWN_KERNELS;
-	}
+	if (exec && !failed)
+		annotate_kernels(call, kernels);
 	if (gp_has_captured)
 		stream = used_stream(thread, call, stream_of(call, function));
 	if (stream && is_captured(call, stream, kernels, failed))

@@ -29,7 +29,7 @@ static __always_inline bool is_sync(const struct gp_function *function)
 /* Whether a call matters only where something is captured, and nothing ever was. */
 static __always_inline bool is_idle(__u8 work)
 {
-	return gp_config.told && !gp_has_captured && work >= GP_WORK_STREAM_DESTROY &&
+	return !gp_config.rows && !gp_has_captured && work >= GP_WORK_STREAM_DESTROY &&
 	       work <= GP_WORK_EVENT_DESTROY;
 }
 
@@ -86,7 +86,9 @@ static __always_inline bool end_work(struct gp_thread *thread, struct gp_call *c
 {
 	__u8 work = function->task.work;
 
-	if (gp_config.told && is_told(thread, call, function, failed))
+	/* what is counted in rows is annotated as it is counted */
+	if (gp_config.told && (!gp_config.rows || call->flags & GP_NESTED_WORK) &&
+	    is_told(thread, call, function, failed))
 		return false;
 	if (call->flags & GP_NESTED_WORK)
 		return false;

@@ -24,6 +24,8 @@ pub enum Collect {
     Count,
     /// One record a call.
     Stream,
+    /// Both, so that they can be compared.
+    CountAndStream,
     /// Count failures that no call inside is the cause of.
     Failures,
     /// Count calls as they begin, and nothing else: there is no return probe, which saves a third.

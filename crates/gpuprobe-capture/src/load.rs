@@ -45,7 +45,9 @@ pub struct CaptureConfig {
     pub launches: bool,
     /// Count copies in the kernel.
     pub copies: bool,
-    /// Instead of counting these, let the record of each call tell what became of its work.
+    /// Count these in rows of tables.
+    pub rows: bool,
+    /// Annotate the record of each call with what became of its work.
     pub told: bool,
     /// Look at calls of the kernel on the driver's devices.
     pub driver: bool,
@@ -98,6 +100,7 @@ impl Default for CaptureConfig {
             names: false,
             launches: false,
             copies: false,
+            rows: true,
             told: false,
             driver: false,
             hooks: Vec::new(),
@@ -165,7 +168,7 @@ const PARTS_PER_ALLOCATION: u32 = 8;
 
 /// How large a table of work is; those that are not used are as small as it gets.
 fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
-    let (launches, copies) = (config.launches && !config.told, config.copies && !config.told);
+    let (launches, copies) = (config.launches && config.rows, config.copies && config.rows);
     let (wanted, entries) = match name {
         "launches" | "unused_launches" => (launches, config.launch_entries),
         "streams" | "unused_streams" => (config.launches || config.copies, config.process_entries),
@@ -263,6 +266,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     names: config.names.into(),
                     launches: config.launches.into(),
                     copies: config.copies.into(),
+                    rows: config.rows.into(),
                     told: config.told.into(),
                     driver: config.driver.into(),
                     driver_rows: first_row().map_or(u32::MAX, |row| row.0),
@@ -272,7 +276,6 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
                     sites: config.sites.into(),
                     min_duration_ns: config.min_duration_ns,
                     watched_since_ns: boottime_ns(),
-                    ..gp_config::default()
                 };
                 map.set_initial_value(as_bytes(&value))?;
             }

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use gpuprobe_discover::without_deleted_mark;
 use gpuprobe_event::Tgid;
 
 /// A process mapped an executable file.
@@ -17,7 +18,7 @@ pub struct Mapped {
     pub inode: u64,
     /// Differs between files that have the same inode number one after the other.
     pub generation: u64,
-    /// The path, as the process names it.
+    /// The path, as the process names it. The file may have been removed after the process opened it.
     pub path: PathBuf,
     /// When, by the monotonic clock.
     pub at_ns: u64,
@@ -84,7 +85,7 @@ fn mapping(body: &[u8]) -> Option<Mapped> {
         device: (u32_at(body, 32)?, u32_at(body, 36)?),
         inode,
         generation: u64_at(body, 48)?,
-        path: PathBuf::from(OsStr::from_bytes(name)),
+        path: PathBuf::from(OsStr::from_bytes(without_deleted_mark(name))),
         at_ns: u64_at(body, body.len().checked_sub(8)?)?,
     })
 }
@@ -128,6 +129,13 @@ mod tests {
         let path = PathBuf::from("/usr/lib/libcuda.so.1");
         let expected = Mapped { tgid: Tgid(7), device: (8, 0), inode: 99, generation: 3, path, at_ns: AT_NS };
         assert_eq!(found, [expected]);
+    }
+
+    #[test]
+    fn a_library_that_was_removed_between_open_and_mmap_keeps_its_name() {
+        let bytes = mmap2(7, 99, "/usr/lib/libcuda.so.1 (deleted)");
+        let found: Vec<_> = Records::new(&bytes).map(|mapped| mapped.path).collect();
+        assert_eq!(found, [PathBuf::from("/usr/lib/libcuda.so.1")]);
     }
 
     #[test]

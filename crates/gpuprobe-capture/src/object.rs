@@ -155,6 +155,7 @@ impl Capture {
                 launches: config.launches,
                 copies: config.copies,
                 driver: config.driver,
+                rows: config.rows,
                 told: config.told,
             },
             bare: config.bare,

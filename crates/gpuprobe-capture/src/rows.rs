@@ -22,6 +22,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: Counted) -> gp_functi
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
         Collect::Stream => number::FUNCTION_STREAM,
+        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
         // what counts them does not look at the row
         Collect::Aside | Collect::Entries => 0,
@@ -88,6 +89,7 @@ fn failures_row(f: &Function) -> gp_function {
 pub(crate) fn driver_row(f: &Function, collect: Collect) -> gp_function {
     let flags = match collect {
         Collect::Stream => number::FUNCTION_STREAM,
+        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
         _ => number::FUNCTION_COUNT,
     };
     let has_argument = ["ioctl", "open"].contains(&f.name);

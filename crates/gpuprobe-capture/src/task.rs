@@ -16,14 +16,16 @@ pub(crate) struct Counted {
     pub(crate) copies: bool,
     /// What is asked of the driver.
     pub(crate) driver: bool,
-    /// Not in rows: the records of calls tell what became of their work.
+    /// In rows of tables.
+    pub(crate) rows: bool,
+    /// The records of calls tell what became of their work.
     pub(crate) told: bool,
 }
 
 impl Counted {
     /// Whether there are rows of launches.
     pub(crate) fn in_rows(self) -> bool {
-        self.launches && !self.told
+        self.launches && self.rows
     }
 }
 
@@ -223,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: Counted = Counted { launches: true, copies: true, driver: false, told: false };
+    const ALL: Counted = Counted { launches: true, copies: true, driver: false, rows: true, told: false };
 
     fn of(api: Api, name: &str) -> gp_task {
         task(catalogue().lookup(api, Some(12), name).unwrap(), ALL)
@@ -287,6 +289,6 @@ mod tests {
     fn a_wait_is_of_no_concern_where_there_are_no_rows() {
         let wait = catalogue().lookup(Api::Driver, None, "cuStreamSynchronize").unwrap();
         assert_eq!(task(wait, ALL).work, number::WORK_SYNC_STREAM);
-        assert_eq!(task(wait, Counted { told: true, ..ALL }).work, 0);
+        assert_eq!(task(wait, Counted { rows: false, told: true, ..ALL }).work, 0);
     }
 }

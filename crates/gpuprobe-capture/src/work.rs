@@ -48,8 +48,7 @@ impl Capture {
 
     /// What every process launched, and nothing else.
     pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
-        let is_counted = self.counted.launches && !self.counted.told;
-        if is_counted {
+        if self.counted.in_rows() {
             Ok(self.launches_of(Of::Everybody)?.rows.into_values().collect())
         } else {
             Ok(Vec::new())
@@ -63,7 +62,7 @@ impl Capture {
 
     fn work_of(&mut self, of: Of<'_>) -> Result<WorkRows, CaptureError> {
         let mut rows = WorkRows::default();
-        if self.counted.told {
+        if !self.counted.rows {
             return Ok(rows);
         }
         if self.counted.launches {
@@ -94,7 +93,7 @@ impl Capture {
 
     /// Takes out what is known of the streams and graphs of processes that ended, where no rows are read of them.
     pub(crate) fn forget_streams(&mut self, ended: &[ProcessKey]) -> Result<(), CaptureError> {
-        if !self.counted.told || ended.is_empty() {
+        if self.counted.rows || ended.is_empty() {
             return Ok(());
         }
         let ended = ended.iter().copied().collect();

@@ -54,7 +54,7 @@ pub use kernel::{
 };
 pub use library::{Library, Scan, Symbol, UserId, Users};
 pub use loader::{Loader, loader_of};
-pub use maps::offset_in_file;
+pub use maps::{offset_in_file, without_deleted_mark};
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use point::{ProbeCost, ProbePoint};

@@ -112,9 +112,14 @@ fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| text.split_at(end))
 }
 
+/// A name as the kernel shows it, without the mark of deletion.
+pub fn without_deleted_mark(shown: &[u8]) -> &[u8] {
+    shown.strip_suffix(DELETED).unwrap_or(shown)
+}
+
 /// A name as the kernel shows it in /proc: without the mark of deletion, with `\012` as the byte it stands for.
 pub(crate) fn name_of(shown: &[u8]) -> PathBuf {
-    let mut rest = shown.strip_suffix(DELETED).unwrap_or(shown);
+    let mut rest = without_deleted_mark(shown);
     let mut name = Vec::with_capacity(rest.len());
     while let Some((&first, after)) = rest.split_first() {
         let octal = rest.get(1..4).filter(|_| first == b'\\').and_then(byte_of_octal);

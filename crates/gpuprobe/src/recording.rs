@@ -30,6 +30,7 @@ pub(crate) fn recording_config(args: &RecordingArgs, selection: &Selection) -> C
         sites: selection.has(Class::Alloc),
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
+        rows: false,
         told: true,
         phases: args.phases,
         apart: args.budget.is_some(),

@@ -55,14 +55,15 @@ impl Probes {
         let placed = Scan { users: mapped.users.clone(), ..placed };
         let mut late = self.attach_scan(placed).late;
         late.extend(self.attach_scan(mapped).late);
-        self.let_go(|id| look.may_have(id));
+        late.extend(self.let_go(|id| look.may_have(id)));
         late
     }
 
     /// Takes the probes out of libraries that are nowhere to be found any more and that would keep something from going
     /// away: the mounts of a container, a file system, a deleted file. What is looked at again need not be the same
-    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay.
-    fn let_go(&mut self, found: impl Fn(&FileId) -> bool) {
+    /// file, for numbers of inodes and devices are given again. Where there is no room for more, none may stay. Tells which
+    /// processes began to use one of them just then.
+    fn let_go(&mut self, found: impl Fn(&FileId) -> bool) -> HashSet<Tgid> {
         let full = self.capture.attached().count() >= MOST_LIBRARIES;
         let is_needed = |a: &Attached| self.quota.as_ref().is_some_and(|quota| quota.needs_room(&a.id));
         let unused = |a: &&Attached| {
@@ -70,26 +71,27 @@ impl Probes {
         };
         let unused: HashSet<_> = self.capture.attached().filter(unused).map(|a| a.id).collect();
         let unused: HashSet<_> = unused.into_iter().take(MOST_LET_GO).collect();
-        if !unused.is_empty() {
-            self.detach(unused);
-        }
+        let late = if unused.is_empty() { HashSet::new() } else { self.detach(unused) };
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id) || found(id));
         self.beside.retain(|id| attached.contains(id));
         if let Some(quota) = &mut self.quota {
             quota.retain(&attached);
         }
+        late
     }
 
     /// Takes the probes out of files that nobody has mapped. A process may have begun to use one since it was looked
     /// for, so allocations are ignored first, and it is looked for once more: of memory that is counted and freed
-    /// without a probe nobody would know that it is gone.
-    fn detach(&mut self, mut files: HashSet<FileId>) {
+    /// without a probe nobody would know that it is gone. Some calls of such a process may have been ignored, so it is
+    /// told of.
+    fn detach(&mut self, mut files: HashSet<FileId>) -> HashSet<Tgid> {
         if let Err(error) = self.capture.prepare_detach(&files, true) {
             note!("gpuprobe: libraries that nobody uses stay probed: {error:#}");
-            return;
+            return HashSet::new();
         }
-        let now = Look::at(&self.inspector.of_processes(Path::new(PROC)), None);
+        let scan = self.inspector.of_processes(Path::new(PROC));
+        let now = Look::at(&scan, None);
         let used_again: HashSet<_> = files.extract_if(|id| now.may_have(id)).collect();
         if let Err(error) = self.capture.prepare_detach(&used_again, false) {
             note!("gpuprobe: a library is not observed any more: {error:#}");
@@ -98,6 +100,8 @@ impl Probes {
             self.tell(|| format!("{}: detached, nobody uses it any more", attached.path.display()));
         }
         self.capture.detach_files(&files);
+        let users = used_again.iter().filter_map(|id| scan.users.get(id)).flat_map(|users| users.keys());
+        users.map(|pid| Tgid(*pid)).collect()
     }
 
     /// Probes what is new in a scan. All of it is observed from the same moment on.
