@@ -10,6 +10,7 @@
 #include "unified.bpf.h"
 #include "tally.bpf.h"
 #include "tracepoint.bpf.h"
+#include "types.bpf.h"
 #include "xid.bpf.h"
 
 SEC("uprobe.session")

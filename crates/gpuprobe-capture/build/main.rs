@@ -1,9 +1,15 @@
-//! Compiles the BPF programs and generates the types of the wire from their type information.
+//! Compiles the BPF programs, and generates from the object what user space has to know of it: the structs and
+//! numbers of the wire.
 
-use std::env;
-use std::path::PathBuf;
+mod numbers;
+mod structs;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::btf::Btf;
 
 /// v3 has atomic operations that return a value; every kernel this runs on knows it.
 const FLAGS: &str = "-Wall -Wextra -Werror -Wno-unused-parameter -mcpu=v3";
@@ -15,12 +21,14 @@ fn main() {
         _ => "x86",
     };
     let args = FLAGS.split(' ').map(str::to_owned).chain([format!("-D__TARGET_ARCH_{arch}")]);
+    let object = out.join("gpuprobe.bpf.o");
     let built = SkeletonBuilder::new()
         .source("bpf/gpuprobe.bpf.c")
-        .obj(out.join("gpuprobe.bpf.o"))
+        .obj(&object)
         .clang_args(args)
         .build_and_generate(out.join("wire.skel.rs"));
     println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-changed=build");
     // for the test that compiles them for every architecture
     println!("cargo:rustc-env=GPUPROBE_BPF_FLAGS={FLAGS}");
     if let Err(error) = built {
@@ -28,4 +36,20 @@ fn main() {
         eprintln!("the BPF programs did not compile: {error:#}");
         std::process::exit(1);
     }
+    if let Err(error) = generate(&object, &out.join("contract.rs")) {
+        eprintln!("what the BPF object has cannot be told: {error}");
+        std::process::exit(1);
+    }
+}
+
+/// Writes what both sides agree on, as the object has it.
+fn generate(object: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    let bytes = fs::read(object)?;
+    let types = Btf::from_raw("gpuprobe", &bytes)?.ok_or("it has no type information")?;
+    let parts = [
+        "// Generated from the BPF object by the build script.\n".to_owned(),
+        numbers::constants(&types),
+        structs::plain(&types),
+    ];
+    Ok(fs::write(to, parts.join("\n"))?)
 }
