@@ -1,6 +1,7 @@
-//! Compiles the BPF programs, and generates from the object what user space has to know of it: the structs and
-//! numbers of the wire.
+//! Compiles the BPF programs, and generates from the object what user space has to know of it: the structs and numbers of
+//! the wire, and the names of its maps and programs.
 
+mod handles;
 mod numbers;
 mod structs;
 
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::ObjectBuilder;
 use libbpf_rs::btf::Btf;
 
 /// v3 has atomic operations that return a value; every kernel this runs on knows it.
@@ -46,10 +48,13 @@ fn main() {
 fn generate(object: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(object)?;
     let types = Btf::from_raw("gpuprobe", &bytes)?.ok_or("it has no type information")?;
+    let open = ObjectBuilder::default().name("gpuprobe")?.open_memory(&bytes)?;
     let parts = [
         "// Generated from the BPF object by the build script.\n".to_owned(),
         numbers::constants(&types),
         structs::plain(&types),
+        handles::maps(&open),
+        handles::programs(&open),
     ];
     Ok(fs::write(to, parts.join("\n"))?)
 }

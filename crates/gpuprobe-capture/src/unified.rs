@@ -12,12 +12,15 @@ use crate::counters::OfProcess;
 use crate::error::CaptureError;
 use crate::functions::KernelTier;
 use crate::object::Capture;
-use crate::wire::{gp_process_key, gp_unified, number};
+use crate::wire::{MapName, ProgramName, gp_process_key, gp_unified, number};
 use crate::work::{Of, plain};
 
 /// The function by which the driver tells its own parts of each.
-const NOTIFY: Alone =
-    Alone { function: "uvm_perf_event_notify", traced: "unified_traced", probed: "unified_probed" };
+const NOTIFY: Alone = Alone {
+    function: "uvm_perf_event_notify",
+    traced: ProgramName::UnifiedTraced,
+    probed: ProgramName::UnifiedProbed,
+};
 
 impl Capture {
     /// Counts faults and migrations of unified memory; `None` where the driver has none, or cannot be asked.
@@ -36,7 +39,7 @@ impl Capture {
             return Ok(Vec::new());
         }
         let mut by_pid: BTreeMap<u32, UnifiedTotals> = BTreeMap::new();
-        for (key, totals) in unified(&self.map("unified")?, Of::Everybody)? {
+        for (key, totals) in unified(&self.map(MapName::Unified)?, Of::Everybody)? {
             by_pid.entry(key.tgid.0).or_default().add(&totals);
         }
         Ok(by_pid.into_iter().map(|(pid, totals)| UnifiedUse { pid, totals }).collect())

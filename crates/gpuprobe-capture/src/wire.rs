@@ -30,7 +30,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/wire.skel.rs"));
 }
 
-/// What the build script generated from the object: its structs and numbers.
+/// What the build script generated from the object: its structs, numbers, and the names of its maps and programs.
 mod contract {
     #![allow(dead_code, unused_imports, reason = "generated: the kernel side has more than user space needs")]
 

@@ -13,7 +13,7 @@ use crate::error::CaptureError;
 use crate::kernel_names::{LibraryNumber, proven_word};
 use crate::machine::may_write_back;
 use crate::support::Tier;
-use crate::wire::{as_bytes, gp_file, number};
+use crate::wire::{MapName, as_bytes, gp_file, number};
 
 impl Capture {
     /// Probes a library. One that is probed already is left as it is. Nothing is observed of it before
@@ -81,7 +81,7 @@ impl Capture {
 
     fn set_state(&self, library: LibraryNumber, state: u32) -> Result<(), CaptureError> {
         let row = u32::from(state_row(library));
-        self.map("library_states")?
+        self.map(MapName::LibraryStates)?
             .update(&row.to_ne_bytes(), &state.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of libraries"))
     }
@@ -111,7 +111,7 @@ impl Capture {
             // the kernel's own numbering of devices
             let (major, minor, inode) = loader.mapped;
             let file = gp_file { inode, device: major << 20 | minor, reserved: 0 };
-            self.map("loaders")?
+            self.map(MapName::Loaders)?
                 .update(as_bytes(&file), &1u32.to_ne_bytes(), MapFlags::ANY)
                 .map_err(CaptureError::bpf("note a loader"))?;
         }
