@@ -4,10 +4,10 @@
 #define GPUPROBE_CONFIG_H
 
 /* How a process is held; gp_process_record.change. */
-enum gp_hold_flags {
+enum gp_held_flags : __u16 {
 	GP_STOPPED = 1,
 	/* probes may be attached meanwhile */
-	GP_POLITE = 2,
+	GP_POLITELY = 2,
 	/* nothing but the program and its loader is mapped yet */
 	GP_AT_EXEC = 4,
 };
@@ -23,7 +23,7 @@ enum gp_held {
 /* higher for later questions, and as one goes on */
 #define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
 
-enum gp_hold {
+enum gp_hold : __u8 {
 	GP_HOLD_NOT,
 	GP_HOLD_BY_WAITING,
 	GP_HOLD_BY_STOPPING,

@@ -13,7 +13,7 @@ enum gp_driver_call {
 };
 
 /* In the order of DeviceKind in gpuprobe-event. */
-enum gp_device_kind {
+enum gp_device_kind : __u8 {
 	GP_DEVICE_CONTROL,
 	GP_DEVICE_GPU,
 	GP_DEVICE_UVM,
@@ -23,8 +23,10 @@ enum gp_device_kind {
 	GP_DEVICE_OTHER,
 };
 
-/* in place of a minor number: every device of a major one */
-#define GP_ANY_MINOR 0xfffff
+enum gp_minor {
+	/* every device of a major number */
+	GP_ANY_MINOR = 0xfffff,
+};
 
 /* What was asked of the driver: by the request, and by the command or class in its argument. */
 struct gp_command_key {

@@ -11,6 +11,7 @@
 #include "unified.bpf.h"
 #include "tally.bpf.h"
 #include "tracepoint.bpf.h"
+#include "types.bpf.h"
 #include "xid.bpf.h"
 
 SEC("uprobe.session")

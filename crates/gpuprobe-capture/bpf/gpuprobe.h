@@ -1,43 +1,64 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The wire: every struct that crosses between the kernel side and user space. Rust's types are generated from
- * the object's type information, so this file is the only definition.
+ * The wire: every struct and number that crosses between the kernel side and user space. Rust's types and
+ * constants are generated from the object's type information, so this file is the only definition. An enum
+ * that says its type has that of the fields it stands in; all others are 32 bits. Those that only user space
+ * needs by type are named in types.bpf.h.
  */
 #ifndef GPUPROBE_H
 #define GPUPROBE_H
 
+/* Lengths of arrays and tables. */
+enum gp_length {
 #if defined(__TARGET_ARCH_arm64)
-#define GP_REGISTERS 8
+	GP_REGISTERS = 8,
 #else
-#define GP_REGISTERS 6
+	GP_REGISTERS = 6,
 #endif
-#define GP_OUTS 4
-#define GP_STACK_WORDS 12
-#define GP_POINTEE 160
-#define GP_SPACES 6
-/* contexts that one thread has made current one over the other */
-#define GP_CONTEXTS 8
+	GP_OUTS = 4,
+	GP_STACK_WORDS = 12,
+	GP_POINTEE = 160,
+	/* contexts that one thread has made current one over the other */
+	GP_CONTEXTS = 8,
+	GP_BUCKETS = 32,
+	/* kernels and streams that a thread remembers; a power of two */
+	GP_MET = 128,
+	/* calls open at once on one thread; a power of two */
+	GP_DEPTH = 16,
+	/* functions whose rows a thread remembers; a power of two */
+	GP_COUNTED = 16,
+	/* text of names that is sent, in three sizes of record: most are short, and few are longer than this
+	 */
+	GP_TEXT_SHORT = 256,
+	GP_TEXT_MIDDLE = 1024,
+	GP_TEXT_LONG = 4096,
+	/* words of a kernel's handle that are looked at for its name */
+	GP_HANDLE_WORDS = 16,
+	/* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
+	GP_FUNCTIONS = 8192,
+	/* rows for the states of libraries, by the last bits of their numbers; a power of two */
+	GP_LIBRARIES = 4096,
+};
+
 /* calls of the kernel in one call that are counted; it stands for so many or more */
 #define GP_MOST_ENTERED 65535
-/* a GPU that is not known */
-#define GP_NO_DEVICE 255
-#define GP_BUCKETS 32
-/* kernels and streams that a thread remembers; a power of two */
-#define GP_MET 128
-/* calls open at once on one thread; a power of two */
-#define GP_DEPTH 16
-/* functions whose rows a thread remembers; a power of two */
-#define GP_COUNTED 16
-/* text of names that is sent, in three sizes of record: most are short, and few are longer than this */
-#define GP_TEXT_SHORT 256
-#define GP_TEXT_MIDDLE 1024
-#define GP_TEXT_LONG 4096
-/* words of a kernel's handle that are looked at for its name */
-#define GP_HANDLE_WORDS 16
-/* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
-#define GP_FUNCTIONS 8192
-/* rows for the states of libraries, by the last bits of their numbers; a power of two */
-#define GP_LIBRARIES 4096
+
+/* A GPU, as a process counts them. */
+enum gp_device : __u8 {
+	/* it is not known */
+	GP_NO_DEVICE = 255,
+};
+
+/* Kinds of memory; in the order of Space in gpuprobe-event. */
+enum gp_space : __u8 {
+	GP_SPACE_DEVICE,
+	GP_SPACE_MANAGED,
+	GP_SPACE_PINNED,
+	GP_SPACE_POOL,
+	GP_SPACE_VMM,
+	GP_SPACE_ARRAY,
+	GP_SPACES,
+};
 
 /* What is observed of the calls of a library. */
 enum gp_library_state {
@@ -72,7 +93,7 @@ enum gp_loss {
 	GP_LOSS_CAUSES,
 };
 
-enum gp_place_kind {
+enum gp_place_kind : __u8 {
 	GP_NOWHERE,
 	GP_IN_REGISTER,
 	GP_ON_STACK,
@@ -93,7 +114,7 @@ struct gp_out {
 
 #include "work.h"
 
-enum gp_action {
+enum gp_action : __u8 {
 	GP_NOTHING,
 	GP_ALLOC,
 	GP_FREE,
@@ -101,7 +122,7 @@ enum gp_action {
 };
 
 /* What a function does to memory beside handing it out and taking it back. */
-enum gp_memory_op {
+enum gp_memory_op : __u8 {
 	GP_NO_OP,
 	/* physical memory by handle, and its mappings */
 	GP_VMM_CREATE,
@@ -123,7 +144,7 @@ enum gp_memory_op {
 	GP_DEVICE_TOLD,
 };
 
-enum gp_size_rule {
+enum gp_size_rule : __u8 {
 	GP_SIZE_UNKNOWN,
 	/* a * scale */
 	GP_SIZE_ARGUMENT,
@@ -225,9 +246,10 @@ struct gp_function {
 	struct gp_place device;
 	struct gp_task task;
 	struct gp_out out[GP_OUTS];
+	__u16 reserved;
 };
 
-enum gp_record_kind {
+enum gp_record_kind : __u16 {
 	GP_RECORD_CALL = 1,
 	GP_RECORD_PROCESS,
 	GP_RECORD_HOLD,
@@ -238,7 +260,7 @@ enum gp_record_kind {
 	GP_RECORD_XID,
 };
 
-enum gp_call_flags {
+enum gp_call_flags : __u16 {
 	/* bits 0 to 3: out[i] could not be read */
 	GP_UNREAD_OUT = 1,
 	GP_UNREAD_STACK = 16,
@@ -323,7 +345,7 @@ struct gp_call {
 	__u64 context;
 };
 
-enum gp_name_kind {
+enum gp_name_kind : __u16 {
 	/* the name of a handle or of a host function */
 	GP_NAME_TOLD,
 	/* the handle is another form of `other` */
@@ -356,7 +378,7 @@ struct gp_name_record {
 
 #define GP_CGROUP_NAME 144
 
-enum gp_process_change {
+enum gp_process_change : __u16 {
 	GP_START = 1,
 	GP_EXEC,
 	GP_EXIT,

@@ -8,8 +8,6 @@
 
 #include "common.bpf.h"
 
-/* memory of a GPU that belongs to no context is counted under a number that is no address */
-#define GP_OF_DEVICE(device) (1ULL << 63 | (device))
 #define GP_UPDATES 8
 /* a power of two */
 #define GP_MOST_CONTEXTS (1 << 24)

@@ -368,11 +368,4 @@ struct {
 	__uint(max_entries, 1024 * 1024);
 } control SEC(".maps");
 
-/* For the type information of structs that no map names. */
-struct gp_process_record gp_unused_process_record = {};
-struct gp_name_record gp_unused_name_record = {};
-struct gp_stack_record gp_unused_stack_record = {};
-struct gp_part gp_unused_part = {};
-struct gp_xid_record gp_unused_xid_record = {};
-
 #endif

@@ -88,8 +88,16 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
-/* in gp_live.since_ns: freed, and kept for the next allocation at this address */
-#define GP_SPARE (1ULL << 63)
+/* Bits that mark a number of 64 bits. */
+enum gp_bit {
+	/* gp_live.since_ns: freed, and kept for the next allocation at this address */
+	GP_SPARE_BIT = 63,
+	/* the number of a context: memory of a GPU that belongs to none; the number of the GPU is below */
+	GP_OF_DEVICE_BIT = 63,
+};
+
+#define GP_SPARE (1ULL << GP_SPARE_BIT)
+#define GP_OF_DEVICE(device) (1ULL << GP_OF_DEVICE_BIT | (device))
 
 struct gp_live {
 	__u64 bytes;

@@ -124,12 +124,12 @@ static __always_inline void hold_politely(__u64 address)
 	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_POLITELY_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
-	if (!ask(waiting.ticket, GP_POLITE))
+	if (!ask(waiting.ticket, GP_POLITELY))
 		return;
 	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_POLITELY_NS;
 	bpf_loop(GP_MOST_STEPS, wait_politely_step, &waiting, 0);
 	if (!waiting.answered)
-		ask(waiting.ticket, GP_POLITE | GP_STOPPED);
+		ask(waiting.ticket, GP_POLITELY | GP_STOPPED);
 }
 
 SEC("tp_btf/sched_process_fork")

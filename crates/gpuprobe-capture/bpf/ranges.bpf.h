@@ -10,9 +10,6 @@
 #include "context.bpf.h"
 #include "work_maps.bpf.h"
 
-/* in the order of Space in gpuprobe-event */
-#define GP_SPACE_PINNED 2
-#define GP_SPACE_ARRAY 5
 /* bits of a key that are not the address: process and instance */
 #define GP_PROCESS_BITS 96
 /* a range has at most two parts of each size */

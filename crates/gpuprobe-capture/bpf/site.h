@@ -3,18 +3,27 @@
 #ifndef GP_SITE_H
 #define GP_SITE_H
 
-/* the stack is copied page by page, for as many as there are */
-#define GP_STACK_PAGES 8
-#define GP_STACK_PAGE 4096
-/* enough for most stacks */
-#define GP_FEW_STACK_PAGES 2
-/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
-#define GP_STACK_PART 1024
-/* comparisons on the way to a site */
-#define GP_SITE_STEPS 256
-/* words are compared after this, so that ways that lie side by side do not make a tree that is one long
- * branch */
-#define GP_SCRAMBLE 0x9e3779b97f4a7c15ULL
+enum gp_stack_length {
+	/* the stack is copied page by page, for as many as there are */
+	GP_STACK_PAGES = 8,
+	GP_STACK_PAGE = 4096,
+	/* enough for most stacks */
+	GP_FEW_STACK_PAGES = 2,
+	/* enough to tell which of the known ways it is, mostly: what is sent when many come at once */
+	GP_STACK_PART = 1024,
+	/* comparisons on the way to a site */
+	GP_SITE_STEPS = 256,
+};
+
+/* Words are compared after this, so that ways that lie side by side do not make a tree that is one long
+ * branch. In halves: older compilers have no type information for numbers of 64 bits. */
+enum gp_scramble {
+	GP_SCRAMBLE_HIGH = 0x9e3779b9,
+	GP_SCRAMBLE_LOW = 0x7f4a7c15,
+};
+
+#define GP_SCRAMBLE ((__u64)GP_SCRAMBLE_HIGH << 32 | GP_SCRAMBLE_LOW)
+
 /* the site of what is in no row of a site */
 #define GP_NO_SITE_ROW 0xffffffffU
 

@@ -8,7 +8,6 @@
 
 #include "memory.bpf.h"
 
-#define GP_SPACE_VMM 4
 #define GP_REFERENCE 1ULL
 #define GP_MAPPING (1ULL << 32)
 /* what every GPU hands out and maps physical memory by */

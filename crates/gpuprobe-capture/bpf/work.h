@@ -7,7 +7,7 @@
 #define GP_LONGEST 10
 
 /* What a function does to streams and graphs, or the work that it gives to one. */
-enum gp_work {
+enum gp_work : __u8 {
 	GP_NO_WORK,
 	GP_WORK_LAUNCH,
 	GP_WORK_GRAPH_LAUNCH,
@@ -39,7 +39,7 @@ enum gp_work {
 };
 
 /* How a launch tells what it launches. */
-enum gp_launch_shape {
+enum gp_launch_shape : __u8 {
 	/* no dimensions, or some of them, each an argument */
 	GP_LAUNCH_WORDS,
 	/* as cuLaunchKernel: the kernel, six dimensions, shared memory and stream are the first arguments */
@@ -54,7 +54,7 @@ enum gp_launch_shape {
 };
 
 /* How a copy tells what it copies. */
-enum gp_copy_shape {
+enum gp_copy_shape : __u8 {
 	GP_COPY_LINEAR,
 	/* structs of the driver; the old ones have halves for words */
 	GP_COPY_2D,
@@ -68,8 +68,8 @@ enum gp_copy_shape {
 	GP_COPY_OPERATIONS,
 };
 
-/* The direction of a copy; in the order of CopyKind in gpuprobe-event. */
-enum gp_copy_kind {
+/* The direction of a copy; in the order of CopyDirection in gpuprobe-event. */
+enum gp_copy_kind : __u8 {
 	GP_H2H,
 	GP_H2D,
 	GP_D2H,
@@ -85,7 +85,7 @@ enum gp_copy_kind {
 };
 
 /* The host memory of a copy; in the order of HostMemory in gpuprobe-event. */
-enum gp_host_memory {
+enum gp_host_memory : __u8 {
 	GP_NO_HOST,
 	GP_PINNED,
 	GP_PAGEABLE,

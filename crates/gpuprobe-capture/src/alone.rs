@@ -9,18 +9,20 @@ use libbpf_rs::Object;
 
 use crate::files::raise_limit;
 use crate::functions::{KernelTier, open_again, with_program};
+use crate::handles::open_programs;
 use crate::kernel_support::KernelSupport;
 use crate::kernel_types::results;
 use crate::link::{KernelWay, MadeLink, make_in_kernel};
 use crate::load::quietly;
 use crate::support::Tier;
+use crate::wire::ProgramName;
 
 /// A function, and the programs on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alone {
     pub(crate) function: &'static str,
-    pub(crate) traced: &'static str,
-    pub(crate) probed: &'static str,
+    pub(crate) traced: ProgramName,
+    pub(crate) probed: ProgramName,
 }
 
 impl Alone {
@@ -53,11 +55,11 @@ impl Alone {
     }
 
     /// Loads one of the programs, and has it run where the function begins.
-    fn load(self, main: &Object, name: &str, way: KernelWay, address: u64) -> io::Result<MadeLink> {
+    fn load(self, main: &Object, wanted: ProgramName, way: KernelWay, address: u64) -> io::Result<MadeLink> {
         let loaded = || {
             let mut object = open_again(main)?;
-            for mut program in object.progs_mut() {
-                let is_it = program.name() == name;
+            for (name, mut program) in open_programs(&mut object) {
+                let is_it = name == wanted;
                 program.set_autoload(is_it);
                 if is_it && way == KernelWay::Entry {
                     program.set_attach_target(0, Some(self.function.to_owned()))?;
@@ -66,7 +68,7 @@ impl Alone {
             object.load()
         };
         let object = quietly(loaded).map_err(io::Error::other)?;
-        with_program(&object, name, |program| make_in_kernel(program, way, &[(address, 0)]))
+        with_program(&object, wanted, |program| make_in_kernel(program, way, &[(address, 0)]))
     }
 
     /// How it would be probed, as far as that can be told without doing it.

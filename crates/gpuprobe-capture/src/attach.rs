@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
 use gpuprobe_event::{Function, FunctionId, catalogue};
-use libbpf_rs::{MapCore, MapFlags, Object, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, Object};
 
 use crate::error::CaptureError;
+use crate::handles::map_of;
 use crate::keeper::{Keeper, LinkId, Patience};
 use crate::kernel_names::LibraryNumber;
 use crate::object::Apart;
@@ -15,7 +16,7 @@ use crate::request::{ProbedFile, Probes, Way};
 use crate::rows::{may_throw, row, runs_callbacks};
 use crate::support::Tier;
 use crate::task::Counted;
-use crate::wire::{as_bytes, number};
+use crate::wire::{MapName, ProgramName, as_bytes, number};
 
 /// What the probes of a function do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +99,6 @@ impl Attached {
     }
 }
 
-pub(crate) fn program<'o>(object: &'o Object, name: &'static str) -> Result<ProgramMut<'o>, CaptureError> {
-    object.progs_mut().find(|p| p.name() == name).ok_or(CaptureError::Missing(name))
-}
-
 /// How a library is attached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attach {
@@ -128,7 +125,7 @@ impl Attach {
     }
 
     /// The programs that a function is probed by. A session declines its return by itself.
-    fn programs(&self, id: FunctionId) -> &'static [(&'static str, Way)] {
+    fn programs(&self, id: FunctionId) -> &'static [(ProgramName, Way)] {
         let entry_only = self.entry_only || (self.tier != Tier::Session && self.has_no_return(id));
         programs(self.tier, entry_only, self.bare)
     }
@@ -140,31 +137,39 @@ impl Attach {
 
 /// The programs of a tier, and how each is attached. Entries first: they make returns safe (`bpf/returns.bpf.h`). What
 /// begins before all are in is not observed.
-pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(&'static str, Way)] {
+pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(ProgramName, Way)] {
     match (tier, bare) {
-        (Tier::Session | Tier::Multi, true) if entry_only => &[("bare_multi_entry", Way::Multi)],
-        (Tier::Perf, true) if entry_only => &[("bare_perf_entry", Way::Perf)],
-        (Tier::Session, true) => &[("bare_session", Way::Session)],
-        (Tier::Multi, true) => &[("bare_multi_entry", Way::Multi), ("bare_multi_return", Way::MultiReturn)],
-        (Tier::Perf, true) => &[("bare_perf_entry", Way::Perf), ("bare_perf_return", Way::PerfReturn)],
-        (Tier::Session | Tier::Multi, false) if entry_only => &[("call_multi_entry", Way::Multi)],
-        (Tier::Perf, false) if entry_only => &[("call_perf_entry", Way::Perf)],
-        (Tier::Session, false) => &[("call_session", Way::Session)],
-        (Tier::Multi, false) => &[("call_multi_entry", Way::Multi), ("call_multi_return", Way::MultiReturn)],
-        (Tier::Perf, false) => &[("call_perf_entry", Way::Perf), ("call_perf_return", Way::PerfReturn)],
+        (Tier::Session | Tier::Multi, true) if entry_only => &[(ProgramName::BareMultiEntry, Way::Multi)],
+        (Tier::Perf, true) if entry_only => &[(ProgramName::BarePerfEntry, Way::Perf)],
+        (Tier::Session, true) => &[(ProgramName::BareSession, Way::Session)],
+        (Tier::Multi, true) => {
+            &[(ProgramName::BareMultiEntry, Way::Multi), (ProgramName::BareMultiReturn, Way::MultiReturn)]
+        }
+        (Tier::Perf, true) => {
+            &[(ProgramName::BarePerfEntry, Way::Perf), (ProgramName::BarePerfReturn, Way::PerfReturn)]
+        }
+        (Tier::Session | Tier::Multi, false) if entry_only => &[(ProgramName::CallMultiEntry, Way::Multi)],
+        (Tier::Perf, false) if entry_only => &[(ProgramName::CallPerfEntry, Way::Perf)],
+        (Tier::Session, false) => &[(ProgramName::CallSession, Way::Session)],
+        (Tier::Multi, false) => {
+            &[(ProgramName::CallMultiEntry, Way::Multi), (ProgramName::CallMultiReturn, Way::MultiReturn)]
+        }
+        (Tier::Perf, false) => {
+            &[(ProgramName::CallPerfEntry, Way::Perf), (ProgramName::CallPerfReturn, Way::PerfReturn)]
+        }
     }
 }
 
 /// The program that counts calls as they begin.
-pub(crate) fn tally(tier: Tier) -> &'static (&'static str, Way) {
+pub(crate) fn tally(tier: Tier) -> &'static (ProgramName, Way) {
     match tier {
-        Tier::Session | Tier::Multi => &("tally_multi", Way::Multi),
-        Tier::Perf => &("tally_perf", Way::Perf),
+        Tier::Session | Tier::Multi => &(ProgramName::TallyMulti, Way::Multi),
+        Tier::Perf => &(ProgramName::TallyPerf, Way::Perf),
     }
 }
 
 /// Functions that are probed together, by the same programs.
-type Group<'a> = (&'a [(&'static str, Way)], Vec<&'a PlannedFunction>);
+type Group<'a> = (&'a [(ProgramName, Way)], Vec<&'a PlannedFunction>);
 
 /// Those that one link can hold: on perf each has its own.
 fn groups<'a>(
@@ -323,7 +328,7 @@ fn fill_rows(
     apart: &Apart,
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Result<(), CaptureError> {
-    let map = object.maps().find(|m| m.name() == "functions").ok_or(CaptureError::Missing("functions"))?;
+    let map = map_of(object, MapName::Functions)?;
     for planned in functions {
         let Some(function) = catalogue().get(planned.function) else { continue };
         let mut row = row(function, collect(planned.function), how.counted);
@@ -340,13 +345,13 @@ fn attach_group(
     keeper: &mut Keeper,
     how: Attach,
     file: &ProbedFile,
-    (programs, group): (&[(&'static str, Way)], &[&PlannedFunction]),
+    (programs, group): (&[(ProgramName, Way)], &[&PlannedFunction]),
     patience: &mut Patience,
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, how.cookie(f))).collect();
     let mut links = Vec::new();
     for (name, way) in programs {
-        match link(keeper, name, *way, file, points.clone(), patience) {
+        match link(keeper, *name, *way, file, points.clone(), patience) {
             Ok(link) => links.push(link),
             Err(error) => {
                 keeper.detach(links);
@@ -366,8 +371,8 @@ pub(crate) fn attach_loader(
     // two's complement: the program adds it back
     let distance = loader.r_debug_address.map_or(0, |r| r.wrapping_sub(loader.debug_state_address));
     let (name, way) = match tier {
-        Tier::Perf => ("loader_perf", Way::Perf),
-        Tier::Multi | Tier::Session => ("loader_multi", Way::Multi),
+        Tier::Perf => (ProgramName::LoaderPerf, Way::Perf),
+        Tier::Multi | Tier::Session => (ProgramName::LoaderMulti, Way::Multi),
     };
     link(
         keeper,
@@ -381,7 +386,7 @@ pub(crate) fn attach_loader(
 
 fn link(
     keeper: &mut Keeper,
-    name: &'static str,
+    name: ProgramName,
     way: Way,
     file: &ProbedFile,
     points: Vec<(u64, u64)>,
@@ -442,7 +447,7 @@ mod tests {
     #[test]
     fn nothing_stays_of_a_library_that_is_replaced_while_it_is_probed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::without_file_at_third(folder.path(), "call_perf_entry");
+        let mut keeper = Keeper::without_file_at_third(folder.path(), ProgramName::CallPerfEntry);
         let error = attach_in_vain(&mut keeper, Patience::new(false, Tier::Perf));
         assert!(error.is_gone() && !error.is_stall(), "{error}");
         let others = std::fs::read_to_string(folder.path().join("others")).unwrap();
@@ -452,7 +457,7 @@ mod tests {
     #[test]
     fn nothing_stays_of_a_library_that_could_not_be_probed_in_time() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::stuck_at_third(folder.path(), "call_perf_entry");
+        let mut keeper = Keeper::stuck_at_third(folder.path(), ProgramName::CallPerfEntry);
         let error = attach_in_vain(&mut keeper, Patience::of(Duration::from_millis(100)));
         assert!(error.is_own_stall(), "{error}");
         assert_eq!(keeper.let_go(folder.path()), "detach-later 1 2 3\n");

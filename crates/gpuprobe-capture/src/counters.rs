@@ -16,8 +16,8 @@ use crate::error::CaptureError;
 use crate::numbered::Numbered;
 use crate::sites::Row;
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_failure_key, gp_live,
-    gp_live_key, gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
+    Wire, as_bytes, derived, from_bytes, gp_context, gp_context_key, gp_count, gp_count_key, gp_failure_key,
+    gp_live, gp_live_key, gp_memory, gp_physical, gp_process_key, gp_site, gp_site_key, number,
 };
 
 /// The last rows of processes that ended.
@@ -200,7 +200,7 @@ pub(crate) fn allocations(
     let entries = batch::entries::<gp_live_key, gp_live>(live)?;
     let numbers = gpus_of(contexts)?;
     let mut all = Vec::with_capacity(entries.len());
-    for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & number::SPARE == 0) {
+    for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & derived::SPARE == 0) {
         // taken out when its address is given out again, or with its process: to do it here might hit another one
         let Some(device) = numbers.get(&value.context) else { continue };
         all.push(Allocation {
@@ -239,7 +239,7 @@ pub(crate) fn site_rows(
     let mut rows = Vec::with_capacity(entries.len());
     for (key, counts) in entries {
         keys.extend_from_slice(as_bytes(&key));
-        let is_of_device = key.context & number::OF_DEVICE != 0;
+        let is_of_device = key.context & derived::OF_DEVICE != 0;
         let device = if is_of_device { Some(key.context as u32) } else { numbers.get(&key.context).copied() };
         rows.push(Row {
             process: process_of(key.tgid, key.instance),

@@ -6,10 +6,10 @@ use gpuprobe_event::{Api, Call, FunctionId, Name, Value, catalogue};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::error::CaptureError;
-use crate::wire::{gp_call, number};
+use crate::wire::{ProgramName, gp_call, number};
 
 /// The programs that see them: at the end of a call first, for a beginning without it would never end.
-pub(crate) const SYSCALLS: [&str; 2] = ["on_syscall_end", "on_syscall"];
+pub(crate) const SYSCALLS: [ProgramName; 2] = [ProgramName::OnSyscallEnd, ProgramName::OnSyscall];
 
 /// Where the calls of the kernel begin in the catalogue, in the order of `gp_driver_call`.
 pub(crate) fn first_row() -> Option<FunctionId> {

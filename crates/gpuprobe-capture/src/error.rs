@@ -64,8 +64,11 @@ pub enum CaptureError {
         /// What there was.
         made: u64,
     },
-    /// A map or program is not in the object.
-    #[error("the BPF object has no {0}: the build is broken")]
+    /// A map or program of the object was not loaded.
+    #[error("{0} of the BPF object was not loaded")]
+    NotLoaded(&'static str),
+    /// Something that every build has.
+    #[error("gpuprobe has no {0}: the build is broken")]
     Missing(&'static str),
     /// A library could not be probed.
     #[error("cannot probe {path}: {source:#}")]

@@ -8,18 +8,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use gpuprobe_discover::{KernelFunction, SkipCause};
 use gpuprobe_event::{Api, FunctionId, catalogue};
-use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use crate::files::raise_limit;
+use crate::handles::{map_of, open_maps, open_programs, program_of};
 use crate::kernel_support::KernelSupport;
 use crate::kernel_types::Returned;
 use crate::link::{KernelWay, MadeLink, make_in_kernel};
 use crate::load::quietly;
 use crate::support::Tier;
-use crate::wire::OBJECT;
+use crate::wire::{OBJECT, ProgramName};
 
 /// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
-const MOST_TRACED: usize = 32;
+const MOST_TRACED: usize = ProgramName::TRACED_ENTRY.len();
 /// Functions that are probed one by one: taking one out waits a tenth of a second.
 const MOST_BY_PERF: usize = 64;
 
@@ -192,11 +193,11 @@ impl<'h> Attacher<'_, 'h> {
 
     fn load_traced(&self, group: &[Tried<'h>]) -> Result<Object, libbpf_rs::Error> {
         let mut object = open_again(self.main)?;
-        for mut program in object.progs_mut() {
-            let name = program.name().to_string_lossy().into_owned();
-            let number = name.strip_prefix("traced_entry_").or_else(|| name.strip_prefix("traced_return_"));
-            let wanted = number.and_then(|n| n.parse().ok()).and_then(|n: usize| group.get(n));
-            let wanted = wanted.filter(|_| !self.entry_only || name.starts_with("traced_entry_"));
+        for (name, mut program) in open_programs(&mut object) {
+            let number = |programs: &[ProgramName]| programs.iter().position(|program| *program == name);
+            let entry = number(&ProgramName::TRACED_ENTRY);
+            let end = number(&ProgramName::TRACED_RETURN).filter(|_| !self.entry_only);
+            let wanted = entry.or(end).and_then(|n| group.get(n));
             program.set_autoload(wanted.is_some());
             if let Some(tried) = wanted {
                 program.set_attach_target(0, Some(tried.hook.function.name.clone()))?;
@@ -210,9 +211,13 @@ impl<'h> Attacher<'_, 'h> {
         for (n, tried) in group.into_iter().enumerate() {
             let cookie = [(0, u64::from(tried.id.0))];
             // ends first: a beginning without its end would never end
-            let ends = [("traced_return_", KernelWay::Return), ("traced_entry_", KernelWay::Entry)];
-            let made = ends.iter().skip(usize::from(self.entry_only)).map(|(name, way)| {
-                with_program(object, &format!("{name}{n}"), |program| make_in_kernel(program, *way, &cookie))
+            let ends = [
+                (ProgramName::TRACED_RETURN, KernelWay::Return),
+                (ProgramName::TRACED_ENTRY, KernelWay::Entry),
+            ];
+            let made = ends.iter().skip(usize::from(self.entry_only)).map(|(programs, way)| {
+                let name = *programs.get(n).ok_or(io::ErrorKind::NotFound)?;
+                with_program(object, name, |program| make_in_kernel(program, *way, &cookie))
             });
             match made.collect::<io::Result<Vec<_>>>() {
                 Ok(links) => self.links.extend(links),
@@ -232,16 +237,18 @@ impl<'h> Attacher<'_, 'h> {
             let reason = format!("{MOST_BY_PERF} functions are probed one by one already");
             self.refuse(rest, &reason);
         }
-        let ends: &[(&str, KernelWay)] = match (tier, self.entry_only) {
-            (Tier::Session, false) => &[("kernel_session", KernelWay::Session)],
-            (Tier::Session | Tier::Multi, true) => &[("kernel_multi_entry", KernelWay::Multi)],
-            (Tier::Multi, false) => {
-                &[("kernel_multi_return", KernelWay::MultiReturn), ("kernel_multi_entry", KernelWay::Multi)]
-            }
-            (Tier::Perf, true) => &[("kernel_perf_entry", KernelWay::Perf)],
-            (Tier::Perf, false) => {
-                &[("kernel_perf_return", KernelWay::PerfReturn), ("kernel_perf_entry", KernelWay::Perf)]
-            }
+        let ends: &[(ProgramName, KernelWay)] = match (tier, self.entry_only) {
+            (Tier::Session, false) => &[(ProgramName::KernelSession, KernelWay::Session)],
+            (Tier::Session | Tier::Multi, true) => &[(ProgramName::KernelMultiEntry, KernelWay::Multi)],
+            (Tier::Multi, false) => &[
+                (ProgramName::KernelMultiReturn, KernelWay::MultiReturn),
+                (ProgramName::KernelMultiEntry, KernelWay::Multi),
+            ],
+            (Tier::Perf, true) => &[(ProgramName::KernelPerfEntry, KernelWay::Perf)],
+            (Tier::Perf, false) => &[
+                (ProgramName::KernelPerfReturn, KernelWay::PerfReturn),
+                (ProgramName::KernelPerfEntry, KernelWay::Perf),
+            ],
         };
         let object = match load_programs(self.main, |name| ends.iter().any(|(wanted, _)| *wanted == name)) {
             Ok(object) => object,
@@ -267,19 +274,18 @@ impl<'h> Attacher<'_, 'h> {
 /// The programs that are wanted, loaded apart.
 pub(crate) fn load_programs(
     main: &Object,
-    is_wanted: impl Fn(&str) -> bool,
+    is_wanted: impl Fn(ProgramName) -> bool,
 ) -> Result<Object, libbpf_rs::Error> {
     let mut object = open_again(main)?;
-    for mut program in object.progs_mut() {
-        let wanted = is_wanted(&program.name().to_string_lossy());
-        program.set_autoload(wanted);
+    for (name, mut program) in open_programs(&mut object) {
+        program.set_autoload(is_wanted(name));
     }
     quietly(|| object.load())
 }
 
 fn link_group(
     object: &Object,
-    ends: &[(&str, KernelWay)],
+    ends: &[(ProgramName, KernelWay)],
     group: &[Tried<'_>],
     tier: Tier,
 ) -> io::Result<Vec<MadeLink>> {
@@ -290,7 +296,7 @@ fn link_group(
     let mut links = Vec::new();
     for (name, way) in ends {
         for points in points.chunks(at_once) {
-            links.push(with_program(object, name, |program| make_in_kernel(program, *way, points))?);
+            links.push(with_program(object, *name, |program| make_in_kernel(program, *way, points))?);
         }
     }
     Ok(links)
@@ -298,19 +304,18 @@ fn link_group(
 
 pub(crate) fn with_program(
     object: &Object,
-    name: &str,
+    name: ProgramName,
     link: impl FnOnce(BorrowedFd<'_>) -> io::Result<MadeLink>,
 ) -> io::Result<MadeLink> {
-    let program = object.progs().find(|p| p.name() == name).ok_or(io::ErrorKind::NotFound)?;
+    let program = program_of(object, name).map_err(io::Error::other)?;
     link(program.as_fd())
 }
 
 /// The object once more, with the maps that the first one has.
 pub(crate) fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
-    for mut map in object.maps_mut() {
-        let name = map.name().to_owned();
-        if let Some(made) = main.maps().find(|made| made.name() == name) {
+    for (name, mut map) in open_maps(&mut object) {
+        if let Ok(made) = map_of(main, name) {
             map.reuse_fd(made.as_fd())?;
         }
     }

@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 use libbpf_rs::Object;
 
 use crate::error::CaptureError;
+use crate::handles::{map_of, programs_of};
 use crate::link::{self, MadeLink};
-use crate::object::map_of;
 use crate::request::{Probes, Request, answer_line, parse_answer};
 use crate::support::Tier;
 use crate::targets::TargetList;
 use crate::urgency::Urgent;
+use crate::wire::{MapName, ProgramName};
 
 /// A link by its number.
 pub(crate) type LinkId = u64;
@@ -31,7 +32,7 @@ pub(crate) struct Keeper {
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     /// The programs it has, in the order in which they were handed over.
-    programs: Vec<String>,
+    programs: Vec<ProgramName>,
     /// Whether the answer to a request has not come in time. Nothing else is asked before that.
     is_stuck: bool,
     /// Links that are to be taken away when it answers again.
@@ -73,13 +74,13 @@ impl Keeper {
             command.arg("--perf");
         }
         let mut files = vec![
-            inheritable(map_of(object, "targets")?.as_fd())?,
-            inheritable(map_of(object, "held")?.as_fd())?,
+            inheritable(map_of(object, MapName::Targets)?.as_fd())?,
+            inheritable(map_of(object, MapName::Held)?.as_fd())?,
         ];
         let mut programs = Vec::new();
-        for program in object.progs().filter(libbpf_rs::Program::autoload) {
+        for (name, program) in programs_of(object).filter(|(_, program)| program.autoload()) {
             files.push(inheritable(program.as_fd())?);
-            programs.push(program.name().to_string_lossy().into_owned());
+            programs.push(name);
         }
         let mut child = command
             .args(files.iter().map(|file| file.as_raw_fd().to_string()))
@@ -101,8 +102,8 @@ impl Keeper {
     }
 
     /// The number of a program.
-    pub(crate) fn program(&self, name: &'static str) -> Result<usize, CaptureError> {
-        self.programs.iter().position(|p| p == name).ok_or(CaptureError::Missing(name))
+    pub(crate) fn program(&self, name: ProgramName) -> Result<usize, CaptureError> {
+        self.programs.iter().position(|p| *p == name).ok_or(CaptureError::NotLoaded(name.as_str()))
     }
 
     /// Puts probes in. Where the kernel has to wait for the file system for too long, we do not.
@@ -411,12 +412,12 @@ mod tests {
 
     impl Keeper {
         /// One with this program that is stuck at the third link until it is let go.
-        pub(crate) fn stuck_at_third(folder: &Path, program: &str) -> Self {
+        pub(crate) fn stuck_at_third(folder: &Path, program: ProgramName) -> Self {
             Self::by_script(SCRIPT, folder, program)
         }
 
         /// One that does not find the file any more when the third link is made.
-        pub(crate) fn without_file_at_third(folder: &Path, program: &str) -> Self {
+        pub(crate) fn without_file_at_third(folder: &Path, program: ProgramName) -> Self {
             let script = SCRIPT.replace(
                 r#"while [ $n = 3 ] && [ ! -e "$0/go" ]; do sleep 0.02; done"#,
                 "[ $n = 3 ] && { echo error 2; continue; }",
@@ -424,12 +425,12 @@ mod tests {
             Self::by_script(&script, folder, program)
         }
 
-        fn by_script(script: &str, folder: &Path, program: &str) -> Self {
+        fn by_script(script: &str, folder: &Path, program: ProgramName) -> Self {
             let mut command = Command::new("sh");
             command.args(["-c", script]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let (requests, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-            let programs = vec![program.to_owned()];
+            let programs = vec![program];
             Self { child, requests, answers, programs, is_stuck: false, unwanted: Vec::new() }
         }
 
@@ -453,7 +454,7 @@ mod tests {
     #[test]
     fn links_that_are_not_wanted_while_it_is_stuck_are_taken_away_when_it_answers() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::stuck_at_third(folder.path(), "x");
+        let mut keeper = Keeper::stuck_at_third(folder.path(), ProgramName::CallPerfEntry);
         let mut patience = Patience::new(true, Tier::Session);
         assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 1);
         assert_eq!(keeper.attach(probes(), &mut patience).unwrap(), 2);
@@ -471,7 +472,7 @@ mod tests {
     fn the_links_of_a_library_have_one_time_together() {
         // each answer in time for the limit of a library
         let script = "while read -r x; do sleep 0.3; echo ok 1; done";
-        let mut keeper = Keeper::by_script(script, Path::new("/"), "x");
+        let mut keeper = Keeper::by_script(script, Path::new("/"), ProgramName::CallPerfEntry);
         let mut patience = Patience(Duration::from_secs(1));
         let made = (0..10).take_while(|_| keeper.attach(probes(), &mut patience).is_ok()).count();
         assert!((1..=4).contains(&made), "{made}");

@@ -19,6 +19,7 @@ mod filter;
 mod functions;
 #[doc(hidden)]
 pub mod fuzz;
+mod handles;
 mod heap;
 mod keeper;
 mod kernel_names;

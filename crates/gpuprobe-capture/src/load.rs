@@ -6,13 +6,14 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject, PrintLevel};
 
 use crate::attach::{programs, tally};
 use crate::clock::boottime_ns;
-use crate::driver::{SYSCALLS, first_row};
+use crate::driver::first_row;
 use crate::error::CaptureError;
 use crate::functions::KernelHook;
+use crate::handles::{open_maps, open_programs};
 use crate::machine::{self, PROC, Verdict};
 use crate::support::{Support, Tier, support, version_of};
 use crate::tracepoints::{self, TracepointHook};
-use crate::wire::{OBJECT, as_bytes, gp_config, number};
+use crate::wire::{MapName, OBJECT, ProgramName, as_bytes, gp_config, number};
 
 /// What to load, and how large.
 #[derive(Clone, Debug)]
@@ -167,20 +168,22 @@ const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
 const PARTS_PER_ALLOCATION: u32 = 8;
 
 /// How large a table of work is; those that are not used are as small as it gets.
-fn work_entries(name: &str, config: &CaptureConfig) -> Option<u32> {
+fn work_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let (launches, copies) = (config.launches && config.rows, config.copies && config.rows);
-    let (wanted, entries) = match name {
-        "launches" | "unused_launches" => (launches, config.launch_entries),
-        "streams" | "unused_streams" => (config.launches || config.copies, config.process_entries),
+    let (wanted, entries) = match map {
+        MapName::Launches | MapName::UnusedLaunches => (launches, config.launch_entries),
+        MapName::Streams | MapName::UnusedStreams => {
+            (config.launches || config.copies, config.process_entries)
+        }
         // the first row is none
-        "launch_rows" => (launches, config.launch_entries.saturating_add(1)),
-        "stream_rows" => (config.launches || config.copies, config.process_entries.saturating_add(1)),
-        "captures" | "recorded" => (config.launches || config.copies, GRAPHS),
-        "graphs" | "execs" => (config.launches, GRAPHS),
-        "nodes" => (config.launches, NODES),
-        "graph_counts" => (launches || copies, config.process_entries),
-        "copies" => (copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
-        "ranges" => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
+        MapName::LaunchRows => (launches, config.launch_entries.saturating_add(1)),
+        MapName::StreamRows => (config.launches || config.copies, config.process_entries.saturating_add(1)),
+        MapName::Captures | MapName::Recorded => (config.launches || config.copies, GRAPHS),
+        MapName::Graphs | MapName::Execs => (config.launches, GRAPHS),
+        MapName::Nodes => (config.launches, NODES),
+        MapName::GraphCounts => (launches || copies, config.process_entries),
+        MapName::Copies => (copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
+        MapName::Ranges => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
         _ => return None,
     };
     Some(if wanted { entries } else { 1 })
@@ -224,84 +227,90 @@ pub(crate) fn quietly<T>(load: impl FnOnce() -> T) -> T {
 
 fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
-    let may_write = machine::may_write_back();
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        if let Some(entries) = work_entries(&name, config) {
+    for (name, mut map) in open_maps(&mut object) {
+        if let Some(entries) = work_entries(name, config).or_else(|| entries(name, config)) {
             map.set_max_entries(entries)?;
         }
-        match name.as_str() {
-            "calls" => map.set_max_entries(config.ring_bytes)?,
-            "live" => map.set_max_entries(config.live_entries)?,
-            "physical" | "handles" | "mapped" => {
-                map.set_max_entries(config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL))?
-            }
-            "contexts" | "addresses" | "primaries" | "identities" | "unused_contexts" => {
-                map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS)?
-            }
-            "sites" => map.set_max_entries(config.site_entries)?,
-            "site_nodes" => map.set_max_entries(config.site_nodes())?,
-            "commands" | "unified" if !config.driver => map.set_max_entries(1)?,
-            "counts" | "unused_counts" | "failures" | "commands" => {
-                map.set_max_entries(config.count_entries)?
-            }
-            "processes" | "unused_memory" | "unified" => map.set_max_entries(config.process_entries)?,
-            // the first row is nobody's
-            "count_rows" => map.set_max_entries(config.count_entries + 1)?,
-            "memory_rows" => map.set_max_entries(config.process_entries + 1)?,
-            "context_rows" => map.set_max_entries(config.process_entries * CONTEXTS_PER_PROCESS + 1)?,
-            name if name.ends_with(".rodata.config") => {
-                let value = gp_config {
-                    only_targets: config.only_targets.into(),
-                    hold: hold_mode(config.hold),
-                    wakeup_bytes: config.ring_bytes / 32,
-                    most_kept: config.live_entries / KEPT_PART,
-                    rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
-                    follow_forks: config.follow_forks.into(),
-                    errors_only: config.errors_only.into(),
-                    outermost_only: config.outermost_only.into(),
-                    phases: config.phases.into(),
-                    entry_only: config.entry_only.into(),
-                    stacks: config.stacks.into(),
-                    names: config.names.into(),
-                    launches: config.launches.into(),
-                    copies: config.copies.into(),
-                    rows: config.rows.into(),
-                    told: config.told.into(),
-                    driver: config.driver.into(),
-                    driver_rows: first_row().map_or(u32::MAX, |row| row.0),
-                    tracepoint_rows: tracepoints::first_row(config),
-                    may_write: may_write.into(),
-                    own_tgid: std::process::id(),
-                    sites: config.sites.into(),
-                    min_duration_ns: config.min_duration_ns,
-                    watched_since_ns: boottime_ns(),
-                };
-                map.set_initial_value(as_bytes(&value))?;
-            }
-            _ => {}
+        if name == MapName::RodataConfig {
+            map.set_initial_value(as_bytes(&settings(config)))?;
         }
     }
     choose_programs(&mut object, config, tier);
     Ok(object)
 }
 
+/// How large any other map is; none for those whose size is no setting.
+fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
+    let contexts = config.process_entries * CONTEXTS_PER_PROCESS;
+    Some(match map {
+        MapName::Calls => config.ring_bytes,
+        MapName::Live => config.live_entries,
+        MapName::Physical | MapName::Handles | MapName::Mapped => {
+            config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL)
+        }
+        MapName::Contexts | MapName::UnusedContexts => contexts,
+        MapName::Addresses | MapName::Primaries | MapName::Identities => contexts,
+        MapName::Sites => config.site_entries,
+        MapName::SiteNodes => config.site_nodes(),
+        MapName::Commands | MapName::Unified if !config.driver => 1,
+        MapName::Counts | MapName::UnusedCounts | MapName::Failures | MapName::Commands => {
+            config.count_entries
+        }
+        MapName::Processes | MapName::UnusedMemory | MapName::Unified => config.process_entries,
+        // the first row is nobody's
+        MapName::CountRows => config.count_entries + 1,
+        MapName::MemoryRows => config.process_entries + 1,
+        MapName::ContextRows => contexts + 1,
+        _ => return None,
+    })
+}
+
+/// What the programs are told.
+fn settings(config: &CaptureConfig) -> gp_config {
+    gp_config {
+        only_targets: config.only_targets.into(),
+        hold: hold_mode(config.hold),
+        wakeup_bytes: config.ring_bytes / 32,
+        most_kept: config.live_entries / KEPT_PART,
+        rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
+        follow_forks: config.follow_forks.into(),
+        errors_only: config.errors_only.into(),
+        outermost_only: config.outermost_only.into(),
+        phases: config.phases.into(),
+        entry_only: config.entry_only.into(),
+        stacks: config.stacks.into(),
+        names: config.names.into(),
+        launches: config.launches.into(),
+        copies: config.copies.into(),
+        rows: config.rows.into(),
+        told: config.told.into(),
+        driver: config.driver.into(),
+        driver_rows: first_row().map_or(u32::MAX, |row| row.0),
+        tracepoint_rows: tracepoints::first_row(config),
+        may_write: machine::may_write_back().into(),
+        own_tgid: std::process::id(),
+        sites: config.sites.into(),
+        min_duration_ns: config.min_duration_ns,
+        watched_since_ns: boottime_ns(),
+        ..gp_config::default()
+    }
+}
+
 /// Leaves out the programs that are not needed here.
 fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
     let wanted = programs(tier, config.entry_only, config.bare);
-    for mut program in object.progs_mut() {
-        let name = program.name().to_string_lossy().into_owned();
-        // a program that names what a kernel lacks must not be loaded there
-        // those on functions of the kernel and on tracepoints are loaded apart, see `functions.rs`
-        const PROBES: [&str; 8] =
-            ["call_", "bare_", "tally_", "kernel_", "traced_", "tracepoint_", "report_", "unified_"];
-        let is_probe = PROBES.iter().any(|kind| name.starts_with(kind));
-        let is_tally = config.tallies && tally(tier).0 == name;
-        let load = !is_probe || is_tally || wanted.iter().any(|(wanted, _)| *wanted == name);
-        let loader = if tier == Tier::Perf { "loader_perf" } else { "loader_multi" };
-        let load = if SYSCALLS.contains(&name.as_str()) { config.driver } else { load };
-        let load = if name.starts_with("loader_") { config.hold && name == loader } else { load };
-        program.set_autoload(load);
+    for (name, mut program) in open_programs(object) {
+        program.set_autoload(match name {
+            ProgramName::OnFork | ProgramName::OnExec | ProgramName::OnExit => true,
+            ProgramName::OnXid | ProgramName::OpenCalls => true,
+            ProgramName::OnSyscall | ProgramName::OnSyscallEnd => config.driver,
+            ProgramName::LoaderPerf => config.hold && tier == Tier::Perf,
+            ProgramName::LoaderMulti => config.hold && tier != Tier::Perf,
+            // a program that names what a kernel lacks must not be loaded there
+            ProgramName::TallyMulti | ProgramName::TallyPerf => config.tallies && tally(tier).0 == name,
+            // those on functions of the kernel and on tracepoints are loaded apart, see `functions.rs`
+            _ => wanted.iter().any(|(wanted, _)| *wanted == name),
+        });
     }
 }
 

@@ -20,11 +20,12 @@ use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer
 
 pub(crate) use self::apart::Apart;
 pub use self::apart::may_be_left_out;
-use crate::attach::{self, Attached};
+use crate::attach::Attached;
 use crate::clock::{Clock, monotonic_ns};
 use crate::counters::{self, Rows};
 use crate::decode::{Control, Decoder};
 use crate::error::CaptureError;
+use crate::handles::{map_of, program_of};
 use crate::keeper::{Keeper, LinkId};
 use crate::link::MadeLink;
 use crate::load::{CaptureConfig, check, load};
@@ -37,7 +38,7 @@ use crate::support::{Tier, support};
 use crate::sweeper::Sweeper;
 use crate::task::Counted;
 use crate::urgency::Backlog;
-use crate::wire::{gp_call, gp_context_key, gp_failure_key, gp_live_key, gp_site_key};
+use crate::wire::{MapName, ProgramName, gp_call, gp_context_key, gp_failure_key, gp_live_key, gp_site_key};
 use crate::xids::{self, Heard};
 
 /// Calls that are taken out of the ring in one go. Their events still lie in the caches when they are written.
@@ -111,17 +112,17 @@ impl Capture {
         let object = load(config, tier)?;
         let keeper = Keeper::start(keeper, &object, tier)?;
         let mut tracepoints = Vec::new();
-        for name in ["on_exit", "on_exec", "on_fork"] {
-            let link = attach::program(&object, name)?.attach();
+        for name in [ProgramName::OnExit, ProgramName::OnExec, ProgramName::OnFork] {
+            let link = program_of(&object, name)?.attach();
             tracepoints.push(link.map_err(CaptureError::bpf("attach to the scheduler's tracepoints"))?);
         }
         let xids = xids::listen(&object, config.tier)?;
         let pending = Rc::new(RefCell::new(Pending::default()));
-        let calls = ring(&object, "calls", {
+        let calls = ring(&object, MapName::Calls, {
             let pending = Rc::clone(&pending);
             move |bytes| pending.borrow_mut().calls.push(bytes)
         })?;
-        let control = ring(&object, "control", {
+        let control = ring(&object, MapName::Control, {
             let pending = Rc::clone(&pending);
             move |bytes| pending.borrow_mut().control.push(bytes)
         })?;
@@ -187,14 +188,14 @@ impl Capture {
     pub fn answer(&self, hold: Hold, answer: Answer) -> Result<(), CaptureError> {
         // GP_HELD of the header
         let value = 4 * u64::from(hold.ticket) + answer as u64;
-        self.map("held")?
+        self.map(MapName::Held)?
             .update(&hold.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("answer a process that waits"))
     }
 
     /// How many processes are watched by name.
     pub fn target_count(&self) -> Result<usize, CaptureError> {
-        Ok(self.map("targets")?.keys().count())
+        Ok(self.map(MapName::Targets)?.keys().count())
     }
 
     /// A descriptor that becomes readable when there is something urgent.
@@ -228,7 +229,7 @@ impl Capture {
             return Ok(stopped_ns);
         }
         let at_ns = monotonic_ns() + STOP_AHEAD.as_nanos() as u64;
-        self.map(".data.stop")?
+        self.map(MapName::DataStop)?
             .update(&0u32.to_ne_bytes(), &at_ns.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("end observation"))?;
         while let Some(rest @ 1..) = at_ns.checked_sub(monotonic_ns()) {
@@ -342,7 +343,7 @@ impl Capture {
     fn tell_name_word(&mut self) -> Result<(), CaptureError> {
         let word = self.decoder.name_word();
         if word != self.name_word {
-            self.map("name_word")?
+            self.map(MapName::NameWord)?
                 .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
                 .map_err(CaptureError::bpf("say where names are"))?;
         }
@@ -352,7 +353,7 @@ impl Capture {
 
     /// Calls that are open now, of all threads, outer ones before those made inside them.
     pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
-        let program = attach::program(&self.object, "open_calls")?;
+        let program = program_of(&self.object, ProgramName::OpenCalls)?;
         let cannot = CaptureError::bpf("look at open calls");
         let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;
         let mut bytes = Vec::new();
@@ -364,7 +365,7 @@ impl Capture {
 
     /// Everything lost so far.
     pub fn losses(&self) -> Result<Losses, CaptureError> {
-        let mut losses = counters::losses(&self.map("losses")?)?;
+        let mut losses = counters::losses(&self.map(MapName::Losses)?)?;
         losses.add(LossCause::Undecodable, self.decoder.undecodable);
         losses.add(LossCause::LostStack, self.decoder.sites.lost());
         losses.add(LossCause::SitesFull, self.refused_ways);
@@ -379,7 +380,7 @@ impl Capture {
 
     /// How often every function failed in every way. Asked for after the calls, none of these is missing here.
     pub fn failures(&self) -> Result<Vec<gpuprobe_event::counters::FailureCounts>, CaptureError> {
-        counters::failures(&self.map("failures")?, &self.processes()?)
+        counters::failures(&self.map(MapName::Failures)?, &self.processes()?)
     }
 
     /// What every process did to GPU memory, and what it holds in every context.
@@ -389,22 +390,27 @@ impl Capture {
 
     /// What the driver told every process of its GPUs.
     pub fn identities(&self) -> Result<Vec<gpuprobe_event::counters::ToldGpu>, CaptureError> {
-        counters::identities(&self.map("identities")?)
+        counters::identities(&self.map(MapName::Identities)?)
     }
 
     /// Every live allocation.
     pub fn allocations(&self) -> Result<Vec<gpuprobe_event::counters::Allocation>, CaptureError> {
         let site = |number| self.decoder.sites.site(number);
-        counters::allocations(&self.map("live")?, &self.context_rows()?, &self.map("physical")?, site)
+        counters::allocations(
+            &self.map(MapName::Live)?,
+            &self.context_rows()?,
+            &self.map(MapName::Physical)?,
+            site,
+        )
     }
 
     /// Takes out the rows of processes that ended: there is room for others at once.
     pub fn take_rows(&mut self, ended: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
         let mut sites = self.sites()?;
         sites.retain(|row| ended.contains(&row.process));
-        counters::remove_of::<gp_site_key>(&self.map("sites")?, ended)?;
+        counters::remove_of::<gp_site_key>(&self.map(MapName::Sites)?, ended)?;
         self.decoder.sites.forget(ended);
-        for name in ["addresses", "primaries", "identities"] {
+        for name in [MapName::Addresses, MapName::Primaries, MapName::Identities] {
             counters::remove_of::<gp_context_key>(&self.map(name)?, ended)?;
         }
         // some of them are in the rows that are taken out next
@@ -412,7 +418,7 @@ impl Capture {
         failures.retain(|row| ended.contains(&row.process));
         let rows = counters::take_rows(&self.counts_of()?, &self.processes()?, &self.context_rows()?, ended)?;
         let work = self.take_work(ended)?;
-        counters::remove_of::<gp_failure_key>(&self.map("failures")?, ended)?;
+        counters::remove_of::<gp_failure_key>(&self.map(MapName::Failures)?, ended)?;
         if self.counted.in_rows() {
             ended.iter().for_each(|key| self.decoder.forget(*key));
         }
@@ -421,47 +427,43 @@ impl Capture {
 
     /// Takes out the live allocations of processes that ended: what they held is gone. Returns how many they were.
     pub fn release_memory(&mut self, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
-        let live = counters::remove_of::<gp_live_key>(&self.map("live")?, ended)?;
-        for name in ["handles", "mapped"] {
+        let live = counters::remove_of::<gp_live_key>(&self.map(MapName::Live)?, ended)?;
+        for name in [MapName::Handles, MapName::Mapped] {
             counters::remove_of::<gp_live_key>(&self.map(name)?, ended)?;
         }
         self.release_ranges(ended)?;
-        Ok(live + counters::remove_physical(&self.map("physical")?, ended)?)
+        Ok(live + counters::remove_physical(&self.map(MapName::Physical)?, ended)?)
     }
 
     fn counts_of(&self) -> Result<Numbered<'_>, CaptureError> {
-        self.numbered("counts", "count_rows", "unused_counts")
+        self.numbered(MapName::Counts, MapName::CountRows, MapName::UnusedCounts)
     }
 
     fn processes(&self) -> Result<Numbered<'_>, CaptureError> {
-        self.numbered("processes", "memory_rows", "unused_memory")
+        self.numbered(MapName::Processes, MapName::MemoryRows, MapName::UnusedMemory)
     }
 
     fn context_rows(&self) -> Result<Numbered<'_>, CaptureError> {
-        self.numbered("contexts", "context_rows", "unused_contexts")
+        self.numbered(MapName::Contexts, MapName::ContextRows, MapName::UnusedContexts)
     }
 
     pub(crate) fn numbered(
         &self,
-        names: &'static str,
-        rows: &'static str,
-        unused: &'static str,
+        names: MapName,
+        rows: MapName,
+        unused: MapName,
     ) -> Result<Numbered<'_>, CaptureError> {
         Ok(Numbered { names: self.map(names)?, rows: self.map(rows)?, unused: self.map(unused)? })
     }
 
-    pub(crate) fn map(&self, name: &'static str) -> Result<Map<'_>, CaptureError> {
+    pub(crate) fn map(&self, name: MapName) -> Result<Map<'_>, CaptureError> {
         map_of(&self.object, name)
     }
 }
 
-pub(crate) fn map_of<'o>(object: &'o Object, name: &'static str) -> Result<Map<'o>, CaptureError> {
-    object.maps().find(|m| m.name() == name).ok_or(CaptureError::Missing(name))
-}
-
 fn ring(
     object: &Object,
-    name: &'static str,
+    name: MapName,
     mut take: impl FnMut(&[u8]) + 'static,
 ) -> Result<RingBuffer<'static>, CaptureError> {
     let map = map_of(object, name)?;

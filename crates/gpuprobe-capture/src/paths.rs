@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use gpuprobe_event::SiteId;
 use gpuprobe_event::counters::ProcessKey;
 
-use crate::wire::{gp_site_node, gp_way, gp_way_key, number};
+use crate::wire::{derived, gp_site_node, gp_way, gp_way_key, number};
 
 /// What has to be written, in this order.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub(crate) struct Paths {
 const MOST_FIRST_ADDRESSES: usize = 56 << 10;
 
 fn scrambled(address: u64) -> u64 {
-    address.wrapping_mul(number::SCRAMBLE)
+    address.wrapping_mul(derived::SCRAMBLE)
 }
 
 fn key(process: ProcessKey, address: u64) -> gp_way_key {
@@ -102,7 +102,7 @@ impl Paths {
     pub(crate) fn stop_stacks(&mut self, process: ProcessKey) {
         let known = self.processes.entry(process).or_default();
         if !std::mem::replace(&mut known.stopped, true) {
-            self.changes.push(Change::Way(key(process, 0), gp_way { node: number::STACKS_NONE, site: 0 }));
+            self.changes.push(Change::Way(key(process, 0), gp_way { node: number::NO_STACKS, site: 0 }));
         }
     }
 
@@ -373,7 +373,7 @@ mod tests {
         paths.stop_stacks(PROCESS);
         let changes = paths.take_changes();
         let [Change::Way(way, wanted)] = changes[..] else { panic!("{changes:?}") };
-        assert_eq!((way.tgid, way.address, wanted.node), (7, 0, number::STACKS_NONE));
+        assert_eq!((way.tgid, way.address, wanted.node), (7, 0, number::NO_STACKS));
         paths.forget(PROCESS);
         assert!(matches!(paths.take_changes()[..], [Change::Gone(gone)] if gone.address == 0));
     }

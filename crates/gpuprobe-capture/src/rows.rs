@@ -223,7 +223,7 @@ fn operation(f: &Function, row: &mut gp_function) {
     row.kernel = place(f.arg(roles.handle));
     row.device = place(f.arg(roles.device));
     row.size_a = place(f.arg(roles.size));
-    if row.op == number::OP_VMM_CREATE {
+    if row.op == number::MEMORY_VMM_CREATE {
         row.space = Space::Vmm as u8;
         row.size_rule = number::SIZE_ARGUMENT;
     }
@@ -232,21 +232,21 @@ fn operation(f: &Function, row: &mut gp_function) {
 /// The number of what a function does to physical memory or to a context, or tells of a GPU; 0 for nothing.
 pub(crate) fn operation_of(f: &Function) -> u8 {
     match (f.class, f.roles.op.unwrap_or_default()) {
-        (Class::Vmm, "create") => number::OP_VMM_CREATE,
-        (Class::Vmm, "import") => number::OP_VMM_IMPORT,
-        (Class::Vmm, "retain") => number::OP_VMM_RETAIN,
-        (Class::Vmm, "release") => number::OP_VMM_RELEASE,
-        (Class::Vmm, "map") => number::OP_VMM_MAP,
-        (Class::Vmm, "unmap") => number::OP_VMM_UNMAP,
-        (Class::Context, "create") => number::OP_CONTEXT_CREATE,
-        (Class::Context, "destroy") => number::OP_CONTEXT_DESTROY,
-        (Class::Context, "set") => number::OP_CONTEXT_SET,
-        (Class::Context, "push") => number::OP_CONTEXT_PUSH,
-        (Class::Context, "pop") => number::OP_CONTEXT_POP,
-        (Class::Context, "retain") => number::OP_PRIMARY_RETAIN,
-        (Class::Context, "release") => number::OP_PRIMARY_RELEASE,
-        (Class::Context, "reset") => number::OP_PRIMARY_RESET,
-        (Class::Device, "uuid" | "pci") => number::OP_DEVICE_TOLD,
+        (Class::Vmm, "create") => number::MEMORY_VMM_CREATE,
+        (Class::Vmm, "import") => number::MEMORY_VMM_IMPORT,
+        (Class::Vmm, "retain") => number::MEMORY_VMM_RETAIN,
+        (Class::Vmm, "release") => number::MEMORY_VMM_RELEASE,
+        (Class::Vmm, "map") => number::MEMORY_VMM_MAP,
+        (Class::Vmm, "unmap") => number::MEMORY_VMM_UNMAP,
+        (Class::Context, "create") => number::MEMORY_CONTEXT_CREATE,
+        (Class::Context, "destroy") => number::MEMORY_CONTEXT_DESTROY,
+        (Class::Context, "set") => number::MEMORY_CONTEXT_SET,
+        (Class::Context, "push") => number::MEMORY_CONTEXT_PUSH,
+        (Class::Context, "pop") => number::MEMORY_CONTEXT_POP,
+        (Class::Context, "retain") => number::MEMORY_PRIMARY_RETAIN,
+        (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
+        (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
+        (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_TOLD,
         _ => 0,
     }
 }
@@ -269,7 +269,7 @@ pub fn tells_addresses(f: &Function) -> bool {
 
 /// Whether the calls of a function tell which GPU one of the process's is.
 pub fn tells_gpus(f: &Function) -> bool {
-    operation_of(f) == number::OP_DEVICE_TOLD
+    operation_of(f) == number::MEMORY_DEVICE_TOLD
 }
 
 /// The size of an array, from its description.
@@ -342,9 +342,9 @@ fn described(ty: &str) -> Option<gp_extent> {
 
 /// Height and depth of a `cudaExtent` by value: its second and third word.
 fn extent(arg: Option<&Arg>, row: &mut gp_function) {
-    if let gp_place { kind: number::PLACE_STACK, index } = place(arg) {
-        row.size_a = gp_place { kind: number::PLACE_STACK, index: index + 1 };
-        row.size_b = gp_place { kind: number::PLACE_STACK, index: index + 2 };
+    if let gp_place { kind: number::PLACE_ON_STACK, index } = place(arg) {
+        row.size_a = gp_place { kind: number::PLACE_ON_STACK, index: index + 1 };
+        row.size_b = gp_place { kind: number::PLACE_ON_STACK, index: index + 2 };
     }
 }
 
@@ -353,9 +353,9 @@ pub(crate) fn place(arg: Option<&Arg>) -> gp_place {
     let nowhere = gp_place::default();
     let Some(arg) = arg else { return nowhere };
     match arg.place() {
-        Place::Register { first, .. } => gp_place { kind: number::PLACE_REGISTER, index: first },
+        Place::Register { first, .. } => gp_place { kind: number::PLACE_IN_REGISTER, index: first },
         Place::Stack { offset, .. } => match u8::try_from(offset / 8) {
-            Ok(index) => gp_place { kind: number::PLACE_STACK, index },
+            Ok(index) => gp_place { kind: number::PLACE_ON_STACK, index },
             Err(_) => nowhere,
         },
         Place::Indirect { .. } | Place::Vector => nowhere,
@@ -369,8 +369,10 @@ pub(crate) fn makes_several_copies(f: &Function) -> bool {
 
 /// How much of a record has something in it.
 fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
-    let ends_contexts =
-        matches!(row.op, number::OP_CONTEXT_DESTROY | number::OP_PRIMARY_RELEASE | number::OP_PRIMARY_RESET);
+    let ends_contexts = matches!(
+        row.op,
+        number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
+    );
     let bytes = if ends_contexts {
         // what ended, by kind, takes the place of arguments on the stack
         offset_of!(gp_call, pointee)

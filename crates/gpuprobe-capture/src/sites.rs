@@ -11,7 +11,7 @@ use gpuprobe_event::{Frame, SiteId};
 
 use crate::paths::{Change, Learnt, Paths, Step};
 use crate::resolve::{RawStack, Resolve};
-use crate::wire::{gp_site, number};
+use crate::wire::{derived, gp_site, number};
 
 /// Ways of one process that may turn out not to be learnable before its stacks are not asked for any more: each costs
 /// the program some microseconds.
@@ -175,7 +175,7 @@ impl Sites {
                 self.waiting.push(waiting);
             } else {
                 self.waiting_bytes -= bytes;
-                if bytes == number::STACK_PART_BYTES {
+                if bytes == number::STACK_PART {
                     self.lost += 1;
                 } else {
                     self.name_way(waiting.process, waiting.raw.id as u32, &waiting.addresses);
@@ -200,7 +200,7 @@ impl Sites {
 
     /// The stack of an allocation that came by a way that was not known.
     pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
-        let is_cut = [number::SHORT_STACK_BYTES, number::STACK_PART_BYTES].contains(&raw.bytes.len());
+        let is_cut = [derived::SHORT_STACK, number::STACK_PART].contains(&raw.bytes.len());
         if stack.end == StackEnd::NotYet || (stack.end == StackEnd::CopyEnds && is_cut) {
             return self.wait(process, raw, stack);
         }
@@ -427,7 +427,7 @@ mod tests {
     fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
         let mut sites = Sites::new(1000);
         for (number, outer) in [(1, 50), (2, 60)] {
-            let (raw, stack) = sent(number, outer, number::STACK_PART_BYTES);
+            let (raw, stack) = sent(number, outer, number::STACK_PART);
             sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
         }
         learn(&mut sites, 3, 50);
@@ -444,7 +444,7 @@ mod tests {
     fn what_was_cut_or_could_not_be_read_yet_is_not_taken_for_the_whole_way() {
         for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
             let mut sites = Sites::new(1000);
-            let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+            let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
             let cut = Stack { end, addresses: vec![5], ..stack.clone() };
             sites.learn(PROCESS, &raw, &cut);
             sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut);
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn what_is_never_told_in_full_is_a_way_as_far_as_it_goes() {
         let mut sites = Sites::new(1000);
-        let (raw, stack) = sent(1, 50, number::SHORT_STACK_BYTES);
+        let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
         sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });
         give_up_waiting(&mut sites);
         assert_eq!((sites.site(1), sites.lost()), (SiteId(1), 0));

@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, libbpf_sys};
 
 use crate::error::CaptureError;
 use crate::object::Capture;
+use crate::wire::MapName;
 
 /// The maps of some capture that say who is held: they stay when whoever made them is killed.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl TargetList {
 impl Capture {
     /// Watches a process, and what it forks from now on.
     pub fn add_target(&self, tgid: Tgid) -> Result<(), CaptureError> {
-        self.map("targets")?
+        self.map(MapName::Targets)?
             .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("add a process to watch"))
     }
@@ -74,7 +75,7 @@ impl Capture {
     /// prepared on it while another call is open, unless the one is inside the other.
     pub fn add_stack_copier(&self, tgid: Tgid) -> Result<(), CaptureError> {
         let one = 1u32.to_ne_bytes();
-        for (map, key) in [("stack_copiers", tgid.0), ("any_stack_copier", 0)] {
+        for (map, key) in [(MapName::StackCopiers, tgid.0), (MapName::AnyStackCopier, 0)] {
             self.map(map)?
                 .update(&key.to_ne_bytes(), &one, MapFlags::ANY)
                 .map_err(CaptureError::bpf("mark a process that copies stacks"))?;

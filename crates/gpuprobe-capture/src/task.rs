@@ -156,8 +156,8 @@ fn is_dim3(arg: &Arg) -> bool {
 fn is_usual(kernel: gp_place, task: &gp_task) -> bool {
     let registers = (offset_of!(gp_call, out) - offset_of!(gp_call, registers)) / 8;
     let nth = |n: usize| match n.checked_sub(registers) {
-        None => (number::PLACE_REGISTER, n),
-        Some(word) => (number::PLACE_STACK, word),
+        None => (number::PLACE_IN_REGISTER, n),
+        Some(word) => (number::PLACE_ON_STACK, word),
     };
     let places = [kernel].into_iter().chain(task.grid).chain(task.block).chain([task.shared, task.stream]);
     places.enumerate().all(|(n, place)| (place.kind, usize::from(place.index)) == nth(n))
@@ -167,7 +167,7 @@ fn is_usual(kernel: gp_place, task: &gp_task) -> bool {
 pub(crate) fn launch_words(kernel: gp_place, task: &gp_task) -> u8 {
     let gp_task { grid, block, .. } = *task;
     let others = [kernel, task.shared, task.stream, task.count, task.params];
-    let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::PLACE_STACK);
+    let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::PLACE_ON_STACK);
     on_stack.map(|place| place.index + 1).max().unwrap_or(0)
 }
 
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_launch_has_its_dimensions_in_arguments_words_or_a_struct() {
-        let (register, stack) = (number::PLACE_REGISTER, number::PLACE_STACK);
+        let (register, stack) = (number::PLACE_IN_REGISTER, number::PLACE_ON_STACK);
         let driver = of(Api::Driver, "cuLaunchKernel_ptsz");
         assert_eq!(shown(&driver.grid), [(register, 1), (register, 2), (register, 3)]);
         assert_eq!(shown(&driver.block), [(register, 4), (register, 5), (stack, 0)]);

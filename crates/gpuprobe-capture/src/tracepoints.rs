@@ -10,9 +10,10 @@ use libbpf_rs::Object;
 use crate::functions::{Refusal, Unprobed, load_programs, with_program};
 use crate::link::{MadeLink, make_at_tracepoint};
 use crate::load::CaptureConfig;
+use crate::wire::ProgramName;
 
 /// How many there can be at once; as many programs as `tracepoint.bpf.h` has.
-pub const MOST_TRACEPOINTS: usize = 16;
+pub const MOST_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
 
 /// A tracepoint to be told of. The rows of those that are not refused follow each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,13 +51,12 @@ pub(crate) fn attach(links: &mut Vec<MadeLink>, main: &Object, hooks: &[Tracepoi
     let refused = hooks.iter().filter_map(|hook| Some(hook.unprobed(hook.refused.clone()?)));
     let mut unprobed: Vec<_> = refused.collect();
     let wanted: Vec<_> = accepted(hooks).collect();
-    let program = |number: usize| format!("tracepoint_{number}");
-    let names: Vec<_> = (0..wanted.len()).map(program).collect();
+    let programs = &ProgramName::TRACEPOINT[..wanted.len()];
     let refuse = |hook: &TracepointHook, why| hook.unprobed((SkipCause::Refused, why));
     if wanted.is_empty() {
         return unprobed;
     }
-    let object = match load_programs(main, |name| names.iter().any(|wanted| wanted == name)) {
+    let object = match load_programs(main, |name| programs.contains(&name)) {
         Ok(object) => object,
         Err(error) => {
             let why = format!("its program does not load: {error}");
@@ -64,8 +64,8 @@ pub(crate) fn attach(links: &mut Vec<MadeLink>, main: &Object, hooks: &[Tracepoi
             return unprobed;
         }
     };
-    for (hook, program) in wanted.into_iter().zip(names) {
-        match link(&object, &program, &hook.name) {
+    for (hook, program) in wanted.into_iter().zip(programs) {
+        match link(&object, *program, &hook.name) {
             Ok(link) => links.push(link),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 unprobed.push(hook.unprobed((SkipCause::NotThere, NOT_THERE.to_owned())));
@@ -79,7 +79,7 @@ pub(crate) fn attach(links: &mut Vec<MadeLink>, main: &Object, hooks: &[Tracepoi
 const NOT_THERE: &str = "the kernel has no such tracepoint: its module is not loaded, or this kernel calls it otherwise \
                          (/sys/kernel/tracing/available_events lists those there are)";
 
-fn link(object: &Object, program: &str, name: &str) -> io::Result<MadeLink> {
+fn link(object: &Object, program: ProgramName, name: &str) -> io::Result<MadeLink> {
     // the kernel knows them without their groups
     let (_, name) = name.split_once(':').ok_or(io::ErrorKind::InvalidInput)?;
     let name = CString::new(name)?;

@@ -12,12 +12,15 @@ use crate::counters::OfProcess;
 use crate::error::CaptureError;
 use crate::functions::KernelTier;
 use crate::object::Capture;
-use crate::wire::{gp_process_key, gp_unified};
+use crate::wire::{MapName, ProgramName, gp_process_key, gp_unified, number};
 use crate::work::{Of, plain};
 
 /// The function by which the driver tells its own parts of each.
-const NOTIFY: Alone =
-    Alone { function: "uvm_perf_event_notify", traced: "unified_traced", probed: "unified_probed" };
+const NOTIFY: Alone = Alone {
+    function: "uvm_perf_event_notify",
+    traced: ProgramName::UnifiedTraced,
+    probed: ProgramName::UnifiedProbed,
+};
 
 impl Capture {
     /// Counts faults and migrations of unified memory; `None` where the driver has none, or cannot be asked.
@@ -36,7 +39,7 @@ impl Capture {
             return Ok(Vec::new());
         }
         let mut by_pid: BTreeMap<u32, UnifiedTotals> = BTreeMap::new();
-        for (key, totals) in unified(&self.map("unified")?, Of::Everybody)? {
+        for (key, totals) in unified(&self.map(MapName::Unified)?, Of::Everybody)? {
             by_pid.entry(key.tgid.0).or_default().add(&totals);
         }
         Ok(by_pid.into_iter().map(|(pid, totals)| UnifiedUse { pid, totals }).collect())
@@ -48,11 +51,16 @@ pub(crate) fn unified(map: &Map<'_>, of: Of<'_>) -> Result<Vec<(ProcessKey, Unif
     Ok(plain(map, of)?.into_iter().map(row).collect())
 }
 
-/// In the order of `gp_unified_event`.
 fn totals(row: &gp_unified) -> UnifiedTotals {
-    let [cpu_faults, gpu_faults, ..] = row.events;
-    let moved = |event: usize| Moved { migrations: row.events[event], bytes: row.bytes[event] };
-    UnifiedTotals { cpu_faults, gpu_faults, to_gpu: moved(2), to_cpu: moved(3), between_gpus: moved(4) }
+    let events = |event: u32| row.events[event as usize];
+    let moved = |event: u32| Moved { migrations: events(event), bytes: row.bytes[event as usize] };
+    UnifiedTotals {
+        cpu_faults: events(number::UNIFIED_CPU_FAULT),
+        gpu_faults: events(number::UNIFIED_GPU_FAULT),
+        to_gpu: moved(number::UNIFIED_MOVED_TO_GPU),
+        to_cpu: moved(number::UNIFIED_MOVED_TO_CPU),
+        between_gpus: moved(number::UNIFIED_MOVED_BETWEEN_GPUS),
+    }
 }
 
 #[cfg(test)]

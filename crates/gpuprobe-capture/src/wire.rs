@@ -1,5 +1,16 @@
-//! The structs of `bpf/gpuprobe.h`, as generated from the object's type information, and the one way to make them
-//! from bytes and bytes from them.
+//! The structs and numbers of `bpf/gpuprobe.h`, as generated from the object's type information, and the one way to make
+//! structs from bytes and bytes from them.
+
+/// Of the structs that the build script has found to be plain.
+macro_rules! wire {
+    ($($name:ident),* $(,)?) => {
+        $(
+            // SAFETY: generated as repr(C) from a C struct that by its type information has nothing but integers, and no
+            // gaps between them; any bits are a value of it.
+            unsafe impl Wire for $name {}
+        )*
+    };
+}
 
 mod generated {
     #![allow(
@@ -19,13 +30,16 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/wire.skel.rs"));
 }
 
-pub(crate) use generated::types::{
-    gp_call, gp_command, gp_command_key, gp_config, gp_context, gp_context_key, gp_copies, gp_copy_key,
-    gp_count, gp_count_key, gp_extent, gp_failure_key, gp_file, gp_function, gp_gap, gp_graph_counts,
-    gp_kernel_key, gp_launch_key, gp_launches, gp_live, gp_live_key, gp_memory, gp_name_record, gp_out,
-    gp_part, gp_physical, gp_place, gp_process_key, gp_process_record, gp_range_key, gp_site, gp_site_key,
-    gp_site_node, gp_stack_record, gp_stream, gp_task, gp_unified, gp_way, gp_way_key, gp_xid_record,
-};
+/// What the build script generated from the object: its structs, numbers, and the names of its maps and programs.
+mod contract {
+    #![allow(dead_code, unused_imports, reason = "generated: the kernel side has more than user space needs")]
+
+    use super::Wire;
+
+    include!(concat!(env!("OUT_DIR"), "/contract.rs"));
+}
+
+pub(crate) use contract::*;
 
 /// The compiled programs.
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpuprobe.bpf.o"));
@@ -34,55 +48,11 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpup
 ///
 /// # Safety
 /// The type is `repr(C)`, has no padding that is read, and every bit pattern of it is valid.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may not be made of any bytes",
+    note = "a struct of the wire has integers only, and no gaps: `contract.rs` in OUT_DIR says what keeps it from that"
+)]
 pub(crate) unsafe trait Wire: Copy + Default {}
-
-macro_rules! wire {
-    ($($name:ident),* $(,)?) => {
-        $(
-            // SAFETY: generated as repr(C) from a C struct of integers and arrays of integers, whose padding is
-            // explicit in gpuprobe.h; any bits are a value of it.
-            unsafe impl Wire for $name {}
-        )*
-    };
-}
-
-wire!(
-    gp_call,
-    gp_command,
-    gp_command_key,
-    gp_config,
-    gp_context,
-    gp_context_key,
-    gp_copies,
-    gp_copy_key,
-    gp_count,
-    gp_count_key,
-    gp_failure_key,
-    gp_file,
-    gp_function,
-    gp_graph_counts,
-    gp_kernel_key,
-    gp_launch_key,
-    gp_launches,
-    gp_live,
-    gp_live_key,
-    gp_memory,
-    gp_name_record,
-    gp_part,
-    gp_physical,
-    gp_process_key,
-    gp_process_record,
-    gp_range_key,
-    gp_site,
-    gp_site_key,
-    gp_site_node,
-    gp_stack_record,
-    gp_stream,
-    gp_unified,
-    gp_way,
-    gp_way_key,
-    gp_xid_record,
-);
 
 // SAFETY: an integer, of which any bits are a value.
 unsafe impl Wire for u64 {}
@@ -111,381 +81,128 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Numbers of `gpuprobe.h` that are no fields; enums do not survive into the generated types.
-pub(crate) mod number {
-    pub(crate) const NO_DEVICE: u8 = 255;
-    pub(crate) const STACK_WORDS: usize = 12;
-    pub(crate) const ANY_MINOR: u32 = 0xf_ffff;
+/// Numbers that the headers make of others.
+pub(crate) mod derived {
+    use super::number;
 
-    pub(crate) const DRIVER_IOCTL: u32 = 0;
-    pub(crate) const DRIVER_OPEN: u32 = 2;
-    pub(crate) const DRIVER_CALLS: u32 = 4;
     /// In `gp_live.since_ns`.
-    pub(crate) const SPARE: u64 = 1 << 63;
-
-    pub(crate) const SCRAMBLE: u64 = 0x9e37_79b9_7f4a_7c15;
-    pub(crate) const SITE_STEPS: usize = 256;
-    pub(crate) const SHORT_STACK_BYTES: usize = 2 * 4096;
-    pub(crate) const STACK_PART_BYTES: usize = 1024;
+    pub(crate) const SPARE: u64 = 1 << number::SPARE_BIT;
     /// What is counted outside of contexts, in the number of one: the GPU is below.
-    pub(crate) const OF_DEVICE: u64 = 1 << 63;
-    pub(crate) const STACKS_NONE: u32 = 1;
-
-    pub(crate) const LIBRARIES: u16 = 4096;
-    pub(crate) const LIBRARY_ACTIVE: u32 = 0;
-    pub(crate) const LIBRARY_ATTACHING: u32 = 1;
-    pub(crate) const LIBRARY_DETACHING: u32 = 2;
-
-    pub(crate) const PLACE_REGISTER: u8 = 1;
-    pub(crate) const PLACE_STACK: u8 = 2;
-
-    pub(crate) const ACTION_ALLOC: u8 = 1;
-    pub(crate) const ACTION_FREE: u8 = 2;
-    pub(crate) const ACTION_MOVE: u8 = 3;
-
-    pub(crate) const SIZE_ARGUMENT: u8 = 1;
-    pub(crate) const SIZE_PRODUCT: u8 = 2;
-    pub(crate) const SIZE_PITCH: u8 = 3;
-    pub(crate) const SIZE_ARRAY_2D: u8 = 4;
-    pub(crate) const SIZE_ARRAY_3D: u8 = 5;
-    pub(crate) const SIZE_CHANNELS: u8 = 6;
-    pub(crate) const SIZE_CHANNELS_EXTENT: u8 = 7;
-    pub(crate) const SIZE_EXTENT: u8 = 8;
-    pub(crate) const SIZE_BOX: u8 = 9;
-    pub(crate) const SIZE_LIST: u8 = 10;
-
-    pub(crate) const OP_VMM_CREATE: u8 = 1;
-    pub(crate) const OP_VMM_IMPORT: u8 = 2;
-    pub(crate) const OP_VMM_RETAIN: u8 = 3;
-    pub(crate) const OP_VMM_RELEASE: u8 = 4;
-    pub(crate) const OP_VMM_MAP: u8 = 5;
-    pub(crate) const OP_VMM_UNMAP: u8 = 6;
-    pub(crate) const OP_CONTEXT_CREATE: u8 = 7;
-    pub(crate) const OP_CONTEXT_DESTROY: u8 = 8;
-    pub(crate) const OP_CONTEXT_SET: u8 = 9;
-    pub(crate) const OP_CONTEXT_PUSH: u8 = 10;
-    pub(crate) const OP_CONTEXT_POP: u8 = 11;
-    pub(crate) const OP_PRIMARY_RETAIN: u8 = 12;
-    pub(crate) const OP_PRIMARY_RELEASE: u8 = 13;
-    pub(crate) const OP_PRIMARY_RESET: u8 = 14;
-    pub(crate) const OP_DEVICE_TOLD: u8 = 15;
-
-    pub(crate) const FUNCTION_COUNT: u32 = 1;
-    pub(crate) const FUNCTION_STREAM: u32 = 2;
-    pub(crate) const FUNCTION_STATUS: u32 = 4;
-    pub(crate) const FUNCTION_POINTER_IS_ARGUMENT: u32 = 8;
-    pub(crate) const FUNCTION_TEXT: u32 = 16;
-    pub(crate) const FUNCTION_LAUNCH: u32 = 32;
-    pub(crate) const FUNCTION_NAMES: u32 = 64;
-    pub(crate) const FUNCTION_HANDLE_IS_OUT: u32 = 128;
-    pub(crate) const FUNCTION_NAME_IS_OUT: u32 = 256;
-    pub(crate) const FUNCTION_PER_THREAD: u32 = 1024;
-    pub(crate) const FUNCTION_ASYNC: u32 = 2048;
-    pub(crate) const FUNCTION_FAILURES: u32 = 4096;
-    pub(crate) const FUNCTION_WIDE: u32 = 8192;
-    pub(crate) const FUNCTION_GIVES_RESULT: u32 = 16384;
-    pub(crate) const FUNCTION_ERROR_IS_OUT: u32 = 32768;
-    pub(crate) const FUNCTION_ENTRY_ONLY: u32 = 65536;
-    pub(crate) const FUNCTION_PAUSED: u32 = 131_072;
-    pub(crate) const FUNCTION_RUNS_CODE: u32 = 262_144;
-
-    pub(crate) const WORK_LAUNCH: u8 = 1;
-    pub(crate) const WORK_GRAPH_LAUNCH: u8 = 2;
-    pub(crate) const WORK_COPY: u8 = 3;
-    pub(crate) const WORK_MEMSET: u8 = 4;
-    pub(crate) const WORK_SYNC_STREAM: u8 = 5;
-    pub(crate) const WORK_SYNC_ALL: u8 = 6;
-    pub(crate) const WORK_STREAM_DESTROY: u8 = 7;
-    pub(crate) const WORK_EVENT_RECORD: u8 = 8;
-    pub(crate) const WORK_EVENT_WAIT: u8 = 9;
-    pub(crate) const WORK_EVENT_DESTROY: u8 = 10;
-    pub(crate) const WORK_CAPTURE_BEGIN: u8 = 11;
-    pub(crate) const WORK_CAPTURE_ADD: u8 = 12;
-    pub(crate) const WORK_CAPTURE_AGAIN: u8 = 13;
-    pub(crate) const WORK_CAPTURE_END: u8 = 14;
-    pub(crate) const WORK_GRAPH_CREATE: u8 = 15;
-    pub(crate) const WORK_GRAPH_CLONE: u8 = 16;
-    pub(crate) const WORK_GRAPH_DESTROY: u8 = 17;
-    pub(crate) const WORK_ADD_KERNEL: u8 = 18;
-    pub(crate) const WORK_ADD_GRAPH: u8 = 19;
-    pub(crate) const WORK_ADD_NODE: u8 = 20;
-    pub(crate) const WORK_DESTROY_NODE: u8 = 21;
-    pub(crate) const WORK_EXEC_CREATE: u8 = 22;
-    pub(crate) const WORK_EXEC_UPDATE: u8 = 23;
-    pub(crate) const WORK_EXEC_DESTROY: u8 = 24;
-
-    pub(crate) const LAUNCH_USUAL: u8 = 1;
-    pub(crate) const LAUNCH_DIM3: u8 = 2;
-    pub(crate) const LAUNCH_CONFIG: u8 = 3;
-    pub(crate) const LAUNCH_LIST: u8 = 4;
-    pub(crate) const LAUNCH_RUNTIME_LIST: u8 = 5;
-
-    pub(crate) const COPY_LINEAR: u8 = 0;
-    pub(crate) const COPY_2D: u8 = 1;
-    pub(crate) const COPY_2D_OLD: u8 = 2;
-    pub(crate) const COPY_3D: u8 = 3;
-    pub(crate) const COPY_3D_OLD: u8 = 4;
-    pub(crate) const COPY_BATCH: u8 = 5;
-    pub(crate) const COPY_OPERATION: u8 = 6;
-    pub(crate) const COPY_OPERATIONS: u8 = 7;
-
-    pub(crate) const COPY_BY_ARGUMENT: u8 = 7;
-    pub(crate) const COPY_BY_ADDRESS: u8 = 8;
-    pub(crate) const FUNCTION_KEEPS_RETURN: u32 = 512;
-
-    pub(crate) const RECORD_CALL: u16 = 1;
-    pub(crate) const RECORD_PROCESS: u16 = 2;
-    pub(crate) const RECORD_HOLD: u16 = 3;
-    pub(crate) const RECORD_NAME: u16 = 4;
-    pub(crate) const RECORD_STACK: u16 = 5;
-    pub(crate) const RECORD_SITE: u16 = 6;
-    pub(crate) const RECORD_XID: u16 = 7;
-
-    pub(crate) const NAME_TOLD: u16 = 0;
-    pub(crate) const NAME_ALIAS: u16 = 1;
-    pub(crate) const NAME_CANDIDATE: u16 = 2;
-
-    pub(crate) const CALL_UNREAD_OUT: u16 = 1;
-    pub(crate) const CALL_UNREAD_STACK: u16 = 16;
-    pub(crate) const CALL_UNREAD_POINTEE: u16 = 32;
-    pub(crate) const CALL_NESTED_ACTION: u16 = 64;
-    pub(crate) const CALL_UNFINISHED: u16 = 128;
-    pub(crate) const CALL_KNOWN_FREE: u16 = 256;
-    pub(crate) const CALL_REPLACED: u16 = 512;
-    pub(crate) const CALL_BEGUN: u16 = 1024;
-    pub(crate) const CALL_CUT_TEXT: u16 = 2048;
-    pub(crate) const CALL_NESTED_WORK: u16 = 4096;
-    pub(crate) const CALL_CAPTURED: u16 = 8192;
-    pub(crate) const CALL_KNOWN_KERNELS: u16 = 16384;
-
-    pub(crate) const HELD_STOPPED: u16 = 1;
-    pub(crate) const HELD_POLITELY: u16 = 2;
-    pub(crate) const HELD_AT_EXEC: u16 = 4;
-
-    pub(crate) const HOLD_NOT: u8 = 0;
-    pub(crate) const HOLD_BY_WAITING: u8 = 1;
-    pub(crate) const HOLD_BY_STOPPING: u8 = 2;
-
-    pub(crate) const PROCESS_START: u16 = 1;
-    pub(crate) const PROCESS_EXEC: u16 = 2;
-    pub(crate) const PROCESS_EXIT: u16 = 3;
+    pub(crate) const OF_DEVICE: u64 = 1 << number::OF_DEVICE_BIT;
+    pub(crate) const SCRAMBLE: u64 = (number::SCRAMBLE_HIGH as u64) << 32 | number::SCRAMBLE_LOW as u64;
+    pub(crate) const SHORT_STACK: usize = number::FEW_STACK_PAGES * number::STACK_PAGE;
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{counters, decode};
+    use std::fmt::Debug;
+
+    use gpuprobe_event::counters::{self, CopyDirection, GapKind, HostMemory};
+    use gpuprobe_event::driver::DeviceKind;
+    use gpuprobe_event::{FunctionId, LossCause, Space, catalogue, decode};
 
     use super::*;
+    use crate::driver::first_row;
+    use crate::news::Answer;
 
     #[test]
     fn the_two_sides_agree_on_limits() {
-        let call = gp_call::default();
-        assert_eq!(call.out.len(), decode::MAX_OUTS);
-        assert_eq!(call.stack.len(), decode::MAX_STACK_WORDS);
-        assert_eq!(call.pointee.len(), decode::MAX_POINTEE);
-        assert_eq!(gp_count::default().latency.len(), counters::LATENCY_BUCKETS);
-        assert_eq!(gp_context::default().live_bytes.len(), gpuprobe_event::Space::ALL.len());
+        assert_eq!(number::OUTS, decode::MAX_OUTS);
+        assert_eq!(number::STACK_WORDS, decode::MAX_STACK_WORDS);
+        assert_eq!(number::POINTEE, decode::MAX_POINTEE);
+        assert_eq!(number::BUCKETS, counters::LATENCY_BUCKETS);
     }
 
-    /// `NAME = value` or `NAME,` lines of one enum of the header.
-    fn enum_of_header(name: &str) -> Vec<(String, u64)> {
-        let header = concat!(
-            include_str!("../bpf/gpuprobe.h"),
-            include_str!("../bpf/config.h"),
-            include_str!("../bpf/driver.h"),
-            include_str!("../bpf/site.h"),
-            include_str!("../bpf/work.h")
-        );
-        let body = header.split(&format!("enum {name} {{")).nth(1).unwrap().split("};").next().unwrap();
-        let mut next = 0;
-        let mut found = Vec::new();
-        for line in body.lines().map(str::trim).filter(|l| l.starts_with("GP_")) {
-            let (name, value) = line.trim_end_matches(',').split_once(" = ").unwrap_or((line, ""));
-            next = value.parse().unwrap_or(next);
-            found.push((name.trim_end_matches(',').to_owned(), next));
-            next += 1;
+    /// The members of an enum without `GP_` and what else they all begin with, in the order of their numbers: 0, 1, 2 and so
+    /// on.
+    fn members(name: &str, prefix: &str) -> Vec<&'static str> {
+        let (_, members) = ENUMS.iter().find(|(found, _)| *found == name).unwrap();
+        let own = |(index, (member, value)): (usize, &(&'static str, u64))| {
+            assert_eq!(index as u64, *value, "{member}");
+            let member = member.trim_start_matches("GP_");
+            member.strip_prefix(prefix).unwrap_or(member)
+        };
+        members.iter().enumerate().map(own).collect()
+    }
+
+    /// `AfterSync` is `AFTER_SYNC`.
+    fn in_capitals(variant: impl Debug) -> String {
+        let mut name = String::new();
+        for letter in format!("{variant:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_uppercase());
         }
-        found
+        name
     }
 
-    fn expect(name: &str, values: &[u64]) {
-        let header: Vec<_> = enum_of_header(name).into_iter().map(|v| v.1).collect();
-        assert_eq!(header, values, "{name}");
-    }
-
-    #[test]
-    fn the_numbers_of_functions_are_those_of_the_header() {
-        use number::*;
-        expect("gp_place_kind", &[0, PLACE_REGISTER.into(), PLACE_STACK.into()]);
-        let states = [LIBRARY_ACTIVE, LIBRARY_ATTACHING, LIBRARY_DETACHING];
-        expect("gp_library_state", &states.map(u64::from));
-        expect("gp_action", &[0, ACTION_ALLOC.into(), ACTION_FREE.into(), ACTION_MOVE.into()]);
-        let sizes = [
-            0,
-            SIZE_ARGUMENT,
-            SIZE_PRODUCT,
-            SIZE_PITCH,
-            SIZE_ARRAY_2D,
-            SIZE_ARRAY_3D,
-            SIZE_CHANNELS,
-            SIZE_CHANNELS_EXTENT,
-            SIZE_EXTENT,
-            SIZE_BOX,
-            SIZE_LIST,
-        ];
-        expect("gp_size_rule", &sizes.map(u64::from));
-        let operations = [
-            0,
-            OP_VMM_CREATE,
-            OP_VMM_IMPORT,
-            OP_VMM_RETAIN,
-            OP_VMM_RELEASE,
-            OP_VMM_MAP,
-            OP_VMM_UNMAP,
-            OP_CONTEXT_CREATE,
-            OP_CONTEXT_DESTROY,
-            OP_CONTEXT_SET,
-            OP_CONTEXT_PUSH,
-            OP_CONTEXT_POP,
-            OP_PRIMARY_RETAIN,
-            OP_PRIMARY_RELEASE,
-            OP_PRIMARY_RESET,
-            OP_DEVICE_TOLD,
-        ];
-        expect("gp_memory_op", &operations.map(u64::from));
+    fn all_in_capitals<T: Debug + Copy>(variants: &[T]) -> Vec<String> {
+        variants.iter().copied().map(in_capitals).collect()
     }
 
     #[test]
-    fn the_flags_of_functions_are_those_of_the_header() {
-        use number::*;
-        expect(
-            "gp_function_flags",
-            &[
-                FUNCTION_COUNT,
-                FUNCTION_STREAM,
-                FUNCTION_STATUS,
-                FUNCTION_POINTER_IS_ARGUMENT,
-                FUNCTION_TEXT,
-                FUNCTION_LAUNCH,
-                FUNCTION_NAMES,
-                FUNCTION_HANDLE_IS_OUT,
-                FUNCTION_NAME_IS_OUT,
-                FUNCTION_KEEPS_RETURN,
-                FUNCTION_PER_THREAD,
-                FUNCTION_ASYNC,
-                FUNCTION_FAILURES,
-                FUNCTION_WIDE,
-                FUNCTION_GIVES_RESULT,
-                FUNCTION_ERROR_IS_OUT,
-                FUNCTION_ENTRY_ONLY,
-                FUNCTION_PAUSED,
-                FUNCTION_RUNS_CODE,
-            ]
-            .map(u64::from),
-        );
-    }
-
-    /// The names of an enum without what they all begin with, as the constants here have them.
-    fn names_of_header(name: &str, prefix: &str) -> Vec<String> {
-        let all = enum_of_header(name).into_iter();
-        all.map(|(name, _)| name.trim_start_matches("GP_").trim_start_matches(prefix).to_owned()).collect()
-    }
-
-    #[test]
-    fn the_numbers_of_work_are_those_of_the_header() {
-        use number::*;
-        let work = names_of_header("gp_work", "WORK_");
-        let at = |n: u8| work[usize::from(n)].as_str();
-        assert_eq!(work.len(), usize::from(WORK_EXEC_DESTROY) + 1);
-        assert_eq!([at(WORK_LAUNCH), at(WORK_GRAPH_LAUNCH)], ["LAUNCH", "GRAPH_LAUNCH"]);
-        assert_eq!([at(WORK_COPY), at(WORK_MEMSET)], ["COPY", "MEMSET"]);
-        assert_eq!([at(WORK_SYNC_STREAM), at(WORK_SYNC_ALL)], ["SYNC_STREAM", "SYNC_ALL"]);
-        assert_eq!(at(WORK_STREAM_DESTROY), "STREAM_DESTROY");
-        assert_eq!([at(WORK_EVENT_RECORD), at(WORK_EVENT_WAIT)], ["EVENT_RECORD", "EVENT_WAIT"]);
-        assert_eq!(at(WORK_EVENT_DESTROY), "EVENT_DESTROY");
-        assert_eq!([at(WORK_CAPTURE_BEGIN), at(WORK_CAPTURE_ADD)], ["CAPTURE_BEGIN", "CAPTURE_ADD"]);
-        assert_eq!([at(WORK_CAPTURE_AGAIN), at(WORK_CAPTURE_END)], ["CAPTURE_AGAIN", "CAPTURE_END"]);
-        assert_eq!([at(WORK_GRAPH_CREATE), at(WORK_GRAPH_CLONE)], ["GRAPH_CREATE", "GRAPH_CLONE"]);
-        assert_eq!([at(WORK_GRAPH_DESTROY), at(WORK_ADD_KERNEL)], ["GRAPH_DESTROY", "ADD_KERNEL"]);
-        assert_eq!([at(WORK_ADD_GRAPH), at(WORK_ADD_NODE)], ["ADD_GRAPH", "ADD_NODE"]);
-        assert_eq!([at(WORK_DESTROY_NODE), at(WORK_EXEC_CREATE)], ["DESTROY_NODE", "EXEC_CREATE"]);
-        assert_eq!([at(WORK_EXEC_UPDATE), at(WORK_EXEC_DESTROY)], ["EXEC_UPDATE", "EXEC_DESTROY"]);
-        let launches = [0, LAUNCH_USUAL, LAUNCH_DIM3, LAUNCH_CONFIG, LAUNCH_LIST, LAUNCH_RUNTIME_LIST];
-        expect("gp_launch_shape", &launches.map(u64::from));
-        let copies = [
-            COPY_LINEAR,
-            COPY_2D,
-            COPY_2D_OLD,
-            COPY_3D,
-            COPY_3D_OLD,
-            COPY_BATCH,
-            COPY_OPERATION,
-            COPY_OPERATIONS,
-        ];
-        expect("gp_copy_shape", &copies.map(u64::from));
-        let kinds = names_of_header("gp_copy_kind", "");
-        assert_eq!(kinds.len(), counters::CopyDirection::ALL.len() + 2);
-        for (name, direction) in kinds.iter().zip(counters::CopyDirection::ALL).take(4) {
-            assert_eq!(name, direction.as_str());
+    fn causes_of_loss_are_the_same_on_both_sides() {
+        let members = members("gp_loss", "LOSS_");
+        let (last, causes) = members.split_last().unwrap();
+        assert_eq!(*last, "CAUSES");
+        for (index, name) in causes.iter().enumerate() {
+            assert_eq!(LossCause::from_index(index).unwrap().as_str(), name.to_ascii_lowercase());
         }
-        assert_eq!(kinds[usize::from(COPY_BY_ARGUMENT)], "BY_ARGUMENT");
-        assert_eq!(kinds[usize::from(COPY_BY_ADDRESS)], "BY_ADDRESS");
-        let hosts = names_of_header("gp_host_memory", "");
-        assert_eq!(hosts.len(), counters::HostMemory::ALL.len());
-        let calls = names_of_header("gp_driver_call", "");
-        let at = |n: u32| calls[n as usize].as_str();
-        assert_eq!([at(DRIVER_IOCTL), at(DRIVER_OPEN)], ["IOCTL", "OPEN"]);
-        assert_eq!(at(DRIVER_CALLS), "DRIVER_CALLS");
-        let unified = names_of_header("gp_unified_event", "");
-        let order = ["CPU_FAULT", "GPU_FAULT", "MOVED_TO_GPU", "MOVED_TO_CPU", "MOVED_BETWEEN_GPUS"];
-        assert_eq!(unified[..order.len()], order);
-        let gaps = names_of_header("gp_gap_kind", "");
-        assert_eq!(gaps, ["AFTER_SYNC", "AFTER_LAUNCH", "GAP_KINDS"]);
     }
 
     #[test]
-    fn the_numbers_of_records_are_those_of_the_header() {
-        use number::*;
-        let records =
-            [RECORD_CALL, RECORD_PROCESS, RECORD_HOLD, RECORD_NAME, RECORD_STACK, RECORD_SITE, RECORD_XID];
-        expect("gp_record_kind", &records.map(u64::from));
-        expect("gp_name_kind", &[NAME_TOLD, NAME_ALIAS, NAME_CANDIDATE].map(u64::from));
-        expect(
-            "gp_call_flags",
-            &[
-                CALL_UNREAD_OUT,
-                CALL_UNREAD_STACK,
-                CALL_UNREAD_POINTEE,
-                CALL_NESTED_ACTION,
-                CALL_UNFINISHED,
-                CALL_KNOWN_FREE,
-                CALL_REPLACED,
-                CALL_BEGUN,
-                CALL_CUT_TEXT,
-                CALL_NESTED_WORK,
-                CALL_CAPTURED,
-                CALL_KNOWN_KERNELS,
-                32768,
-            ]
-            .map(u64::from),
-        );
-        expect("gp_hold_flags", &[HELD_STOPPED, HELD_POLITELY, HELD_AT_EXEC].map(u64::from));
-        expect("gp_hold", &[HOLD_NOT, HOLD_BY_WAITING, HOLD_BY_STOPPING].map(u64::from));
-        use crate::news::Answer;
-        expect("gp_held", &[Answer::Seen as u64, Answer::Stop as u64, Answer::GoOn as u64]);
-        expect("gp_stacks_wanted", &[0, STACKS_NONE.into()]);
-        expect("gp_process_change", &[PROCESS_START, PROCESS_EXEC, PROCESS_EXIT].map(u64::from));
+    fn kinds_of_memory_devices_and_gaps_are_the_same_on_both_sides() {
+        let spaces = members("gp_space", "SPACE_");
+        let (last, spaces) = spaces.split_last().unwrap();
+        assert_eq!(*last, "SPACES");
+        assert_eq!(spaces, all_in_capitals(&Space::ALL));
+        assert_eq!(members("gp_device_kind", "DEVICE_"), all_in_capitals(&DeviceKind::ALL));
+        let gaps = members("gp_gap_kind", "");
+        let (last, gaps) = gaps.split_last().unwrap();
+        assert_eq!(*last, "GAP_KINDS");
+        assert_eq!(gaps, all_in_capitals(GapKind::ALL));
+        let answers = [Answer::Seen, Answer::Stop, Answer::GoOn].map(|answer| answer as u64);
+        assert_eq!(answers, [number::HELD_SEEN, number::HELD_STOP, number::HELD_ANSWERED].map(u64::from));
     }
 
     #[test]
-    fn the_kernels_loss_counters_are_in_the_order_of_the_causes() {
-        let header = enum_of_header("gp_loss");
-        let (last, causes) = header.split_last().unwrap();
-        assert_eq!(last.0, "GP_LOSS_CAUSES");
-        for (name, index) in causes {
-            let cause = gpuprobe_event::LossCause::from_index(usize::try_from(*index).unwrap()).unwrap();
-            assert_eq!(name.trim_start_matches("GP_LOSS_").to_ascii_lowercase(), cause.as_str());
+    fn calls_of_the_kernel_are_in_the_order_of_the_catalogue() {
+        let members = members("gp_driver_call", "");
+        let (last, calls) = members.split_last().unwrap();
+        assert_eq!(*last, "DRIVER_CALLS");
+        let first = first_row().unwrap().0;
+        for (id, name) in (first..).zip(calls) {
+            assert_eq!(catalogue().get(FunctionId(id)).unwrap().name, name.to_ascii_lowercase());
         }
+    }
+
+    #[test]
+    fn copies_are_the_same_on_both_sides() {
+        let kinds = members("gp_copy_kind", "");
+        let (directions, rules) = kinds.split_at(CopyDirection::ALL.len());
+        assert_eq!(rules, ["BY_ARGUMENT", "BY_ADDRESS"]);
+        for (member, direction) in directions.iter().zip(CopyDirection::ALL) {
+            let names = [direction.as_str().to_owned(), in_capitals(direction)];
+            assert!(names.iter().any(|name| name == member.trim_end_matches("_COPY")), "{member} {names:?}");
+        }
+        let hosts = members("gp_host_memory", "");
+        let own: Vec<_> = hosts.iter().map(|host| host.trim_end_matches("_HOST")).collect();
+        let ours = HostMemory::ALL.iter().map(|host| match host {
+            HostMemory::Nothing => "NO".to_owned(),
+            host => in_capitals(host),
+        });
+        assert_eq!(own, ours.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn constants_are_named_for_what_they_are_about_and_have_the_type_of_their_fields() {
+        let call =
+            gp_call { kind: number::RECORD_CALL, flags: number::CALL_NESTED_ACTION, ..gp_call::default() };
+        assert_eq!((call.kind, call.flags), (1, 64));
+        assert_eq!((number::NO_DEVICE, number::ACTION_ALLOC, number::SPACES), (255u8, 1u8, 6u8));
+        assert_eq!((number::NO_STACKS, number::STACK_WORDS), (1u32, 12usize));
+        assert_eq!(derived::SCRAMBLE, 0x9e37_79b9_7f4a_7c15);
     }
 
     #[test]

@@ -15,12 +15,14 @@ use libbpf_rs::Map;
 use crate::batch;
 use crate::counters::{OfProcess, process_of, remove_of};
 use crate::error::CaptureError;
+use crate::handles::map_of;
 use crate::numbered::Numbered;
-use crate::object::{Capture, map_of};
+use crate::object::Capture;
 use crate::unified::unified;
 use crate::wire::{
-    Wire, as_bytes, from_bytes, gp_command, gp_command_key, gp_context_key, gp_copies, gp_copy_key, gp_gap,
-    gp_graph_counts, gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key, gp_stream,
+    MapName, Wire, as_bytes, from_bytes, gp_command, gp_command_key, gp_context_key, gp_copies, gp_copy_key,
+    gp_gap, gp_graph_counts, gp_launch_key, gp_launches, gp_live_key, gp_process_key, gp_range_key,
+    gp_stream,
 };
 
 /// The stream that stands for all streams of a process: no stream of its own.
@@ -33,12 +35,12 @@ impl Capture {
     }
 
     fn streams(&self) -> Result<Numbered<'_>, CaptureError> {
-        self.numbered("streams", "stream_rows", "unused_streams")
+        self.numbered(MapName::Streams, MapName::StreamRows, MapName::UnusedStreams)
     }
 
     fn launches_of(&mut self, of: Of<'_>) -> Result<Launched, CaptureError> {
         let mut launched = Launched::default();
-        let table = self.numbered("launches", "launch_rows", "unused_launches")?;
+        let table = self.numbered(MapName::Launches, MapName::LaunchRows, MapName::UnusedLaunches)?;
         of.each(&table, |key: gp_launch_key, row| launched.add(&key, from_bytes(row)))?;
         for row in launched.rows.values_mut() {
             row.kernel = self.kernel_name(row.process, row.handle);
@@ -71,15 +73,15 @@ impl Capture {
             rows.calls = calls.into_values().collect();
         }
         if self.counted.copies {
-            rows.copies = copies(&self.map("copies")?, of)?;
+            rows.copies = copies(&self.map(MapName::Copies)?, of)?;
         }
         if self.counted.launches || self.counted.copies {
-            rows.graphs = graphs(&self.map("graph_counts")?, of)?;
+            rows.graphs = graphs(&self.map(MapName::GraphCounts)?, of)?;
             rows.gaps = gaps(&self.streams()?, of)?;
         }
         if self.counted.driver {
-            rows.commands = commands(&self.map("commands")?, of, self.decoder.version)?;
-            rows.unified = unified(&self.map("unified")?, of)?;
+            rows.commands = commands(&self.map(MapName::Commands)?, of, self.decoder.version)?;
+            rows.unified = unified(&self.map(MapName::Unified)?, of)?;
         }
         Ok(rows)
     }
@@ -104,10 +106,10 @@ impl Capture {
 
     fn forget_graphs(&self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
         if self.counted.launches || self.counted.copies {
-            for name in ["recorded", "graphs", "execs", "nodes"] {
+            for name in [MapName::Recorded, MapName::Graphs, MapName::Execs, MapName::Nodes] {
                 remove_of::<gp_live_key>(&self.map(name)?, ended)?;
             }
-            remove_of::<gp_context_key>(&self.map("captures")?, ended)?;
+            remove_of::<gp_context_key>(&self.map(MapName::Captures)?, ended)?;
         }
         Ok(())
     }
@@ -115,7 +117,7 @@ impl Capture {
     /// Takes out the addresses of what processes held that ended.
     pub(crate) fn release_ranges(&mut self, ended: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
         if self.counted.copies {
-            let ranges = map_of(&self.object, "ranges")?;
+            let ranges = map_of(&self.object, MapName::Ranges)?;
             self.sweeper.sweep(&ranges, ended.clone())?;
         }
         Ok(())

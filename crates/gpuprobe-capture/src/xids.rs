@@ -6,19 +6,24 @@ use std::fmt;
 use libbpf_rs::{Link, Object};
 
 use crate::alone::{Alone, of_driver};
-use crate::attach::program;
 use crate::error::CaptureError;
 use crate::functions::KernelTier;
+use crate::handles::program_of;
 use crate::kernel_support::KernelSupport;
 use crate::link::MadeLink;
 use crate::support::Tier;
+use crate::wire::ProgramName;
 
 /// The program on the tracepoint.
-const TRACEPOINT: &str = "on_xid";
+const TRACEPOINT: ProgramName = ProgramName::OnXid;
 /// What the kernel has for the programs on it.
 const OF_TRACEPOINT: &str = "__bpf_trace_nvidia_dev_xid";
 /// The function that tells of errors.
-const REPORT: Alone = Alone { function: "nv_report_error", traced: "report_traced", probed: "report_probed" };
+const REPORT: Alone = Alone {
+    function: "nv_report_error",
+    traced: ProgramName::ReportTraced,
+    probed: ProgramName::ReportProbed,
+};
 
 /// How errors of GPUs are heard of as they happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +55,7 @@ pub(crate) struct Heard {
 
 /// Begins to listen; `None` where the driver is not there, or can be heard in none of these ways.
 pub(crate) fn listen(object: &Object, forced: Option<Tier>) -> Result<Option<Heard>, CaptureError> {
-    if let Ok(link) = program(object, TRACEPOINT)?.attach() {
+    if let Ok(link) = program_of(object, TRACEPOINT)?.attach() {
         return Ok(Some(Heard { way: XidWay::Tracepoint, _tracepoint: Some(link), _function: None }));
     }
     let made = REPORT.attach(object, forced).and_then(Result::ok);

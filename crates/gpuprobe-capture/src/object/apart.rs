@@ -14,7 +14,7 @@ use crate::keeper::Patience;
 use crate::request::ProbedFile;
 use crate::rows::{tells_contexts, tells_gpus, tells_names};
 use crate::task::{tells_captures, tells_graphs};
-use crate::wire::{as_bytes, from_bytes, gp_function, number};
+use crate::wire::{MapName, as_bytes, from_bytes, gp_function, number};
 
 /// How long calls that are open when a function is paused have to return before its probes are taken out.
 const RETURN_WITHIN: Duration = Duration::from_millis(500);
@@ -130,13 +130,13 @@ impl Capture {
         let mut row = self.row(id)?;
         row.flags &= !number::FUNCTION_PAUSED;
         row.flags |= if paused { number::FUNCTION_PAUSED } else { 0 };
-        let map = self.map("functions")?;
+        let map = self.map(MapName::Functions)?;
         map.update(&id.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))
     }
 
     fn row(&self, id: FunctionId) -> Result<gp_function, CaptureError> {
-        let row = self.map("functions")?.lookup(&id.0.to_ne_bytes(), MapFlags::ANY);
+        let row = self.map(MapName::Functions)?.lookup(&id.0.to_ne_bytes(), MapFlags::ANY);
         let row = row.map_err(CaptureError::bpf("read the table of functions"))?;
         row.map(|bytes| from_bytes(&bytes)).ok_or(CaptureError::Missing("row of a function"))
     }

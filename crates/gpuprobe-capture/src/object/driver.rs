@@ -5,20 +5,21 @@ use gpuprobe_event::{Api, Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Capture;
-use crate::attach::{self, Collect};
+use crate::attach::Collect;
 use crate::driver::{SYSCALLS, first_row, tell_devices};
 use crate::error::CaptureError;
 use crate::functions::{self, KernelHook, KernelTier, ProbedFunctions, Unprobed};
+use crate::handles::program_of;
 use crate::rows::{driver_row, function_row};
 use crate::tracepoints::{self, TracepointHook};
-use crate::wire::{as_bytes, number};
+use crate::wire::{MapName, as_bytes, number};
 use crate::xids::XidWay;
 
 impl Capture {
     /// Watches calls of the kernel on these devices. The configuration must have asked for it.
     pub fn attach_driver(&mut self, devices: &[Device], collect: Collect) -> Result<(), CaptureError> {
         let first = first_row().ok_or(CaptureError::Missing("ioctl"))?;
-        let rows = self.map("functions")?;
+        let rows = self.map(MapName::Functions)?;
         for id in first.0..first.0 + number::DRIVER_CALLS {
             let function = catalogue().get(FunctionId(id)).ok_or(CaptureError::Missing("ioctl"))?;
             rows.update(&id.to_ne_bytes(), as_bytes(&driver_row(function, collect)), MapFlags::ANY)
@@ -26,7 +27,7 @@ impl Capture {
         }
         self.tell_devices(devices)?;
         for name in SYSCALLS {
-            let link = attach::program(&self.object, name)?.attach();
+            let link = program_of(&self.object, name)?.attach();
             let link = link.map_err(CaptureError::bpf("attach to the tracepoints of system calls"))?;
             self.tracepoints.push(link);
         }
@@ -66,7 +67,7 @@ impl Capture {
         functions: impl Iterator<Item = &'f Function>,
         collect: Collect,
     ) -> Result<(), CaptureError> {
-        let rows = self.map("functions")?;
+        let rows = self.map(MapName::Functions)?;
         for f in functions {
             rows.update(&f.id.0.to_ne_bytes(), as_bytes(&function_row(f, collect)), MapFlags::ANY)
                 .map_err(CaptureError::bpf("fill the table of functions"))?;
@@ -76,6 +77,6 @@ impl Capture {
 
     /// Devices of the driver that have come meanwhile.
     pub fn tell_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
-        tell_devices(&self.map("devices")?, devices)
+        tell_devices(&self.map(MapName::Devices)?, devices)
     }
 }

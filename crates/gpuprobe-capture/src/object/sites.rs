@@ -12,12 +12,12 @@ use crate::counters;
 use crate::error::CaptureError;
 use crate::paths::Change;
 use crate::sites::Row;
-use crate::wire::{as_bytes, from_bytes, gp_site_key};
+use crate::wire::{MapName, as_bytes, from_bytes, gp_site_key};
 
 impl Capture {
     /// What every process holds from every site.
     pub fn sites(&self) -> Result<Vec<SiteMemory>, CaptureError> {
-        let (rows, _) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
+        let (rows, _) = counters::site_rows(&self.map(MapName::Sites)?, &self.context_rows()?)?;
         Ok(self.decoder.sites.sum(&rows))
     }
 
@@ -30,7 +30,7 @@ impl Capture {
     pub(super) fn tell_ways(&mut self) -> Result<(), CaptureError> {
         let changes = self.decoder.sites.take_changes();
         if !changes.is_empty() {
-            let (ways, nodes) = (self.map("ways")?, self.map("site_nodes")?);
+            let (ways, nodes) = (self.map(MapName::Ways)?, self.map(MapName::SiteNodes)?);
             let mut refused = 0;
             for change in changes {
                 let written = match change {
@@ -54,14 +54,14 @@ impl Capture {
 
     /// Takes out the rows of sites that are done, and keeps what they say.
     fn fold_sites(&mut self) -> Result<(), CaptureError> {
-        let (rows, keys) = counters::site_rows(&self.map("sites")?, &self.context_rows()?)?;
+        let (rows, keys) = counters::site_rows(&self.map(MapName::Sites)?, &self.context_rows()?)?;
         let keys = keys.chunks_exact(size_of::<gp_site_key>());
         for (row, key) in rows.into_iter().zip(keys) {
             if !self.decoder.sites.is_done(&row) {
                 continue;
             }
             // what it says at its end, which may be more than was read
-            let last = self.map("sites")?.lookup_and_delete(key).map_err(CaptureError::bpf(READ))?;
+            let last = self.map(MapName::Sites)?.lookup_and_delete(key).map_err(CaptureError::bpf(READ))?;
             if let Some(last) = last {
                 self.decoder.sites.keep(&Row { counts: from_bytes(&last), ..row });
             }
