@@ -216,9 +216,14 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     let allocations = ("allocation", "allocations");
     row("allocated".to_owned(), memory.allocated, allocations);
     row("freed".to_owned(), memory.freed, ("free", "frees"));
+    row("ended with its context".to_owned(), memory.freed_by_context, allocations);
+    row("replaced, free not seen".to_owned(), memory.replaced, allocations);
     row("held at exit".to_owned(), memory.freed_by_exit, allocations);
-    for kind in &memory.live {
-        row(format!("live at the end, {}", printable(&kind.kind)), kind.total, allocations);
+    for live in &memory.live {
+        row(format!("live at the end, {}", live.kind.as_str()), live.into(), allocations);
+    }
+    if memory.peak_bytes > 0 {
+        table.push(vec!["most at once".to_owned(), String::new(), bytes(memory.peak_bytes)]);
     }
     rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
     let notes = [

@@ -43,8 +43,8 @@ enum Kind {
 impl Kind {
     fn of(given: &Given) -> Self {
         match given.task {
-            Task::Launch { .. } | Task::GraphLaunch { .. } => Self::Launch,
-            Task::Copy { .. } => Self::Copy,
+            Task::Launch(_) | Task::GraphLaunch(_) => Self::Launch,
+            Task::Transfer(_) => Self::Copy,
         }
     }
 
