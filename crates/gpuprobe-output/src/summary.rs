@@ -312,3 +312,38 @@ fn losses(out: &mut String, report: &SummaryReport) {
         line(out, format_args!("{} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{MemoryAmount, Space};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_no_call_freed_is_shown_by_what_became_of_it() {
+        let total = |count, bytes| Total { count, bytes };
+        let summary = MemorySummary {
+            allocated: total(9, 9 << 10),
+            freed_by_context: total(2, 2 << 10),
+            replaced: total(1, 1 << 10),
+            peak_bytes: 8 << 10,
+            live: vec![MemoryAmount { kind: Space::Unknown, allocations: 6, bytes: 6 << 10 }],
+            ..MemorySummary::default()
+        };
+        let mut out = String::new();
+        memory(&mut out, &summary);
+        let lines: Vec<_> =
+            out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "",
+            "memory",
+            "allocated 9 allocations 9.0 KiB",
+            "ended with its context 2 allocations 2.0 KiB",
+            "replaced, free not seen 1 allocation 1.0 KiB",
+            "live at the end, unknown 6 allocations 6.0 KiB",
+            "most at once 8.0 KiB",
+            "(memory held to the end is not in itself a leak)",
+        ];
+        assert_eq!(lines, expected);
+    }
+}
