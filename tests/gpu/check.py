@@ -55,7 +55,7 @@ def vector(calls, end, ledger, compare):
     copied, allocated, freed = (collections.Counter() for _ in range(3))
     for c in calls:
         if c["type"] == "transfer" and "size" in c:
-            copied[c["kind"]] += c["size"]
+            copied[c.get("kind")] += c["size"]
         if c["type"] == "memory" and c["api"] == "runtime":
             allocated[c.get("kind")] += c.get("size", 0)
             freed[c.get("kind")] += c.get("freed", 0)
@@ -104,8 +104,9 @@ def memory(calls, _end, ledger, compare):
     live, by_call = collections.Counter(), collections.Counter()
     for c in calls:
         if c["ts"] < mark and c["type"] == "memory" and "kind" in c:
-            live[c["kind"]] += c.get("size", 0) - c.get("freed", 0)
-            by_call[c["name"]] += c.get("size", 0) - c.get("freed", 0)
+            held = c.get("size", 0) - c.get("freed", 0) - c.get("replaced", 0)
+            live[c["kind"]] += held
+            by_call[c["name"]] += held
     print("live bytes by kind:", dict(live), "by call:", dict(by_call))
     held = live["vmm"] or live["device"]
     compare.equal("bytes held by the allocator", held, ledger["reserved"])
@@ -137,7 +138,9 @@ def by_place(calls, until=float("inf"), kinds=("device", "managed", "pool", "vmm
         if "stack" in c:
             ways.setdefault(site, c["stack"])
         sums[site].update(
-            live_bytes=c.get("size", 0) - c.get("freed", 0), allocations=int("size" in c), frees=int("freed" in c)
+            live_bytes=c.get("size", 0) - c.get("freed", 0),
+            allocations=int("size" in c),
+            frees=c.get("freed_allocations", int("freed" in c)),
         )
     places = collections.defaultdict(collections.Counter)
     for site, sum_of in sums.items():

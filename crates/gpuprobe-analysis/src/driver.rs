@@ -235,7 +235,7 @@ impl Driver {
     /// Takes in a call that is over.
     pub(crate) fn feed(&mut self, call: &Call) {
         // most recordings have nothing of this
-        if !call.is_kernel() && self.open.is_empty() && call.effect.driver.is_none() {
+        if !call.is_kernel() && self.open.is_empty() && call.driver.is_none() {
             return;
         }
         let inside = self.open.remove(&(call.tgid, call.id));
@@ -243,7 +243,7 @@ impl Driver {
             // what the driver did in it is a part of it
             return self.kernel(call);
         }
-        let told = call.effect.driver.map(Spent::from);
+        let told = call.driver.map(Spent::from);
         let Some(driver) = told.or(inside.as_ref().map(|inside| inside.all)) else { return };
         let inside = inside.unwrap_or_default();
         if call.duration_ns().is_some() {
@@ -340,8 +340,9 @@ impl Driver {
     }
 
     fn row(&mut self, call: &Call) -> Row {
-        let command = call.effect.cmd.as_ref().unwrap_or(&call.name);
-        let mut key = (command.clone(), call.effect.dev.clone());
+        let asked = call.effect.driver_call();
+        let command = asked.and_then(|asked| asked.command.as_ref()).unwrap_or(&call.name);
+        let mut key = (command.clone(), asked.and_then(|asked| asked.device.clone()));
         if self.commands.len() >= MOST_COMMANDS && !self.rows.contains_key(&key) {
             key = (OTHERS, None);
         }

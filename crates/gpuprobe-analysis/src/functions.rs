@@ -1,4 +1,4 @@
-//! Calls by function: how many, how many failed, how long they took, how many bytes they held or moved.
+//! Calls by function: how many, how many failed, how long they took, how many bytes they moved.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ pub struct FunctionSummary {
     pub min_ns: u64,
     /// The longest call; 0 where none returned.
     pub max_ns: u64,
-    /// Bytes newly held or moved.
+    /// Bytes that its copies and memsets moved, once for each outermost call.
     pub bytes: u64,
     /// What half of the calls that returned did not exceed.
     pub p50_ns: Option<u64>,
@@ -80,7 +80,7 @@ impl Functions {
         row.calls += 1;
         row.errors += u64::from(call.failed());
         // sizes come out of a process's arguments, so their sum may be anything
-        row.bytes = row.bytes.saturating_add(call.effect.size.unwrap_or(0));
+        row.bytes = row.bytes.saturating_add(call.moved_bytes());
     }
 
     /// The rows, those that took most time first.
@@ -122,15 +122,17 @@ fn nothing_of(call: &Call, name: Name) -> FunctionSummary {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_event::counters::CopyDirection;
+
     use super::*;
-    use crate::samples::{call, took};
+    use crate::samples::{alloc, call, copy, nested, took, unfinished};
 
     #[test]
     fn calls_errors_and_times_add_up_per_function() {
         let mut functions = Functions::default();
         functions.feed(&took(call(Api::Runtime, "cudaMalloc", 0), 30));
         functions.feed(&took(call(Api::Runtime, "cudaMalloc", 2), 10));
-        functions.feed(&crate::samples::unfinished(call(Api::Runtime, "cudaMalloc", 0)));
+        functions.feed(&unfinished(call(Api::Runtime, "cudaMalloc", 0)));
         functions.feed(&took(call(Api::Driver, "cuMemAlloc_v2", 0), 99));
         let report = functions.report();
         assert_eq!(report.len(), 2);
@@ -142,10 +144,24 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_those_that_were_moved() {
+        let copied = |bytes, status| copy(CopyDirection::HostToDevice, bytes, status);
+        let inner = nested(Call { api: Api::Driver, name: "cuMemcpy".into(), ..copied(0, 0) }, 1);
+        let mut functions = Functions::default();
+        let calls = [inner, copied(100, 0), copied(20, 0), copied(7, 1), unfinished(copied(9, 0))];
+        calls.iter().for_each(|call| functions.feed(call));
+        functions.feed(&alloc(0x10, 4096, 10));
+        let report = functions.report();
+        let bytes = |name: &str| report.iter().find(|f| f.name == name).map(|f| f.bytes);
+        assert_eq!((bytes("cudaMemcpy"), bytes("cuMemcpy")), (Some(120), Some(0)));
+        assert_eq!(bytes("cudaMalloc"), Some(0), "what is allocated is counted with the process");
+    }
+
+    #[test]
     fn not_ready_is_no_error_and_nothing_finished_has_no_mean() {
         let mut functions = Functions::default();
         functions.feed(&took(call(Api::Runtime, "cudaStreamQuery", 600), 5));
-        functions.feed(&crate::samples::unfinished(call(Api::Runtime, "cudaDeviceSynchronize", 0)));
+        functions.feed(&unfinished(call(Api::Runtime, "cudaDeviceSynchronize", 0)));
         let report = functions.report();
         assert_eq!((report[0].name.as_ref(), report[0].errors), ("cudaStreamQuery", 0));
         assert_eq!((report[1].mean_ns(), report[1].min_ns), (None, 0));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::{Call, Class, Event, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Allocation, Call, Effect, Event, MemoryAmount, ProcessChange, ProcessEvent, Tgid};
 
 /// How finely a rate is told.
 const WINDOW_NS: u64 = 10_000_000;
@@ -96,7 +96,7 @@ impl Levels {
         }
         // the trace begins in the middle, with what was allocated before
         let process = self.processes.entry(start.tgid).or_default();
-        process.live = start.held.iter().fold(0, |sum, held| sum.saturating_add(held.bytes));
+        process.live = bytes_of(&start.held);
         let (at_ns, value) = (process.later(start.at_ns), process.live);
         out.push(Sample { at_ns, tgid: start.tgid, level: Level::Live, value });
     }
@@ -127,12 +127,18 @@ impl Levels {
 
     fn call(&mut self, call: &Call, out: &mut Vec<Sample>) {
         let (Some(duration_ns), false) = (call.duration_ns(), call.failed()) else { return };
-        let parts = call.effect.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
-        let (size, freed) = (call.effect.size.unwrap_or(parts), call.effect.freed.unwrap_or(0));
-        if size == 0 && freed == 0 {
-            return;
-        }
-        if !self.has_room(call.tgid) {
+        let change = match &call.effect {
+            Effect::Transfer(_) => Change { moved: call.moved_bytes(), ..Change::default() },
+            Effect::Alloc(Allocation { bytes, replaced, .. }) => {
+                Change { held: *bytes, freed: replaced.unwrap_or(0), ..Change::default() }
+            }
+            Effect::Free(free) => {
+                Change { freed: free.freed.map_or(0, |freed| freed.bytes), ..Change::default() }
+            }
+            Effect::ContextEnd(ended) => Change { freed: bytes_of(ended), ..Change::default() },
+            _ => return,
+        };
+        if change == Change::default() || !self.has_room(call.tgid) {
             return;
         }
         let process = self.processes.entry(call.tgid).or_default();
@@ -142,17 +148,30 @@ impl Levels {
         }
         let at_ns = process.later(call.start_ns.saturating_add(duration_ns));
         let sample = |level, value| Sample { at_ns, tgid: call.tgid, level, value };
-        if matches!(call.class, Class::Memcpy | Class::Memset) {
+        if change.moved > 0 {
             process.rate(call.tgid, at_ns / WINDOW_NS, out);
-            process.in_window = process.in_window.saturating_add(size);
-            process.copied = process.copied.saturating_add(size);
+            process.in_window = process.in_window.saturating_add(change.moved);
+            process.copied = process.copied.saturating_add(change.moved);
             out.push(sample(Level::Copied, process.copied));
         } else {
             // of a trace that lost something more may be freed than was allocated; that is not negative memory
-            process.live = process.live.saturating_add(size).saturating_sub(freed);
+            process.live = process.live.saturating_sub(change.freed).saturating_add(change.held);
             out.push(sample(Level::Live, process.live));
         }
     }
+}
+
+/// What one call changes, in bytes: either what is moved or what is held.
+#[derive(Debug, Default, PartialEq)]
+struct Change {
+    moved: u64,
+    held: u64,
+    /// Gone before that is held.
+    freed: u64,
+}
+
+fn bytes_of(memory: &[MemoryAmount]) -> u64 {
+    memory.iter().fold(0, |sum, held| sum.saturating_add(held.bytes))
 }
 
 impl Process {
@@ -184,7 +203,8 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{CopyPart, HeldMemory};
+    use gpuprobe_event::counters::{CopyDirection, HostMemory};
+    use gpuprobe_event::{CopyPart, Space, Transfer};
 
     use super::*;
     use crate::samples::{alloc, call, copy, free, process, unfinished};
@@ -219,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_trace_that_begins_in_the_middle_tells_what_was_held() {
-        let kind = |allocations, bytes| HeldMemory { kind: "device".into(), allocations, bytes };
+        let kind = |allocations, bytes| MemoryAmount { kind: Space::Device, allocations, bytes };
         let held = vec![kind(2, 150), kind(1, 50)];
         let start = ProcessEvent { held, ..process(ProcessChange::Start, 5, None) };
         let events = [Event::Process(start), call_event(free(0x10, Some(100), 30))];
@@ -235,7 +255,7 @@ mod tests {
     #[test]
     fn copies_are_summed_up_and_told_by_windows() {
         let window = WINDOW_NS;
-        let copied = |bytes, end_ns| ends_at(copy(Some("H2D"), bytes, 0), end_ns);
+        let copied = |bytes, end_ns| ends_at(copy(CopyDirection::HostToDevice, bytes, 0), end_ns);
         let events = [
             copied(10, window + 1000),
             copied(20, window + 2000),
@@ -249,17 +269,18 @@ mod tests {
 
     #[test]
     fn a_batch_of_copies_is_the_sum_of_its_parts() {
-        let part = |bytes| CopyPart { kind: None, host: None, copies: 1, bytes };
-        let mut batch = copy(None, 0, 0);
-        batch.effect.size = None;
-        batch.effect.parts = vec![part(10), part(5)];
+        let (direction, host) = (CopyDirection::Unknown, HostMemory::Unknown);
+        let part = |bytes| CopyPart { direction, host, copies: 1, bytes };
+        let mut batch = copy(direction, 0, 0);
+        batch.effect =
+            Effect::Transfer(Transfer { parts: vec![part(10), part(5)], ..Transfer::new(direction, true) });
         assert_eq!(fed([call_event(batch)])[0], (Level::Copied, 1100, 15));
     }
 
     #[test]
     fn failures_and_calls_without_bytes_change_nothing() {
         let sync = call(gpuprobe_event::Api::Runtime, "cudaDeviceSynchronize", 0);
-        let events = [copy(Some("H2D"), 9, 1), unfinished(alloc(0x10, 1, 10)), sync];
+        let events = [copy(CopyDirection::HostToDevice, 9, 1), unfinished(alloc(0x10, 1, 10)), sync];
         assert_eq!(fed(events.map(call_event)), []);
     }
 
@@ -280,7 +301,7 @@ mod tests {
 
     #[test]
     fn sums_that_cannot_be_true_do_not_overflow() {
-        let big = || ends_at(copy(None, u64::MAX, 0), u64::MAX);
+        let big = || ends_at(copy(CopyDirection::Unknown, u64::MAX, 0), u64::MAX);
         let levels = fed([big(), big(), call_event(alloc(1, u64::MAX, u64::MAX))]);
         assert!(levels.iter().all(|(_, _, value)| *value == u64::MAX || *value == 0), "{levels:?}");
     }

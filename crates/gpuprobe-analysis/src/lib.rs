@@ -60,7 +60,7 @@ pub use launches::{GraphLaunches, KernelLaunches};
 pub use leaks::{Growth, Judgement, Rules, Verdict};
 pub use levels::{Level, Levels, Sample};
 pub use losses::LossCount;
-pub use memory::{KindTotal, MemorySummary, Total};
+pub use memory::{MemorySummary, Total};
 pub use nesting::{Extent, Nesting, Slice};
 pub use own::{Answered, OwnProcess, Refused, Served};
 pub use places::Place;

@@ -4,8 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, HeldMemory, Tgid};
+use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Space, Tgid};
 use serde::Serialize;
 
 /// A number of allocations and their bytes.
@@ -18,37 +17,39 @@ pub struct Total {
 }
 
 impl Total {
-    /// Both together.
+    /// Both together. Sizes come out of a process's arguments, so their sum may be anything.
     pub(crate) fn plus(self, more: Self) -> Self {
         Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
     }
 
+    /// What is left. A trace that begins in the middle may free more than it allocated; that is not negative memory.
+    fn minus(self, less: Self) -> Self {
+        Self { count: self.count.saturating_sub(less.count), bytes: self.bytes.saturating_sub(less.bytes) }
+    }
+
     fn add(&mut self, bytes: u64) {
-        self.count += 1;
-        // sizes come out of a process's arguments, so their sum may be anything
-        self.bytes = self.bytes.saturating_add(bytes);
+        *self = self.plus(Self { count: 1, bytes });
     }
 }
 
-/// A total of one kind of memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KindTotal {
-    /// `device`, `managed`, `pinned`...
-    pub kind: Name,
-    /// How much.
-    pub total: Total,
+impl From<&MemoryAmount> for Total {
+    fn from(amount: &MemoryAmount) -> Self {
+        Self { count: amount.allocations, bytes: amount.bytes }
+    }
 }
 
-/// What happened to memory.
+/// What happened to memory, counted as the kernel side counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemorySummary {
     /// Allocations that succeeded.
     pub allocated: Total,
-    /// Outermost allocations that failed.
+    /// Allocations that failed, without those that another allocation made.
     pub failed_allocations: u64,
-    /// Frees of something known.
+    /// Allocations that a call freed. One call may free several.
     pub freed: Total,
-    /// Outermost frees that failed.
+    /// Allocations whose free was not observed: their addresses were given out again.
+    pub replaced: Total,
+    /// Frees that failed, without those that another free made.
     pub failed_frees: u64,
     /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
     pub unknown_frees: u64,
@@ -56,8 +57,10 @@ pub struct MemorySummary {
     pub freed_by_context: Total,
     /// What a process still held when it ended or ran another program: the driver frees that.
     pub freed_by_exit: Total,
+    /// The most bytes that were live at once, of all processes together.
+    pub peak_bytes: u64,
     /// Live when the recording ended, by kind.
-    pub live: Vec<KindTotal>,
+    pub live: Vec<MemoryAmount>,
 }
 
 /// Live memory by process and kind. Events bear the bytes that the kernel side counted once, in a table where a free
@@ -65,140 +68,143 @@ pub struct MemorySummary {
 /// has to be followed here.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    live: HashMap<Tgid, BTreeMap<Name, Total>>,
-    /// Of all processes.
-    rows: usize,
+    live: HashMap<Tgid, BTreeMap<Space, Total>>,
+    /// The bytes of all of them: the sum is exact, though one of them may be anything.
+    live_bytes: u128,
     totals: MemorySummary,
 }
 
-/// Kinds of memory of processes that are told apart. More come only from files that nobody recorded.
-const MOST_ROWS: usize = 1 << 16;
-/// What all others are called.
-const OTHERS: (Tgid, Name) = (Tgid(0), Name::Borrowed("(others)"));
+/// Processes that are told apart. More come only from files that nobody recorded.
+const MOST_PROCESSES: usize = 1 << 16;
+/// What all others are taken for.
+const OTHERS: Tgid = Tgid(0);
 
 impl Ledger {
     /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
     pub(crate) fn feed(&mut self, call: &Call, ended: bool) {
-        let moves = matches!(call.class, Class::Memcpy | Class::Memset);
-        if moves || call.duration_ns().is_none() {
+        if call.duration_ns().is_none() {
             return;
         }
         if call.failed() {
-            let outermost = u64::from(call.parent.is_none());
-            match call.class {
-                Class::Alloc | Class::HostRegister => self.totals.failed_allocations += outermost,
-                Class::Free | Class::HostUnregister => self.totals.failed_frees += outermost,
-                _ => {}
+            return self.failed(call);
+        }
+        match &call.effect {
+            Effect::Alloc(allocation) => self.allocated(call.tgid, allocation, ended),
+            Effect::Free(free) => match &free.freed {
+                Some(freed) => {
+                    self.totals.freed = self.totals.freed.plus(freed.into());
+                    self.change(call.tgid, freed.kind, |held| held.minus(freed.into()));
+                }
+                None => {
+                    let is_some = free.address.is_some_and(|address| address != 0);
+                    self.totals.unknown_frees += u64::from(is_some && !call.nested);
+                }
+            },
+            Effect::ContextEnd(ended) => {
+                for memory in ended {
+                    self.totals.freed_by_context = self.totals.freed_by_context.plus(memory.into());
+                    self.change(call.tgid, memory.kind, |held| held.minus(memory.into()));
+                }
             }
-            return;
-        }
-        if let Some(bytes) = call.effect.size {
-            self.allocated(call, bytes, ended);
-        }
-        let frees = matches!(call.class, Class::Free | Class::HostUnregister) && call.parent.is_none();
-        match call.effect.freed {
-            Some(_) if !call.effect.ended.is_empty() => self.ended_with_context(call),
-            Some(bytes) => self.freed(call, bytes),
-            None => self.totals.unknown_frees += u64::from(frees && call.effect.ptr != Some(0)),
+            _ => {}
         }
     }
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        let held = self.live.remove(&pid).unwrap_or_default();
-        self.rows -= held.len();
-        for total in held.into_values() {
+        for total in self.remove(pid).into_values() {
             self.totals.freed_by_exit = self.totals.freed_by_exit.plus(total);
         }
     }
 
     /// What a process holds, told anew.
-    pub(crate) fn set(&mut self, pid: Tgid, held: &[HeldMemory]) {
-        self.rows -= self.live.remove(&pid).map_or(0, |kinds| kinds.len());
-        for HeldMemory { kind, allocations, bytes } in held {
-            let row = self.row(pid, kind.clone());
-            *row = row.plus(Total { count: *allocations, bytes: *bytes });
+    pub(crate) fn set(&mut self, pid: Tgid, held: &[MemoryAmount]) {
+        self.remove(pid);
+        for memory in held {
+            self.change(pid, memory.kind, |held| held.plus(memory.into()));
         }
     }
 
     /// What each process holds, by kind, those that hold most first.
-    pub(crate) fn standing(&self) -> Vec<(Tgid, Vec<HeldMemory>)> {
-        let of_kind = |(kind, total): (&Name, &Total)| HeldMemory {
-            kind: kind.clone(),
-            allocations: total.count,
-            bytes: total.bytes,
-        };
-        let held = |kinds: &BTreeMap<Name, Total>| -> Vec<_> {
-            kinds.iter().filter(|(_, total)| total.count > 0).map(of_kind).collect()
-        };
+    pub(crate) fn standing(&self) -> Vec<(Tgid, Vec<MemoryAmount>)> {
         let mut all: Vec<_> = self.live.iter().map(|(pid, kinds)| (*pid, held(kinds))).collect();
         all.retain(|(_, held)| !held.is_empty());
-        let bytes = |held: &[HeldMemory]| held.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
+        let bytes =
+            |held: &[MemoryAmount]| held.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
         all.sort_by_key(|(pid, held)| (std::cmp::Reverse(bytes(held)), *pid));
         all
     }
 
     pub(crate) fn report(&self) -> MemorySummary {
-        let mut kinds: BTreeMap<&Name, Total> = BTreeMap::new();
-        for (kind, total) in self.live.values().flatten().filter(|(_, total)| total.count > 0) {
-            let sum = kinds.entry(kind).or_default();
+        let mut kinds: BTreeMap<Space, Total> = BTreeMap::new();
+        for (kind, total) in self.live.values().flatten() {
+            let sum = kinds.entry(*kind).or_default();
             *sum = sum.plus(*total);
         }
-        let mut live: Vec<_> =
-            kinds.into_iter().map(|(kind, total)| KindTotal { kind: kind.clone(), total }).collect();
-        live.sort_by_key(|k| std::cmp::Reverse(k.total.bytes));
+        let mut live = held(&kinds);
+        live.sort_by_key(|memory| std::cmp::Reverse(memory.bytes));
         MemorySummary { live, ..self.totals.clone() }
     }
 
-    fn allocated(&mut self, call: &Call, bytes: u64, ended: bool) {
+    fn failed(&mut self, call: &Call) {
+        let outermost = u64::from(!call.nested);
+        match call.class {
+            Class::Alloc | Class::HostRegister => self.totals.failed_allocations += outermost,
+            Class::Free | Class::HostUnregister => self.totals.failed_frees += outermost,
+            _ => {}
+        }
+    }
+
+    fn allocated(&mut self, pid: Tgid, allocation: &Allocation, ended: bool) {
+        let Allocation { bytes, kind, replaced, .. } = *allocation;
         self.totals.allocated.add(bytes);
+        if let Some(bytes) = replaced {
+            self.totals.replaced.add(bytes);
+            // of which kind it was is not told: as a rule of the same
+            self.change(pid, kind, |held| held.minus(Total { count: 1, bytes }));
+        }
         if ended {
             self.totals.freed_by_exit.add(bytes);
         } else {
-            self.held(call).add(bytes);
+            self.change(pid, kind, |held| held.plus(Total { count: 1, bytes }));
         }
     }
 
-    fn freed(&mut self, call: &Call, bytes: u64) {
-        let count = call.effect.freed_allocations.unwrap_or(1);
-        self.totals.freed = self.totals.freed.plus(Total { count, bytes });
-        let held = self.held(call);
-        // a trace that begins in the middle may free more than it allocated; that is not negative memory
-        held.count = held.count.saturating_sub(count);
-        held.bytes = held.bytes.saturating_sub(bytes);
+    /// Changes what a process holds of one kind.
+    fn change(&mut self, pid: Tgid, kind: Space, change: impl FnOnce(Total) -> Total) {
+        let is_known = self.live.len() < MOST_PROCESSES || self.live.contains_key(&pid);
+        let pid = if is_known { pid } else { OTHERS };
+        let held = self.live.entry(pid).or_default().entry(kind).or_default();
+        let before = std::mem::replace(held, change(*held));
+        self.live_bytes = self.live_bytes + u128::from(held.bytes) - u128::from(before.bytes);
+        let bytes = u64::try_from(self.live_bytes).unwrap_or(u64::MAX);
+        self.totals.peak_bytes = self.totals.peak_bytes.max(bytes);
     }
 
-    fn ended_with_context(&mut self, call: &Call) {
-        for HeldMemory { kind, allocations, bytes } in &call.effect.ended {
-            let total = Total { count: *allocations, bytes: *bytes };
-            self.totals.freed_by_context = self.totals.freed_by_context.plus(total);
-            let held = self.row(call.tgid, kind.clone());
-            held.count = held.count.saturating_sub(*allocations);
-            held.bytes = held.bytes.saturating_sub(*bytes);
-        }
+    fn remove(&mut self, pid: Tgid) -> BTreeMap<Space, Total> {
+        let held = self.live.remove(&pid).unwrap_or_default();
+        self.live_bytes -= held.values().map(|total| u128::from(total.bytes)).sum::<u128>();
+        held
     }
+}
 
-    fn held(&mut self, call: &Call) -> &mut Total {
-        let kind = call.effect.kind.clone().unwrap_or(Name::Borrowed("unknown"));
-        self.row(call.tgid, kind)
-    }
-
-    fn row(&mut self, tgid: Tgid, kind: Name) -> &mut Total {
-        let is_known = self.live.get(&tgid).is_some_and(|kinds| kinds.contains_key(&kind));
-        let (tgid, kind) = if is_known || self.rows < MOST_ROWS { (tgid, kind) } else { OTHERS };
-        self.live.entry(tgid).or_default().entry(kind).or_insert_with(|| {
-            self.rows += 1;
-            Total::default()
-        })
-    }
+/// What there is any of.
+fn held(kinds: &BTreeMap<Space, Total>) -> Vec<MemoryAmount> {
+    let amount = |(kind, total): (&Space, &Total)| MemoryAmount {
+        kind: *kind,
+        allocations: total.count,
+        bytes: total.bytes,
+    };
+    kinds.iter().filter(|(_, total)| total.count > 0).map(amount).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::Api;
+    use gpuprobe_event::counters::CopyDirection;
+    use gpuprobe_event::{Api, Free};
 
     use super::*;
-    use crate::samples::{alloc, call, copy, free, inside, unfinished};
+    use crate::samples::{alloc, call, copy, free, inside, nested, unfinished};
 
     fn fed(calls: &[Call]) -> MemorySummary {
         let mut ledger = Ledger::default();
@@ -206,8 +212,12 @@ mod tests {
         ledger.report()
     }
 
-    fn device(count: u64, bytes: u64) -> Vec<KindTotal> {
-        vec![KindTotal { kind: Name::Borrowed("device"), total: Total { count, bytes } }]
+    fn device(allocations: u64, bytes: u64) -> Vec<MemoryAmount> {
+        vec![MemoryAmount { kind: Space::Device, allocations, bytes }]
+    }
+
+    fn total(count: u64, bytes: u64) -> Total {
+        Total { count, bytes }
     }
 
     #[test]
@@ -236,53 +246,95 @@ mod tests {
     #[test]
     fn failures_copies_and_unfinished_calls_hold_nothing() {
         let failed = Call { class: Class::Alloc, ..call(Api::Runtime, "cudaMalloc", 2) };
-        let inner = inside(Call { class: Class::Alloc, ..call(Api::Driver, "cuMemAlloc_v2", 2) }, 1);
+        let inner = nested(Call { class: Class::Alloc, ..call(Api::Driver, "cuMemAlloc_v2", 2) }, 1);
         let bad_free = Call { class: Class::Free, ..call(Api::Runtime, "cudaFree", 1) };
-        let report =
-            fed(&[inner, failed, bad_free, copy(Some("H2D"), 9, 0), unfinished(alloc(0x10, 100, 10))]);
+        let copied = copy(CopyDirection::HostToDevice, 9, 0);
+        let report = fed(&[inner, failed, bad_free, copied, unfinished(alloc(0x10, 100, 10))]);
         let expected = MemorySummary { failed_allocations: 1, failed_frees: 1, ..MemorySummary::default() };
         assert_eq!(report, expected);
     }
 
     #[test]
+    fn a_failure_counts_at_the_outermost_call_of_its_kind_whatever_call_that_is_in() {
+        let failed = |class, name| Call { class, ..call(Api::Runtime, name, 2) };
+        let calls = [
+            nested(failed(Class::Alloc, "cuMemAlloc_v2"), 2),
+            inside(failed(Class::Alloc, "cudaMalloc"), 1),
+            inside(failed(Class::Free, "cudaFree"), 1),
+            inside(failed(Class::HostRegister, "cudaHostRegister"), 1),
+            call(Api::Nccl, "ncclCommInitRank", 1),
+        ];
+        let report = fed(&calls);
+        assert_eq!((report.failed_allocations, report.failed_frees), (2, 1));
+        let unknown = fed(&[inside(free(0x99, None, 1), 1), nested(free(0x99, None, 1), 1)]);
+        assert_eq!(unknown.unknown_frees, 1);
+    }
+
+    #[test]
+    fn what_is_replaced_is_not_freed() {
+        let mut again = alloc(0x10, 30, 20);
+        let Effect::Alloc(allocation) = &mut again.effect else { panic!("it allocates") };
+        allocation.replaced = Some(100);
+        let report = fed(&[alloc(0x10, 100, 10), again.clone()]);
+        assert_eq!((report.replaced, report.freed), (total(1, 100), Total::default()));
+        assert_eq!((report.live, report.peak_bytes), (device(1, 30), 100));
+        let alone = fed(&[again]);
+        assert_eq!(alone.live, device(1, 30), "what stood there is not negative memory");
+    }
+
+    #[test]
     fn one_call_can_end_several_allocations() {
         let mut unmap = free(0x10, Some(300), 20);
-        unmap.effect.freed_allocations = Some(3);
+        let freed = Some(MemoryAmount { kind: Space::Device, allocations: 3, bytes: 300 });
+        unmap.effect = Effect::Free(Free { freed, ..Free::default() });
         let report =
             fed(&[alloc(0x10, 100, 1), alloc(0x20, 100, 2), alloc(0x30, 100, 3), alloc(0x40, 50, 4), unmap]);
-        assert_eq!((report.freed, report.live), (Total { count: 3, bytes: 300 }, device(1, 50)));
+        assert_eq!((report.freed, report.live), (total(3, 300), device(1, 50)));
     }
 
     #[test]
     fn an_inner_free_is_not_counted_again() {
         let inner = free(0x10, None, 21);
-        let report = fed(&[alloc(0x10, 100, 10), inside(inner, 1), free(0x10, Some(100), 20)]);
+        let report = fed(&[alloc(0x10, 100, 10), nested(inner, 1), free(0x10, Some(100), 20)]);
         assert_eq!((report.freed.count, report.unknown_frees), (1, 0));
     }
 
     #[test]
-    fn more_than_can_be_counted_is_as_much_as_can_be() {
-        let mut destroyed = free(0x10, Some(0), 20);
-        let kind = Name::Borrowed("device");
-        destroyed.effect.ended = vec![HeldMemory { kind, allocations: u64::MAX, bytes: u64::MAX }];
-        let report = fed(&[destroyed.clone(), destroyed]);
-        assert_eq!(report.freed_by_context, Total { count: u64::MAX, bytes: u64::MAX });
+    fn the_peak_is_of_all_processes_together_and_stays() {
+        let mut ledger = Ledger::default();
+        ledger.feed(&alloc(0x10, 100, 10), false);
+        ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 30, 11) }, false);
+        ledger.feed(&free(0x10, Some(100), 12), false);
+        ledger.feed(&alloc(0x10, 50, 13), false);
+        assert_eq!(ledger.report().peak_bytes, 130);
+        ledger.clear(Tgid(100));
+        ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x20, 101, 14) }, false);
+        assert_eq!(ledger.report().peak_bytes, 131);
+        // sizes that cannot be true
+        (0..3).for_each(|i| ledger.feed(&Call { tgid: Tgid(i), ..alloc(1, u64::MAX, 15) }, false));
+        (0..300).for_each(|i| ledger.clear(Tgid(i)));
+        assert_eq!((ledger.report().peak_bytes, ledger.live_bytes), (u64::MAX, 0));
     }
 
     #[test]
-    fn more_kinds_than_there_are_share_one() {
+    fn more_than_can_be_counted_is_as_much_as_can_be() {
+        let mut destroyed = free(0x10, None, 20);
+        destroyed.effect = Effect::ContextEnd(device(u64::MAX, u64::MAX));
+        let report = fed(&[destroyed.clone(), destroyed]);
+        assert_eq!(report.freed_by_context, total(u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn more_processes_than_there_are_share_one() {
         let mut ledger = Ledger::default();
-        let odd = |i: u32| {
-            let mut call = Call { tgid: Tgid(i % 7 + 1), ..alloc(0x10, 5, 10) };
-            call.effect.kind = Some(Name::Owned(i.to_string()));
-            call
-        };
-        (0..MOST_ROWS as u32 + 100).for_each(|i| ledger.feed(&odd(i), false));
-        assert_eq!(ledger.rows, MOST_ROWS + 1);
-        let others = ledger.report().live.into_iter().find(|live| live.kind == OTHERS.1);
-        assert_eq!(others.map(|live| live.total), Some(Total { count: 100, bytes: 500 }));
-        (0..8).for_each(|pid| ledger.clear(Tgid(pid)));
-        assert_eq!((ledger.rows, ledger.report().live.len()), (0, 0));
+        let of = |pid: u32| Call { tgid: Tgid(pid + 1), ..alloc(0x10, 5, 10) };
+        let most = u32::try_from(MOST_PROCESSES).unwrap();
+        (0..most + 100).for_each(|i| ledger.feed(&of(i), false));
+        assert_eq!(ledger.live.len(), MOST_PROCESSES + 1);
+        assert_eq!(ledger.live[&OTHERS][&Space::Device], total(100, 500));
+        assert_eq!(ledger.report().live, device(u64::from(most) + 100, 5 * (u64::from(most) + 100)));
+        (0..=most).for_each(|pid| ledger.clear(Tgid(pid)));
+        assert_eq!((ledger.live.len(), ledger.live_bytes, ledger.report().live.len()), (0, 0, 0));
     }
 
     #[test]
@@ -301,7 +353,7 @@ mod tests {
         assert_eq!(after.standing(), held);
         after.feed(&free(0x10, Some(100), 20), false);
         assert_eq!(after.report().live, device(1, 700));
-        assert_eq!((after.rows, after.report().unknown_frees), (2, 0));
+        assert_eq!((after.live_bytes, after.report().unknown_frees), (700, 0));
     }
 
     #[test]

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpuprobe_event::{Call, Event, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
+use gpuprobe_event::{Call, Effect, Event, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
 
 /// What is held at once, in bytes.
-const MOST_HELD: usize = 64 << 20;
+const MOST_HELD: usize = 48 << 20;
 /// Threads and ended processes that are remembered; those of which nothing is held can be forgotten.
 const MOST_REMEMBERED: usize = 1 << 18;
 /// What a call takes beside its own size and its texts: its box, its place in a list, and what is kept of its thread.
@@ -313,16 +313,17 @@ fn end_of(call: &Call) -> u64 {
 fn weight(call: &Call) -> usize {
     let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
-    let effect = &call.effect;
     let text = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
-    let parts = effect.parts.iter().map(|part| size_of_val(part) + text(&part.kind) + text(&part.host));
-    let ended = effect.ended.iter().map(|ended| size_of_val(ended) + ended.kind.len());
     // the names of kernels and processes are shared, unless somebody made a file where none are
-    let names = call.name.len() + call.process.len() + effect.kernel.as_ref().map_or(0, |name| name.len());
-    let words =
-        [&call.error, &effect.kind, &effect.host, &effect.dev, &effect.cmd].map(text).iter().sum::<usize>();
-    let lists: usize = stack.chain(args).chain(parts).chain(ended).sum();
-    size_of::<Call>() + AROUND_CALL + lists + names + words
+    let names = call.name.len() + call.process.len() + text(&call.error);
+    let effect = match &call.effect {
+        Effect::Launch(launch) => launch.kernel.as_ref().map_or(0, |name| name.len()),
+        Effect::Transfer(transfer) => size_of_val(&*transfer.parts),
+        Effect::ContextEnd(ended) => size_of_val(&**ended),
+        Effect::DriverCall(asked) => text(&asked.device) + text(&asked.command),
+        Effect::Alloc(_) | Effect::Free(_) | Effect::GraphLaunch(_) | Effect::None => 0,
+    };
+    size_of::<Call>() + AROUND_CALL + stack.chain(args).sum::<usize>() + names + effect
 }
 
 fn value_weight(value: &Value) -> usize {

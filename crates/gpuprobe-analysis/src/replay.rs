@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::{Call, Class, Event, SiteId, Tgid};
+use gpuprobe_event::{Allocation, Call, Event, SiteId, Tgid};
 use serde::Serialize;
 
 use crate::flame::{Flame, FlameNode};
@@ -110,9 +110,8 @@ impl Replay {
     }
 
     fn allocation(&mut self, call: &Call) {
-        let is_allocation = matches!(call.class, Class::Alloc | Class::HostRegister | Class::Vmm);
-        let (true, Some(bytes)) = (is_allocation, call.effect.size) else { return };
-        let Some(site) = call.effect.site else {
+        let Some(&Allocation { bytes, site, .. }) = call.effect.allocation() else { return };
+        let Some(site) = site else {
             // what tells every stack has no numbers for them
             return self.memory.add(way(&call.process, call.stack.as_deref()), bytes);
         };
@@ -181,7 +180,7 @@ fn self_times(slices: &[Slice], mut then: impl FnMut(&[&Slice], u64)) {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, HeldMemory, Outcome, ProcessChange, ProcessEvent};
+    use gpuprobe_event::{Api, Effect, MemoryAmount, Outcome, ProcessChange, ProcessEvent, Space};
 
     use super::*;
     use crate::samples::{alloc, call, inside, process};
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_was_held_before_the_trace_begins_is_drawn() {
-        let held = vec![HeldMemory { kind: "device".into(), allocations: 1, bytes: 1 << 20 }];
+        let held = vec![MemoryAmount { kind: Space::Device, allocations: 1, bytes: 1 << 20 }];
         let start = ProcessEvent { held, ..process(ProcessChange::Start, 10, None) };
         let mut replay = Replay::default();
         replay.feed(Event::Process(start));
@@ -217,11 +216,15 @@ mod tests {
     #[test]
     fn memory_is_drawn_by_place_and_over_time() {
         let mut replay = Replay::default();
-        let mut first = alloc(0x10, 4096, 50);
-        first.effect.site = Some(SiteId(3));
+        let placed = |mut call: Call| {
+            if let Effect::Alloc(allocation) = &mut call.effect {
+                allocation.site = Some(SiteId(3));
+            }
+            call
+        };
+        let mut first = placed(alloc(0x10, 4096, 50));
         first.stack = Some(vec!["inner".to_owned(), "main".to_owned()]);
-        let mut second = alloc(0x20, 100, 60);
-        second.effect.site = Some(SiteId(3));
+        let second = placed(alloc(0x20, 100, 60));
         let name = Arc::clone(&first.process);
         replay.feed(Event::Call(Box::new(first)));
         replay.feed(Event::Call(Box::new(second)));

@@ -1,7 +1,11 @@
 //! Events for tests.
 
+use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, Effect, Outcome, ProcessChange, ProcessEvent, Tgid, Tid};
+use gpuprobe_event::{
+    Allocation, Api, Call, Class, Effect, Free, Launch, MemoryAmount, Outcome, ProcessChange, ProcessEvent,
+    Space, Tgid, Tid, Transfer,
+};
 
 /// An outermost call that returned this status after 1000 ns.
 pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
@@ -9,6 +13,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         id: 1,
         parent: None,
         depth: 0,
+        nested: false,
         start_ns: 100,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 1000 },
         tgid: Tgid(100),
@@ -20,7 +25,9 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         status: Some(status),
         error: None,
         args: None,
-        effect: Effect::default(),
+        stream: None,
+        effect: Effect::None,
+        driver: None,
         stack: None,
     }
 }
@@ -40,24 +47,55 @@ pub(crate) fn inside(call: Call, parent: u64) -> Call {
     Call { parent: Some(parent), depth: 1, ..call }
 }
 
-pub(crate) fn copy(kind: Option<&'static str>, bytes: u64, status: i64) -> Call {
-    let effect = Effect { size: Some(bytes), kind: kind.map(Name::Borrowed), ..Effect::default() };
+/// The same call, made inside another that counts what it does.
+pub(crate) fn nested(call: Call, parent: u64) -> Call {
+    Call { nested: true, ..inside(call, parent) }
+}
+
+/// A copy that its call waits for.
+pub(crate) fn copy(direction: CopyDirection, bytes: u64, status: i64) -> Call {
+    let effect = Effect::Transfer(Transfer { bytes: Some(bytes), ..Transfer::new(direction, false) });
     Call { class: Class::Memcpy, effect, ..call(Api::Runtime, "cudaMemcpy", status) }
 }
 
+/// A launch of a kernel that has no name.
+pub(crate) fn launch(name: &'static str, stream: Option<u64>) -> Call {
+    let effect = Effect::Launch(Launch::default());
+    Call { class: Class::Launch, stream, effect, ..call(Api::Runtime, name, 0) }
+}
+
+/// The same launch, of a kernel with this name.
+pub(crate) fn of_kernel(mut call: Call, name: Option<&str>) -> Call {
+    if let Effect::Launch(launch) = &mut call.effect {
+        launch.kernel = name.map(Into::into);
+    }
+    call
+}
+
+/// The same work, given to a stream that is captured.
+pub(crate) fn captured(mut call: Call) -> Call {
+    match &mut call.effect {
+        Effect::Launch(launch) => launch.captured = true,
+        Effect::GraphLaunch(launch) => launch.captured = true,
+        Effect::Transfer(transfer) => transfer.captured = true,
+        _ => {}
+    }
+    call
+}
+
 /// An allocation that returned at this time.
-pub(crate) fn alloc(ptr: u64, bytes: u64, returned_ns: u64) -> Call {
-    let kind = Some(Name::Borrowed("device"));
-    let effect = Effect { size: Some(bytes), ptr: Some(ptr), kind, ..Effect::default() };
+pub(crate) fn alloc(address: u64, bytes: u64, returned_ns: u64) -> Call {
+    let allocation =
+        Allocation { bytes, address: Some(address), kind: Space::Device, ..Allocation::default() };
     let outcome = Outcome::Returned { value: 0, duration_ns: 1 };
-    let start_ns = returned_ns - 1;
+    let (effect, start_ns) = (Effect::Alloc(allocation), returned_ns - 1);
     Call { class: Class::Alloc, effect, start_ns, outcome, ..call(Api::Runtime, "cudaMalloc", 0) }
 }
 
 /// A free that was entered at this time; `freed` is what the kernel side knew of it.
-pub(crate) fn free(ptr: u64, freed: Option<u64>, start_ns: u64) -> Call {
-    let kind = freed.map(|_| "device".into());
-    let effect = Effect { freed, ptr: Some(ptr), kind, ..Effect::default() };
+pub(crate) fn free(address: u64, freed: Option<u64>, start_ns: u64) -> Call {
+    let freed = freed.map(|bytes| MemoryAmount { kind: Space::Device, allocations: 1, bytes });
+    let effect = Effect::Free(Free { address: Some(address), freed, ..Free::default() });
     Call { class: Class::Free, effect, start_ns, ..call(Api::Runtime, "cudaFree", 0) }
 }
 

@@ -60,8 +60,8 @@ impl Slowest {
                 api: call.api,
                 name: call.name.clone(),
                 error: call.error.clone(),
-                size: call.effect.size,
-                kernel: call.effect.kernel.clone(),
+                size: call.effect.size(),
+                kernel: call.effect.kernel().cloned(),
             },
         );
     }

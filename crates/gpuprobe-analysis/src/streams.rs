@@ -1,7 +1,8 @@
 //! What is given to streams: launches, copies and fills. Each is one call of a program, however many functions of CUDA
 //! it passes through.
 
-use gpuprobe_event::{Call, Class, Outcome};
+use gpuprobe_event::counters::CopyDirection;
+use gpuprobe_event::{Call, Class, Outcome, Transfer};
 
 use crate::nesting::Slice;
 
@@ -48,8 +49,9 @@ pub fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
 fn one<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
     let calls = || std::iter::once(outer).chain(inner).map(|slice| &*slice.call);
     let stream = calls().find_map(stream_of).unwrap_or(0);
-    let kernel = calls().find_map(|call| call.effect.kernel.as_deref());
-    let name = kernel.or(outer.call.effect.kind.as_deref()).unwrap_or(&outer.call.name);
+    let kernel = calls().find_map(|call| call.effect.kernel()).map(|kernel| &**kernel);
+    let direction = outer.call.effect.transfer().and_then(Transfer::told_direction);
+    let name = kernel.or(direction.map(CopyDirection::as_str)).unwrap_or(&outer.call.name);
     Given { slice: outer, stream, name }
 }
 
@@ -57,7 +59,7 @@ fn one<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
 pub fn stream_of(call: &Call) -> Option<u64> {
     let own = STREAM_OF_THREAD | u64::from(call.tid.0);
     let per_thread = call.name.ends_with("_ptsz") || call.name.ends_with("_ptds");
-    match call.effect.stream {
+    match call.stream {
         Some(OWN) => Some(own),
         Some(0) | None if per_thread => Some(own),
         Some(LEGACY) => Some(0),
@@ -71,7 +73,7 @@ fn is_work(class: Class) -> bool {
 
 /// What was captured is not run, but made part of a graph.
 fn succeeded(call: &Call) -> bool {
-    !call.failed() && !call.effect.captured && matches!(call.outcome, Outcome::Returned { .. })
+    !call.failed() && !call.effect.captured() && matches!(call.outcome, Outcome::Returned { .. })
 }
 
 #[cfg(test)]
@@ -79,13 +81,7 @@ mod tests {
     use gpuprobe_event::{Api, Tid};
 
     use super::*;
-    use crate::samples::{call, copy, unfinished};
-
-    fn launch(name: &'static str, stream: Option<u64>) -> Call {
-        let mut launch = Call { class: Class::Launch, ..call(Api::Runtime, name, 0) };
-        launch.effect.stream = stream;
-        launch
-    }
+    use crate::samples::{call, captured, copy, launch, of_kernel, unfinished};
 
     /// Streams and names of what is given by these calls, each with its depth.
     fn given_by(calls: impl IntoIterator<Item = (usize, Call)>) -> Vec<(u64, String)> {
@@ -96,12 +92,15 @@ mod tests {
 
     #[test]
     fn a_launch_is_one_whatever_it_passes_through() {
-        let mut inner = launch("cuLaunchKernel", Some(7));
-        inner.effect.kernel = Some("k".into());
-        let legacy = Call { effect: launch("", Some(LEGACY)).effect, ..launch("cudaGraphLaunch", None) };
-        let calls =
-            [(0, launch("cudaLaunchKernel", None)), (1, inner), (0, copy(Some("H2D"), 5, 0)), (0, legacy)];
-        let expected = [(7, "k"), (0, "H2D"), (0, "cudaGraphLaunch")];
+        let inner = of_kernel(launch("cuLaunchKernel", Some(7)), Some("k"));
+        let calls = [
+            (0, launch("cudaLaunchKernel", None)),
+            (1, inner),
+            (0, copy(CopyDirection::HostToDevice, 5, 0)),
+            (0, copy(CopyDirection::Unknown, 5, 0)),
+            (0, launch("cudaGraphLaunch", Some(LEGACY))),
+        ];
+        let expected = [(7, "k"), (0, "H2D"), (0, "cudaMemcpy"), (0, "cudaGraphLaunch")];
         assert_eq!(given_by(calls), expected.map(|(stream, name)| (stream, name.to_owned())));
     }
 
@@ -118,8 +117,7 @@ mod tests {
 
     #[test]
     fn what_failed_or_was_captured_or_is_open_is_not_given() {
-        let mut captured = launch("cudaLaunchKernel", Some(7));
-        captured.effect.captured = true;
+        let captured = captured(launch("cudaLaunchKernel", Some(7)));
         let failed = Call { status: Some(700), ..launch("cudaLaunchKernel", Some(7)) };
         let open = unfinished(launch("cudaLaunchKernel", Some(7)));
         let other = call(Api::Runtime, "cudaDeviceSynchronize", 0);

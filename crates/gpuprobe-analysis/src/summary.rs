@@ -298,7 +298,7 @@ mod tests {
         let standing: Vec<_> = first.standing().into_iter().map(Event::Process).collect();
         assert_eq!(standing.len(), 1);
         let report = fed(&[standing, vec![free]].concat());
-        assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 10 });
+        assert_eq!(Total::from(&report.memory.live[0]), Total { count: 1, bytes: 10 });
         assert_eq!(report.processes[0].name, first.report().processes[0].name);
     }
 
@@ -337,6 +337,6 @@ mod tests {
             Event::Call(Box::new(alloc(0x10, 4096, 50))),
             Event::Process(process(ProcessChange::Start, 60, None)),
         ]);
-        assert_eq!(report.memory.live[0].total, Total { count: 1, bytes: 4096 });
+        assert_eq!(Total::from(&report.memory.live[0]), Total { count: 1, bytes: 4096 });
     }
 }

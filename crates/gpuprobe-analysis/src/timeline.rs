@@ -279,10 +279,10 @@ impl Picture {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, Call, Outcome, ProcessChange};
+    use gpuprobe_event::{Api, Call, Effect, Launch, Outcome, ProcessChange};
 
     use super::*;
-    use crate::samples::{call, inside, process, unfinished};
+    use crate::samples::{call, captured, inside, process, unfinished};
 
     fn at(start_ns: u64, duration_ns: u64, class: Class) -> Call {
         let outcome = Outcome::Returned { value: 0, duration_ns };
@@ -355,12 +355,10 @@ mod tests {
     #[test]
     fn work_is_shown_on_its_stream_and_inner_calls_are_not_shown() {
         let launch = |id, stream| {
-            let mut launch = Call { id, ..at(id * 100, 10, Class::Launch) };
-            launch.effect.stream = stream;
-            launch
+            let effect = Effect::Launch(Launch::default());
+            Call { id, stream, effect, ..at(id * 100, 10, Class::Launch) }
         };
-        let mut captured = launch(9, Some(7));
-        captured.effect.captured = true;
+        let captured = captured(launch(9, Some(7)));
         let calls = [
             inside(launch(3, Some(7)), 2),
             Call { outcome: Outcome::Returned { value: 0, duration_ns: 150 }, ..launch(2, None) },
@@ -389,9 +387,8 @@ mod tests {
     #[test]
     fn a_call_that_has_no_room_is_left_out_once() {
         let many = (0..1000).map(|tid| {
-            let mut launch = Call { tid: Tid(tid), ..at(tid.into(), 10, Class::Launch) };
-            launch.effect.stream = Some(100 + u64::from(tid));
-            launch
+            let stream = Some(100 + u64::from(tid));
+            Call { tid: Tid(tid), stream, ..at(tid.into(), 10, Class::Launch) }
         });
         let report = fed(many);
         assert_eq!((report.rows.len(), report.left_out), (MOST_ROWS, 1000 - MOST_ROWS as u64 / 2));

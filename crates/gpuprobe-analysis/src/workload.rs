@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS, LaunchTotals};
-use gpuprobe_event::{Call, Class, CopyPart, Tgid};
+use gpuprobe_event::{Call, Class, CopyPart, Launch, Tgid, Transfer};
 
 use self::busy::Busy;
 use self::given::{Given, Task};
@@ -97,14 +97,14 @@ impl Workload {
 
     fn settle(&mut self, given: Given) {
         match &given.task {
-            Task::Launch { .. } => self.launch(&given),
-            Task::GraphLaunch { kernels } => self.graph_launch(*kernels, &given),
-            Task::Copy { .. } => self.copy(&given),
+            Task::Launch(launch) => self.launch(launch, &given),
+            Task::GraphLaunch(graph) => self.graph_launch(graph.kernels, &given),
+            Task::Transfer(transfer) => self.transfer(transfer, &given),
         }
     }
 
-    fn launch(&mut self, given: &Given) {
-        let Task::Launch { kernel, kernels, grid, block, shared } = &given.task else { return };
+    fn launch(&mut self, launch: &Launch, given: &Given) {
+        let Launch { kernel, kernels, grid, block, shared, .. } = launch;
         if given.captured {
             self.graphs.capture(if given.failed { 0 } else { *kernels });
             return;
@@ -154,8 +154,8 @@ impl Workload {
         }
     }
 
-    fn copy(&mut self, given: &Given) {
-        let Task::Copy { direction, is_async, host, size, parts } = &given.task else { return };
+    fn transfer(&mut self, transfer: &Transfer, given: &Given) {
+        let Transfer { direction, is_async, host, bytes, parts, .. } = transfer;
         if given.captured {
             return;
         }
@@ -168,8 +168,8 @@ impl Workload {
         }
         if parts.is_empty() {
             self.busy.copy(given, *host);
-            (one.copies, one.bytes) = (1, *size);
-            one.sizes[bucket(*size)] = 1;
+            (one.copies, one.bytes) = (1, bytes.unwrap_or(0));
+            one.sizes[bucket(one.bytes)] = 1;
             return self.add_copies(one);
         }
         for part in parts {
@@ -194,9 +194,7 @@ impl Workload {
 
 /// Copies of a batch. Their sizes are told together, so that each counts as one of the mean.
 fn part(part: &CopyPart, is_async: bool, total_ns: u64) -> CopyTotals {
-    let direction = given::direction(part.kind.as_deref());
-    let host = given::host(direction, part.host.as_deref());
-    let mut totals = copies::none(direction, is_async, host);
+    let mut totals = copies::none(part.direction, is_async, part.host);
     (totals.copies, totals.bytes, totals.total_ns) = (part.copies, part.bytes, total_ns);
     totals.sizes[bucket(part.bytes.checked_div(part.copies).unwrap_or(0))] = part.copies;
     totals

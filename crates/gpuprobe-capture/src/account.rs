@@ -1,10 +1,9 @@
 //! What a call did to memory, and what became of its work, as the kernel side found it, put into its event. Pure.
 
-use std::borrow::Cow;
-
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
-use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, CopyPart, DriverTime, HeldMemory, Space};
+use gpuprobe_event::{
+    Allocation, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Space, Transfer,
+};
 
 use crate::wire::{from_bytes, gp_call, gp_part, number};
 
@@ -15,102 +14,126 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     if raw.flags & moved_nothing != 0 || call.failed() {
         return;
     }
-    let space = Space::ALL.get(usize::from(raw.space)).map(|s| Cow::Borrowed(s.as_str()));
-    call.effect.gpu = Some(raw.device).filter(|device| *device != number::NO_DEVICE);
-    match call.class {
-        Class::Vmm => physical(call, raw),
-        Class::Context if raw.bytes != 0 => {
-            call.effect.freed = Some(raw.bytes);
-            call.effect.ended = ended(raw);
+    match (call.class, &mut call.effect) {
+        (Class::Vmm, effect) => *effect = physical(raw),
+        (Class::Context, effect) if raw.bytes != 0 => *effect = Effect::ContextEnd(ended(raw)),
+        (Class::Alloc | Class::HostRegister, effect) if raw.pointer != 0 => {
+            *effect = Effect::Alloc(Allocation {
+                // what stood at this address: its free was not seen, but it is gone
+                replaced: (raw.flags & number::CALL_REPLACED != 0).then_some(raw.since_ns),
+                ..allocation(raw, space(raw))
+            });
         }
-        Class::Alloc | Class::HostRegister if raw.pointer != 0 => {
-            call.effect.size = Some(raw.bytes);
-            call.effect.ptr = Some(raw.pointer);
-            // what stood at this address: its free was not seen, but it is gone
-            call.effect.freed = (raw.flags & number::CALL_REPLACED != 0).then_some(raw.since_ns);
-            call.effect.kind = space;
-        }
-        Class::Free | Class::HostUnregister => {
-            call.effect.ptr = Some(raw.pointer);
+        (Class::Free | Class::HostUnregister, effect) => {
             let known = raw.flags & number::CALL_KNOWN_FREE != 0;
-            call.effect.freed = known.then_some(raw.bytes);
-            call.effect.kind = space.filter(|_| known);
+            let freed = MemoryAmount { kind: space(raw), allocations: 1, bytes: raw.bytes };
+            *effect = Effect::Free(Free {
+                address: Some(raw.pointer),
+                freed: known.then_some(freed),
+                gpu: gpu(raw),
+                site: None,
+            });
         }
-        Class::Memcpy | Class::Memset if raw.bytes != 0 => call.effect.size = Some(raw.bytes),
+        (_, Effect::Transfer(transfer)) if raw.bytes != 0 => transfer.bytes = Some(raw.bytes),
         _ => {}
     }
+}
+
+fn space(raw: &gp_call) -> Space {
+    Space::ALL.get(usize::from(raw.space)).copied().unwrap_or(Space::Unknown)
+}
+
+fn gpu(raw: &gp_call) -> Option<u8> {
+    Some(raw.device).filter(|device| *device != number::NO_DEVICE)
+}
+
+fn allocation(raw: &gp_call, kind: Space) -> Allocation {
+    let address = (raw.pointer != 0).then_some(raw.pointer);
+    Allocation { bytes: raw.bytes, address, kind, gpu: gpu(raw), ..Allocation::default() }
 }
 
 /// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
 /// arguments say.
 pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
     let entered = raw.entered > 0 && !call.is_kernel();
-    call.effect.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
-    call.effect.captured = raw.flags & number::CALL_CAPTURED != 0;
-    if raw.flags & number::CALL_KNOWN_KERNELS != 0 {
-        call.effect.kernels = Some(raw.since_ns);
-    } else if raw.flags & number::CALL_NESTED_WORK != 0 {
-        call.effect.kernels = None;
+    call.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
+    let captured = raw.flags & number::CALL_CAPTURED != 0;
+    match &mut call.effect {
+        Effect::Launch(launch) => {
+            launch.captured = captured;
+            if raw.flags & number::CALL_NESTED_WORK != 0 {
+                launch.kernels = 1;
+            }
+        }
+        Effect::GraphLaunch(launch) => {
+            launch.captured = captured;
+            launch.kernels = (raw.flags & number::CALL_KNOWN_KERNELS != 0).then_some(raw.since_ns);
+        }
+        Effect::Transfer(transfer) => {
+            transfer.captured = captured;
+            if call.class == Class::Memcpy && raw.copy_kind != 0 {
+                tell_kind(transfer, raw);
+            }
+        }
+        _ => {}
     }
-    if call.class == Class::Memcpy && raw.copy_kind != 0 {
-        call.effect.kind = direction(raw.copy_kind).or(call.effect.kind.take());
-        call.effect.host = host(raw.host);
+}
+
+fn tell_kind(transfer: &mut Transfer, raw: &gp_call) {
+    let found = direction(raw.copy_kind);
+    if found != CopyDirection::Unknown {
+        transfer.direction = found;
     }
+    transfer.host = host(raw.host, transfer.direction);
 }
 
 /// The copies of a batch, by kind.
 pub(crate) fn tell_parts(call: &mut Call, raw: &gp_call) {
+    let Effect::Transfer(transfer) = &mut call.effect else { return };
     let parts = raw.pointee.chunks_exact(size_of::<gp_part>()).map(from_bytes::<gp_part>);
-    let part = |part: gp_part| CopyPart {
-        kind: direction(part.copy_kind),
-        host: host(part.host),
-        copies: part.copies.into(),
-        bytes: part.bytes,
+    let part = |part: gp_part| {
+        let direction = direction(part.copy_kind);
+        let host = host(part.host, direction);
+        CopyPart { direction, host, copies: part.copies.into(), bytes: part.bytes }
     };
-    call.effect.parts = parts.filter(|part| part.copies > 0).map(part).collect();
-    if let [all] = call.effect.parts.as_slice() {
-        (call.effect.kind, call.effect.host) = (all.kind.clone(), all.host.clone());
+    transfer.parts = parts.filter(|part| part.copies > 0).map(part).collect();
+    if let [all] = transfer.parts.as_slice() {
+        (transfer.direction, transfer.host) = (all.direction, all.host);
     }
 }
 
-/// A direction that was found out.
-fn direction(number: u8) -> Option<Name> {
-    let found = *CopyDirection::ALL.get(usize::from(number.checked_sub(1)?))?;
-    (found != CopyDirection::Unknown).then_some(Cow::Borrowed(found.as_str()))
+/// The direction that was found out.
+fn direction(number: u8) -> CopyDirection {
+    let found = number.checked_sub(1).and_then(|at| CopyDirection::ALL.get(usize::from(at)));
+    found.copied().unwrap_or(CopyDirection::Unknown)
 }
 
-/// Host memory that is known.
-fn host(number: u8) -> Option<Name> {
-    let found = *HostMemory::ALL.get(usize::from(number))?;
-    let is_known = !matches!(found, HostMemory::Nothing | HostMemory::Unknown);
-    is_known.then_some(Cow::Borrowed(found.as_str()))
+/// The host memory that was found out.
+fn host(number: u8, direction: CopyDirection) -> HostMemory {
+    let found = HostMemory::ALL.get(usize::from(number)).copied().filter(|host| host.is_told());
+    found.unwrap_or_else(|| HostMemory::not_told(direction))
 }
 
-/// Physical memory is held from its creation, or from its first mapping where it was imported.
-fn physical(call: &mut Call, raw: &gp_call) {
-    let vmm = Some(Cow::Borrowed(Space::Vmm.as_str()));
-    let freed = raw.flags & number::CALL_KNOWN_FREE != 0;
-    if freed {
-        call.effect.freed = Some(raw.bytes);
-        call.effect.freed_allocations = Some(raw.ended).filter(|allocations| *allocations > 1);
-        call.effect.kind = vmm;
+/// Physical memory is held from its creation, or from its first mapping where it was imported. One call may end several
+/// allocations, and each counts as freed.
+fn physical(raw: &gp_call) -> Effect {
+    if raw.flags & number::CALL_KNOWN_FREE != 0 {
+        let allocations = raw.ended.max(1);
+        let freed = Some(MemoryAmount { kind: Space::Vmm, allocations, bytes: raw.bytes });
+        Effect::Free(Free { freed, gpu: gpu(raw), ..Free::default() })
     } else if raw.bytes != 0 {
-        call.effect.size = Some(raw.bytes);
-        call.effect.ptr = (raw.pointer != 0).then_some(raw.pointer);
-        call.effect.kind = vmm;
+        Effect::Alloc(allocation(raw, Space::Vmm))
+    } else {
+        Effect::None
     }
 }
 
 /// What ended with a context, by kind: the words of arguments on the stack, of which such calls have none.
-fn ended(raw: &gp_call) -> Vec<HeldMemory> {
+fn ended(raw: &gp_call) -> Vec<MemoryAmount> {
     Space::ALL
         .into_iter()
         .zip(raw.stack.chunks_exact(2))
         .filter(|(_, words)| words[0] != 0)
-        .map(|(space, words)| HeldMemory {
-            kind: Cow::Borrowed(space.as_str()),
-            allocations: words[0],
-            bytes: words[1],
-        })
+        .map(|(kind, words)| MemoryAmount { kind, allocations: words[0], bytes: words[1] })
         .collect()
 }

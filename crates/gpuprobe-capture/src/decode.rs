@@ -10,11 +10,11 @@ use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
-    told_error,
+    stream, told_error,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
-    Api, Call, Class, Event, Evidence, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent,
+    Api, Call, Effect, Event, Evidence, Frame, Function, FunctionId, Outcome, ProcessChange, ProcessEvent,
     SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
@@ -177,17 +177,21 @@ impl Decoder {
 
     /// Says where memory was allocated. The first allocation of a site has its stack.
     fn place(&mut self, call: &mut Call, raw: &gp_call) {
-        let moves = call.effect.size.is_some() || call.effect.freed.is_some();
         // most calls have none, and are spared the look
-        if raw.site == SiteId::UNKNOWN.0 || !moves {
+        if raw.site == SiteId::UNKNOWN.0 {
             return;
         }
+        let (place, allocates) = match &mut call.effect {
+            Effect::Alloc(allocation) => (&mut allocation.site, true),
+            Effect::Free(free) if free.freed.is_some() => (&mut free.site, false),
+            _ => return,
+        };
         let site = self.sites.site(raw.site);
         if site == SiteId::UNKNOWN {
             return;
         }
-        call.effect.site = Some(site);
-        if call.effect.size.is_some() && call.stack.is_none() && self.sites.is_first(site) {
+        *place = Some(site);
+        if allocates && call.stack.is_none() && self.sites.is_first(site) {
             call.stack = Some(self.frames_of(site).iter().map(ToString::to_string).collect());
         }
     }
@@ -272,6 +276,7 @@ impl Decoder {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
+            nested: has(number::CALL_NESTED_ACTION | number::CALL_NESTED_WORK),
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: outcome(function, raw, result),
             tgid: Tgid(raw.tgid),
@@ -283,7 +288,9 @@ impl Decoder {
             status,
             error: status.and_then(|s| error_name(function, s)).or(told),
             args: arguments(function, &words),
+            stream: stream(function, &words),
             effect: effect(function, &words),
+            driver: None,
             stack: None,
         });
         if let Some(which) = call_of(function.id) {
@@ -293,10 +300,10 @@ impl Decoder {
         if function.api == Api::Kernel {
             return call;
         }
-        if function.class == Class::Launch
+        if let Effect::Launch(launch) = &mut call.effect
             && let Some(handle) = launched(function, &words)
         {
-            call.effect.kernel = self.kernel(key, function.api, handle);
+            launch.kernel = self.kernel(key, function.api, handle);
         }
         if finished {
             tell_work(&mut call, raw);

@@ -2,7 +2,7 @@
 
 use gpuprobe_discover::Device;
 use gpuprobe_event::driver::{DeviceKind, Ioctl, Version, command_name, status_name};
-use gpuprobe_event::{Api, Call, FunctionId, Name, Value, catalogue};
+use gpuprobe_event::{Api, Call, DriverCall, Effect, FunctionId, Name, Value, catalogue};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::error::CaptureError;
@@ -34,13 +34,16 @@ pub(crate) fn tell_devices(map: &Map<'_>, devices: &[Device]) -> Result<(), Capt
 /// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
 pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
     let kind = DeviceKind::from_number(raw.space);
-    call.effect.dev = device_name(kind, raw.site);
+    let device = device_name(kind, raw.site);
+    let mut command = None;
     let read = raw.flags & number::CALL_UNREAD_STACK == 0;
     let bytes = argument_bytes(raw);
     match which {
         number::DRIVER_IOCTL => {
             let argument = if read { &bytes[..bytes.len().min(raw.bytes as usize)] } else { &[] };
-            tell_ioctl(call, &Ioctl { device: kind, request: raw.since_ns as u32, argument }, version);
+            let ioctl = Ioctl { device: kind, request: raw.since_ns as u32, argument };
+            command = Some(command_name(version, ioctl.code()).text);
+            tell_ioctl(call, &ioctl, version);
         }
         number::DRIVER_OPEN => {
             let path = if read { text(&bytes).map_or(Value::Unread, Value::Text) } else { Value::Unread };
@@ -48,10 +51,12 @@ pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: V
         }
         _ => {}
     }
+    if device.is_some() || command.is_some() {
+        call.effect = Effect::DriverCall(DriverCall { device, command });
+    }
 }
 
 fn tell_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {
-    call.effect.cmd = Some(command_name(version, ioctl.code()).text);
     if let Some(args) = &mut call.args {
         let request = args.iter_mut().find(|(name, _)| name == "request");
         request.into_iter().for_each(|(_, value)| *value = Value::Hex(ioctl.request.into()));

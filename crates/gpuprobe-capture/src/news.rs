@@ -123,6 +123,7 @@ mod tests {
             id: start_ns,
             parent: None,
             depth: 0,
+            nested: false,
             start_ns,
             outcome: Outcome::Returned { value: 0, duration_ns },
             tgid: Tgid(1),
@@ -134,7 +135,9 @@ mod tests {
             status: Some(0),
             error: None,
             args: None,
-            effect: Effect::default(),
+            stream: None,
+            effect: Effect::None,
+            driver: None,
             stack: None,
         }))
     }

@@ -5,8 +5,10 @@ use std::borrow::Cow;
 use crate::catalogue::{
     Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
 };
+use crate::counters::CopyDirection;
+use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
-use crate::event::{Effect, Name, Value, is_failure};
+use crate::event::{Name, Value, is_failure};
 
 /// What a probe saved of one call. A slice that could not be read is empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -307,45 +309,76 @@ pub fn argument_number(f: &Function, position: Option<u8>, words: &Words<'_>) ->
     Some(Number { word, bytes: arg.kind.bytes() }.unsigned())
 }
 
-/// What a call says of itself: kind, stream, grid and block. Bytes and addresses are the kernel side's to tell,
+/// What a call says of itself: direction, kernels, grid and block. Bytes and addresses are the kernel side's to tell,
 /// because only it knows what was counted.
 pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
-    let mut effect = Effect { stream: argument_number(f, f.roles.stream, words), ..Effect::default() };
-    effect.kind = match f.roles.direction {
-        Some(Direction::Fixed(name)) => Some(Cow::Borrowed(name)),
+    match f.class {
+        Class::Launch => Effect::Launch(launch(f, words)),
+        Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch::default()),
+        Class::Memcpy | Class::Memset => {
+            let waits = argument_number(f, f.roles.waits, words).is_some_and(|waits| waits != 0);
+            Effect::Transfer(Transfer::new(direction(f, words), f.roles.asynchronous && !waits))
+        }
+        _ => Effect::None,
+    }
+}
+
+/// The stream that a call names. Some launches have it in a struct, which the runtime keeps behind the arguments.
+pub fn stream(f: &Function, words: &Words<'_>) -> Option<u64> {
+    if let Some(layout) = config_layout(f) {
+        let field = layout.fields.iter().find(|field| ["stream", "hStream"].contains(&field.name))?;
+        field_bytes(field, words.pointee).map(little_endian)
+    } else if launch_list(f).is_some() {
+        let at = if f.api == Api::Runtime { 48 } else { 40 };
+        words.pointee.get(at..at + 8).map(little_endian)
+    } else {
+        argument_number(f, f.roles.stream, words)
+    }
+}
+
+/// Which way a copy goes, as far as its arguments tell.
+fn direction(f: &Function, words: &Words<'_>) -> CopyDirection {
+    if f.class == Class::Memset {
+        return CopyDirection::Fill;
+    }
+    let told = match f.roles.direction {
+        Some(Direction::Fixed(word)) => CopyDirection::from_word(word),
         Some(Direction::FromKind) => f.arg(f.roles.kind).and_then(|a| match argument(a, words) {
-            Value::Name(name) => Some(name),
+            Value::Name(word) => CopyDirection::from_word(&word),
             _ => None,
         }),
-        Some(Direction::FromStruct) => struct_kind(f, words),
-        _ => f.roles.space.map(|s| Cow::Borrowed(s.as_str())),
+        Some(Direction::FromStruct) => struct_direction(f, words),
+        _ => None,
     };
-    effect.grid = f.roles.grid.and_then(|at| dimensions(f, at, words));
-    effect.block = f.roles.block.and_then(|at| dimensions(f, at, words));
-    effect.shared = argument_number(f, f.roles.shared, words);
-    if f.roles.config.is_some() {
-        launch_config(f, words, &mut effect);
-    } else if launch_list(f).is_some() {
-        first_of_list(f, words, &mut effect);
+    told.unwrap_or(CopyDirection::Unknown)
+}
+
+fn launch(f: &Function, words: &Words<'_>) -> Launch {
+    if config_layout(f).is_some() {
+        return launch_config(words);
     }
-    effect.shared = effect.shared.filter(|bytes| *bytes != 0);
-    let waits = argument_number(f, f.roles.waits, words).is_some_and(|waits| waits != 0);
-    let moves = matches!(f.class, Class::Memcpy | Class::Memset);
-    effect.is_async = moves.then_some(f.roles.asynchronous && !waits);
-    effect
+    if launch_list(f).is_some() {
+        return first_of_list(f, words);
+    }
+    Launch {
+        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)),
+        block: f.roles.block.and_then(|at| dimensions(f, at, words)),
+        shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
+        ..Launch::default()
+    }
 }
 
 /// The first launch of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime has
 /// behind the arguments.
-fn first_of_list(f: &Function, words: &Words<'_>, effect: &mut Effect) {
-    let word = |at: usize, bytes: usize| words.pointee.get(at..at + bytes).map(little_endian);
-    effect.grid = words.pointee.get(8..20).and_then(dim3);
-    effect.block = words.pointee.get(20..32).and_then(dim3);
-    (effect.shared, effect.stream) = match f.api {
-        Api::Runtime => (word(40, 8), word(48, 8)),
-        _ => (word(32, 4), word(40, 8)),
-    };
-    effect.kernels = argument_number(f, f.roles.count, words);
+fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
+    let shared = if f.api == Api::Runtime { 40..48 } else { 32..36 };
+    Launch {
+        grid: words.pointee.get(8..20).and_then(dim3),
+        block: words.pointee.get(20..32).and_then(dim3),
+        shared: words.pointee.get(shared).map_or(0, little_endian),
+        kernels: argument_number(f, f.roles.count, words).unwrap_or(1),
+        ..Launch::default()
+    }
 }
 
 /// A dim3 argument, or three integers in a row.
@@ -358,40 +391,45 @@ fn dimensions(f: &Function, at: u8, words: &Words<'_>) -> Option<[u32; 3]> {
     Some([part(0)?, part(1)?, part(2)?])
 }
 
-/// Grid, block and stream of the launches that take them in a struct. Both structs begin with the six dimensions.
-fn launch_config(f: &Function, words: &Words<'_>, effect: &mut Effect) {
-    let Some((_, layout)) = struct_arg(f) else { return };
-    effect.grid = words.pointee.get(..12).and_then(dim3);
-    effect.block = words.pointee.get(12..24).and_then(dim3);
-    effect.shared = words.pointee.get(24..28).map(little_endian);
-    effect.stream = layout
-        .fields
-        .iter()
-        .find(|field| ["stream", "hStream"].contains(&field.name))
-        .and_then(|field| field_bytes(field, words.pointee))
-        .map(|bytes| Number::in_field(bytes).unsigned());
+/// The struct that a launch takes its dimensions in.
+fn config_layout(f: &Function) -> Option<&'static StructLayout> {
+    f.roles.config.and(struct_arg(f)).map(|(_, layout)| layout)
+}
+
+/// Grid, block and shared memory of the launches that take them in a struct. Both structs begin with the six dimensions.
+fn launch_config(words: &Words<'_>) -> Launch {
+    Launch {
+        grid: words.pointee.get(..12).and_then(dim3),
+        block: words.pointee.get(12..24).and_then(dim3),
+        shared: words.pointee.get(24..28).map_or(0, little_endian),
+        ..Launch::default()
+    }
 }
 
 /// The direction of a copy that is described by a struct: its `kind`, or the memory types of its two sides.
-fn struct_kind(f: &Function, words: &Words<'_>) -> Option<Name> {
+fn struct_direction(f: &Function, words: &Words<'_>) -> Option<CopyDirection> {
     const HOST: u64 = 1;
     const UNIFIED: u64 = 4;
     let (_, layout) = struct_arg(f)?;
     let field = |name: &str| {
         let field = layout.fields.iter().find(|field| field.name == name)?;
-        Some(Number::in_field(field_bytes(field, words.pointee)?).unsigned())
+        field_bytes(field, words.pointee).map(little_endian)
     };
     if let Some(kind) = field("kind") {
         let table = crate::catalogue().enum_table("cudaMemcpyKind")?;
-        return table.name_of(kind.cast_signed()).map(Cow::Borrowed);
+        return table.name_of(kind.cast_signed()).and_then(CopyDirection::from_word);
     }
-    let side = |kind: u64| if kind == HOST { 'H' } else { 'D' };
-    let (src, dst) = (field("srcMemoryType")?, field("dstMemoryType")?);
-    if src == UNIFIED || dst == UNIFIED {
+    let (from, to) = (field("srcMemoryType")?, field("dstMemoryType")?);
+    if from == UNIFIED || to == UNIFIED {
         // only the addresses tell
-        return Some(Cow::Borrowed("Default"));
+        return None;
     }
-    Some(Cow::Owned(format!("{}2{}", side(src), side(dst))))
+    Some(match (from == HOST, to == HOST) {
+        (true, true) => CopyDirection::HostToHost,
+        (true, false) => CopyDirection::HostToDevice,
+        (false, true) => CopyDirection::DeviceToHost,
+        (false, false) => CopyDirection::DeviceToDevice,
+    })
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Api, Class};
-use crate::ids::{SiteId, Tgid, Tid};
+use crate::effect::{Effect, MemoryAmount};
+use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
 
 /// A name that is usually one of the catalogue's, but may come out of a trace file.
@@ -70,6 +71,8 @@ pub struct Call {
     /// How many calls it was made inside. A live display needs it, because inner calls end, and so are told, before
     /// outer ones; a trace file says it by its parents.
     pub depth: u8,
+    /// An enclosing call of the same kind counts what this one did: to memory, as a copy, or as a launch.
+    pub nested: bool,
     /// Nanoseconds since the recording began.
     pub start_ns: u64,
     /// How it ended.
@@ -92,58 +95,14 @@ pub struct Call {
     pub error: Option<Name>,
     /// The arguments in order; `None` where no prototype is known.
     pub args: Option<Vec<(Name, Value)>>,
+    /// The stream that it names.
+    pub stream: Option<u64>,
     /// What the call did to memory, the bus or the GPU.
     pub effect: Effect,
-    /// Where it was called from, innermost first, where that was asked for.
-    pub stack: Option<Vec<String>>,
-}
-
-/// What a call did. A field is set only where it applies and could be read.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Effect {
-    /// Bytes newly held or moved: only on outermost, successful calls, so that sums are right.
-    pub size: Option<u64>,
-    /// Bytes given back.
-    pub freed: Option<u64>,
-    /// The allocations that these were, where one call ended several.
-    pub freed_allocations: Option<u64>,
-    /// The address allocated or freed.
-    pub ptr: Option<u64>,
-    /// Where the memory was allocated, also of a free.
-    pub site: Option<SiteId>,
-    /// What ended with a context, by kind.
-    pub ended: Vec<HeldMemory>,
-    /// The GPU of the memory, as the process counts its GPUs.
-    pub gpu: Option<u8>,
-    /// Kind of memory (`device`, `pinned`...) or of copy (`H2D`...).
-    pub kind: Option<Name>,
-    /// The host memory of a copy: `pinned`, `pageable` or `managed`.
-    pub host: Option<Name>,
-    /// Whether a copy may go on when its call has returned.
-    pub is_async: Option<bool>,
-    /// The copies of a batch, by kind.
-    pub parts: Vec<CopyPart>,
-    /// It was given to a stream that is captured: it became part of a graph and was not run.
-    pub captured: bool,
-    /// How many kernels it runs, where that is not one: those of a graph, which are derived from how it was made, or one
-    /// on each of several GPUs. Only on the outermost call.
-    pub kernels: Option<u64>,
-    /// The stream.
-    pub stream: Option<u64>,
-    /// The kernel's name, demangled.
-    pub kernel: Option<Arc<str>>,
-    /// Grid of a launch.
-    pub grid: Option<[u32; 3]>,
-    /// Block of a launch.
-    pub block: Option<[u32; 3]>,
-    /// Bytes of dynamic shared memory, where a launch asks for any.
-    pub shared: Option<u64>,
-    /// The device of the driver that a call of the kernel was made on: `nvidiactl`, `nvidia0`...
-    pub dev: Option<Name>,
-    /// What an ioctl asks of the driver.
-    pub cmd: Option<Name>,
     /// What the call did in the driver, where it entered it and that is watched.
     pub driver: Option<DriverTime>,
+    /// Where it was called from, innermost first, where that was asked for.
+    pub stack: Option<Vec<String>>,
 }
 
 /// Calls of the kernel on the driver's devices that were made in a call.
@@ -153,30 +112,6 @@ pub struct DriverTime {
     pub calls: u64,
     /// Their time together.
     pub ns: u64,
-}
-
-/// Copies of one kind in a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CopyPart {
-    /// `H2D`...; missing where it is not known.
-    pub kind: Option<Name>,
-    /// See [`Effect::host`].
-    pub host: Option<Name>,
-    /// How many.
-    pub copies: u64,
-    /// Their bytes together.
-    pub bytes: u64,
-}
-
-/// Memory of one kind: what ended with its context, or what a process holds at a moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldMemory {
-    /// `device`, `pinned`...
-    pub kind: Name,
-    /// How many allocations.
-    pub allocations: u64,
-    /// Their bytes together.
-    pub bytes: u64,
 }
 
 impl Call {
@@ -194,9 +129,19 @@ impl Call {
 
     /// What it is called where all that is known of it is one name: an ioctl says little without its command.
     pub fn title(&self) -> Cow<'_, str> {
-        match &self.effect.cmd {
-            Some(cmd) if self.is_kernel() => Cow::Owned(format!("{} {cmd}", self.name)),
-            _ => Cow::Borrowed(&self.name),
+        match self.effect.driver_call().and_then(|asked| asked.command.as_ref()) {
+            Some(command) => Cow::Owned(format!("{} {command}", self.name)),
+            None => Cow::Borrowed(&self.name),
+        }
+    }
+
+    /// Bytes that it moved: only of a copy or a memset that returned and did not fail, and only at the outermost one.
+    pub fn moved_bytes(&self) -> u64 {
+        match &self.effect {
+            Effect::Transfer(_) if self.failed() || self.duration_ns().is_none() => 0,
+            Effect::Transfer(transfer) if self.nested => transfer.bytes.unwrap_or(0),
+            Effect::Transfer(transfer) => transfer.moved(),
+            _ => 0,
         }
     }
 
@@ -262,7 +207,7 @@ pub struct ProcessEvent {
     /// For an exit, what a shell shows: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
     /// What it holds, by kind, where a segment of a trace begins while it runs: those before may be gone.
-    pub held: Vec<HeldMemory>,
+    pub held: Vec<MemoryAmount>,
 }
 
 /// Something that should have been recorded was not.

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod cut;
 pub mod decode;
 pub mod driver;
+pub mod effect;
 pub mod errno;
 pub mod event;
 pub mod frame;
@@ -23,9 +24,12 @@ pub mod unified;
 
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
+pub use effect::{
+    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Transfer,
+};
 pub use event::{
-    Call, CopyPart, DriverTime, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
-    ProcessEvent, Value, XidEvent, XidProcess,
+    Call, DriverTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    XidEvent, XidProcess,
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};

@@ -5,7 +5,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use gpuprobe_event::{Api, Call, Class, Effect, Event, Name, Outcome, Tgid, Tid, Value, catalogue, decode};
+use gpuprobe_event::counters::CopyDirection;
+use gpuprobe_event::{
+    Allocation, Api, Call, Class, Effect, Event, Launch, Name, Outcome, Tgid, Tid, Transfer, Value,
+    catalogue, decode,
+};
 use gpuprobe_output::{Live, LiveOptions};
 
 const ROUNDS: u32 = 5;
@@ -20,6 +24,7 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
         id: 1,
         parent: None,
         depth: 0,
+        nested: false,
         start_ns: 123_456_789,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 4567 },
         tgid: Tgid(12_345),
@@ -31,7 +36,9 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
         status: Some(status),
         error: function.and_then(|f| decode::error_name(f, status)),
         args: Some(names.zip(values).collect()),
+        stream: None,
         effect,
+        driver: None,
         stack: None,
     }))
 }
@@ -39,23 +46,27 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
 fn events() -> Vec<Event> {
     let (pointer, size) = (Value::Hex(0x7f3a_0000_0000), Value::Uint(4 << 20));
     let dim3 = Value::Dim3([256, 1, 1]);
-    let held = Effect { ptr: Some(0x7f3a_0000_0000), size: Some(4 << 20), ..Effect::default() };
-    let moved = Effect { size: Some(4 << 20), kind: Some(Name::Borrowed("H2D")), ..Effect::default() };
-    let launched = Effect {
+    let held = Effect::Alloc(Allocation {
+        bytes: 4 << 20,
+        address: Some(0x7f3a_0000_0000),
+        ..Allocation::default()
+    });
+    let copied = Transfer::new(CopyDirection::HostToDevice, false);
+    let moved = Effect::Transfer(Transfer { bytes: Some(4 << 20), ..copied });
+    let launched = Effect::Launch(Launch {
         kernel: Some("vectorAdd(float const*, float const*, float*, int)".into()),
         grid: Some([256, 1, 1]),
         block: Some([256, 1, 1]),
-        stream: Some(0),
-        ..Effect::default()
-    };
+        ..Launch::default()
+    });
     let launch = vec![pointer.clone(), dim3.clone(), dim3, pointer.clone(), Value::Uint(0), Value::Hex(0)];
     let kind = Value::Name(Name::Borrowed("H2D"));
     vec![
         call("cudaMalloc", 0, vec![pointer.clone(), size.clone()], held),
         call("cudaMemcpy", 0, vec![pointer.clone(), pointer, size.clone(), kind], moved),
         call("cudaLaunchKernel", 0, launch, launched),
-        call("cudaStreamSynchronize", 0, vec![Value::Hex(0x55d0_2000)], Effect::default()),
-        call("cudaMalloc", 2, vec![Value::Hex(0x7ffe_1230), size], Effect::default()),
+        call("cudaStreamSynchronize", 0, vec![Value::Hex(0x55d0_2000)], Effect::None),
+        call("cudaMalloc", 2, vec![Value::Hex(0x7ffe_1230), size], Effect::None),
     ]
 }
 

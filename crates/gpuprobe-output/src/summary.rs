@@ -216,9 +216,14 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     let allocations = ("allocation", "allocations");
     row("allocated".to_owned(), memory.allocated, allocations);
     row("freed".to_owned(), memory.freed, ("free", "frees"));
+    row("ended with its context".to_owned(), memory.freed_by_context, allocations);
+    row("replaced, free not seen".to_owned(), memory.replaced, allocations);
     row("held at exit".to_owned(), memory.freed_by_exit, allocations);
-    for kind in &memory.live {
-        row(format!("live at the end, {}", printable(&kind.kind)), kind.total, allocations);
+    for live in &memory.live {
+        row(format!("live at the end, {}", live.kind.as_str()), live.into(), allocations);
+    }
+    if memory.peak_bytes > 0 {
+        table.push(vec!["most at once".to_owned(), String::new(), bytes(memory.peak_bytes)]);
     }
     rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
     let notes = [
@@ -305,5 +310,40 @@ fn losses(out: &mut String, report: &SummaryReport) {
     heading(out, &format!("{total} lost"));
     for loss in &report.losses {
         line(out, format_args!("{} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::{MemoryAmount, Space};
+
+    use super::*;
+
+    #[test]
+    fn memory_that_no_call_freed_is_shown_by_what_became_of_it() {
+        let total = |count, bytes| Total { count, bytes };
+        let summary = MemorySummary {
+            allocated: total(9, 9 << 10),
+            freed_by_context: total(2, 2 << 10),
+            replaced: total(1, 1 << 10),
+            peak_bytes: 8 << 10,
+            live: vec![MemoryAmount { kind: Space::Unknown, allocations: 6, bytes: 6 << 10 }],
+            ..MemorySummary::default()
+        };
+        let mut out = String::new();
+        memory(&mut out, &summary);
+        let lines: Vec<_> =
+            out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "",
+            "memory",
+            "allocated 9 allocations 9.0 KiB",
+            "ended with its context 2 allocations 2.0 KiB",
+            "replaced, free not seen 1 allocation 1.0 KiB",
+            "live at the end, unknown 6 allocations 6.0 KiB",
+            "most at once 8.0 KiB",
+            "(memory held to the end is not in itself a leak)",
+        ];
+        assert_eq!(lines, expected);
     }
 }

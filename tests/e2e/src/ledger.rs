@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Value as Argument};
 use gpuprobe_standin::{CopyKind, inner_call, inner_copy_call};
 use serde_json::Value;
@@ -101,8 +102,8 @@ fn asked_kind(call: &Call) -> &str {
 pub fn assert_resolved(trace: &Recording, pid: u32) {
     let left_open = |c: &&Call| c.class == Class::Memcpy && asked_kind(c) == DEFAULT && !c.failed();
     for call in outermost(trace, pid).filter(left_open) {
-        let (kind, host) = (call.effect.kind.as_deref(), call.effect.host.as_deref());
-        assert_eq!((kind, host), (Some("H2D"), Some("pageable")), "{call:?}");
+        let told = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
+        assert_eq!(told, Some((CopyDirection::HostToDevice, HostMemory::Pageable)), "{call:?}");
     }
 }
 
@@ -119,18 +120,14 @@ fn assert_memory(trace: &Recording, ledger: &Value) {
     let pid = pid_of(ledger);
     let mut kinds: BTreeMap<String, [u64; 4]> = BTreeMap::new();
     for call in trace.of(pid).filter(|c| holds_memory(c)) {
-        let Some(kind) = &call.effect.kind else { continue };
-        let row = kinds.entry(kind.to_string()).or_default();
-        if let Some(bytes) = call.effect.size {
-            row[0] += 1;
-            row[2] += bytes;
-        }
-        if let Some(bytes) = call.effect.freed {
-            row[1] += 1;
-            row[3] += bytes;
-        }
-        let counted = call.effect.size.is_some() || call.effect.freed.is_some();
-        assert!(!counted || (call.parent.is_none() && !call.failed()), "counted twice or failed: {call:?}");
+        let (kind, amounts) = match (call.effect.allocation(), call.effect.freed()) {
+            (Some(allocation), _) => (allocation.kind, [1, 0, allocation.bytes, 0]),
+            (_, Some(freed)) => (freed.kind, [0, freed.allocations, 0, freed.bytes]),
+            _ => continue,
+        };
+        let row = kinds.entry(kind.as_str().to_owned()).or_default();
+        row.iter_mut().zip(amounts).for_each(|(sum, n)| *sum += n);
+        assert!(call.parent.is_none() && !call.failed(), "counted twice or failed: {call:?}");
     }
     for (kind, printed) in ledger["memory"].as_object().into_iter().flatten() {
         let fields = ["allocations", "frees", "allocated_bytes", "freed_bytes"];
@@ -145,7 +142,7 @@ fn assert_memory(trace: &Recording, ledger: &Value) {
     let failed = |class| outermost(trace, pid).filter(|c| c.class == class && c.failed()).count() as u64;
     assert_eq!(failed(Class::Alloc), number(&ledger["failed_allocations"]), "failed allocations");
     assert_eq!(failed(Class::Free), number(&ledger["failed_frees"]), "failed frees");
-    let null = |c: &&Call| c.class == Class::Free && !c.failed() && c.effect.freed.is_none();
+    let null = |c: &&Call| c.class == Class::Free && !c.failed() && c.effect.freed().is_none();
     assert_eq!(
         outermost(trace, pid).filter(null).count() as u64,
         number(&ledger["null_frees"]),
@@ -159,13 +156,13 @@ fn assert_copies(trace: &Recording, ledger: &Value) {
     let mut memset = [0; 2];
     for call in outermost(trace, pid) {
         let is_async = usize::from(call.name.ends_with("Async"));
-        let bytes = call.effect.size.unwrap_or(0);
+        let bytes = call.moved_bytes();
         match call.class {
             Class::Memset => memset[is_async] += bytes,
             Class::Memcpy => {
                 let asked = asked_kind(call);
-                let kind = call.effect.kind.as_deref().unwrap_or("unknown");
-                assert!(kind == asked || asked == DEFAULT, "{call:?}");
+                let kind = call.effect.transfer().map(|transfer| transfer.direction.as_str());
+                assert!(kind == Some(asked) || asked == DEFAULT, "{call:?}");
                 let row = kinds.entry(asked.to_owned()).or_default();
                 row[is_async] += 1;
                 row[2 + is_async] += bytes;
@@ -187,8 +184,8 @@ fn assert_launches(trace: &Recording, ledger: &Value) {
     for api in [Api::Runtime, Api::Driver] {
         let mut launches = Counts::new();
         for call in trace.of(pid_of(ledger)).filter(|c| c.api == api && c.class == Class::Launch) {
-            let shape = (call.effect.grid, call.effect.block);
-            let kernel = KERNELS.iter().find(|(_, grid, block)| shape == (Some(*grid), Some(*block)));
+            let shape = call.effect.launch().map(|launch| (launch.grid, launch.block));
+            let kernel = KERNELS.iter().find(|(_, grid, block)| shape == Some((Some(*grid), Some(*block))));
             let (name, ..) = kernel.unwrap_or_else(|| panic!("no kernel has this shape: {call:?}"));
             *launches.entry((*name).to_owned()).or_default() += 1;
         }

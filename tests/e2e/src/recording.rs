@@ -124,15 +124,23 @@ impl Recording {
     pub fn live(&self, pid: u32) -> (u64, u64) {
         let (mut count, mut bytes) = (0, 0);
         for call in self.of(pid).filter(|c| crate::ledger::holds_memory(c)) {
-            if let Some(size) = call.effect.size {
-                (count, bytes) = (count + 1, bytes + size);
+            if let Some(allocation) = call.effect.allocation() {
+                let replaced = allocation.replaced.unwrap_or(0);
+                let gone = u64::from(allocation.replaced.is_some());
+                (count, bytes) = (count + 1 - gone, bytes + allocation.bytes - replaced);
             }
-            if let Some(freed) = call.effect.freed {
-                (count, bytes) = (count - call.effect.freed_allocations.unwrap_or(1), bytes - freed);
+            if let Some(freed) = call.effect.freed() {
+                (count, bytes) = (count - freed.allocations, bytes - freed.bytes);
             }
         }
         (count, bytes)
     }
+}
+
+/// The kind of memory that a call allocated, or the direction of a copy.
+pub fn kind_of(call: &Call) -> Option<&'static str> {
+    let memory = call.effect.allocation().map(|allocation| allocation.kind.as_str());
+    memory.or_else(|| call.effect.transfer().map(|transfer| transfer.direction.as_str()))
 }
 
 /// An object of numbers, as workloads print them.

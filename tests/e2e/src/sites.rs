@@ -248,22 +248,22 @@ pub fn traced(trace: &Recording, books: &Books) -> BTreeMap<String, Figures> {
     let mut by_place: BTreeMap<String, Figures> = BTreeMap::new();
     // of calls that end at nearly the same time any may have it
     for call in trace.of(books.pid) {
-        if let Some((site, way)) = call.effect.site.zip(call.stack.as_ref()) {
+        if let Some((site, way)) = call.effect.site().zip(call.stack.as_ref()) {
             let told = names.insert(site, books.reached_by(way));
             assert_eq!(told, None, "the way to site {site} is told twice");
         }
     }
     for call in trace.of(books.pid) {
-        let Some(site) = call.effect.site else { continue };
+        let Some(site) = call.effect.site() else { continue };
         let name = names.get(&site).unwrap_or_else(|| panic!("no way to site {site} was told: {call:?}"));
         let figures = by_place.entry(name.clone()).or_default();
-        if let Some(bytes) = call.effect.size {
+        if let Some(bytes) = call.effect.size() {
             figures.add(&Figures { live: 1, live_bytes: bytes, allocations: 1, frees: 0 });
         }
-        if let Some(bytes) = call.effect.freed {
-            figures.live -= 1;
-            figures.live_bytes -= bytes;
-            figures.frees += 1;
+        if let Some(freed) = call.effect.freed() {
+            figures.live -= freed.allocations;
+            figures.live_bytes -= freed.bytes;
+            figures.frees += freed.allocations;
         }
     }
     by_place

@@ -10,6 +10,7 @@ use gpuprobe_e2e::process::{Run, finish, shown};
 use gpuprobe_e2e::recording::{Counts, Recording, counts_of, pid_of};
 use gpuprobe_e2e::tracing::Private;
 use gpuprobe_e2e::{Talk, alone, needs, places, tiers};
+use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{Api, Call, Class, Function, catalogue};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
@@ -140,15 +141,15 @@ fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
     let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset);
     for call in trace.of(pid).filter(moves) {
         if call.parent.is_some() {
-            assert_eq!(call.effect.size, None, "the outermost call carries the bytes: {call:?}");
+            assert_eq!(call.effect.size(), None, "the outermost call carries the bytes: {call:?}");
             continue;
         }
-        let bytes = call.effect.size.unwrap_or_else(|| panic!("no bytes: {call:?}"));
+        let bytes = call.effect.size().unwrap_or_else(|| panic!("no bytes: {call:?}"));
         *all.entry(call.name.to_string()).or_default() += bytes;
-        let kind = if call.class == Class::Memset { Some("memset") } else { call.effect.kind.as_deref() };
+        let kind = call.effect.transfer().map(|transfer| transfer.direction);
         // a batch has several
-        if let Some(kind) = kind.filter(|kind| *kind != "Default") {
-            *told.entry(format!("{}/{kind}", call.name)).or_default() += bytes;
+        if let Some(kind) = kind.filter(|kind| *kind != CopyDirection::Unknown) {
+            *told.entry(format!("{}/{}", call.name, kind.as_str())).or_default() += bytes;
         }
     }
     (told, all)
@@ -216,16 +217,14 @@ impl Sums {
         let mut sums = Self::default();
         let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset) && c.parent.is_none();
         for call in trace.of(pid).filter(moves).filter(|c| !c.failed()) {
-            let effect = &call.effect;
-            let mode = if effect.is_async == Some(true) { "async" } else { "sync" };
-            for part in &effect.parts {
-                let (kind, host) = (part.kind.as_deref().unwrap_or("unknown"), part.host.as_deref());
-                sums.add(kind, mode, host.unwrap_or("none"), (part.copies, part.bytes));
+            let transfer = call.effect.transfer().unwrap_or_else(|| panic!("no copy: {call:?}"));
+            let mode = if transfer.is_async { "async" } else { "sync" };
+            for part in &transfer.parts {
+                sums.add(part.direction.as_str(), mode, part.host.as_str(), (part.copies, part.bytes));
             }
-            if effect.parts.is_empty() {
-                let fill = if call.class == Class::Memset { "memset" } else { "unknown" };
-                let (kind, host) = (effect.kind.as_deref().unwrap_or(fill), effect.host.as_deref());
-                sums.add(kind, mode, host.unwrap_or("none"), (1, effect.size.unwrap_or(0)));
+            if transfer.parts.is_empty() {
+                let (direction, host) = (transfer.direction.as_str(), transfer.host.as_str());
+                sums.add(direction, mode, host, (1, transfer.bytes.unwrap_or(0)));
             }
         }
         sums

@@ -47,7 +47,7 @@ fn time_of(calls: &[&Call]) -> DriverTime {
 }
 
 fn ns_of(call: &Call) -> u64 {
-    call.effect.driver.unwrap_or_default().ns
+    call.driver.unwrap_or_default().ns
 }
 
 /// That every call of a function asked this, and says how long it took.
@@ -56,12 +56,16 @@ fn assert_asked(trace: &Recording, ledger: &Value, function: &str, commands: &[&
     assert_eq!(calls.len() as u64, called(ledger, function), "{function}");
     for call in calls {
         let inside = below(trace, call);
-        assert_eq!(call.effect.driver, Some(time_of(&inside)), "{call:?}");
+        assert_eq!(call.driver, Some(time_of(&inside)), "{call:?}");
         let ioctls = inside.iter().filter(|c| c.name == "ioctl");
-        let names: Vec<_> = ioctls.clone().filter_map(|c| c.effect.cmd.as_deref()).collect();
+        let names: Vec<_> =
+            ioctls.clone().filter_map(|c| c.effect.driver_call()?.command.as_deref()).collect();
         assert_eq!(names, commands, "{call:?}");
         for ioctl in ioctls {
-            let (device, error) = (ioctl.effect.dev.as_deref(), ioctl.error.as_deref());
+            let (device, error) = (
+                ioctl.effect.driver_call().and_then(|asked| asked.device.as_deref()),
+                ioctl.error.as_deref(),
+            );
             assert_eq!(
                 (device, error, ioctl.tid),
                 (Some("nvidiactl"), Some("ENOTTY"), call.tid),
@@ -91,7 +95,7 @@ fn assert_layers(trace: &Recording, ledger: &Value) {
     assert_eq!((alloc.calls, alloc.entered), (allocs, allocs));
     assert!(alloc.user_ns() >= allocs * ABOVE_NS, "{alloc:?}");
     let by_id = trace.by_id();
-    let told = by_id.values().filter(|call| call.name == ALLOC).filter_map(|call| call.effect.driver);
+    let told = by_id.values().filter(|call| call.name == ALLOC).filter_map(|call| call.driver);
     assert_eq!(alloc.driver.ns, told.map(|driver| driver.ns).sum::<u64>());
     for command in COMMANDS {
         let row = report.driver.commands.iter().find(|row| row.command == command).unwrap();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use gpuprobe_e2e::ledger::{argument, assert_parents};
 use gpuprobe_e2e::process::{finish, gpuprobe, shown};
-use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, number, pid_of};
+use gpuprobe_e2e::recording::{Counts, Recording, counts_of, inner_counts, kind_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, needs, places, tiers};
 use gpuprobe_event::{Api, LossCause, Outcome as Ending, ProcessChange, Value as Argument};
 use gpuprobe_standin::Cuda;
@@ -62,7 +62,7 @@ fn assert_constructor(outcome: &Outcome) {
     assert_parents(&outcome.trace, pid_of(&printed));
     let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
     let first = first.unwrap_or_else(|| panic!("no runtime call"));
-    assert_eq!((&*first.name, first.effect.size), ("cudaMalloc", Some(4096)), "the constructor's");
+    assert_eq!((&*first.name, first.effect.size()), ("cudaMalloc", Some(4096)), "the constructor's");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_library_loaded_later_is_recorded_from_its_constructor_on() {
             assert_printed(&outcome.trace, &printed);
             assert_parents(&outcome.trace, pid_of(&printed));
             let first = outcome.trace.of(pid_of(&printed)).find(|c| c.api == Api::Runtime);
-            assert_eq!(first.and_then(|c| c.effect.size), Some(12345), "the plugin's constructor");
+            assert_eq!(first.and_then(|c| c.effect.size()), Some(12345), "the plugin's constructor");
         });
     }
 }
@@ -96,13 +96,14 @@ fn a_program_on_the_driver_alone_is_recorded() {
     assert!(trace.of(pid).all(|c| c.parent.is_none() && c.status == Some(0)));
     assert_live(trace, &printed);
     for (kind, bytes) in counts_of(&printed["copy_bytes"]) {
-        let copies = trace.of(pid).filter(|c| c.effect.kind.as_deref() == Some(&kind));
-        assert_eq!(copies.filter_map(|c| c.effect.size).sum::<u64>(), bytes, "{kind}");
+        let copies = trace.of(pid).filter(|c| kind_of(c) == Some(&kind));
+        assert_eq!(copies.filter_map(|c| c.effect.size()).sum::<u64>(), bytes, "{kind}");
     }
     let launches: Vec<_> = trace.of(pid).filter(|c| c.name == "cuLaunchKernel").collect();
     assert_eq!(launches.len(), 5);
     for launch in launches {
-        assert_eq!((launch.effect.grid, launch.effect.block), (Some([11, 12, 13]), Some([21, 22, 1])));
+        let shape = launch.effect.launch().map(|launch| (launch.grid, launch.block));
+        assert_eq!(shape, Some((Some([11, 12, 13]), Some([21, 22, 1]))));
         assert_eq!(argument(launch, "sharedMemBytes"), Some(&Argument::Uint(2048)));
     }
 }
@@ -286,7 +287,7 @@ fn calls_inside_calls_have_the_right_parents_five_levels_down() {
         assert_eq!(depths, expected, "{name}");
     }
     let sizes: Vec<_> =
-        trace.calls.iter().filter(|c| c.name == "cudaMalloc").map(|c| c.effect.size).collect();
+        trace.calls.iter().filter(|c| c.name == "cudaMalloc").map(|c| c.effect.size()).collect();
     assert_eq!(sizes, [100, 200, 300, 400, 500].map(Some), "each level's own allocation is counted");
 }
 

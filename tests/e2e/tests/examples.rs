@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuprobe_e2e::process::{finish, gpuprobe, shown};
-use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, number};
+use gpuprobe_e2e::recording::{Counts, counts_of, inner_counts, kind_of, number};
 use gpuprobe_e2e::{Outcome, Run, needs, places};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
@@ -60,12 +60,13 @@ fn basic_is_traced_call_by_call() {
         [("copied", "H2D", 8000), ("copied", "D2H", 4000), ("allocated", "device", 12000)]
     {
         assert_eq!(number(&printed[field][kind]), bytes);
-        let of_kind = outcome.trace.calls.iter().filter(|c| c.effect.kind.as_deref() == Some(kind));
-        assert_eq!(of_kind.filter_map(|c| c.effect.size).sum::<u64>(), bytes, "{kind}");
+        let of_kind = outcome.trace.calls.iter().filter(|c| kind_of(c) == Some(kind));
+        assert_eq!(of_kind.filter_map(|c| c.effect.size()).sum::<u64>(), bytes, "{kind}");
     }
     assert_eq!(outcome.trace.live(outcome.trace.calls[0].tgid.0), (0, 0));
     let launch = outcome.trace.calls.iter().find(|c| c.name == "cudaLaunchKernel").unwrap();
-    assert_eq!((launch.effect.grid, launch.effect.block), (Some([4, 1, 1]), Some([256, 1, 1])));
+    let shape = launch.effect.launch().map(|launch| (launch.grid, launch.block));
+    assert_eq!(shape, Some((Some([4, 1, 1]), Some([256, 1, 1]))));
 }
 
 #[test]

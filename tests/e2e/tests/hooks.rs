@@ -11,6 +11,7 @@ use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Recording, Run, Talk, alone, needs, places, tiers};
+use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Outcome as Moment, Value};
 use gpuprobe_standin::Cuda;
 
@@ -214,13 +215,18 @@ fn named<'a>(trace: &'a Recording, name: &'a str) -> impl Iterator<Item = &'a Ca
 }
 
 fn assert_memory(trace: &Recording) {
-    let size = |name| sum(named(trace, name), |call| call.effect.size);
+    let size = |name| sum(named(trace, name), |call| call.effect.size());
     assert_eq!((size("hk_alloc"), size("hk_new")), (300 * ROUNDS, 1000 * ROUNDS));
-    assert_eq!(sum(named(trace, "hk_free"), |call| call.effect.freed), 300 * ROUNDS);
+    assert_eq!(
+        sum(named(trace, "hk_free"), |call| call.effect.freed().map(|freed| freed.bytes)),
+        300 * ROUNDS
+    );
     assert_eq!((size("cudaMalloc"), size("cuMemAlloc_v2")), (4096 * ROUNDS, 0), "counted once");
     assert_eq!(size("hk_move"), 50 * ROUNDS);
-    let moved = named(trace, "hk_move").all(|c| c.effect.kind.as_deref() == Some("H2D"));
-    assert!(moved && named(trace, "hk_move").all(|c| c.effect.host.as_deref() == Some("pinned")));
+    for call in named(trace, "hk_move") {
+        let told = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
+        assert_eq!(told, Some((CopyDirection::HostToDevice, HostMemory::Pinned)), "{call:?}");
+    }
     let failed = |name| named(trace, name).filter(|c| c.failed()).map(|c| c.error.clone().unwrap());
     assert_eq!(failed("hk_new").collect::<Vec<_>>(), ["error -61"]);
     assert_eq!(failed("hk_alloc").collect::<Vec<_>>(), ["returned NULL"]);
@@ -231,7 +237,8 @@ fn assert_memory(trace: &Recording) {
 fn assert_told(trace: &Recording) {
     assert_numbers(trace);
     for call in named(trace, "hk_launch").filter(|call| !call.failed()) {
-        assert_eq!((call.effect.kernel.as_deref(), call.effect.grid), (Some("a_kernel"), Some([2, 3, 4])));
+        let launch = call.effect.launch().unwrap();
+        assert_eq!((launch.kernel.as_deref(), launch.grid), (Some("a_kernel"), Some([2, 3, 4])));
         assert_eq!(call.class, Class::Launch);
     }
     let looked_up = named(trace, "hk_lookup").next().unwrap();
@@ -406,20 +413,24 @@ fn opencl_is_told_as_its_program_counts_it() {
     assert_eq!(trace_of.counts(pid_of(&printed), Api::Hook), counts_of(&printed["calls"]));
     let calls = || trace_of.calls.iter();
     assert_eq!(calls().filter(|c| c.failed()).count() as u64, number(&printed["failed"]));
-    let allocated = calls().filter(|c| c.class == Class::Alloc && c.effect.size.is_some()).count() as u64;
+    let allocated =
+        calls().filter(|c| c.effect.allocation().is_some() && c.class == Class::Alloc).count() as u64;
     assert_eq!(allocated, number(&printed["allocations"]));
-    let bytes = |class| sum(calls().filter(|c| c.class == class), |c| c.effect.size);
+    let bytes = |class| sum(calls().filter(|c| c.class == class), |c| c.effect.size());
     assert_eq!(bytes(Class::Alloc), number(&printed["allocated"]));
-    assert_eq!(sum(calls(), |c| c.effect.freed), number(&printed["freed"]));
+    assert_eq!(sum(calls(), |c| c.effect.freed().map(|freed| freed.bytes)), number(&printed["freed"]));
     for kind in ["H2D", "D2H", "D2D"] {
-        let copies = calls().filter(|c| c.class == Class::Memcpy && c.effect.kind.as_deref() == Some(kind));
-        assert_eq!(sum(copies, |c| c.effect.size), number(&printed[kind]), "{kind}");
+        let goes =
+            |c: &&Call| c.effect.transfer().is_some_and(|transfer| transfer.direction.as_str() == kind);
+        let copies = calls().filter(goes);
+        assert_eq!(sum(copies, |c| c.effect.size()), number(&printed[kind]), "{kind}");
     }
-    let waiting = calls().filter(|c| c.effect.is_async == Some(false)).count() as u64;
+    let waiting =
+        calls().filter(|c| c.effect.transfer().is_some_and(|transfer| !transfer.is_async)).count() as u64;
     assert_eq!(waiting, number(&printed["waiting"]));
     let mut launches = Counts::new();
     for call in calls().filter(|c| c.class == Class::Launch) {
-        *launches.entry(call.effect.kernel.as_deref().unwrap_or("?").to_owned()).or_default() += 1;
+        *launches.entry(call.effect.kernel().map_or("?", |name| name).to_owned()).or_default() += 1;
     }
     assert_eq!(launches, counts_of(&printed["launches"]));
     // whoever reads the trace need not have the hooks

@@ -10,7 +10,7 @@ use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, Talk, alone, needs, places, tiers, together};
-use gpuprobe_event::{Call, Class};
+use gpuprobe_event::{Call, Class, Effect, GraphLaunch};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
@@ -175,12 +175,12 @@ fn told(outcome: &Outcome, books: &Value) -> (BTreeMap<String, u64>, u64) {
     let (mut kernels, mut captured) = (BTreeMap::new(), 0);
     let outermost = |c: &&Call| c.class == Class::Launch && c.parent.is_none() && !c.failed();
     for call in outcome.trace.of(pid_of(books)).filter(outermost) {
-        let launches = call.effect.kernels.unwrap_or(1);
-        if call.effect.captured {
-            captured += launches;
+        let launch = call.effect.launch().unwrap_or_else(|| panic!("no launch: {call:?}"));
+        if launch.captured {
+            captured += launch.kernels;
         } else {
-            let name = call.effect.kernel.as_deref().unwrap_or("unknown");
-            *kernels.entry(name.to_owned()).or_default() += launches;
+            let name = launch.kernel.as_deref().unwrap_or("unknown");
+            *kernels.entry(name.to_owned()).or_default() += launch.kernels;
         }
     }
     (kernels, captured)
@@ -191,8 +191,11 @@ fn graphs_told(outcome: &Outcome, books: &Value) -> (u64, u64, u64) {
     let (mut launches, mut derived, mut captured) = (0, 0, 0);
     let outermost = |c: &&Call| c.class == Class::GraphLaunch && c.parent.is_none();
     for call in outcome.trace.of(pid_of(books)).filter(outermost) {
-        let kernels = call.effect.kernels.unwrap_or_else(|| panic!("not known: {call:?}"));
-        if call.effect.captured {
+        let Effect::GraphLaunch(GraphLaunch { kernels: Some(kernels), captured: is_captured }) = call.effect
+        else {
+            panic!("not known: {call:?}")
+        };
+        if is_captured {
             captured += kernels;
         } else {
             (launches, derived) = (launches + 1, derived + kernels);

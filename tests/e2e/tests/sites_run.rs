@@ -60,7 +60,7 @@ fn ten_thousand_ways_are_as_many_sites_or_counted_as_not_told() {
     let end = outcome.trace.assert_ended();
     let (mut pairs, mut untold) = (BTreeSet::new(), 0);
     for call in outcome.trace.of(books.pid) {
-        match (call.effect.size, call.effect.site) {
+        match (call.effect.size(), call.effect.site()) {
             (Some(size), Some(site)) => drop(pairs.insert((site, size))),
             (Some(_), None) => untold += 1,
             _ => {}

@@ -131,13 +131,10 @@ fn what_lies_at_unmapped_addresses_is_unknown_and_never_zero() {
     trace.assert_whole();
     assert_eq!(assert_equal(&trace, &program.json(), 12), 6);
     for call in &trace.calls {
-        let effect = &call.effect;
-        assert_eq!(
-            (effect.size, effect.ptr, effect.grid, effect.block),
-            (None, None, None, None),
-            "{call:?}"
-        );
-        assert_eq!(effect.stream.filter(|_| call.name != "cuMemcpy2D_v2"), None, "{call:?}");
+        let shape = call.effect.launch().map(|launch| (launch.grid, launch.block));
+        assert_eq!((call.effect.size(), shape.unwrap_or_default()), (None, (None, None)), "{call:?}");
+        assert_eq!(call.effect.allocation(), None, "{call:?}");
+        assert_eq!(call.stream.filter(|_| call.name != "cuMemcpy2D_v2"), None, "{call:?}");
     }
     let (traced, _) = private.traced(&["-t", "-e", "*ExC", "-e", "cuModuleGetFunction"], &[]);
     assert_eq!(traced.status, 0, "{}", traced.stderr);

@@ -30,9 +30,10 @@ fn launches(calls: &[Call]) -> impl Iterator<Item = &Call> {
 fn demo_launches(calls: &[Call]) -> Counts {
     let mut counts = Counts::new();
     for call in launches(calls) {
-        let name = call.effect.kernel.as_deref().unwrap_or_else(|| panic!("no name: {call:?}"));
+        let name = call.effect.kernel().unwrap_or_else(|| panic!("no name: {call:?}"));
         let (_, grid, block, _) = DEMO.iter().find(|(known, ..)| name == *known).unwrap();
-        assert_eq!((call.effect.grid, call.effect.block), (Some(*grid), Some(*block)), "{call:?}");
+        let shape = call.effect.launch().map(|launch| (launch.grid, launch.block));
+        assert_eq!(shape, Some((Some(*grid), Some(*block))), "{call:?}");
         *counts.entry(name.to_owned()).or_default() += 1;
     }
     counts
@@ -95,7 +96,7 @@ fn what_is_not_known_is_a_question_mark_and_no_address() {
         assert!(line.contains(" block=(") && line.contains(" stream=0x5601"), "{line}");
     }
     let trace = Tracing::start(&["-d", &pid, "--json", "--count", "20"]).end().recording();
-    assert!(launches(&trace.calls).all(|call| call.effect.kernel.is_none()));
+    assert!(launches(&trace.calls).all(|call| call.effect.kernel().is_none()));
     assert_eq!(demo.end(), 0);
 }
 
@@ -119,8 +120,11 @@ fn steps(private: &Private, args: &[&str], options: &[&str]) -> Vec<(Vec<Option<
     let traced: Finished = trace.end();
     let trace = traced.recording();
     assert_eq!(trace.losses, []);
-    assert!(launches(&trace.calls).all(|c| c.api == Api::Driver && c.effect.grid == Some([3, 2, 1])));
-    let mut names = launches(&trace.calls).map(|c| c.effect.kernel.as_deref().map(str::to_owned));
+    assert!(
+        launches(&trace.calls)
+            .all(|c| c.api == Api::Driver && c.effect.launch().unwrap().grid == Some([3, 2, 1]))
+    );
+    let mut names = launches(&trace.calls).map(|c| c.effect.kernel().map(|name| name.to_string()));
     steps.into_iter().map(|launched| (names.by_ref().take(launched.len()).collect(), launched)).collect()
 }
 

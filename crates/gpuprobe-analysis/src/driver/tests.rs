@@ -1,16 +1,13 @@
-use gpuprobe_event::Effect;
+use gpuprobe_event::{DriverCall, Effect};
 
 use super::*;
 use crate::functions::Functions;
 use crate::samples::{call, inside, took, unfinished};
 
 /// An ioctl with this command that took so long.
-fn ioctl(id: u64, command: &'static str, ns: u64) -> Call {
-    let effect = Effect {
-        cmd: Some(Name::Borrowed(command)),
-        dev: Some(Name::Borrowed("nvidiactl")),
-        ..Effect::default()
-    };
+fn ioctl(id: u64, command: impl Into<Name>, ns: u64) -> Call {
+    let device = Some(Name::Borrowed("nvidiactl"));
+    let effect = Effect::DriverCall(DriverCall { device, command: Some(command.into()) });
     Call { id, effect, class: Class::Driver, ..took(call(Api::Kernel, "ioctl", 0), ns) }
 }
 
@@ -79,7 +76,7 @@ fn what_is_over_at_once_is_counted_and_asks_nothing_of_the_driver() {
 fn what_a_call_says_itself_goes_before_what_was_told_of_it() {
     let told = DriverTime { calls: 5, ns: 90 };
     let mut alloc = cuda(Api::Driver, "cuMemAlloc_v2", 1, 100);
-    alloc.effect.driver = Some(told);
+    alloc.driver = Some(told);
     let summary = fed(&[inside(ioctl(2, "NV_ESC_RM_ALLOC", 60), 1), alloc.clone()]);
     let [layer] = summary.layers.as_slice() else { panic!("{summary:?}") };
     assert_eq!((layer.entered, layer.driver, layer.other), (1, told.into(), Spent { calls: 4, ns: 30 }));
@@ -107,9 +104,7 @@ fn waiting_outside_of_calls_is_told_apart_and_comes_last() {
 fn endless_commands_and_calls_that_never_end_have_bounds() {
     let mut driver = Driver::default();
     for i in 0..MOST_OPEN as u64 + 10 {
-        let mut one = inside(ioctl(i, "x", u64::MAX), 1 << 40 | i);
-        one.effect.cmd = Some(Name::Owned(format!("command {i}")));
-        driver.feed(&one);
+        driver.feed(&inside(ioctl(i, format!("command {i}"), u64::MAX), 1 << 40 | i));
     }
     assert!(driver.open.len() <= MOST_OPEN);
     let summary = driver.report(&[]);

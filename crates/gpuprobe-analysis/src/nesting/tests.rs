@@ -1,4 +1,4 @@
-use gpuprobe_event::Api;
+use gpuprobe_event::{Api, Launch};
 
 use super::*;
 use crate::samples::{call, process, unfinished};
@@ -268,8 +268,9 @@ fn open_calls_of_very_many_threads_are_not_held_for_ever() {
 fn names_count_as_what_is_held() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     for id in 2..20 {
-        let mut call = begun(of(id, 1, 5, 5));
-        call.effect.kernel = Some("k".repeat(4 << 20).into());
+        let kernel = Some("k".repeat(4 << 20).into());
+        let effect = Effect::Launch(Launch { kernel, ..Launch::default() });
+        let call = Call { effect, ..begun(of(id, 1, 5, 5)) };
         nesting.feed(Box::new(call), &mut out);
     }
     assert!(!out.is_empty());

@@ -77,7 +77,7 @@ impl Idle {
 
     fn sync(&mut self, call: &Call) {
         let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
-        if call.effect.stream.is_none() {
+        if call.stream.is_none() {
             if self.waits.len() < MOST_STREAMS || self.waits.contains_key(&call.tgid) {
                 self.waits.insert(call.tgid, at_ns);
             }

@@ -2,6 +2,9 @@
 //!
 //! The calls of a thread are told in the order of their ends, inner ones first. So the outermost call decides about all
 //! that waits on its thread, and when a call around some was lost, the one around that does.
+//!
+//! This goes by parents, which every trace has: that a launch is nested is told by `run` and `record` alone, and where the
+//! call that counts it was lost, it counts by itself.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -43,8 +46,8 @@ enum Kind {
 impl Kind {
     fn of(given: &Given) -> Self {
         match given.task {
-            Task::Launch { .. } | Task::GraphLaunch { .. } => Self::Launch,
-            Task::Copy { .. } => Self::Copy,
+            Task::Launch(_) | Task::GraphLaunch(_) => Self::Launch,
+            Task::Transfer(_) => Self::Copy,
         }
     }
 

@@ -1,11 +1,12 @@
+use gpuprobe_event::counters::CopyDirection::HostToDevice;
 use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Effect, Tid};
+use gpuprobe_event::{Api, Effect, GraphLaunch, Tid};
 
 use super::inner::{MOST_THREADS, MOST_WAITING, MOST_WAITING_IN_ALL};
 use super::*;
 use crate::gaps::LONGEST;
-use crate::samples::{call, copy, inside, took, unfinished};
+use crate::samples::{self, call, captured, copy, inside, of_kernel, took, unfinished};
 use crate::work::Busiest;
 
 fn fed(calls: &[Call]) -> Work {
@@ -15,27 +16,22 @@ fn fed(calls: &[Call]) -> Work {
 }
 
 fn launch(kernel: &str, stream: u64) -> Call {
-    let effect = Effect {
+    let effect = Effect::Launch(Launch {
         kernel: Some(Arc::from(kernel)),
-        stream: Some(stream),
         grid: Some([4, 2, 1]),
         block: Some([32, 1, 1]),
-        ..Effect::default()
-    };
-    Call { class: Class::Launch, effect, ..call(Api::Runtime, "cudaLaunchKernel", 0) }
+        ..Launch::default()
+    });
+    Call { effect, ..samples::launch("cudaLaunchKernel", Some(stream)) }
 }
 
 fn graph_launch(kernels: Option<u64>) -> Call {
-    let effect = Effect { kernels, stream: Some(7), ..Effect::default() };
-    Call { class: Class::GraphLaunch, effect, ..call(Api::Driver, "cuGraphLaunch", 0) }
+    let effect = Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
+    Call { class: Class::GraphLaunch, stream: Some(7), effect, ..call(Api::Driver, "cuGraphLaunch", 0) }
 }
 
 fn failed(call: Call) -> Call {
     Call { status: Some(700), ..call }
-}
-
-fn captured(call: Call) -> Call {
-    Call { effect: Effect { captured: true, ..call.effect.clone() }, ..call }
 }
 
 fn at(call: Call, start_ns: u64, duration_ns: u64) -> Call {
@@ -47,8 +43,7 @@ fn with_id(call: Call, id: u64) -> Call {
 }
 
 fn wait(stream: Option<u64>) -> Call {
-    let effect = Effect { stream, ..Effect::default() };
-    Call { class: Class::Sync, effect, ..call(Api::Driver, "cuStreamSynchronize", 0) }
+    Call { class: Class::Sync, stream, ..call(Api::Driver, "cuStreamSynchronize", 0) }
 }
 
 fn names(work: &Work) -> Vec<(&str, u64)> {
@@ -57,8 +52,7 @@ fn names(work: &Work) -> Vec<(&str, u64)> {
 
 #[test]
 fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
-    let mut outer = with_id(launch("", 5), 9);
-    outer.effect.kernel = None;
+    let outer = with_id(of_kernel(launch("", 5), None), 9);
     let inner = with_id(inside(launch("scale", 5), 9), 10);
     let work = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
     assert_eq!(names(&work), [("scale", 2)]);
@@ -88,7 +82,7 @@ fn what_is_captured_is_not_run_and_graphs_run_what_they_hold() {
         captured(launch("k", 7)),
         captured(failed(launch("k", 7))),
         captured(graph_launch(Some(17))),
-        captured(copy(Some("H2D"), 64, 0)),
+        captured(copy(HostToDevice, 64, 0)),
         graph_launch(Some(1000)),
         graph_launch(None),
         failed(graph_launch(Some(1000))),
@@ -99,19 +93,20 @@ fn what_is_captured_is_not_run_and_graphs_run_what_they_hold() {
 
 #[test]
 fn copies_are_told_apart_by_direction_mode_and_host_memory() {
-    let pinned = |call: Call, host: &'static str| {
-        let effect = Effect { host: Some(Name::Borrowed(host)), is_async: Some(true), ..call.effect.clone() };
-        Call { effect, ..call }
+    let pinned = |bytes| {
+        let transfer = Transfer::new(HostToDevice, true);
+        let transfer = Transfer { host: HostMemory::Pinned, bytes: Some(bytes), ..transfer };
+        Call { effect: Effect::Transfer(transfer), ..copy(HostToDevice, 0, 0) }
     };
-    let inner = inside(Call { api: Api::Driver, ..copy(Some("H2D"), 0, 0) }, 1);
+    let inner = inside(Call { api: Api::Driver, ..copy(HostToDevice, 0, 0) }, 1);
     let work = fed(&[
         inner,
-        copy(Some("H2D"), 100, 0),
-        pinned(copy(Some("H2D"), 4096, 0), "pinned"),
-        pinned(copy(Some("H2D"), 5000, 0), "pinned"),
-        copy(Some("D2D"), 8, 0),
-        copy(Some("Default"), 8, 1),
-        Call { class: Class::Memset, ..copy(None, 16, 0) },
+        copy(HostToDevice, 100, 0),
+        pinned(4096),
+        pinned(5000),
+        copy(CopyDirection::DeviceToDevice, 8, 0),
+        copy(CopyDirection::Unknown, 8, 1),
+        Call { class: Class::Memset, ..copy(CopyDirection::Fill, 16, 0) },
     ]);
     let shown = |c: &CopyTotals| (c.direction.as_str(), c.mode(), c.host.as_str(), c.copies, c.bytes);
     let expected = [
@@ -127,10 +122,17 @@ fn copies_are_told_apart_by_direction_mode_and_host_memory() {
 
 #[test]
 fn the_copies_of_a_batch_are_counted_by_their_kinds() {
-    let part = |kind, copies, bytes| CopyPart { kind: Some(Name::Borrowed(kind)), host: None, copies, bytes };
-    let mut batch = copy(None, 700, 0);
-    batch.effect.parts = vec![part("H2D", 3, 600), part("D2D", 1, 100), part("H2D", u64::MAX, u64::MAX)];
-    let work = fed(&[batch]);
+    let part = |direction, copies, bytes| {
+        let host = HostMemory::not_told(direction);
+        CopyPart { direction, host, copies, bytes }
+    };
+    let parts = vec![
+        part(HostToDevice, 3, 600),
+        part(CopyDirection::DeviceToDevice, 1, 100),
+        part(HostToDevice, u64::MAX, u64::MAX),
+    ];
+    let batch = Transfer { bytes: Some(700), parts, ..Transfer::new(CopyDirection::Unknown, false) };
+    let work = fed(&[Call { effect: Effect::Transfer(batch), ..copy(HostToDevice, 0, 0) }]);
     let shown = |c: &CopyTotals| (c.direction.as_str(), c.copies, c.bytes, c.total_ns);
     let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
     assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
@@ -140,7 +142,7 @@ fn the_copies_of_a_batch_are_counted_by_their_kinds() {
 
 #[test]
 fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
-    let busy = |start_ns, duration_ns| at(copy(Some("H2D"), 8, 0), start_ns, duration_ns);
+    let busy = |start_ns, duration_ns| at(copy(HostToDevice, 8, 0), start_ns, duration_ns);
     let work = fed(&[
         at(launch("k", 1), 0, 10),
         at(launch("k", 0), 40, 10),
@@ -180,8 +182,8 @@ fn a_threads_own_stream_is_its_own_and_what_is_destroyed_is_forgotten() {
     assert_eq!(on, [(39, 1 << 63 | 2)]);
     assert_eq!(two.kernels[0].streams, 3);
 
-    let effect = Effect { stream: Some(9), ..Effect::default() };
-    let destroy = Call { class: Class::Stream, effect, ..call(Api::Driver, "cuStreamDestroy_v2", 0) };
+    let destroy =
+        Call { class: Class::Stream, stream: Some(9), ..call(Api::Driver, "cuStreamDestroy_v2", 0) };
     let again = [at(launch("k", 9), 0, 1), at(destroy, 5, 1), at(launch("k", 9), 10, 1)];
     assert_eq!(fed(&again).gaps.after_launch.gaps, 0);
 
@@ -198,8 +200,10 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
     let many = u32::try_from(2 * MOST_THREADS).unwrap();
     for i in 0..many {
         let mut own = Call { tid: Tid(i), ..launch(&format!("k{i}"), u64::from(i) << 8) };
-        own.effect.kernels = (i == 0).then_some(u64::MAX);
-        own.effect.grid = Some([u32::MAX; 3]);
+        if let Effect::Launch(launch) = &mut own.effect {
+            launch.kernels = if i == 0 { u64::MAX } else { 1 };
+            launch.grid = Some([u32::MAX; 3]);
+        }
         workload.feed(&with_id(inside(own.clone(), u64::MAX), u64::from(i)));
         workload.feed(&at(own, u64::MAX, u64::MAX));
         for _ in 0..2 * usize::from(i == 1) * MOST_WAITING {
@@ -220,8 +224,7 @@ fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sum
 fn pairs(launches: u64) -> Vec<Call> {
     let pair = |i: u64| {
         let (outer, start_ns) = (10 + 2 * i, 1000 * (i + 1));
-        let mut of_runtime = at(with_id(inside(launch("", 5), 1), outer), start_ns, 100);
-        of_runtime.effect.kernel = None;
+        let of_runtime = at(with_id(inside(of_kernel(launch("", 5), None), 1), outer), start_ns, 100);
         let of_driver = with_id(inside(launch(&format!("k{}", i % 2), 5), outer), outer + 1);
         [at(of_driver, start_ns + 10, 10), of_runtime]
     };
@@ -254,12 +257,14 @@ fn all_launches_inside_one_long_call_count_once_each() {
 fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
     let many = 2 * MOST_WAITING as u64;
     let mut calls = pairs(many);
-    calls.push(Call { class: Class::Launch, ..group(many) });
+    let effect = Effect::Launch(Launch::default());
+    calls.push(Call { class: Class::Launch, effect, ..group(many) });
     let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.totals.launches).sum();
     assert_eq!(counted, many, "and not the launch around them");
     // work of another kind is none of the launches
     calls.pop();
-    calls.push(Call { class: Class::Memcpy, ..group(many) });
+    let effect = Effect::Transfer(Transfer::new(HostToDevice, false));
+    calls.push(Call { class: Class::Memcpy, effect, ..group(many) });
     let work = fed(&calls);
     assert_eq!((names(&work), work.copies.len()), (vec![("k0", many / 2), ("k1", many / 2)], 1));
 }
@@ -336,8 +341,8 @@ fn what_is_busiest_is_one_stream_and_one_thread_of_each_process() {
             by(2, 3, at(wait(None), at_ns + 1024, 7952)),
         ]);
     }
-    let mut copied = copy(Some("H2D"), 8, 0);
-    copied.effect.host = Some(Name::Borrowed("pageable"));
+    let transfer = Transfer { host: HostMemory::Pageable, ..Transfer::new(HostToDevice, false) };
+    let copied = Call { effect: Effect::Transfer(transfer), ..copy(HostToDevice, 0, 0) };
     calls.extend([
         by(1, 1, copied.clone()),
         by(1, 1, copied.clone()),

@@ -1,5 +1,5 @@
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
-use gpuprobe_event::{Api, CopyPart, Value};
+use gpuprobe_event::{Api, CopyPart, Free, GraphLaunch, MemoryAmount, Space, Transfer, Value};
 
 use super::*;
 use crate::fuzz::NoResolver;
@@ -35,13 +35,30 @@ fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
     let mut raw = gp_call { bytes: 4096, pointer: 0x7f00, ..call_of("cudaMalloc") };
     raw.registers[1] = 4096;
     let call = decode(&raw);
-    assert_eq!((call.effect.size, call.effect.ptr), (Some(4096), Some(0x7f00)));
+    let allocated = call.effect.allocation().map(|a| (a.bytes, a.address, a.kind));
+    assert_eq!((allocated, call.nested), (Some((4096, Some(0x7f00), Space::Device)), false));
     assert_eq!(call.args.unwrap()[1].1, Value::Uint(4096));
     let nested = decode(&gp_call { flags: number::CALL_NESTED_ACTION, ..raw });
-    assert_eq!((nested.effect.size, nested.effect.ptr), (None, None));
+    assert_eq!((nested.effect, nested.nested), (Effect::None, true));
     let failed = decode(&gp_call { result: 2, ..raw });
-    assert_eq!(failed.effect.size, None);
+    assert_eq!((failed.effect, failed.nested), (Effect::None, false));
     assert_eq!(failed.error.as_deref(), Some("cudaErrorMemoryAllocation"));
+}
+
+#[test]
+fn what_stood_at_the_address_of_an_allocation_is_replaced_and_not_freed() {
+    let raw = gp_call { bytes: 4096, pointer: 0x7f00, since_ns: 64, ..call_of("cudaMalloc") };
+    let replaced = |flags| decode(&gp_call { flags, ..raw }).effect.allocation().map(|a| a.replaced);
+    assert_eq!(replaced(0), Some(None));
+    assert_eq!(replaced(number::CALL_REPLACED), Some(Some(64)));
+}
+
+#[test]
+fn what_one_unmap_ends_is_as_many_frees_as_it_was_allocations() {
+    let raw = gp_call { bytes: 4 << 20, flags: number::CALL_KNOWN_FREE, ..driver_call("cuMemUnmap") };
+    let freed = |ended| decode(&gp_call { ended, ..raw }).effect.freed().copied();
+    let vmm = |allocations| Some(MemoryAmount { kind: Space::Vmm, allocations, bytes: 4 << 20 });
+    assert_eq!((freed(1), freed(2)), (vmm(1), vmm(2)));
 }
 
 fn driver_call(name: &str) -> gp_call {
@@ -55,24 +72,27 @@ fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_m
     raw.registers[3] = 4;
     let told = |raw: &gp_call| {
         let effect = decode(raw).effect;
-        (effect.kind.unwrap_or_default(), effect.host.unwrap_or_default(), effect.size, effect.captured)
+        let Transfer { direction, host, bytes, captured, .. } = effect.transfer().unwrap().clone();
+        (direction, host, bytes, captured)
     };
-    assert_eq!(told(&raw), ("Default".into(), "".into(), Some(64), false));
+    let unknown = |bytes, captured| (CopyDirection::Unknown, HostMemory::Unknown, bytes, captured);
+    let pinned = |bytes, captured| (CopyDirection::HostToDevice, HostMemory::Pinned, bytes, captured);
+    assert_eq!(told(&raw), unknown(Some(64), false));
     let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
     let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
     let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
     raw.copy_kind = kind(CopyDirection::HostToDevice);
     raw.host = host(HostMemory::Pinned);
-    assert_eq!(told(&raw), ("H2D".into(), "pinned".into(), Some(64), false));
+    assert_eq!(told(&raw), pinned(Some(64), false));
     raw.flags = number::CALL_CAPTURED;
-    assert_eq!(told(&raw), ("H2D".into(), "pinned".into(), None, true));
+    assert_eq!(told(&raw), pinned(None, true));
     raw.copy_kind = kind(CopyDirection::Unknown);
     raw.host = host(HostMemory::Unknown);
-    assert_eq!(told(&raw), ("Default".into(), "".into(), None, true));
-    assert_eq!(decode(&raw).effect.is_async, Some(true));
+    assert_eq!(told(&raw), unknown(None, true));
+    assert!(decode(&raw).effect.transfer().unwrap().is_async);
     raw.copy_kind = 255;
     raw.host = 255;
-    assert_eq!(told(&raw), ("Default".into(), "".into(), None, true), "nonsense");
+    assert_eq!(told(&raw), unknown(None, true), "nonsense");
 }
 
 #[test]
@@ -80,38 +100,47 @@ fn the_copies_of_a_batch_are_told_by_kind() {
     let mut raw = gp_call { bytes: 300, ..driver_call("cuMemcpyBatchAsync") };
     let part = |copies, copy_kind, host, bytes| gp_part { copies, copy_kind, host, reserved: 0, bytes };
     raw.pointee[..16].copy_from_slice(as_bytes(&part(2, 2, 2, 100)));
-    assert_eq!(decode(&raw).effect.kind.as_deref(), Some("H2D"), "one kind is that of all");
+    let told = |raw: &gp_call| decode(raw).effect.transfer().unwrap().clone();
+    assert_eq!(told(&raw).direction, CopyDirection::HostToDevice, "one kind is that of all");
     raw.pointee[16..32].copy_from_slice(as_bytes(&part(1, 4, 0, 200)));
-    let effect = decode(&raw).effect;
-    assert_eq!((effect.kind, effect.host, effect.size), (None, None, Some(300)));
-    let shown = |p: &CopyPart| (p.kind.clone(), p.host.clone(), p.copies, p.bytes);
-    let parts: Vec<_> = effect.parts.iter().map(shown).collect();
-    let expected =
-        [(Some("H2D".into()), Some("pageable".into()), 2, 100), (Some("D2D".into()), None, 1, 200)];
-    assert_eq!(parts, expected);
+    let batch = told(&raw);
+    let all = (batch.direction, batch.host, batch.bytes);
+    assert_eq!(all, (CopyDirection::Unknown, HostMemory::Unknown, Some(300)));
+    let part = |direction, host, copies, bytes| CopyPart { direction, host, copies, bytes };
+    let expected = [
+        part(CopyDirection::HostToDevice, HostMemory::Pageable, 2, 100),
+        part(CopyDirection::DeviceToDevice, HostMemory::Nothing, 1, 200),
+    ];
+    assert_eq!(batch.parts, expected);
 }
 
 #[test]
 fn the_kernels_of_a_graph_are_told_where_they_are_known_by_the_outermost_call() {
     let raw = gp_call { since_ns: 1000, ..call_of("cudaGraphLaunch") };
-    assert_eq!(decode(&raw).effect.kernels, None);
+    let graph = |kernels| Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
+    assert_eq!(decode(&raw).effect, graph(None));
     let known = gp_call { flags: number::CALL_KNOWN_KERNELS, ..raw };
-    assert_eq!(decode(&known).effect.kernels, Some(1000));
+    assert_eq!(decode(&known).effect, graph(Some(1000)));
     let mut list = driver_call("cuLaunchCooperativeKernelMultiDevice");
     list.registers[1] = 2;
     list.pointee[8] = 7;
-    let effect = decode(&list).effect;
-    assert_eq!((effect.kernels, effect.grid), (Some(2), Some([7, 0, 0])));
+    let launched = |raw: &gp_call| {
+        let call = decode(raw);
+        call.effect.launch().map(|launch| (launch.kernels, launch.grid, call.nested))
+    };
+    assert_eq!(launched(&list), Some((2, Some([7, 0, 0]), false)));
     let nested = gp_call { flags: number::CALL_NESTED_WORK, ..list };
-    assert_eq!(decode(&nested).effect.kernels, None);
+    assert_eq!(launched(&nested), Some((1, Some([7, 0, 0]), true)));
 }
 
 #[test]
 fn a_free_of_something_unknown_frees_nothing() {
     let raw = gp_call { pointer: 0x7f00, ..call_of("cudaFree") };
-    assert_eq!(decode(&raw).effect.freed, None);
+    let unknown = Free { address: Some(0x7f00), gpu: Some(0), ..Free::default() };
+    assert_eq!(decode(&raw).effect, Effect::Free(unknown));
     let known = gp_call { flags: number::CALL_KNOWN_FREE, bytes: 64, ..raw };
-    assert_eq!(decode(&known).effect.freed, Some(64));
+    let freed = MemoryAmount { kind: Space::Device, allocations: 1, bytes: 64 };
+    assert_eq!(decode(&known).effect.freed(), Some(&freed));
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl fmt::Display for Class {
 }
 
 /// The kind of memory that an allocation holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Space {
@@ -67,10 +67,13 @@ pub enum Space {
     Vmm,
     /// CUDA arrays.
     Array,
+    /// A kind that a trace does not tell, or that this program does not know.
+    #[default]
+    Unknown,
 }
 
 impl Space {
-    /// All of them, in the order of their numbers.
+    /// All that are known, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Device, Self::Managed, Self::Pinned, Self::Pool, Self::Vmm, Self::Array];
 
@@ -83,7 +86,13 @@ impl Space {
             Self::Pool => "pool",
             Self::Vmm => "vmm",
             Self::Array => "array",
+            Self::Unknown => "unknown",
         }
+    }
+
+    /// The kind that a trace has a word for.
+    pub fn from_word(word: &str) -> Self {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word).unwrap_or(Self::Unknown)
     }
 
     fn from_role(word: &str) -> Option<Self> {

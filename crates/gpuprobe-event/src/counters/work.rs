@@ -101,6 +101,11 @@ macro_rules! words {
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$row_name => $word,)* }
             }
+
+            /// What has this word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$row_name),)* _ => None }
+            }
         }
     };
 }
@@ -125,6 +130,13 @@ words! {
     }
 }
 
+impl CopyDirection {
+    /// Whether it is the known direction of a copy.
+    pub fn is_told(self) -> bool {
+        !matches!(self, Self::Fill | Self::Unknown)
+    }
+}
+
 words! {
     /// The host memory that a copy touches.
     HostMemory {
@@ -138,6 +150,21 @@ words! {
         Managed = "managed",
         /// From before the probes came.
         Unknown = "unknown",
+    }
+}
+
+impl HostMemory {
+    /// That of a copy of which none is told: where it has a host end, it is not known.
+    pub fn not_told(direction: CopyDirection) -> Self {
+        match direction {
+            CopyDirection::DeviceToDevice | CopyDirection::Peer | CopyDirection::Fill => Self::Nothing,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// Whether there is some, and it is known of which sort.
+    pub fn is_told(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Unknown)
     }
 }
 

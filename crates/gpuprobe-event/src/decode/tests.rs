@@ -9,6 +9,14 @@ fn show(f: &Function, words: &Words<'_>) -> Vec<(String, Value)> {
     arguments(f, words).unwrap().into_iter().map(|(n, v)| (n.into_owned(), v)).collect()
 }
 
+fn copied(f: &Function, words: &Words<'_>) -> CopyDirection {
+    effect(f, words).transfer().unwrap().direction
+}
+
+fn launched_as(f: &Function, words: &Words<'_>) -> Launch {
+    effect(f, words).launch().unwrap().clone()
+}
+
 fn named(name: &'static str) -> Value {
     Value::Name(Cow::Borrowed(name))
 }
@@ -25,7 +33,7 @@ fn a_copy_shows_size_and_direction_by_name() {
         ("kind".to_owned(), named("H2D")),
         "the upper half of the register is not the enum's"
     );
-    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("H2D")));
+    assert_eq!(copied(f, &words), CopyDirection::HostToDevice);
 }
 
 #[test]
@@ -39,9 +47,9 @@ fn a_launch_reads_dim3_from_registers_and_the_stream_from_the_stack() {
     assert_eq!(args[2].1, Value::Dim3([32, 2, 1]));
     assert_eq!(args[4].1, Value::Uint(4096));
     assert_eq!(args[5].1, Value::Hex(0x77));
-    let effect = effect(f, &words);
-    assert_eq!((effect.grid, effect.block), (Some([2, 3, 4]), Some([32, 2, 1])));
-    assert_eq!((effect.stream, effect.shared), (Some(0x77), Some(4096)));
+    let launch = launched_as(f, &words);
+    assert_eq!((launch.grid, launch.block), (Some([2, 3, 4]), Some([32, 2, 1])));
+    assert_eq!((stream(f, &words), launch.shared), (Some(0x77), 4096));
 }
 
 #[test]
@@ -52,8 +60,8 @@ fn what_could_not_be_read_says_so() {
     assert_eq!(args[5].1, Value::Uint(6));
     assert_eq!(args[6].1, Value::Unread);
     assert_eq!(args[8].1, Value::Unread);
-    let effect = effect(f, &words);
-    assert_eq!((effect.grid, effect.block), (Some([2, 3, 4]), None));
+    let launch = launched_as(f, &words);
+    assert_eq!((launch.grid, launch.block, stream(f, &words)), (Some([2, 3, 4]), None, None));
 }
 
 #[test]
@@ -67,29 +75,29 @@ fn a_launch_by_config_is_read_through_its_pointer() {
     }
     config[32] = 0x55;
     let words = Words { registers: &[0x10, 0x20, 0, 0, 0, 0], pointee: &config, ..Words::default() };
-    let effect = effect(f, &words);
-    assert_eq!((effect.grid, effect.block), (Some([7, 8, 9]), Some([10, 11, 12])));
-    assert_eq!(effect.stream, Some(0x55));
+    let launch = launched_as(f, &words);
+    assert_eq!((launch.grid, launch.block), (Some([7, 8, 9]), Some([10, 11, 12])));
+    assert_eq!(stream(f, &words), Some(0x55));
 }
 
 #[test]
 fn the_driver_has_the_direction_in_the_name_or_in_the_struct() {
     let f = function(Api::Driver, 12, "cuMemcpyDtoH_v2");
-    assert_eq!(effect(f, &Words::default()).kind, Some(Cow::Borrowed("D2H")));
+    assert_eq!(copied(f, &Words::default()), CopyDirection::DeviceToHost);
     let f = function(Api::Driver, 12, "cuMemcpy2D_v2");
     let mut copy = vec![0u8; 128];
     copy[16] = 1; // srcMemoryType: host
     copy[72] = 2; // dstMemoryType: device
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
-    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("H2D")));
+    assert_eq!(copied(f, &words), CopyDirection::HostToDevice);
     copy[72] = 4; // the address tells
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
-    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("Default")));
+    assert_eq!(copied(f, &words), CopyDirection::Unknown);
     let f = function(Api::Runtime, 12, "cudaMemcpy3DAsync_ptsz");
     let mut copy = vec![0u8; 160];
     copy[152] = 2; // kind
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
-    assert_eq!(effect(f, &words).kind, Some(Cow::Borrowed("D2H")));
+    assert_eq!(copied(f, &words), CopyDirection::DeviceToHost);
 }
 
 #[test]
@@ -130,6 +138,7 @@ fn every_function_decodes_from_any_words_without_trouble() {
             let args = arguments(f, words);
             assert_eq!(args.is_some(), f.args.is_some());
             effect(f, words);
+            stream(f, words);
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::catalogue::{ArgKind, Place as ArgPlace, ResultKind};
+use crate::counters::CopyDirection;
 use crate::decode::{OutRead, Words, arguments, effect, error_name, out_reads, text_arg, told_error};
 use crate::driver::{function_row, tracepoint_row};
 use crate::event::Value;
@@ -80,13 +81,13 @@ fn a_copy_goes_as_its_name_or_its_argument_says_and_may_wait() {
     let fixed = row(&format!("{copy}kind = \"H2D\"\nwaits = \"waits\""));
     let by_argument = row(&format!("{copy}kind = \"how\"\ndst = \"dst\"\nsrc = \"src\""));
     let words = |how, waits| [1, 2, 64, how, waits, 0];
-    let of =
-        |f: &Function, registers: [u64; 6]| effect(f, &Words { registers: &registers, ..Words::default() });
-    assert_eq!(of(&fixed, words(0, 1)).kind.unwrap(), "H2D");
-    assert_eq!(of(&fixed, words(0, 1)).is_async, Some(false));
-    assert_eq!(of(&fixed, words(0, 0)).is_async, Some(true));
-    assert_eq!(of(&by_argument, words(2, 0)).kind.unwrap(), "D2H");
-    assert_eq!(of(&by_argument, words(2, 0)).is_async, Some(false));
+    let of = |f: &Function, registers: [u64; 6]| {
+        let effect = effect(f, &Words { registers: &registers, ..Words::default() });
+        effect.transfer().map(|transfer| (transfer.direction, transfer.is_async))
+    };
+    assert_eq!(of(&fixed, words(0, 1)), Some((CopyDirection::HostToDevice, false)));
+    assert_eq!(of(&fixed, words(0, 0)), Some((CopyDirection::HostToDevice, true)));
+    assert_eq!(of(&by_argument, words(2, 0)), Some((CopyDirection::DeviceToHost, false)));
 }
 
 #[test]
@@ -95,10 +96,10 @@ fn a_launch_has_its_dimensions_in_a_struct_or_in_three_numbers() {
         row("class = \"launch\"\nargs = [\"f:ptr\", \"g:dim3\", \"b:dim3\"]\nlaunches = \"f\"\ngrid = \"g\"");
     let registers = [7, 0x3_0000_0002, 4, 0x9, 0x1, 0];
     let told = effect(&f, &Words { registers: &registers, ..Words::default() });
-    assert_eq!((told.grid, told.block), (Some([2, 3, 4]), None));
+    assert_eq!(told.launch().map(|launch| (launch.grid, launch.block)), Some((Some([2, 3, 4]), None)));
     let f = row("class = \"launch\"\nargs = [\"x:u32\", \"y:u32\", \"z:u32\", \"f:ptr\"]\ngrid = \"x\"");
     let told = effect(&f, &Words { registers: &[5, 6, 7, 1, 0, 0], ..Words::default() });
-    assert_eq!(told.grid, Some([5, 6, 7]));
+    assert_eq!(told.launch().unwrap().grid, Some([5, 6, 7]));
     assert_eq!(f.args.unwrap()[3].kind, ArgKind::Pointer);
 }
 

@@ -1,11 +1,12 @@
 //! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
-use crate::catalogue::Api;
+use crate::catalogue::{Api, Space};
+use crate::counters::{CopyDirection, HostMemory};
 use crate::driver;
-use crate::event::{
-    Call, CopyPart, DriverTime, Effect, HeldMemory, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess,
-};
+use crate::effect::{Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Transfer};
+use crate::event::{Call, DriverTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
+use crate::ids::SiteId;
 
 /// What a field is called.
 #[derive(Clone, Copy, Debug)]
@@ -99,103 +100,156 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
     if let Some(parent) = call.parent {
         to.uint("parent", parent);
     }
-    effect_fields(&call.effect, to);
+    if call.nested {
+        to.flag("nested", true);
+    }
+    effect_fields(call, to);
+    if let Some(DriverTime { calls, ns }) = call.driver {
+        to.uint("driver_calls", calls);
+        to.microseconds("driver_us", ns);
+    }
     if let Some(stack) = &call.stack {
         to.texts("stack", stack);
     }
 }
 
-fn effect_fields(effect: &Effect, to: &mut impl Fields) {
-    if let Some(size) = effect.size {
-        to.uint("size", size);
+/// What the call did, and the stream that it names.
+fn effect_fields(call: &Call, to: &mut impl Fields) {
+    match &call.effect {
+        Effect::Alloc(allocation) => allocation_fields(allocation, to),
+        Effect::Free(free) => free_fields(free, to),
+        Effect::ContextEnd(ended) if !ended.is_empty() => {
+            to.uint("freed", ended.iter().fold(0, |sum, memory| sum.saturating_add(memory.bytes)));
+            memory_fields("ended", ended, to);
+        }
+        Effect::Transfer(transfer) => transfer_fields(transfer, to),
+        Effect::Launch(launch) => {
+            given_fields(launch.captured, Some(launch.kernels).filter(|kernels| *kernels != 1), to);
+        }
+        Effect::GraphLaunch(launch) => given_fields(launch.captured, launch.kernels, to),
+        Effect::ContextEnd(_) | Effect::DriverCall(_) | Effect::None => {}
     }
-    if let Some(freed) = effect.freed {
-        to.uint("freed", freed);
-    }
-    if let Some(allocations) = effect.freed_allocations {
-        to.uint("freed_allocations", allocations);
-    }
-    memory_fields("ended", &effect.ended, to);
-    if let Some(gpu) = effect.gpu {
-        to.uint("gpu", gpu.into());
-    }
-    if let Some(ptr) = effect.ptr {
-        to.hex("ptr", ptr);
-    }
-    if let Some(site) = effect.site {
-        to.uint("site", site.0.into());
-    }
-    if let Some(kind) = &effect.kind {
-        to.name("kind", kind);
-    }
-    copy_fields(effect, to);
-    if effect.captured {
-        to.flag("captured", true);
-    }
-    if let Some(kernels) = effect.kernels {
-        to.uint("kernels", kernels);
-    }
-    if let Some(stream) = effect.stream {
+    if let Some(stream) = call.stream {
         to.hex("stream", stream);
     }
-    if let Some(kernel) = &effect.kernel {
+    match &call.effect {
+        Effect::Launch(launch) => launch_fields(launch, to),
+        Effect::DriverCall(DriverCall { device, command }) => {
+            for (key, name) in [("dev", device), ("cmd", command)] {
+                if let Some(name) = name {
+                    to.name(key, name);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn allocation_fields(allocation: &Allocation, to: &mut impl Fields) {
+    to.uint("size", allocation.bytes);
+    if let Some(bytes) = allocation.replaced {
+        to.uint("replaced", bytes);
+    }
+    place_fields(allocation.gpu, allocation.address, allocation.site, to);
+    kind_field(allocation.kind, to);
+}
+
+fn free_fields(free: &Free, to: &mut impl Fields) {
+    if let Some(freed) = &free.freed {
+        to.uint("freed", freed.bytes);
+        if freed.allocations != 1 {
+            to.uint("freed_allocations", freed.allocations);
+        }
+    }
+    place_fields(free.gpu, free.address, free.site, to);
+    if let Some(freed) = &free.freed {
+        kind_field(freed.kind, to);
+    }
+}
+
+/// Where memory is, and where it was allocated.
+fn place_fields(gpu: Option<u8>, address: Option<u64>, site: Option<SiteId>, to: &mut impl Fields) {
+    if let Some(gpu) = gpu {
+        to.uint("gpu", gpu.into());
+    }
+    if let Some(address) = address {
+        to.hex("ptr", address);
+    }
+    if let Some(site) = site {
+        to.uint("site", site.0.into());
+    }
+}
+
+fn kind_field(kind: Space, to: &mut impl Fields) {
+    if kind != Space::Unknown {
+        to.name("kind", &Name::Borrowed(kind.as_str()));
+    }
+}
+
+/// What became of work that was given to a GPU.
+fn given_fields(captured: bool, kernels: Option<u64>, to: &mut impl Fields) {
+    if captured {
+        to.flag("captured", true);
+    }
+    if let Some(kernels) = kernels {
+        to.uint("kernels", kernels);
+    }
+}
+
+fn launch_fields(launch: &Launch, to: &mut impl Fields) {
+    if let Some(kernel) = &launch.kernel {
         to.text("kernel", kernel);
     }
-    for (name, dim3) in [("grid", effect.grid), ("block", effect.block)] {
+    for (name, dim3) in [("grid", launch.grid), ("block", launch.block)] {
         if let Some(dim3) = dim3 {
             to.uints(name, &dim3.map(u64::from));
         }
     }
-    if let Some(shared) = effect.shared {
-        to.uint("shared", shared);
-    }
-    for (key, name) in [("dev", &effect.dev), ("cmd", &effect.cmd)] {
-        if let Some(name) = name {
-            to.name(key, name);
-        }
-    }
-    if let Some(DriverTime { calls, ns }) = effect.driver {
-        to.uint("driver_calls", calls);
-        to.microseconds("driver_us", ns);
+    if launch.shared != 0 {
+        to.uint("shared", launch.shared);
     }
 }
 
 /// By kind, how many allocations and bytes.
-fn memory_fields(key: &'static str, memory: &[HeldMemory], to: &mut impl Fields) {
+fn memory_fields(key: &'static str, memory: &[MemoryAmount], to: &mut impl Fields) {
     if memory.is_empty() {
         return;
     }
     to.open(key);
-    for HeldMemory { kind, allocations, bytes } in memory {
-        to.uints(kind, &[*allocations, *bytes]);
+    for MemoryAmount { kind, allocations, bytes } in memory {
+        to.uints(kind.as_str(), &[*allocations, *bytes]);
     }
     to.close();
 }
 
-fn copy_fields(effect: &Effect, to: &mut impl Fields) {
-    if let Some(host) = &effect.host {
-        to.name("host", host);
+fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
+    if let Some(size) = transfer.bytes {
+        to.uint("size", size);
     }
-    if let Some(is_async) = effect.is_async {
-        to.flag("async", is_async);
-    }
-    if effect.parts.is_empty() {
-        return;
-    }
-    to.open_list("parts");
-    for CopyPart { kind, host, copies, bytes } in &effect.parts {
-        to.open_item();
-        to.uint("copies", *copies);
-        to.uint("size", *bytes);
-        if let Some(kind) = kind {
-            to.name("kind", kind);
+    copy_fields(transfer.direction, transfer.host, to);
+    to.flag("async", transfer.is_async);
+    if !transfer.parts.is_empty() {
+        to.open_list("parts");
+        for CopyPart { direction, host, copies, bytes } in &transfer.parts {
+            to.open_item();
+            to.uint("copies", *copies);
+            to.uint("size", *bytes);
+            copy_fields(*direction, *host, to);
+            to.close();
         }
-        if let Some(host) = host {
-            to.name("host", host);
-        }
-        to.close();
+        to.close_list();
     }
-    to.close_list();
+    given_fields(transfer.captured, None, to);
+}
+
+/// Which way copies go, and the host memory. That a memset is one its name tells.
+fn copy_fields(direction: CopyDirection, host: HostMemory, to: &mut impl Fields) {
+    if direction.is_told() {
+        to.name("kind", &Name::Borrowed(direction.as_str()));
+    }
+    if host.is_told() {
+        to.name("host", &Name::Borrowed(host.as_str()));
+    }
 }
 
 /// What is known of a change in the life of a process.

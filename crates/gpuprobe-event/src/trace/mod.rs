@@ -12,7 +12,7 @@ pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 
 /// The format that this program writes and the newest it reads.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The first line: where and how the trace was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -85,5 +85,7 @@ pub fn type_of(class: crate::Class) -> &'static str {
 
 #[cfg(test)]
 mod damage_tests;
+#[cfg(test)]
+mod effect_tests;
 #[cfg(test)]
 mod tests;

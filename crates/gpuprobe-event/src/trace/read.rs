@@ -1,5 +1,7 @@
 //! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
 
+mod effect;
+
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::io::{self, BufRead};
@@ -14,10 +16,10 @@ use crate::cut::cut;
 use crate::decode::status;
 use crate::errno;
 use crate::event::{
-    Call, CopyPart, DriverTime, Effect, Event, Evidence, HeldMemory, LossEvent, Name, Outcome, ProcessChange,
-    ProcessEvent, Value, XidEvent, XidProcess, is_failure,
+    Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent,
+    XidProcess, is_failure,
 };
-use crate::ids::{SiteId, Tgid, Tid};
+use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
 
 /// Why a trace cannot be read at all.
@@ -75,6 +77,10 @@ mod most {
     /// Frames of a stack, and entries of other lists.
     pub(super) const ENTRIES: usize = 256;
 }
+
+/// The first format in which a call tells whether an enclosing one counts what it did. Before, what was done to memory inside
+/// any other call was taken for that of the other.
+const NESTED_IS_TOLD: u32 = 2;
 
 /// Names that are remembered, in bytes. A trace has few, unless somebody made it to have many.
 const MOST_NAMES: usize = 16 << 20;
@@ -253,10 +259,17 @@ impl<R: BufRead> Reader<R> {
             _ => Outcome::Begun,
         };
         let parent = number(object, "parent");
+        let class = known.map_or_else(|| class(object), |f| f.class);
+        let kernel =
+            object.get("kernel").and_then(Json::as_str).map(|kernel| self.name(kernel, most::KERNEL));
         Some(Call {
             id: number(object, "event_id")?,
             parent,
             depth: u8::from(parent.is_some()),
+            nested: match self.meta.format {
+                ..NESTED_IS_TOLD => parent.is_some() && effect::counts_memory(class),
+                _ => object.get("nested").and_then(Json::as_bool).unwrap_or(false),
+            },
             start_ns,
             outcome,
             tgid: Tgid(small(object, "pid")?),
@@ -267,13 +280,15 @@ impl<R: BufRead> Reader<R> {
                 Some(function) => Cow::Borrowed(function.name),
                 None => text(object, "name", most::FUNCTION).unwrap_or_default(),
             },
-            class: known.map_or_else(|| class(object), |f| f.class),
+            class,
             status,
             // the driver's own status is no part of what the call returned
             error: text(object, "error", most::NAME)
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
-            effect: self.effect(object),
+            stream: hex_field(object, "stream"),
+            effect: effect::effect(object, api, class, kernel),
+            driver: effect::driver_time(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
     }
@@ -318,34 +333,8 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
-            held: memory(object, "held"),
+            held: effect::memory(object, "held"),
         })
-    }
-
-    fn effect(&mut self, object: &Object<'_>) -> Effect {
-        Effect {
-            size: number(object, "size"),
-            freed: number(object, "freed"),
-            freed_allocations: number(object, "freed_allocations"),
-            ended: memory(object, "ended"),
-            gpu: number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok()),
-            ptr: hex_field(object, "ptr"),
-            site: number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId),
-            kind: text(object, "kind", most::NAME),
-            host: text(object, "host", most::NAME),
-            is_async: object.get("async").and_then(Json::as_bool),
-            parts: object.get("parts").and_then(Json::as_array).map(|p| parts(p)).unwrap_or_default(),
-            captured: object.get("captured").and_then(Json::as_bool).unwrap_or(false),
-            kernels: number(object, "kernels"),
-            stream: hex_field(object, "stream"),
-            kernel: object.get("kernel").and_then(Json::as_str).map(|name| self.name(name, most::KERNEL)),
-            grid: object.get("grid").and_then(dim3),
-            block: object.get("block").and_then(dim3),
-            shared: number(object, "shared"),
-            dev: text(object, "dev", most::NAME),
-            cmd: text(object, "cmd", most::NAME),
-            driver: driver_time(object),
-        }
     }
 
     /// One allocation per name of a process or a kernel, not per line.
@@ -433,32 +422,6 @@ fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
     let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
-}
-
-/// What a call did in the driver.
-fn driver_time(object: &Object<'_>) -> Option<DriverTime> {
-    Some(DriverTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
-}
-
-/// By kind, how many allocations and bytes.
-fn memory(object: &Object<'_>, field: &str) -> Vec<HeldMemory> {
-    let kind = |(kind, json): (&str, &Json<'_>)| {
-        let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
-        let kind = owned(kind, most::NAME);
-        Some(HeldMemory { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
-    };
-    let kinds = object.get(field).and_then(Json::as_object);
-    kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
-}
-
-/// The copies of a batch.
-fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
-    let part = |json: &Json<'_>| {
-        let object = json.as_object()?;
-        let (kind, host) = (text(object, "kind", most::NAME), text(object, "host", most::NAME));
-        Some(CopyPart { kind, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
-    };
-    list.iter().take(most::ENTRIES).filter_map(part).collect()
 }
 
 fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {

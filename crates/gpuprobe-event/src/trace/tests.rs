@@ -2,13 +2,15 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::*;
+use crate::counters::{CopyDirection, HostMemory};
 use crate::*;
 
-fn malloc() -> Call {
+pub(super) fn malloc() -> Call {
     Call {
         id: 7,
         parent: None,
         depth: 0,
+        nested: false,
         start_ns: 1_234_567_891,
         outcome: Outcome::Returned { value: 0, duration_ns: 2345 },
         tgid: Tgid(100),
@@ -23,17 +25,19 @@ fn malloc() -> Call {
             (Cow::Borrowed("devPtr"), Value::Hex(0x7ffe)),
             (Cow::Borrowed("size"), Value::Uint(4096)),
         ]),
-        effect: Effect {
-            size: Some(4096),
-            ptr: Some(0x7f00_0000),
-            kind: Some(Cow::Borrowed("device")),
-            ..Effect::default()
-        },
+        stream: None,
+        effect: Effect::Alloc(Allocation {
+            bytes: 4096,
+            address: Some(0x7f00_0000),
+            kind: Space::Device,
+            ..Allocation::default()
+        }),
+        driver: None,
         stack: None,
     }
 }
 
-fn launch() -> Call {
+pub(super) fn launch() -> Call {
     Call {
         id: 8,
         parent: Some(7),
@@ -48,45 +52,65 @@ fn launch() -> Call {
             (Cow::Borrowed("gridDim"), Value::Dim3([1, 2, 3])),
             (Cow::Borrowed("stream"), Value::Unread),
         ]),
-        effect: Effect {
-            stream: Some(0),
+        stream: Some(0),
+        effect: Effect::Launch(Launch {
             kernel: Some(Arc::from("void k<int>(int*)")),
+            kernels: 1,
             grid: Some([1, 2, 3]),
             block: Some([32, 1, 1]),
-            shared: Some(48 << 10),
+            shared: 48 << 10,
             captured: true,
-            ..Effect::default()
-        },
+        }),
         stack: Some(vec!["main (a.c:3)".to_owned(), "?".to_owned()]),
         ..malloc()
     }
 }
 
-fn copy(effect: Effect) -> Call {
-    let is_async = Some(true);
+pub(super) fn copy(transfer: Transfer) -> Call {
     let (name, class) = (Cow::Borrowed("cuMemcpyBatchAsync"), Class::Memcpy);
-    Call { id: 10, api: Api::Driver, name, class, effect: Effect { is_async, ..effect }, ..malloc() }
+    Call { id: 10, api: Api::Driver, name, class, effect: Effect::Transfer(transfer), ..malloc() }
 }
 
-fn graph_launch() -> Call {
-    let effect = Effect { stream: Some(0x30), kernels: Some(1000), ..Effect::default() };
+pub(super) fn graph_launch() -> Call {
+    let effect = Effect::GraphLaunch(GraphLaunch { kernels: Some(1000), captured: false });
     let (name, class) = (Cow::Borrowed("cudaGraphLaunch"), Class::GraphLaunch);
-    Call { id: 12, name, class, effect, ..malloc() }
+    Call { id: 12, name, class, stream: Some(0x30), effect, ..malloc() }
 }
 
-fn part(kind: Option<&'static str>, host: Option<&'static str>, copies: u64) -> CopyPart {
-    let name = |text: Option<&'static str>| text.map(Cow::Borrowed);
-    CopyPart { kind: name(kind), host: name(host), copies, bytes: 512 }
+fn part(direction: CopyDirection, host: HostMemory, copies: u64) -> CopyPart {
+    CopyPart { direction, host, copies, bytes: 512 }
+}
+
+pub(super) fn held(kind: Space, allocations: u64, bytes: u64) -> MemoryAmount {
+    MemoryAmount { kind, allocations, bytes }
+}
+
+pub(super) fn context_end(effect: Effect) -> Call {
+    Call {
+        api: Api::Driver,
+        name: Cow::Borrowed("cuCtxDestroy_v2"),
+        class: Class::Context,
+        effect,
+        ..malloc()
+    }
+}
+
+pub(super) fn free(effect: Effect) -> Call {
+    Call { name: Cow::Borrowed("cudaFree"), class: Class::Free, effect, ..malloc() }
 }
 
 fn events() -> Vec<Event> {
-    let whole = Effect {
-        size: Some(64),
-        kind: Some(Cow::Borrowed("H2D")),
-        host: Some(Cow::Borrowed("pinned")),
-        ..Effect::default()
+    let whole = Transfer {
+        bytes: Some(64),
+        host: HostMemory::Pinned,
+        ..Transfer::new(CopyDirection::HostToDevice, true)
     };
-    let parts = vec![part(Some("H2D"), Some("pageable"), 3), part(Some("D2D"), None, 1), part(None, None, 2)];
+    let parts = vec![
+        part(CopyDirection::HostToDevice, HostMemory::Pageable, 3),
+        part(CopyDirection::DeviceToDevice, HostMemory::Nothing, 1),
+        part(CopyDirection::Unknown, HostMemory::Unknown, 2),
+    ];
+    let batch = Transfer { parts, ..Transfer::new(CopyDirection::Unknown, true) };
     vec![
         Event::Process(ProcessEvent {
             id: 1,
@@ -99,13 +123,13 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
-            held: vec![HeldMemory { kind: Cow::Borrowed("device"), allocations: 3, bytes: 4096 }],
+            held: vec![held(Space::Device, 3, 4096)],
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
         Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
         Event::Call(Box::new(copy(whole))),
-        Event::Call(Box::new(Call { id: 11, ..copy(Effect { parts, ..Effect::default() }) })),
+        Event::Call(Box::new(Call { id: 11, ..copy(batch) })),
         Event::Call(Box::new(graph_launch())),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
         Event::Call(Box::new(ioctl())),
@@ -115,11 +139,10 @@ fn events() -> Vec<Event> {
 }
 
 fn ioctl() -> Call {
-    let effect = Effect {
-        dev: Some(Cow::Borrowed("nvidiactl")),
-        cmd: Some(Cow::Borrowed("NV_ESC_RM_FREE")),
-        ..Effect::default()
-    };
+    let effect = Effect::DriverCall(DriverCall {
+        device: Some(Cow::Borrowed("nvidiactl")),
+        command: Some(Cow::Borrowed("NV_ESC_RM_FREE")),
+    });
     Call {
         id: 12,
         parent: Some(2),
@@ -327,7 +350,7 @@ fn names_that_are_always_new_are_not_all_kept() {
     let whole = written();
     let mut text: String = whole.lines().take(1).map(|meta| format!("{meta}\n")).collect();
     let line = |name: String| {
-        let effect = Effect { kernel: Some(Arc::from(name)), ..Effect::default() };
+        let effect = Effect::Launch(Launch { kernel: Some(Arc::from(name)), ..Launch::default() });
         let event = Event::Call(Box::new(Call { effect, ..launch() }));
         let mut out = Vec::new();
         event_line(&event, Phases::Together, &mut out);
@@ -341,56 +364,57 @@ fn names_that_are_always_new_are_not_all_kept() {
     assert_eq!(reader.damaged(), 0);
 }
 
-/// A call whose every text is this long, and whose every list has that many entries.
+/// A launch whose every text is this long, and whose every list has that many entries.
 fn endless(bytes: usize, entries: usize) -> Call {
     let text = "x".repeat(bytes);
     let name = || Cow::Owned(text.clone());
-    let ended = |i| HeldMemory { kind: Cow::Owned(format!("{i}{text}")), allocations: 1, bytes: 1 };
-    let part = || CopyPart { kind: Some(name()), host: Some(name()), copies: 1, bytes: 1 };
-    let effect = Effect {
-        kind: Some(name()),
-        host: Some(name()),
-        kernel: Some(Arc::from(text.as_str())),
-        ended: (0..entries).map(ended).collect(),
-        parts: (0..entries).map(|_| part()).collect(),
-        ..Effect::default()
-    };
     Call {
         process: Arc::from(text.as_str()),
-        name: name(),
         error: Some(name()),
         args: Some((0..entries).map(|_| (name(), Value::Name(name()))).collect()),
-        effect,
+        effect: Effect::Launch(Launch { kernel: Some(Arc::from(text.as_str())), ..Launch::default() }),
         stack: Some(vec![text.clone(); entries]),
         ..launch()
     }
 }
 
+pub(super) fn read_back(call: Call) -> Call {
+    let mut writer = Writer::new(Vec::new(), Phases::Together, &meta()).unwrap();
+    writer.event(&Event::Call(Box::new(call))).unwrap();
+    let text = String::from_utf8(writer.finish(&End::default()).unwrap()).unwrap();
+    let Some(Event::Call(call)) = read(&text).0.pop() else { panic!("it is a call") };
+    *call
+}
+
 #[test]
 fn texts_and_lists_are_cut_to_what_a_recording_may_have() {
-    let of = |call: Call| {
-        let mut writer = Writer::new(Vec::new(), Phases::Together, &meta()).unwrap();
-        writer.event(&Event::Call(Box::new(call))).unwrap();
-        let text = String::from_utf8(writer.finish(&End::default()).unwrap()).unwrap();
-        let Some(Event::Call(call)) = read(&text).0.pop() else { panic!("it is a call") };
-        *call
-    };
-    let long = of(endless(50_000, 1));
-    let effect = &long.effect;
-    assert_eq!([long.process.len(), long.name.len(), long.error.as_ref().unwrap().len()], [256, 1024, 256]);
-    assert_eq!([effect.kind.as_ref().unwrap().len(), effect.host.as_ref().unwrap().len()], [256; 2]);
-    assert_eq!((effect.kernel.as_ref().unwrap().len(), effect.ended[0].kind.len()), (4096, 256));
+    let long = read_back(endless(50_000, 1));
+    assert_eq!([long.process.len(), long.error.as_ref().unwrap().len()], [256; 2]);
+    let unknown = Call { name: "x".repeat(50_000).into(), ..endless(1, 1) };
+    assert_eq!(read_back(unknown).name.len(), 1024);
+    let kernel = long.effect.kernel().unwrap();
+    assert_eq!(kernel.len(), 4096);
     assert_eq!(long.stack.as_ref().unwrap()[0].len(), 1024);
     // names that differ behind the cut stay apart
-    assert!(effect.kernel.as_ref().unwrap().contains("...~"));
+    assert!(kernel.contains("...~"));
 
-    let many = of(endless(10, 2000));
-    let args = many.args.as_ref().unwrap().len();
-    assert_eq!((args, many.effect.ended.len(), many.effect.parts.len()), (256, 256, 256));
+    let many = read_back(endless(10, 2000));
+    assert_eq!(many.args.as_ref().unwrap().len(), 256);
     let stack = many.stack.as_ref().unwrap();
     assert_eq!((stack.len(), stack[256].as_str()), (257, "(1744 more)"));
-    let stack = of(endless(1000, 100)).stack.unwrap();
+    let stack = read_back(endless(1000, 100)).stack.unwrap();
     assert_eq!((stack.len(), stack[32].as_str()), (33, "(68 more)"));
+
+    let driver = DriverCall { device: Some("d".repeat(1000).into()), command: Some("c".repeat(1000).into()) };
+    let asked = read_back(Call { effect: Effect::DriverCall(driver), ..ioctl() });
+    let asked = asked.effect.driver_call().unwrap();
+    assert_eq!([&asked.device, &asked.command].map(|name| name.as_ref().unwrap().len()), [256; 2]);
+    let copies = vec![part(CopyDirection::Unknown, HostMemory::Unknown, 1); 2000];
+    let batch = read_back(copy(Transfer { parts: copies, ..Transfer::new(CopyDirection::Unknown, true) }));
+    assert_eq!(batch.effect.transfer().unwrap().parts.len(), 256);
+    let ended = Effect::ContextEnd(vec![held(Space::Unknown, 1, 1); 2000]);
+    let Effect::ContextEnd(ended) = read_back(context_end(ended)).effect else { panic!("a context ended") };
+    assert_eq!(ended.len(), 256);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, Class, LossEvent, ProcessEvent, SiteId, XidEvent};
+use gpuprobe_event::{Call, LossEvent, ProcessEvent, SiteId, XidEvent};
 
 use super::{Format, thread_name};
 use crate::units::{fitted, push_printable};
@@ -83,7 +83,7 @@ impl<W: Write> Folded<W> {
     fn root(&mut self, call: &Call) {
         push_name(&mut self.stack, &call.process);
         push_name(&mut self.stack, &thread_name(call.tgid, call.tid));
-        let site = call.effect.site.filter(|_| call.class == Class::Alloc);
+        let site = call.effect.allocation().and_then(|allocation| allocation.site);
         if let Some(frames) = &call.stack {
             let from = self.stack.len();
             frames.iter().rev().for_each(|frame| push_name(&mut self.stack, frame));

@@ -201,7 +201,7 @@ impl<W: Write> Format for Perfetto<W> {
             let named = Some((type_of(call.class), given.name));
             self.event((Kind::Instant, track, given.slice.start_ns), named, |to| {
                 to.uint("event_id", call.id);
-                if let Some(size) = call.effect.size {
+                if let Some(size) = call.effect.size() {
                     to.uint("size", size);
                 }
             })?;

@@ -1,6 +1,6 @@
 //! What a call was given, between its parentheses.
 
-use gpuprobe_event::{Call, Class, Function, Name, Space, Value, catalogue};
+use gpuprobe_event::{Call, Class, DriverCall, Effect, Function, Name, Space, Value, catalogue};
 
 use crate::units::{push_decimal, push_exact_bytes, push_hex, push_printable, push_quoted, push_signed};
 
@@ -11,10 +11,10 @@ const KERNEL_COLUMNS: usize = 160;
 pub(super) fn list(out: &mut String, call: &Call) {
     out.push('(');
     let function = if call.class == Class::Launch { row(call) } else { None };
-    match function.filter(|f| f.roles.func.is_some()) {
-        Some(function) => launch(out, call, function),
-        None if call.effect.dev.is_some() => driver(out, call),
-        None => by_name(out, call),
+    match (function.filter(|f| f.roles.func.is_some()), &call.effect) {
+        (Some(function), _) => launch(out, call, function),
+        (None, Effect::DriverCall(asked)) if asked.device.is_some() => driver(out, call, asked),
+        _ => by_name(out, call),
     }
     out.push(')');
 }
@@ -28,8 +28,8 @@ pub(super) fn by_name(out: &mut String, call: &Call) {
 }
 
 /// What is asked of the driver, and on which device. The numbers of the file and of the request say less than their names.
-fn driver(out: &mut String, call: &Call) {
-    let names = [call.effect.dev.as_deref(), call.effect.cmd.as_deref()];
+fn driver(out: &mut String, call: &Call, asked: &DriverCall) {
+    let names = [asked.device.as_deref(), asked.command.as_deref()];
     for (at, name) in names.into_iter().flatten().enumerate() {
         out.push_str(if at > 0 { ", " } else { "" });
         push_printable(out, name);
@@ -43,7 +43,7 @@ fn driver(out: &mut String, call: &Call) {
 /// What a launch runs and how. The addresses of the function and of its arguments say nothing to people.
 fn launch(out: &mut String, call: &Call, function: &Function) {
     kernel(out, call);
-    let effect = &call.effect;
+    let told = call.effect.launch();
     if function.roles.grid.is_none() && function.roles.config.is_none() {
         let plain = |v: &Value| !matches!(v, Value::Hex(_));
         for (name, v) in call.args.iter().flatten().filter(|(_, v)| plain(v)) {
@@ -51,8 +51,8 @@ fn launch(out: &mut String, call: &Call, function: &Function) {
             field(out, call, name, v);
         }
     } else {
-        dimensions(out, " grid=", effect.grid);
-        dimensions(out, " block=", effect.block);
+        dimensions(out, " grid=", told.and_then(|launch| launch.grid));
+        dimensions(out, " block=", told.and_then(|launch| launch.block));
         let shared = function.arg(function.roles.shared).and_then(|a| argument(call, a.name));
         if let Some(shared) = shared {
             out.push_str(" shared=");
@@ -61,7 +61,7 @@ fn launch(out: &mut String, call: &Call, function: &Function) {
     }
     if function.roles.stream.is_some() || function.roles.config.is_some() {
         out.push_str(" stream=");
-        match effect.stream {
+        match call.stream {
             Some(stream) => push_hex(out, stream),
             None => out.push('?'),
         }
@@ -70,7 +70,7 @@ fn launch(out: &mut String, call: &Call, function: &Function) {
 
 /// The kernel's name, never its address.
 pub(super) fn kernel(out: &mut String, call: &Call) {
-    let Some(name) = &call.effect.kernel else { return out.push('?') };
+    let Some(name) = call.effect.kernel() else { return out.push('?') };
     let begin = out.len();
     push_printable(out, name);
     if out.len() - begin > KERNEL_COLUMNS

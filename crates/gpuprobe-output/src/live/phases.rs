@@ -61,7 +61,8 @@ fn details(out: &mut String, call: &Call) {
     if call.class == Class::Launch {
         out.push_str(", kernel=");
         kernel(out, call);
-        for (name, dim3) in [(", grid=", call.effect.grid), (", block=", call.effect.block)] {
+        let Some(launch) = call.effect.launch() else { return };
+        for (name, dim3) in [(", grid=", launch.grid), (", block=", launch.block)] {
             if dim3.is_some() {
                 dimensions(out, name, dim3);
             }

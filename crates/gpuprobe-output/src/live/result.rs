@@ -1,7 +1,8 @@
 //! What came of a call, behind its parentheses.
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
-use gpuprobe_event::{Api, Call, Class, DriverTime, Outcome, Value, catalogue, meaning};
+use gpuprobe_event::counters::CopyDirection;
+use gpuprobe_event::{Api, Call, Class, DriverTime, Effect, Free, Outcome, Value, catalogue, meaning};
 
 use super::{PLAIN, RED, arguments};
 use crate::units::{push_decimal, push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
@@ -133,7 +134,7 @@ impl Results {
 
 /// ` [driver 3 calls 12.1us]`: what the call asked of the driver beneath.
 fn below(out: &mut String, call: &Call) {
-    if let Some(DriverTime { calls, ns }) = call.effect.driver {
+    if let Some(DriverTime { calls, ns }) = call.driver {
         out.push_str(" [driver ");
         push_decimal(out, calls);
         out.push_str(if calls == 1 { " call " } else { " calls " });
@@ -144,35 +145,36 @@ fn below(out: &mut String, call: &Call) {
 
 /// What a call that went well gave, took or moved, as far as its arguments do not say it.
 fn gave(out: &mut String, call: &Call) {
-    let effect = &call.effect;
-    match call.class {
-        Class::Alloc => {
+    match &call.effect {
+        Effect::Alloc(allocation) if call.class == Class::Alloc => {
             // what a hook returns may be the address
             let is_result =
-                matches!(call.outcome, Outcome::Returned { value, .. } if Some(value) == effect.ptr);
-            if let Some(ptr) = effect.ptr.filter(|_| !is_result) {
+                matches!(call.outcome, Outcome::Returned { value, .. } if Some(value) == allocation.address);
+            if let Some(address) = allocation.address.filter(|_| !is_result) {
                 out.push(' ');
-                push_hex(out, ptr);
+                push_hex(out, address);
             }
             told_nowhere(out, " of ", call);
         }
-        Class::Free => {
-            if let Some(freed) = effect.freed {
-                out.push_str(" freed ");
-                amount(out, freed);
-            }
+        Effect::Free(Free { freed: Some(freed), .. }) if call.class == Class::Free => {
+            out.push_str(" freed ");
+            amount(out, freed.bytes);
         }
-        Class::Memcpy => {
+        Effect::Transfer(transfer) if transfer.direction == CopyDirection::Fill => {
+            told_nowhere(out, " set ", call);
+        }
+        Effect::Transfer(transfer) => {
             if told_nowhere(out, " moved ", call)
-                && let Some(kind) = &effect.kind
-                && !call.args.iter().flatten().any(|(_, v)| matches!(v, Value::Name(name) if name == kind))
+                && let Some(direction) = transfer.told_direction().map(CopyDirection::as_str)
+                && !call
+                    .args
+                    .iter()
+                    .flatten()
+                    .any(|(_, v)| matches!(v, Value::Name(name) if name == direction))
             {
                 out.push(' ');
-                push_printable(out, kind);
+                out.push_str(direction);
             }
-        }
-        Class::Memset => {
-            told_nowhere(out, " set ", call);
         }
         _ => {}
     }
@@ -180,7 +182,7 @@ fn gave(out: &mut String, call: &Call) {
 
 /// The bytes of a call whose arguments do not have them in one number, as those of rows and planes.
 fn told_nowhere(out: &mut String, before: &str, call: &Call) -> bool {
-    let Some(size) = call.effect.size else { return false };
+    let Some(size) = call.effect.size() else { return false };
     let said = |v: &Value| matches!(v, Value::Uint(n) if *n == size);
     if call.args.iter().flatten().any(|(_, v)| said(v)) {
         return false;

@@ -1,6 +1,10 @@
 use std::sync::Arc;
 
-use gpuprobe_event::{Api, Effect, LossCause, Name, Outcome, Tgid, Tid, Value, catalogue};
+use gpuprobe_event::counters::CopyDirection;
+use gpuprobe_event::{
+    Allocation, Api, DriverCall, DriverTime, Effect, Free, Launch, LossCause, MemoryAmount, Name, Outcome,
+    Space, Tgid, Tid, Transfer, Value, catalogue,
+};
 
 use super::*;
 
@@ -76,6 +80,43 @@ impl Numbers {
         (0..self.below(5)).map(|_| (self.owned(), self.value(deep))).collect()
     }
 
+    fn amount(&mut self) -> MemoryAmount {
+        MemoryAmount { kind: Space::Unknown, allocations: self.next(), bytes: self.next() }
+    }
+
+    fn effect(&mut self) -> Effect {
+        match self.below(7) {
+            0 => Effect::Alloc(Allocation {
+                bytes: self.next(),
+                address: self.flip().then(|| self.next()),
+                replaced: self.flip().then(|| self.next()),
+                ..Allocation::default()
+            }),
+            1 => Effect::Free(Free {
+                address: self.flip().then(|| self.next()),
+                freed: self.flip().then(|| self.amount()),
+                ..Free::default()
+            }),
+            2 => Effect::ContextEnd((0..self.below(3)).map(|_| self.amount()).collect()),
+            3 => {
+                let direction = CopyDirection::ALL[self.below(CopyDirection::ALL.len())];
+                let bytes = self.flip().then(|| self.next());
+                Effect::Transfer(Transfer { bytes, ..Transfer::new(direction, self.flip()) })
+            }
+            4 => Effect::Launch(Launch {
+                kernel: self.flip().then(|| Arc::from(self.name())),
+                grid: self.flip().then(|| self.dim3()),
+                block: self.flip().then(|| self.dim3()),
+                ..Launch::default()
+            }),
+            5 => Effect::DriverCall(DriverCall {
+                device: self.flip().then(|| self.owned()),
+                command: self.flip().then(|| self.owned()),
+            }),
+            _ => Effect::None,
+        }
+    }
+
     fn call(&mut self) -> Call {
         let functions = catalogue().functions();
         let function = &functions[self.below(functions.len())];
@@ -90,6 +131,7 @@ impl Numbers {
             id: self.next(),
             parent: self.flip().then(|| self.next()),
             depth: self.next() as u8,
+            nested: self.flip(),
             start_ns: self.next(),
             outcome,
             tgid: Tgid(self.next() as u32),
@@ -101,17 +143,9 @@ impl Numbers {
             status,
             error: self.flip().then(|| self.owned()),
             args: self.flip().then(|| self.values(0)),
-            effect: Effect {
-                size: self.flip().then(|| self.next()),
-                freed: self.flip().then(|| self.next()),
-                ptr: self.flip().then(|| self.next()),
-                kind: self.flip().then(|| self.owned()),
-                stream: self.flip().then(|| self.next()),
-                kernel: self.flip().then(|| Arc::from(self.name())),
-                grid: self.flip().then(|| self.dim3()),
-                block: self.flip().then(|| self.dim3()),
-                ..Effect::default()
-            },
+            stream: self.flip().then(|| self.next()),
+            effect: self.effect(),
+            driver: self.flip().then(|| DriverTime { calls: self.next(), ns: self.next() }),
             stack: self.flip().then(|| (0..self.below(3)).map(|_| self.name()).collect()),
         }
     }
@@ -191,9 +225,11 @@ fn a_kernel_name_is_cut_at_a_letter() {
         ("日".repeat(160), "日".repeat(160)),
         ("日".repeat(161), "日".repeat(160) + "..."),
     ] {
-        call.effect.kernel = Some(name.into());
+        call.effect = Effect::Launch(Launch { kernel: Some(name.into()), ..Launch::default() });
         assert_eq!(shown(&call), expected);
     }
-    call.effect.kernel = None;
-    assert_eq!(shown(&call), "?");
+    for nameless in [Effect::Launch(Launch::default()), Effect::None] {
+        call.effect = nameless;
+        assert_eq!(shown(&call), "?");
+    }
 }

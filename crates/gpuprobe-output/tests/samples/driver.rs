@@ -1,17 +1,16 @@
 //! Calls that ask something of the driver beneath.
 
-use gpuprobe_event::{Api, Call, Class, DriverTime, Effect, Event, Tid};
+use gpuprobe_event::{Api, Call, Class, DriverCall, DriverTime, Effect, Event, Tid};
 
-use super::{call, with};
+use super::call;
 
 /// A call of the kernel in another call, or in none.
 fn kernel(id: u64, parent: Option<u64>, name: &str, ns: u64, command: Option<&'static str>) -> Call {
     // in the call around it, one after the other
     let start_ns = parent.map_or(id * 1_000_000, |_| 1_005_000 + (id - 3) * 15_000);
-    let mut kernel = Call { parent, start_ns, status: None, ..call(id, Api::Kernel, name, ns, 0) };
-    kernel.effect.cmd = command.map(Into::into);
-    kernel.effect.dev = Some("nvidiactl".into());
-    kernel
+    let effect =
+        Effect::DriverCall(DriverCall { device: Some("nvidiactl".into()), command: command.map(Into::into) });
+    Call { parent, start_ns, status: None, effect, ..call(id, Api::Kernel, name, ns, 0) }
 }
 
 /// An allocation with three ioctls in it, one that needs none, what the driver does by itself, and a thread that waits.
@@ -24,11 +23,10 @@ pub(crate) fn driver_events() -> Vec<Event> {
     let scheduler = |id, ns| Call {
         name: "uvm_va_space_switch".into(),
         class: Class::Scheduler,
-        effect: Effect::default(),
+        effect: Effect::None,
         ..kernel(id, None, "ioctl", ns, None)
     };
     let driver = Some(DriverTime { calls: 3, ns: 61_000 });
-    let told = Effect { driver, ..Effect::default() };
     let kernels = [
         kernel(3, Some(2), "ioctl", 45_000, Some("NV_ESC_RM_ALLOC(NV01_MEMORY_LOCAL_USER)")),
         kernel(6, Some(2), "ioctl", 12_000, Some(INFO)),
@@ -36,12 +34,14 @@ pub(crate) fn driver_events() -> Vec<Event> {
     ];
     let mut events: Vec<_> = kernels.into_iter().map(|call| Event::Call(Box::new(call))).collect();
     events.extend([
-        with(
-            Call { parent: Some(1), start_ns: 1_004_000, ..call(2, Api::Driver, "cuMemAlloc_v2", 80_000, 0) },
-            told.clone(),
-        ),
-        with(call(1, Api::Runtime, "cudaMalloc", 90_000, 0), told),
-        with(call(8, Api::Runtime, "cudaMalloc", 900, 0), Effect::default()),
+        Event::Call(Box::new(Call {
+            parent: Some(1),
+            start_ns: 1_004_000,
+            driver,
+            ..call(2, Api::Driver, "cuMemAlloc_v2", 80_000, 0)
+        })),
+        Event::Call(Box::new(Call { driver, ..call(1, Api::Runtime, "cudaMalloc", 90_000, 0) })),
+        Event::Call(Box::new(call(8, Api::Runtime, "cudaMalloc", 900, 0))),
         Event::Call(Box::new(kernel(9, None, "ioctl", 3_000, Some("UVM_DEINITIALIZE")))),
         Event::Call(Box::new(scheduler(10, 7_000))),
         Event::Call(Box::new(Call { tid: Tid(4250), ..kernel(11, None, "poll", 100_000_000, None) })),

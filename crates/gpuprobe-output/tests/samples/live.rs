@@ -1,8 +1,9 @@
 //! Calls of every kind that a line is made of.
 
+use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{
-    Api, Call, Effect, Event, LossCause, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid,
-    Value, catalogue, decode,
+    Allocation, Api, Call, Effect, Event, Free, Launch, LossCause, LossEvent, MemoryAmount, Name, Outcome,
+    ProcessChange, ProcessEvent, Space, Tgid, Tid, Transfer, Value, catalogue, decode,
 };
 
 use super::MIB;
@@ -27,6 +28,7 @@ impl Calls {
             id,
             parent: None,
             depth: 0,
+            nested: false,
             start_ns: id * 1_001_017,
             outcome: Outcome::Returned {
                 value: status.cast_unsigned(),
@@ -41,7 +43,9 @@ impl Calls {
             status: returns_status.then_some(status),
             error: decode::error_name(function, status),
             args: function.args.is_some().then(|| names.zip(args.iter().cloned()).collect()),
-            effect: Effect::default(),
+            stream: None,
+            effect: Effect::None,
+            driver: None,
             stack: None,
         });
         self.made.last_mut().expect("just pushed")
@@ -72,18 +76,30 @@ fn structure(fields: &[(&'static str, Value)]) -> Value {
     Value::Struct(fields.iter().map(|(name, v)| (Name::Borrowed(*name), v.clone())).collect())
 }
 
-fn holds(ptr: u64, size: u64) -> Effect {
-    Effect { ptr: Some(ptr), size: Some(size), kind: Some("device".into()), ..Effect::default() }
+fn holds(address: u64, bytes: u64) -> Effect {
+    let (address, kind) = (Some(address), Space::Device);
+    Effect::Alloc(Allocation { bytes, address, kind, ..Allocation::default() })
 }
 
-fn launches(kernel: Option<&str>) -> Effect {
-    Effect {
+fn frees(address: u64, bytes: u64) -> Effect {
+    let freed = Some(MemoryAmount { kind: Space::Device, allocations: 1, bytes });
+    Effect::Free(Free { address: Some(address), freed, ..Free::default() })
+}
+
+/// Makes a call a launch on a stream.
+fn launches(call: &mut Call, kernel: Option<&str>, stream: u64) {
+    call.stream = Some(stream);
+    call.effect = Effect::Launch(Launch {
         kernel: kernel.map(Into::into),
         grid: Some([256, 1, 1]),
         block: Some([32, 8, 1]),
-        stream: Some(0),
-        ..Effect::default()
-    }
+        ..Launch::default()
+    });
+}
+
+/// A launch of which only the kernel is known.
+fn named_launch(kernel: &str) -> Effect {
+    Effect::Launch(Launch { kernel: Some(kernel.into()), ..Launch::default() })
 }
 
 fn memory(c: &mut Calls) {
@@ -100,29 +116,29 @@ fn memory(c: &mut Calls) {
     let extent = structure(&[("width", uint(64)), ("height", uint(8)), ("depth", Value::Unread)]);
     c.runtime("cudaMalloc3D", 0, &[Value::Unread, extent]).effect = holds(0x7f3a_0060_0000, 12_345);
     c.runtime("cudaMallocHost", 0, &[hex(0x7ffe_1230), uint((5 << 18) + 1)]);
-    let known = Effect { ptr: Some(0x7f3a_0000_0000), freed: Some(4 * MIB), ..Effect::default() };
-    c.runtime("cudaFree", 0, &[hex(0x7f3a_0000_0000)]).effect = known.clone();
-    c.runtime("cudaFree", 0, &[hex(0x7f3a_0040_0000)]).effect = Effect { freed: Some(4000), ..known };
+    c.runtime("cudaFree", 0, &[hex(0x7f3a_0000_0000)]).effect = frees(0x7f3a_0000_0000, 4 * MIB);
+    c.runtime("cudaFree", 0, &[hex(0x7f3a_0040_0000)]).effect = frees(0x7f3a_0040_0000, 4000);
     c.runtime("cudaFree", 0, &[hex(0)]);
     c.runtime("cudaFree", 1, &[hex(0x10)]);
 }
 
 fn copies(c: &mut Calls) {
-    let moved =
-        |size, kind| Effect { size: Some(size), kind: Some(Name::Borrowed(kind)), ..Effect::default() };
+    let moved = |bytes, direction| {
+        Effect::Transfer(Transfer { bytes: Some(bytes), ..Transfer::new(direction, false) })
+    };
     let (dst, src) = (hex(0x7f3a_0000_0000), hex(0x55d0_1000));
     c.runtime("cudaMemcpy", 0, &[dst.clone(), src.clone(), uint(4 * MIB), named("H2D")]).effect =
-        moved(4 * MIB, "H2D");
+        moved(4 * MIB, CopyDirection::HostToDevice);
     c.runtime("cudaMemcpy", 0, &[src.clone(), dst.clone(), uint(4000), named("D2H")]).effect =
-        moved(4000, "D2H");
+        moved(4000, CopyDirection::DeviceToHost);
     c.runtime("cudaMemcpy", 21, &[dst.clone(), src.clone(), uint(4096), Value::Int(7)]);
     let args = [dst.clone(), uint(2048), src, uint(1536), uint(1536), uint(1500), named("H2D")];
-    c.runtime("cudaMemcpy2D", 0, &args).effect = moved(1536 * 1500, "H2D");
-    c.driver("cuMemcpy2D_v2", 0, &[hex(0x7ffe_2000)]).effect = moved(12_345, "D2D");
+    c.runtime("cudaMemcpy2D", 0, &args).effect = moved(1536 * 1500, CopyDirection::HostToDevice);
+    c.driver("cuMemcpy2D_v2", 0, &[hex(0x7ffe_2000)]).effect = moved(12_345, CopyDirection::DeviceToDevice);
     c.driver("cuMemsetD32_v2", 0, &[dst.clone(), uint(0xffff_ffff), uint(MIB)]).effect =
-        moved(4 * MIB, "set");
+        moved(4 * MIB, CopyDirection::Fill);
     c.runtime("cudaMemsetAsync", 0, &[dst.clone(), Value::Int(-1), uint(MIB), hex(0x55d0_2000)]).effect =
-        moved(MIB, "set");
+        moved(MIB, CopyDirection::Fill);
     let location = structure(&[("type", named("cudaMemLocationTypeDevice")), ("id", Value::Int(-1))]);
     c.runtime("cudaMemPrefetchAsync", 0, &[dst.clone(), uint(2 * MIB), location, hex(0), Value::Unread]);
     // as many blocks, not bytes
@@ -139,17 +155,18 @@ fn launching(c: &mut Calls) {
     let mut inner = vec![uint(1); 11];
     (inner[0], inner[7], inner[8]) = (hex(0x55d0_4000), uint(48 << 10), hex(0));
     let call = c.driver("cuLaunchKernel", 0, &inner);
-    (call.parent, call.depth, call.effect) = (Some(99), 2, launches(Some(add)));
-    c.runtime("cudaLaunchKernel", 0, &args(0)).effect = launches(Some(add));
-    c.runtime("cudaLaunchKernel", 0, &args(100)).effect = launches(None);
+    (call.parent, call.depth) = (Some(99), 2);
+    launches(call, Some(add), 0);
+    launches(c.runtime("cudaLaunchKernel", 0, &args(0)), Some(add), 0);
+    launches(c.runtime("cudaLaunchKernel", 0, &args(100)), None, 0);
     let long = format!("void run<{}>(int*)", "std::pair<int, ".repeat(20));
-    c.runtime("cudaLaunchKernel", 0, &args(0)).effect = launches(Some(&long));
-    c.runtime("cudaLaunchKernel", 700, &args(0)).effect = launches(Some("k\x1b[2J\nl()"));
-    c.runtime("cudaLaunchKernelExC", 0, &[hex(0x7ffe_4000), hex(0x55d0_3000), hex(0)]).effect =
-        Effect { stream: Some(0x55d0_9000), ..launches(Some("scale<4>(float*)")) };
+    launches(c.runtime("cudaLaunchKernel", 0, &args(0)), Some(&long), 0);
+    launches(c.runtime("cudaLaunchKernel", 700, &args(0)), Some("k\x1b[2J\nl()"), 0);
+    let call = c.runtime("cudaLaunchKernelExC", 0, &[hex(0x7ffe_4000), hex(0x55d0_3000), hex(0)]);
+    launches(call, Some("scale<4>(float*)"), 0x55d0_9000);
     c.runtime("cudaLaunchKernelExC", 1, &[hex(0), hex(0x55d0_3000), hex(0)]);
-    c.driver("cuLaunchGrid", 0, &[hex(0x55d0_4000), Value::Int(16), Value::Int(2)]).effect.kernel =
-        Some("old".into());
+    c.driver("cuLaunchGrid", 0, &[hex(0x55d0_4000), Value::Int(16), Value::Int(2)]).effect =
+        named_launch("old");
     c.driver("cuLaunchCooperativeKernelMultiDevice", 801, &[hex(0x7ffe_4000), uint(2), hex(0)]);
     c.runtime("cudaGraphLaunch", 0, &[hex(0x55d0_5000), hex(0)]);
 }
@@ -232,7 +249,7 @@ pub(crate) fn phased_events() -> Vec<Event> {
     c.runtime("cudaMemcpy", 21, &[device.clone(), host.clone(), uint(4 * MIB), Value::Int(9)]);
     let launch = [hex(0x7f12_3456_7890), grid, block, hex(0x7ffe_3000), uint(0), hex(0)];
     c.runtime("cudaLaunchKernel", 0, &launch);
-    c.runtime("cudaLaunchKernel", 0, &launch).effect.kernel = Some("vectorAdd(float*)".into());
+    c.runtime("cudaLaunchKernel", 0, &launch).effect = named_launch("vectorAdd(float*)");
     c.runtime("cudaMemcpy", 0, &[host, device.clone(), uint(4000), named("D2H")]);
     c.runtime("cudaFree", 0, &[device]);
     c.runtime("cudaStreamCreate", 0, &[hex(0x7ffe_1240)]);

@@ -14,13 +14,15 @@ use gpuprobe_analysis::{
     Target, TierCost, costs, judge,
 };
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey, ProcessMemory,
-    WorkRows,
+    Allocation, CallCounts, ContextMemory, CopyDirection, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey,
+    ProcessMemory, WorkRows,
 };
+use gpuprobe_event::decode::Words;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Container, DriverTime, Effect, Event, GpuNumbers, HostGpu, LossCause, LossEvent, Losses,
-    Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Uuid, catalogue,
+    Api, Call, Container, DriverTime, Effect, Event, Free, GpuNumbers, HostGpu, LossCause, LossEvent, Losses,
+    MemoryAmount, Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Transfer,
+    Uuid, catalogue, decode, effect,
 };
 use memory::places;
 
@@ -32,6 +34,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         id,
         parent: None,
         depth: 0,
+        nested: false,
         start_ns: id * 1_000_000,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns },
         tgid: Tgid(4242),
@@ -43,13 +46,16 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         status: Some(status),
         error: gpuprobe_event::decode::error_name(function, status),
         args: None,
-        effect: Effect::default(),
+        stream: None,
+        effect: decode::effect(function, &Words::default()),
+        driver: None,
         stack: None,
     }
 }
 
+/// Inside another that counts what it does.
 fn inside(call: Call, parent: u64) -> Event {
-    Event::Call(Box::new(Call { parent: Some(parent), depth: 1, ..call }))
+    Event::Call(Box::new(Call { parent: Some(parent), depth: 1, nested: true, ..call }))
 }
 
 fn with(call: Call, effect: Effect) -> Event {
@@ -75,14 +81,14 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
 /// A program that allocates three times, fails once, copies, launches, frees one block and is killed.
 pub(crate) fn events() -> Vec<Event> {
     use Api::{Driver, Runtime};
-    let memory = |ptr, size, kind| Effect {
-        size: Some(size),
-        ptr: Some(ptr),
-        kind: Some(Name::Borrowed(kind)),
-        ..Effect::default()
+    use CopyDirection::{DeviceToHost, Fill, HostToDevice};
+    let memory = |address, bytes, kind| {
+        Effect::Alloc(effect::Allocation { bytes, address: Some(address), kind, ..Default::default() })
     };
-    let moved =
-        |size, kind| Effect { size: Some(size), kind: Some(Name::Borrowed(kind)), ..Effect::default() };
+    let moved = |bytes, direction| {
+        Effect::Transfer(Transfer { bytes: Some(bytes), ..Transfer::new(direction, false) })
+    };
+    let freed = |address, freed| Effect::Free(Free { address: Some(address), freed, ..Free::default() });
     let other = |event: Event| match event {
         Event::Call(call) => Event::Call(Box::new(Call { tgid: Tgid(77), process: "idle".into(), ..*call })),
         event => event,
@@ -90,30 +96,28 @@ pub(crate) fn events() -> Vec<Event> {
     let mut events = vec![
         change(ProcessChange::Start, 0, 4242, None),
         inside(call(2, Driver, "cuMemAlloc_v2", 80_000, 0), 1),
-        with(call(1, Runtime, "cudaMalloc", 90_000, 0), memory(0x7f00_0000, 8 * MIB, "device")),
-        with(call(3, Runtime, "cudaMalloc", 70_000, 0), memory(0x7f80_0000, 8 * MIB, "device")),
-        with(call(4, Runtime, "cudaMallocHost", 1_300_000, 0), memory(0x5500_0000, 4096, "pinned")),
+        with(call(1, Runtime, "cudaMalloc", 90_000, 0), memory(0x7f00_0000, 8 * MIB, Space::Device)),
+        with(call(3, Runtime, "cudaMalloc", 70_000, 0), memory(0x7f80_0000, 8 * MIB, Space::Device)),
+        with(call(4, Runtime, "cudaMallocHost", 1_300_000, 0), memory(0x5500_0000, 4096, Space::Pinned)),
         inside(call(6, Driver, "cuMemAlloc_v2", 2000, 2), 5),
         Event::Call(Box::new(call(5, Runtime, "cudaMalloc", 3000, 2))),
-        with(call(7, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, "H2D")),
-        with(call(8, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, "H2D")),
-        with(call(9, Runtime, "cudaMemcpy", 400, 0), moved(12, "D2H")),
-        with(call(10, Runtime, "cudaMemset", 9000, 0), Effect { size: Some(MIB), ..Effect::default() }),
+        with(call(7, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, HostToDevice)),
+        with(call(8, Runtime, "cudaMemcpy", 2_600_000, 0), moved(8 * MIB, HostToDevice)),
+        with(call(9, Runtime, "cudaMemcpy", 400, 0), moved(12, DeviceToHost)),
+        with(call(10, Runtime, "cudaMemset", 9000, 0), moved(MIB, Fill)),
     ];
     events.extend((11..=15).map(|id| Event::Call(Box::new(call(id, Runtime, "cudaLaunchKernel", 4500, 0)))));
     events.extend([
         Event::Call(Box::new(call(16, Runtime, "cudaStreamQuery", 700, 600))),
         with(
             call(17, Runtime, "cudaFree", 110_000, 0),
-            Effect {
-                freed: Some(8 * MIB),
-                ptr: Some(0x7f80_0000),
-                kind: Some("device".into()),
-                ..Effect::default()
-            },
+            freed(0x7f80_0000, Some(MemoryAmount { kind: Space::Device, allocations: 1, bytes: 8 * MIB })),
         ),
-        with(call(18, Runtime, "cudaFree", 200, 0), Effect { ptr: Some(0), ..Effect::default() }),
-        other(with(call(19, Runtime, "cudaMalloc", 50_000, 0), memory(0x7f00_0000, 3 * MIB / 2, "device"))),
+        with(call(18, Runtime, "cudaFree", 200, 0), freed(0, None)),
+        other(with(
+            call(19, Runtime, "cudaMalloc", 50_000, 0),
+            memory(0x7f00_0000, 3 * MIB / 2, Space::Device),
+        )),
         Event::Call(Box::new(Call {
             outcome: Outcome::Unfinished,
             status: None,

@@ -1,0 +1,107 @@
+//! What calls did, written and read back, and as traces of earlier versions have it.
+
+use super::tests::{context_end, copy, free, graph_launch, held, launch, malloc, read, read_back};
+use super::*;
+use crate::counters::{CopyDirection, HostMemory};
+use crate::*;
+
+fn line(call: &Call) -> String {
+    let mut line = Vec::new();
+    event_line(&Event::Call(Box::new(call.clone())), Phases::Together, &mut line);
+    String::from_utf8(line).unwrap()
+}
+
+/// Calls with the fields that tell what they did.
+fn told() -> Vec<(Call, &'static str)> {
+    let allocation = Allocation {
+        bytes: 64,
+        address: Some(0x10),
+        kind: Space::Pool,
+        gpu: Some(3),
+        site: Some(SiteId(7)),
+        replaced: Some(50),
+    };
+    let free_of =
+        |address, freed| free(Effect::Free(Free { address: Some(address), freed, ..Free::default() }));
+    let captured = Transfer { captured: true, ..Transfer::new(CopyDirection::DeviceToHost, false) };
+    let driver = Some(DriverTime { calls: 2, ns: 1500 });
+    let on_two = Effect::Launch(Launch { kernels: 2, ..Launch::default() });
+    vec![
+        (
+            Call { effect: Effect::Alloc(allocation), ..malloc() },
+            r#","size":64,"replaced":50,"gpu":3,"ptr":"0x10","site":7,"kind":"pool"}"#,
+        ),
+        (free_of(0x10, None), r#","ptr":"0x10"}"#),
+        (free_of(0x10, Some(held(Space::Unknown, 1, 64))), r#","freed":64,"ptr":"0x10"}"#),
+        (
+            free_of(0x10, Some(held(Space::Vmm, 2, 64))),
+            r#","freed":64,"freed_allocations":2,"ptr":"0x10","kind":"vmm"}"#,
+        ),
+        (
+            context_end(Effect::ContextEnd(vec![held(Space::Device, 1, 8), held(Space::Unknown, 2, 5)])),
+            r#","freed":13,"ended":{"device":[1,8],"unknown":[2,5]}}"#,
+        ),
+        (copy(captured), r#","kind":"D2H","async":false,"captured":true}"#),
+        (copy(Transfer::new(CopyDirection::Unknown, true)), r#","async":true}"#),
+        (Call { effect: on_two, stack: None, ..launch() }, r#","parent":7,"kernels":2,"stream":"0x0"}"#),
+        (Call { driver, ..graph_launch() }, r#","stream":"0x30","driver_calls":2,"driver_us":1.500}"#),
+        (
+            Call { nested: true, parent: Some(3), depth: 1, effect: Effect::None, ..malloc() },
+            r#","parent":3,"nested":true}"#,
+        ),
+    ]
+}
+
+#[test]
+fn what_a_call_did_is_written_and_read_back() {
+    for (call, fields) in told() {
+        let line = line(&call);
+        assert!(line.ends_with(&format!("{fields}\n")), "{line}");
+        assert_eq!(read_back(call.clone()), call, "{line}");
+    }
+}
+
+/// The call of a trace of this format that has these fields.
+fn of_format(format: u32, name: &str, fields: &str) -> Call {
+    let text = format!(
+        "{{\"type\":\"meta\",\"format\":{format}}}\n{{\"event_id\":1,\"ts\":1,\"type\":\"memory\",\"name\":\"{name}\",\
+         \"phase\":\"X\",\"pid\":1,\"tid\":1,\"process\":\"\",\"duration_us\":1,\"api\":\"driver\",\"ret\":0{fields}}}\n"
+    );
+    let Some(Event::Call(call)) = read(&text).0.pop() else { panic!("it is a call: {text}") };
+    *call
+}
+
+#[test]
+fn an_allocation_of_an_earlier_version_freed_what_it_replaced() {
+    let call = of_format(1, "cuMemAlloc_v2", r#","size":64,"freed":50,"ptr":"0x10","kind":"device""#);
+    assert_eq!(call.effect.allocation().map(|a| (a.bytes, a.replaced)), Some((64, Some(50))));
+    assert_eq!(call.effect.freed(), None);
+    let context = of_format(1, "cuCtxDestroy_v2", r#","freed":50"#);
+    assert_eq!(context.effect.freed(), Some(&held(Space::Unknown, 1, 50)), "by kind it was not always told");
+}
+
+#[test]
+fn in_a_trace_of_an_earlier_version_memory_inside_any_call_is_that_of_the_call() {
+    let nested = |format, name, fields| of_format(format, name, fields).nested;
+    for name in ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostRegister_v2", "cuMemHostUnregister"] {
+        assert!(nested(1, name, r#","parent":9"#), "{name}");
+        assert!(!nested(1, name, ""), "{name}");
+        assert!(!nested(2, name, r#","parent":9"#), "{name}");
+        assert!(nested(2, name, r#","parent":9,"nested":true"#), "{name}");
+    }
+    assert!(!nested(1, "cuLaunchKernel", r#","parent":9"#), "the calls around it tell");
+}
+
+#[test]
+fn words_that_no_version_has_are_not_known() {
+    let kind = |fields| of_format(2, "cuMemAlloc_v2", fields).effect.allocation().map(|a| a.kind);
+    assert_eq!(kind(r#","size":1,"kind":"tape""#), Some(Space::Unknown));
+    assert_eq!(kind(r#","size":1,"kind":7"#), Some(Space::Unknown));
+    let copy = |fields| of_format(2, "cuMemcpyAsync", fields).effect.transfer().unwrap().clone();
+    for fields in [r#","kind":"Default""#, r#","kind":"X2Y","host":"paper""#, ""] {
+        let Transfer { direction, host, is_async, bytes, .. } = copy(fields);
+        assert_eq!((direction, host), (CopyDirection::Unknown, HostMemory::Unknown), "{fields}");
+        assert_eq!((is_async, bytes), (true, None), "the name tells that nobody waits");
+    }
+    assert_eq!(copy(r#","kind":"D2D","size":5"#).host, HostMemory::Nothing);
+}

@@ -1,0 +1,127 @@
+//! The fields of a line that tell what its call did. Which of them count is up to what the function is for.
+
+use std::sync::Arc;
+
+use super::{dim3, hex_field, most, number, scaled, text};
+use crate::catalogue::{Api, Class, Space};
+use crate::counters::{CopyDirection, HostMemory};
+use crate::effect::{
+    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Transfer,
+};
+use crate::event::DriverTime;
+use crate::ids::SiteId;
+use crate::trace::json::{Json, Object};
+
+/// Whether calls of this class allocate or free, each once at the outermost.
+pub(super) fn counts_memory(class: Class) -> bool {
+    matches!(class, Class::Alloc | Class::HostRegister) || frees(class)
+}
+
+fn frees(class: Class) -> bool {
+    matches!(class, Class::Free | Class::HostUnregister)
+}
+
+/// What a call did.
+pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option<Arc<str>>) -> Effect {
+    let captured = flag(object, "captured").unwrap_or(false);
+    let kernels = number(object, "kernels");
+    match class {
+        Class::Launch => Effect::Launch(Launch {
+            kernel,
+            kernels: kernels.unwrap_or(1),
+            grid: object.get("grid").and_then(dim3),
+            block: object.get("block").and_then(dim3),
+            shared: number(object, "shared").unwrap_or(0),
+            captured,
+        }),
+        Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch { kernels, captured }),
+        Class::Memcpy | Class::Memset => Effect::Transfer(Transfer { captured, ..transfer(object, class) }),
+        _ if api == Api::Kernel => {
+            let asked = DriverCall {
+                device: text(object, "dev", most::NAME),
+                command: text(object, "cmd", most::NAME),
+            };
+            if asked == DriverCall::default() { Effect::None } else { Effect::DriverCall(asked) }
+        }
+        _ => held(object, class),
+    }
+}
+
+/// What a call did to memory that is held.
+fn held(object: &Object<'_>, class: Class) -> Effect {
+    let ended = memory(object, "ended");
+    if !ended.is_empty() {
+        return Effect::ContextEnd(ended);
+    }
+    let (size, freed) = (number(object, "size"), number(object, "freed"));
+    let address = hex_field(object, "ptr");
+    let kind = object.get("kind").and_then(Json::as_str).map_or(Space::Unknown, Space::from_word);
+    let gpu = number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok());
+    let site = number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId);
+    if let Some(bytes) = size {
+        // traces of earlier versions say of an allocation that it freed what stood at its address
+        let replaced = number(object, "replaced").or(freed);
+        return Effect::Alloc(Allocation { bytes, address, kind, gpu, site, replaced });
+    }
+    let allocations = number(object, "freed_allocations").unwrap_or(1);
+    let freed = freed.map(|bytes| MemoryAmount { kind, allocations, bytes });
+    if freed.is_some() || frees(class) && address.is_some() {
+        return Effect::Free(Free { address, freed, gpu, site });
+    }
+    Effect::None
+}
+
+fn transfer(object: &Object<'_>, class: Class) -> Transfer {
+    let (direction, host) = copied(object, class);
+    let name = object.get("name").and_then(Json::as_str).unwrap_or_default();
+    Transfer {
+        direction,
+        host,
+        // traces of earlier versions leave it to the name
+        is_async: flag(object, "async").unwrap_or_else(|| name.contains("Async")),
+        bytes: number(object, "size"),
+        parts: object.get("parts").and_then(Json::as_array).map(|list| parts(list)).unwrap_or_default(),
+        captured: false,
+    }
+}
+
+/// Which way, and the host memory.
+fn copied(object: &Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
+    let word = |field: &str| object.get(field).and_then(Json::as_str);
+    let direction = match class {
+        Class::Memset => CopyDirection::Fill,
+        _ => word("kind").and_then(CopyDirection::from_word).unwrap_or(CopyDirection::Unknown),
+    };
+    let host = word("host").and_then(HostMemory::from_word);
+    (direction, host.unwrap_or_else(|| HostMemory::not_told(direction)))
+}
+
+/// The copies of a batch.
+fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
+    let part = |json: &Json<'_>| {
+        let object = json.as_object()?;
+        let (direction, host) = copied(object, Class::Memcpy);
+        Some(CopyPart { direction, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
+    };
+    list.iter().take(most::ENTRIES).filter_map(part).collect()
+}
+
+/// By kind, how many allocations and bytes.
+pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
+    let kind = |(kind, json): (&str, &Json<'_>)| {
+        let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
+        let kind = Space::from_word(kind);
+        Some(MemoryAmount { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
+    };
+    let kinds = object.get(field).and_then(Json::as_object);
+    kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
+}
+
+/// What a call did in the driver.
+pub(super) fn driver_time(object: &Object<'_>) -> Option<DriverTime> {
+    Some(DriverTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
+}
+
+fn flag(object: &Object<'_>, field: &str) -> Option<bool> {
+    object.get(field)?.as_bool()
+}
