@@ -292,7 +292,6 @@ fn settings(config: &CaptureConfig) -> gp_config {
         sites: config.sites.into(),
         min_duration_ns: config.min_duration_ns,
         watched_since_ns: boottime_ns(),
-        ..gp_config::default()
     }
 }
 

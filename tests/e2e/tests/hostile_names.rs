@@ -53,7 +53,7 @@ fn assert_named(trace: &Recording, books: &Value) {
     let outermost = |c: &&gpuprobe_event::Call| c.class == Class::Launch && c.parent.is_none();
     for call in trace.of(pid_of(books)).filter(outermost) {
         let name = call.effect.kernel().unwrap_or_else(|| panic!("no name: {call:?}"));
-        *told.entry(name.to_owned()).or_default() += 1;
+        *told.entry(name.to_string()).or_default() += 1;
     }
     let kernels = kernels(books);
     for (name, launches) in &kernels {

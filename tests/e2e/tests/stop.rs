@@ -109,9 +109,9 @@ fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<No
             assert_eq!(call.name, expected, "thread {tid}, {note:?}");
         }
         for (note, call) in notes.iter().zip(&calls[..done]) {
-            assert_eq!(call.effect.size.unwrap_or(0), note.bytes, "thread {tid}, {note:?}");
-            live +=
-                call.effect.size.unwrap_or(0).cast_signed() - call.effect.freed.unwrap_or(0).cast_signed();
+            assert_eq!(call.effect.size().unwrap_or(0), note.bytes, "thread {tid}, {note:?}");
+            live += call.effect.size().unwrap_or(0).cast_signed()
+                - call.effect.freed().map_or(0, |freed| freed.bytes.cast_signed());
         }
         if let Some(last) = done.checked_sub(1).map(|last| notes[last]) {
             assert!(
@@ -124,7 +124,7 @@ fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<No
         }
         returned += done;
     }
-    assert_eq!(recording.summary().memory.live.iter().map(|kind| kind.total.bytes).sum::<u64>(), live as u64);
+    assert_eq!(recording.summary().memory.live.iter().map(|kind| kind.bytes).sum::<u64>(), live as u64);
     returned
 }
 

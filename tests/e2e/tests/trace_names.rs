@@ -31,10 +31,10 @@ fn demo_launches(calls: &[Call]) -> Counts {
     let mut counts = Counts::new();
     for call in launches(calls) {
         let name = call.effect.kernel().unwrap_or_else(|| panic!("no name: {call:?}"));
-        let (_, grid, block, _) = DEMO.iter().find(|(known, ..)| name == *known).unwrap();
+        let (_, grid, block, _) = DEMO.iter().find(|(known, ..)| **name == **known).unwrap();
         let shape = call.effect.launch().map(|launch| (launch.grid, launch.block));
         assert_eq!(shape, Some((Some(*grid), Some(*block))), "{call:?}");
-        *counts.entry(name.to_owned()).or_default() += 1;
+        *counts.entry(name.to_string()).or_default() += 1;
     }
     counts
 }
@@ -124,7 +124,7 @@ fn steps(private: &Private, args: &[&str], options: &[&str]) -> Vec<(Vec<Option<
         launches(&trace.calls)
             .all(|c| c.api == Api::Driver && c.effect.launch().unwrap().grid == Some([3, 2, 1]))
     );
-    let mut names = launches(&trace.calls).map(|c| c.effect.kernel().map(|name| name.to_string()));
+    let mut names = launches(&trace.calls).map(|c| c.effect.kernel().map(ToString::to_string));
     steps.into_iter().map(|launched| (names.by_ref().take(launched.len()).collect(), launched)).collect()
 }
 
