@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{Allocation, ProcessKey, SiteMemory};
-use gpuprobe_event::{Container, LossCause, Losses, SiteId, Tgid};
+use gpuprobe_event::{Container, LiveSite, LossCause, Losses, MemoryBySite, SiteId, Tgid};
 use serde::Serialize;
 
 use crate::history::History;
@@ -89,6 +89,22 @@ pub struct MemoryReport {
 }
 
 impl MemoryReport {
+    /// What is live, by call site, as a recording keeps it.
+    pub fn by_site(&self) -> MemoryBySite {
+        let site = |process: &ProcessPlaces, place: &PlaceMemory| LiveSite {
+            pid: process.pid,
+            process: process.name.clone(),
+            call_site: place.name.clone(),
+            allocations: place.live.count,
+            bytes: place.live.bytes,
+        };
+        let of_process = |process: &ProcessPlaces| {
+            process.places.iter().map(|place| site(process, place)).collect::<Vec<_>>()
+        };
+        let others = self.processes.iter().map(|process| process.other_sites as u64).sum();
+        MemoryBySite::new(self.processes.iter().flat_map(of_process).collect(), others)
+    }
+
     /// Sites that could not be followed, in all processes.
     pub fn not_followed(&self) -> usize {
         self.processes.iter().map(|process| process.not_followed).sum()

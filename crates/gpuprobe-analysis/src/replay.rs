@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::{Allocation, Call, Event, SiteId, Tgid};
+use gpuprobe_event::trace::End;
+use gpuprobe_event::{Allocation, Call, Event, ProcessChange, SiteId, Tgid};
 use serde::Serialize;
 
 use crate::flame::{Flame, FlameNode};
@@ -27,6 +28,8 @@ pub struct LiveCurve {
     pub process: Arc<str>,
     /// Bytes, of every kind of memory.
     pub live: Trend,
+    /// Bytes right before it exited, or at the end of the trace.
+    pub end_bytes: u64,
 }
 
 /// Everything that a report is made of.
@@ -57,6 +60,8 @@ pub struct Replay {
     memory: Flame,
     places: HashMap<(Tgid, SiteId), Allocated>,
     live: HashMap<Tgid, (Arc<str>, Trend)>,
+    /// Live bytes of processes that have exited, right before that.
+    at_exit: HashMap<Tgid, u64>,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
 }
@@ -73,6 +78,12 @@ impl Replay {
     /// Takes in one event.
     pub fn feed(&mut self, event: Event) {
         self.summary.feed(&event);
+        if let Event::Process(process) = &event
+            && process.change == ProcessChange::Exit
+            && let Some((_, live)) = self.live.get(&process.tgid)
+        {
+            self.at_exit.insert(process.tgid, live.last);
+        }
         self.levels.feed(&event, &mut self.samples);
         match &event {
             Event::Call(call) => {
@@ -87,14 +98,20 @@ impl Replay {
         self.draw();
     }
 
-    /// The trace is over.
-    pub fn finish(mut self) -> ReplayReport {
+    /// The trace is over. Its last line is there unless the recording was interrupted.
+    pub fn finish(mut self, end: Option<&End>) -> ReplayReport {
+        if let Some(end) = end {
+            self.summary.end(end);
+        }
         self.nesting.finish(&mut self.slices);
         self.draw();
         for place in self.places.values() {
             self.memory.add(way(&place.process, place.way.as_deref()), place.bytes);
         }
-        let curve = |(tgid, (process, live))| LiveCurve { tgid, process, live };
+        let curve = |(tgid, (process, live)): (Tgid, (Arc<str>, Trend))| {
+            let end_bytes = self.at_exit.get(&tgid).copied().unwrap_or(live.last);
+            LiveCurve { tgid, process, live, end_bytes }
+        };
         let mut live: Vec<_> = self.live.into_iter().map(curve).filter(|curve| curve.live.peak > 0).collect();
         live.sort_by_key(|curve| (std::cmp::Reverse(curve.live.peak), curve.tgid));
         let more_live = live.len().saturating_sub(MOST_CURVES);
@@ -180,7 +197,7 @@ fn self_times(slices: &[Slice], mut then: impl FnMut(&[&Slice], u64)) {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, Effect, MemoryAmount, Outcome, ProcessChange, ProcessEvent, Space};
+    use gpuprobe_event::{Api, Effect, MemoryAmount, Outcome, ProcessEvent, Space};
 
     use super::*;
     use crate::samples::{alloc, call, inside, process};
@@ -196,7 +213,7 @@ mod tests {
         replay.feed(at(110, 60, inside(Call { id: 2, ..call(Api::Driver, "cuMemAlloc_v2", 0) }, 1)));
         replay.feed(at(100, 100, outer.clone()));
         replay.feed(at(300, 5, Call { id: 3, ..outer }));
-        let report = replay.finish();
+        let report = replay.finish(None);
         let process = report.time.children.values().next().unwrap();
         let malloc = &process.children["cudaMalloc"];
         assert_eq!((report.time.total, malloc.total, malloc.children["cuMemAlloc_v2"].total), (105, 105, 60));
@@ -209,8 +226,17 @@ mod tests {
         let start = ProcessEvent { held, ..process(ProcessChange::Start, 10, None) };
         let mut replay = Replay::default();
         replay.feed(Event::Process(start));
-        let report = replay.finish();
+        let report = replay.finish(None);
         assert_eq!((report.live.len(), report.live[0].live.peak), (1, 1 << 20));
+    }
+
+    #[test]
+    fn what_was_live_right_before_the_exit_is_known() {
+        let mut replay = Replay::default();
+        replay.feed(Event::Call(Box::new(alloc(0x10, 4096, 50))));
+        replay.feed(Event::Process(process(ProcessChange::Exit, 90, Some(0))));
+        let report = replay.finish(None);
+        assert_eq!((report.live[0].live.last, report.live[0].end_bytes), (0, 4096));
     }
 
     #[test]
@@ -228,7 +254,7 @@ mod tests {
         let name = Arc::clone(&first.process);
         replay.feed(Event::Call(Box::new(first)));
         replay.feed(Event::Call(Box::new(second)));
-        let report = replay.finish();
+        let report = replay.finish(None);
         assert_eq!(report.memory.children[&*name].children["main"].children["inner"].total, 4196);
         assert_eq!((report.live.len(), report.live[0].live.peak), (1, 4196));
     }
@@ -240,7 +266,7 @@ mod tests {
             let stack = Some(vec![frame.to_owned(), "main".to_owned()]);
             replay.feed(Event::Call(Box::new(Call { stack, ..alloc(0x10 * at, bytes, at) })));
         }
-        let report = replay.finish();
+        let report = replay.finish(None);
         let main = &report.memory.children["app"].children["main"];
         assert_eq!((main.total, main.children["load"].total, main.children["train"].total), (157, 150, 7));
     }

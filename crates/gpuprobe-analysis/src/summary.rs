@@ -1,13 +1,13 @@
 //! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
 
-use gpuprobe_event::{Call, Event, Losses, Outcome, ProcessChange, ProcessEvent, Tid, UnifiedUse};
+use gpuprobe_event::trace::End;
+use gpuprobe_event::{Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, Tid};
 use serde::Serialize;
 
 use crate::advice::{Advice, advice};
 use crate::driver::{Driver, DriverSummary};
 use crate::errors::{ErrorCount, Errors};
 use crate::functions::{FunctionSummary, Functions};
-use crate::holdings::ProcessPlaces;
 use crate::losses::{LossCount, happened};
 use crate::memory::{Ledger, MemorySummary};
 use crate::processes::{ProcessSummary, Processes};
@@ -37,8 +37,8 @@ pub struct SummaryReport {
     pub functions: Vec<FunctionSummary>,
     /// Memory.
     pub memory: MemorySummary,
-    /// What processes held at their end, or at the end of the recording, by place.
-    pub places: Vec<ProcessPlaces>,
+    /// Memory that was live when processes exited, or at the end of the recording, by call site.
+    pub memory_by_site: MemoryBySite,
     /// Launches, copies and gaps of all processes together.
     pub work: Work,
     /// What to do about them.
@@ -57,6 +57,8 @@ pub struct SummaryReport {
     pub processes: Vec<ProcessSummary>,
     /// What was lost, by cause; empty when nothing was.
     pub losses: Vec<LossCount>,
+    /// Libraries and functions that were not probed, with the reason.
+    pub skipped: Vec<String>,
 }
 
 /// Collects a [`SummaryReport`]. Memory used grows with functions, processes and live allocations, not with calls.
@@ -70,7 +72,6 @@ pub struct Summary {
     outermost_ns: u64,
     functions: Functions,
     memory: Ledger,
-    places: Vec<ProcessPlaces>,
     work: Workload,
     driver: Driver,
     slowest: Slowest,
@@ -78,6 +79,8 @@ pub struct Summary {
     gpu_errors: GpuErrorLog,
     processes: Processes,
     losses: Losses,
+    memory_by_site: MemoryBySite,
+    skipped: Vec<String>,
     /// What it comes to where no call is seen to return; gone as soon as one is.
     begun: Option<Box<Self>>,
 }
@@ -117,14 +120,11 @@ impl Summary {
         }
     }
 
-    /// Takes in what processes held at last, which the kernel knows.
-    pub fn held(&mut self, processes: Vec<ProcessPlaces>) {
-        self.places = processes;
-    }
-
-    /// What became of the unified memory of processes.
-    pub fn unified(&mut self, uses: Vec<UnifiedUse>) {
-        self.driver.unified = uses;
+    /// Takes in the last line of a trace, which has what no event says.
+    pub fn end(&mut self, end: &End) {
+        self.memory_by_site.clone_from(&end.memory_by_site);
+        self.driver.unified.clone_from(&end.unified);
+        self.skipped.clone_from(&end.skipped);
     }
 
     /// The processes that hold memory, those that hold most first: with that a trace can begin in the middle.
@@ -148,7 +148,12 @@ impl Summary {
     /// What it came to so far.
     pub fn report(&self) -> SummaryReport {
         if let Some(begun) = &self.begun {
-            return SummaryReport { only_begun: true, places: self.places.clone(), ..begun.report() };
+            return SummaryReport {
+                only_begun: true,
+                memory_by_site: self.memory_by_site.clone(),
+                skipped: self.skipped.clone(),
+                ..begun.report()
+            };
         }
         let processes = self.processes.report();
         let work = self.work.report();
@@ -167,7 +172,8 @@ impl Summary {
             driver: self.driver.report(&functions),
             functions,
             memory: self.memory.report(),
-            places: self.places.clone(),
+            memory_by_site: self.memory_by_site.clone(),
+            skipped: self.skipped.clone(),
             advice: advice(&work, self.watched_ns(&processes)),
             work,
             slowest: self.slowest.report(),

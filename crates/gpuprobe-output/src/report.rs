@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_policy_names_the_script_of_the_page_and_no_other() {
-        let page = page(&Replay::default().finish());
+        let page = page(&Replay::default().finish(None));
         let scripts: Vec<_> = page.split("<script").skip(1).collect();
         let [script] = scripts.as_slice() else { panic!("{} scripts", scripts.len()) };
         let script = script.strip_prefix('>').and_then(|rest| rest.split_once("</script>")).unwrap().0;
@@ -120,7 +120,7 @@ mod tests {
             let (host, sizes) = (HostMemory::Nothing, [0; LATENCY_BUCKETS]);
             CopyTotals { direction, is_async: false, host, copies: 1, errors: 0, bytes, total_ns: 9, sizes }
         };
-        let mut report = Replay::default().finish();
+        let mut report = Replay::default().finish(None);
         report.summary = Summary::default().report();
         report.summary.work.copies =
             vec![moved(CopyDirection::DeviceToDevice, 4096), moved(CopyDirection::Fill, 1 << 30)];

@@ -6,9 +6,9 @@ mod work;
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
-    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessPlaces, ProcessSummary, SlowCall,
-    SummaryReport, Total,
+    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessSummary, SlowCall, SummaryReport, Total,
 };
+use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
 
@@ -36,7 +36,8 @@ pub enum Fit {
 
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport, fit: Fit) -> String {
-    let mut out = classic(report);
+    let mut out = warnings(report);
+    out.push_str(&classic(report));
     out.push_str(&header(report));
     functions(&mut out, &report.functions);
     work::launches(&mut out, &report.work, fit);
@@ -45,7 +46,7 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     driver::driver(&mut out, &report.driver, fit);
     work::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory);
-    places(&mut out, &report.places);
+    memory_by_site(&mut out, &report.memory_by_site);
     slowest(&mut out, &report.slowest);
     errors(&mut out, &report.errors);
     gpu_errors(&mut out, report);
@@ -77,6 +78,25 @@ fn gpu_errors(out: &mut String, report: &SummaryReport) {
     if report.other_gpu_errors > 0 {
         writeln!(out, "  and {} more", report.other_gpu_errors).ok();
     }
+}
+
+/// What is missing, before any figure: people stop reading at the first one that they like.
+fn warnings(report: &SummaryReport) -> String {
+    let mut out = String::new();
+    let lost = report.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
+    if lost > 0 {
+        let causes: Vec<_> =
+            report.losses.iter().map(|loss| format!("{} {}", loss.count, loss.cause.as_str())).collect();
+        let causes = causes.join(", ");
+        writeln!(out, "warning: {lost} lost ({causes}; explained at the end): figures may be too low").ok();
+    }
+    for skipped in &report.skipped {
+        writeln!(out, "not watched: {}", printable(skipped)).ok();
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out
 }
 
 /// The block that the classic runner begins with, in its words. Its megabytes are of 2^20 bytes.
@@ -240,29 +260,25 @@ fn memory(out: &mut String, memory: &MemorySummary) {
 }
 
 /// What was held at the end, by place: those that held most, of all processes.
-fn places(out: &mut String, processes: &[ProcessPlaces]) {
+fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
     const MOST: usize = 10;
-    let mut held: Vec<_> =
-        processes.iter().flat_map(|p| p.places.iter().map(move |place| (p, place))).collect();
-    held.retain(|(_, place)| place.live.count > 0);
-    if held.is_empty() {
+    if memory.is_empty() {
         return;
     }
-    held.sort_by_key(|(_, place)| std::cmp::Reverse(place.live.bytes));
-    heading(out, "memory held to the end, by place");
+    heading(out, "memory live at the end, by call site");
     let mut table = Vec::new();
-    for (process, place) in held.iter().take(MOST) {
-        let holder = match processes {
-            [_] => String::new(),
-            _ => format!("{} {}: ", process.pid, printable(&process.name)),
+    for site in memory.sites.iter().take(MOST) {
+        let process = match memory.has_several_processes() {
+            true => format!("{} {}: ", site.pid, printable(&site.process)),
+            false => String::new(),
         };
-        let name = format!("{holder}{}", fitted(&printable(&place.name), LONGEST_PLACE));
-        table.push(vec![bytes(place.live.bytes), count(place.live.count, "allocation", "allocations"), name]);
+        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_PLACE));
+        table.push(vec![bytes(site.bytes), count(site.allocations, "allocation", "allocations"), name]);
     }
     rows(out, "  ", &[Align::Right, Align::Right, Align::Left], &table);
-    let others = processes.iter().map(|p| p.other_sites).sum::<usize>() + held.len().saturating_sub(MOST);
+    let others = memory.other_sites.saturating_add(memory.sites.len().saturating_sub(MOST) as u64);
     if others > 0 {
-        line(out, format_args!("and {}", count(others as u64, "other place", "other places")));
+        line(out, format_args!("and {}", count(others, "other call site", "other call sites")));
     }
 }
 

@@ -6,7 +6,7 @@ mod samples;
 use gpuprobe_analysis::{
     Advice, Bound, GpuStates, Picture, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work,
 };
-use gpuprobe_event::trace::Meta;
+use gpuprobe_event::trace::{End, Meta};
 use gpuprobe_event::{Event, LossCause, UnifiedUse};
 use gpuprobe_output::{
     Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
@@ -60,7 +60,7 @@ fn the_page_that_tells_of_metrics() {
 fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));
-    collected.held(memory_report(&[]).processes);
+    collected.end(&End { memory_by_site: memory_report(&[]).by_site(), ..End::default() });
     check("summary.txt", &summary(&collected.report(), Fit::Terminal));
 }
 
@@ -73,7 +73,8 @@ fn the_summary_of_nothing() {
 fn the_summary_of_the_driver() {
     let mut collected = Summary::default();
     driver_events().iter().for_each(|event| collected.feed(event));
-    collected.unified(vec![UnifiedUse { pid: 4242, totals: samples::work::unified() }]);
+    let unified = vec![UnifiedUse { pid: 4242, totals: samples::work::unified() }];
+    collected.end(&End { unified, ..End::default() });
     check("summary_driver.txt", &summary(&collected.report(), Fit::Terminal));
 }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig, keep_memory};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
-use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, Outcome};
+use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, Outcome};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{Fit, summary};
 
@@ -87,8 +87,9 @@ impl Recording {
         self.trace.is_closed()
     }
 
-    /// What processes held at their end, by place. Only the kernel's rows tell that of memory that ended with its context.
-    fn held(&mut self, probes: &mut Probes) -> Result<()> {
+    /// What was live when processes exited, or is now, by call site. Only the kernel's rows tell that of memory that ended
+    /// with its context.
+    fn memory_by_site(&self, probes: &mut Probes) -> Result<MemoryBySite> {
         let mut holdings = Holdings::new(Rules { warm_up_ns: 0 }, true);
         let capture = &mut probes.capture;
         let now_ns = capture.clock().elapsed_ns();
@@ -96,20 +97,19 @@ impl Recording {
         for site in holdings.unnamed().into_iter().take(MOST_NAMED) {
             holdings.name(site, capture.frames_of(site).to_vec());
         }
-        self.summary.held(holdings.report(&capture.losses()?, now_ns).processes);
-        Ok(())
+        Ok(holdings.report(&capture.losses()?, now_ns).by_site())
     }
 
     /// Ends it, when the probes are out and all that they sent has been taken in. `at_ns` is when that began.
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
-        self.held(probes)?;
+        let memory_by_site = self.memory_by_site(probes)?;
         probes.skip_unused_hooks();
         probes.skip_left_out(at_ns);
         let unified = probes.capture.unified()?;
-        self.summary.unified(unified.clone());
         let last = |losses: &Losses| {
             let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
             last.end.unified.clone_from(&unified);
+            last.end.memory_by_site.clone_from(&memory_by_site);
             last
         };
         // room for all of it first: that may take the place of segments, which the losses have to tell
@@ -122,6 +122,7 @@ impl Recording {
             self.trace.event(&event, Vec::new);
             self.summary.feed(&event);
         }
+        self.summary.end(&end);
         Ok(Recorded { summary: self.summary, trace: self.trace, end })
     }
 }
@@ -186,9 +187,6 @@ impl Recorded {
     pub(crate) fn tell(self) -> Result<Finished> {
         let fit = if std::io::stderr().is_terminal() { Fit::Terminal } else { Fit::File };
         tell(format_args!("{}", summary(&self.summary.report(), fit)));
-        for skipped in &self.end.skipped {
-            note!("not watched: {skipped}");
-        }
         self.trace.finish(&self.end)
     }
 }

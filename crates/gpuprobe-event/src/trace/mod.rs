@@ -61,6 +61,9 @@ pub struct End {
     /// Faults and migrations of unified memory, by process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unified: Vec<crate::UnifiedUse>,
+    /// Memory that was live when processes exited, or at the end, by call site.
+    #[serde(default, skip_serializing_if = "crate::MemoryBySite::is_empty")]
+    pub memory_by_site: crate::MemoryBySite,
     /// How the command ended, if one was run: its exit status, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,

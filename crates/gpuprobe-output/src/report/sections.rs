@@ -3,6 +3,7 @@
 use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::timeline::Doing;
 use gpuprobe_analysis::{ReplayReport, SummaryReport};
+use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
@@ -65,17 +66,40 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
     out.push_str("<h2>Memory held over time</h2>\n<div id=\"memory\">\n");
     let between = (report.timeline.from_ns, report.timeline.to_ns);
     for held in &report.live {
-        put!(out, "<p>{} {}: {} at the end</p>\n", held.tgid, escape(&held.process), bytes(held.live.last));
+        let (name, end) = (escape(&held.process), bytes(held.end_bytes));
+        put!(out, "<p>{} {name}: {end} at the end</p>\n", held.tgid);
         curve(out, &held.live, between);
     }
     if report.more_live > 0 {
         put!(out, "<p>and {} that held less</p>\n", count(report.more_live as u64, "process", "processes"));
     }
     out.push_str("</div>\n");
+    memory_by_site(out, &report.summary.memory_by_site);
     if report.memory.total > 0 {
         out.push_str("<h2>Memory allocated, by the way to it</h2>\n");
         flame(out, &report.memory, bytes);
     }
+}
+
+fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
+    if memory.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Memory live at the end, by call site</h2>\n");
+    table(out, "sites", &["bytes", "", "allocations", "process", "call site"]);
+    let most = memory.sites.first().map_or(0, |site| site.bytes);
+    for site in &memory.sites {
+        let (name, process) = (escape(&site.call_site), escape(&site.process));
+        put!(
+            out,
+            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{} {process}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
+            bytes(site.bytes),
+            bar(site.bytes, most, "launch"),
+            site.allocations,
+            site.pid,
+        );
+    }
+    end_table(out, memory.sites.len() + usize::try_from(memory.other_sites).unwrap_or(usize::MAX));
 }
 
 pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {

@@ -53,7 +53,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
         assert_bounded(target.as_str(), out.len(), bytes);
         assert_format(target, out);
     }
-    let report = replay.finish();
+    let report = replay.finish(None);
     assert_text("summary", &summary(&report.summary, Fit::File), bytes);
     assert_text("timeline", &timeline(&report.timeline, WIDTH), bytes);
     assert_text("part of the timeline", &timeline(&part.finish().0, WIDTH), bytes);

@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
-use gpuprobe_output::units::{count, printable};
+use gpuprobe_output::units::count;
 use gpuprobe_output::{Fit, summary};
 
 use crate::cli::ReportArgs;
 use crate::notes::note;
 use crate::stdout::print;
-use crate::trace_input::{Ending, TraceInput, create};
+use crate::trace_input::{TraceInput, create};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open(&args.trace)?;
@@ -24,8 +24,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
         Ok(())
     })?;
     input.end_progress();
-    let mut report = replay.finish();
-    report.summary.driver.unified = ending.end.as_ref().map(|end| end.unified.clone()).unwrap_or_default();
+    let report = replay.finish(ending.end.as_ref());
     match &args.html {
         None => {
             let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
@@ -39,15 +38,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
             write(path, &args.trace, &html(&report, &source), &report)?;
         }
     }
-    told(&ending, input.damaged());
+    ending.tell(input.damaged());
     ending.broken.map_or(Ok(0), Err)
-}
-
-fn told(ending: &Ending, damaged: u64) {
-    ending.tell(damaged);
-    for skipped in ending.end.iter().flat_map(|end| &end.skipped) {
-        note!("not watched: {}", printable(skipped));
-    }
 }
 
 fn write(path: &Path, trace: &Path, page: &str, report: &ReplayReport) -> Result<()> {

@@ -1,10 +1,12 @@
 //! `gpuprobe run`: a command from its first instruction to its end.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use gpuprobe_capture::{CaptureConfig, Collect};
+use gpuprobe_discover::Skipped;
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::budget::KeptBudget;
@@ -81,6 +83,11 @@ pub(crate) fn record(
             break status;
         }
     };
+    if probes.capture.attached().next().is_none() && probes.skips.lines().next().is_none() {
+        let program = command.first().map(PathBuf::from).unwrap_or_default();
+        let reason = "it loaded no CUDA library; `gpuprobe doctor` says what can be probed here";
+        probes.skip(&Skipped::function(&program, reason.to_owned()));
+    }
     let left = supervised.finish(&mut probes)?;
     let at_ns = left.ending.at_ns;
     recording.take(left.ending.into_batch(), &probes)?;

@@ -1,5 +1,5 @@
 /*
- * diary FILE THREADS: prints {"pid","ready"}, waits for a line, and has threads allocate and free until
+ * diary [FILE [THREADS]]: prints {"pid","ready"}, waits for a line, and has threads allocate and free until
  * another line comes. Each thread notes each of its calls; all notes are written to FILE, a line each:
  *
  *     TID BEGUN_NS DONE_NS BYTES
@@ -74,8 +74,8 @@ static void *keep(void *given)
 
 int main(int count, char **words)
 {
-	unsigned long threads = count > 2 ? strtoul(words[2], NULL, 10) : 0, calls = 0;
-	FILE *file = count > 1 ? fopen(words[1], "w") : NULL;
+	unsigned long threads = count > 2 ? strtoul(words[2], NULL, 10) : 1, calls = 0;
+	FILE *file = fopen(count > 1 ? words[1] : "/dev/null", "w");
 
 	if (!file || !threads || threads > MOST_THREADS)
 		return 2;
