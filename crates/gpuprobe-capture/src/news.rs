@@ -1,7 +1,7 @@
 //! What comes out of the kernel in one look.
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Call, Event, ProcessEvent, Tgid, XidEvent};
+use gpuprobe_event::{Call, Event, Outcome, ProcessChange, ProcessEvent, Tgid, XidEvent};
 
 /// What came since the last look.
 #[derive(Debug, Default)]
@@ -82,6 +82,23 @@ impl Batch {
         self.xids.retain(|xid| xid.at_ns < at_ns);
     }
 
+    /// Takes out calls that were not seen to return though their programs had not ended.
+    pub(crate) fn take_open(&mut self) -> Vec<Call> {
+        let ended = |call: &Call| {
+            let is_end = |process: &ProcessEvent| process.change != ProcessChange::Start;
+            self.processes.iter().any(|(_, process)| process.tgid == call.tgid && is_end(process))
+        };
+        let is_open = |event: &mut Event| match event {
+            Event::Call(call) => call.outcome == Outcome::Unfinished && !ended(call),
+            _ => false,
+        };
+        let open = self.calls.extract_if(.., is_open).filter_map(|event| match event {
+            Event::Call(call) => Some(*call),
+            _ => None,
+        });
+        open.collect()
+    }
+
     /// Everything that happened, in the order in which it was over.
     pub fn into_events(self) -> Vec<Event> {
         let mut events = self.calls;
@@ -114,7 +131,7 @@ fn happened_at(event: &Event) -> u64 {
 mod tests {
     use std::borrow::Cow;
 
-    use gpuprobe_event::{Api, Call, Class, Effect, Outcome, ProcessChange, Tid};
+    use gpuprobe_event::{Api, Class, Effect, Tid};
 
     use super::*;
 
@@ -178,5 +195,25 @@ mod tests {
         assert_eq!(times(batch), [15, 15]);
         let mut none = Batch { processes: vec![exit(1)], ..Batch::default() };
         assert_eq!(none.hold_back(), [exit(1)]);
+    }
+
+    #[test]
+    fn calls_are_open_at_the_end_unless_their_program_had_ended() {
+        let unfinished = |tgid: u32| match call(5, 0) {
+            Event::Call(call) => {
+                Event::Call(Box::new(Call { outcome: Outcome::Unfinished, tgid: Tgid(tgid), ..*call }))
+            }
+            other => other,
+        };
+        let mut batch = Batch {
+            calls: vec![call(1, 2), unfinished(1), unfinished(2)],
+            processes: vec![exit(9)],
+            ..Batch::default()
+        };
+        batch.cut(10);
+        let open: Vec<_> = batch.take_open().iter().map(|call| call.tgid.0).collect();
+        assert_eq!((open, batch.calls.len()), (vec![2], 2));
+        batch.cut(5);
+        assert_eq!((batch.calls.len(), batch.processes.len()), (1, 0), "what happened later is left out");
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use gpuprobe_discover::FileId;
 use gpuprobe_event::counters::{ContextMemory, ProcessKey, ProcessMemory};
-use gpuprobe_event::{Api, Call, Event, LossCause, Losses, Outcome, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Api, Call, LossCause, Losses, ProcessChange, ProcessEvent, Tgid};
 use libbpf_rs::{Iter, IterOpts, Link, Map, MapCore, MapFlags, Object, RingBuffer, RingBufferBuilder};
 
 pub(crate) use self::apart::Apart;
@@ -266,16 +266,11 @@ impl Capture {
             all.stacks += more.stacks;
         }
         all.cut(at_ns);
-        // a thread that ended meanwhile has sent its own
-        let sent: HashSet<u64> = all
-            .calls
-            .iter()
-            .filter_map(|event| match event {
-                Event::Call(call) if call.outcome == Outcome::Unfinished => Some(call.id),
-                _ => None,
-            })
-            .collect();
-        open.retain(|call| call.start_ns < at_ns && !sent.contains(&call.id));
+        open.retain(|call| call.start_ns < at_ns);
+        // threads that ended meanwhile have sent theirs, but these were open at that instant too
+        let sent = all.take_open();
+        open.retain(|call| sent.iter().all(|sent| sent.id != call.id));
+        open.extend(sent);
         Ok(Ending { batch: all, open, at_ns })
     }
 

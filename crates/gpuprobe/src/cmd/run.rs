@@ -1,12 +1,10 @@
 //! `gpuprobe run`: a command from its first instruction to its end.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use gpuprobe_capture::{CaptureConfig, Collect};
-use gpuprobe_discover::Skipped;
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::budget::KeptBudget;
@@ -31,6 +29,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<u8> {
 pub(crate) struct RecordedCommand {
     recorded: Recorded,
     pub(crate) status: u8,
+    /// It loaded a library that is probed, or would be if that were possible.
+    has_libraries: bool,
     /// Processes that run on.
     left: usize,
 }
@@ -38,6 +38,11 @@ pub(crate) struct RecordedCommand {
 impl RecordedCommand {
     /// Prints the summary and what could not be watched, and ends the trace.
     pub(crate) fn tell(self) -> Result<Finished> {
+        if !self.has_libraries {
+            note!(
+                "warning: the command loaded no CUDA library; `gpuprobe doctor` says what can be probed here"
+            );
+        }
         let finished = self.recorded.tell();
         if self.left > 0 {
             note!("not watched any more: {} processes that outlive the command", self.left);
@@ -83,11 +88,7 @@ pub(crate) fn record(
             break status;
         }
     };
-    if probes.capture.attached().next().is_none() && probes.skips.lines().next().is_none() {
-        let program = command.first().map(PathBuf::from).unwrap_or_default();
-        let reason = "it loaded no CUDA library; `gpuprobe doctor` says what can be probed here";
-        probes.skip(&Skipped::function(&program, reason.to_owned()));
-    }
+    let has_libraries = probes.capture.attached().next().is_some() || probes.skips.lines().next().is_some();
     let left = supervised.finish(&mut probes)?;
     let at_ns = left.ending.at_ns;
     recording.take(left.ending.into_batch(), &probes)?;
@@ -95,5 +96,5 @@ pub(crate) fn record(
     losses.add(LossCause::LateAttach, left.late);
     let mut recorded = recording.finish(&mut probes, losses, at_ns)?;
     recorded.end.exit_status = Some(status.into());
-    Ok(RecordedCommand { recorded, status, left: left.running })
+    Ok(RecordedCommand { recorded, status, has_libraries, left: left.running })
 }
