@@ -132,9 +132,13 @@ def ledger(check, tier):
     for name, word in [("cudaMemcpy", "sync_bytes"), ("cudaMemcpyAsync", "async_bytes")]:
         if traced(name):
             copied = {kind: c[word] for kind, c in said["copies"].items() if c[word]}
-            # what is left to the library goes to the GPU; the driver's copies tell that, where they are probed
+            # The ledger's cudaMemcpyDefault copies go to the GPU. Only the driver's copy shows that; where that one is
+            # not probed, the call has no kind.
+            left_to_driver = copied.pop("Default", 0)
             if tier != "perf" or traced(name.replace("cuda", "cu")):
-                copied["H2D"] = copied.get("H2D", 0) + copied.pop("Default", 0)
+                copied["H2D"] = copied.get("H2D", 0) + left_to_driver
+            elif left_to_driver:
+                copied[None] = left_to_driver
             check.equal(f"bytes of {name}", summed((c for c in calls if c["name"] == name), "size"), copied)
     for api, name in [("runtime", "cudaLaunchKernel"), ("driver", "cuLaunchKernel")]:
         launches = (c for c in calls if c["name"] == name)
