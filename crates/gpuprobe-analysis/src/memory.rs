@@ -22,11 +22,6 @@ impl Total {
         Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
     }
 
-    /// What is left. A trace that begins in the middle may free more than it allocated; that is not negative memory.
-    fn minus(self, less: Self) -> Self {
-        Self { count: self.count.saturating_sub(less.count), bytes: self.bytes.saturating_sub(less.bytes) }
-    }
-
     fn add(&mut self, bytes: u64) {
         *self = self.plus(Self { count: 1, bytes });
     }
@@ -55,22 +50,44 @@ pub struct MemorySummary {
     pub unknown_frees: u64,
     /// What ended with the context that it was allocated in.
     pub freed_by_context: Total,
-    /// What a process still held when it ended or ran another program: the driver frees that.
-    pub freed_by_exit: Total,
-    /// The most bytes that were live at once, of all processes together.
+    /// What processes still held when they ended or ran another program, by kind: the driver frees that.
+    pub freed_by_exit: Vec<MemoryAmount>,
+    /// The most bytes that one process held at once.
     pub peak_bytes: u64,
     /// Live when the recording ended, by kind.
     pub live: Vec<MemoryAmount>,
 }
+
+/// What is held of one kind. Records of several threads may be out of order, so a free may be told before the allocation:
+/// it is negative until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Balance {
+    count: i128,
+    bytes: i128,
+}
+
+impl Balance {
+    fn add(&mut self, more: Total) {
+        self.count += i128::from(more.count);
+        self.bytes += i128::from(more.bytes);
+    }
+
+    fn subtract(&mut self, less: Total) {
+        self.count -= i128::from(less.count);
+        self.bytes -= i128::from(less.bytes);
+    }
+}
+
+type Kinds = BTreeMap<Space, Balance>;
 
 /// Live memory by process and kind. Events bear the bytes that the kernel side counted once, in a table where a free
 /// takes effect at its entry; so sums are right in whatever order calls of several threads are told, and no address
 /// has to be followed here.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    live: HashMap<Tgid, BTreeMap<Space, Total>>,
-    /// The bytes of all of them: the sum is exact, though one of them may be anything.
-    live_bytes: u128,
+    live: HashMap<Tgid, Kinds>,
+    /// Of processes that have ended.
+    at_exit: Kinds,
     totals: MemorySummary,
 }
 
@@ -93,17 +110,17 @@ impl Ledger {
             Effect::Free(free) => match &free.freed {
                 Some(freed) => {
                     self.totals.freed = self.totals.freed.plus(freed.into());
-                    self.change(call.tgid, freed.kind, |held| held.minus(freed.into()));
+                    self.held(call.tgid, ended).entry(freed.kind).or_default().subtract(freed.into());
                 }
                 None => {
                     let is_some = free.address.is_some_and(|address| address != 0);
                     self.totals.unknown_frees += u64::from(is_some && !call.nested);
                 }
             },
-            Effect::ContextEnd(ended) => {
-                for memory in ended {
+            Effect::ContextEnd(memory) => {
+                for memory in memory {
                     self.totals.freed_by_context = self.totals.freed_by_context.plus(memory.into());
-                    self.change(call.tgid, memory.kind, |held| held.minus(memory.into()));
+                    self.held(call.tgid, ended).entry(memory.kind).or_default().subtract(memory.into());
                 }
             }
             _ => {}
@@ -112,22 +129,24 @@ impl Ledger {
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        for total in self.remove(pid).into_values() {
-            self.totals.freed_by_exit = self.totals.freed_by_exit.plus(total);
+        for (kind, held) in self.live.remove(&pid).unwrap_or_default() {
+            let sum = self.at_exit.entry(kind).or_default();
+            *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
         }
     }
 
     /// What a process holds, told anew.
     pub(crate) fn set(&mut self, pid: Tgid, held: &[MemoryAmount]) {
-        self.remove(pid);
-        for memory in held {
-            self.change(pid, memory.kind, |held| held.plus(memory.into()));
-        }
+        self.live.remove(&pid);
+        let kinds = self.held(pid, false);
+        held.iter().for_each(|memory| kinds.entry(memory.kind).or_default().add(memory.into()));
+        let bytes = bytes_in(kinds);
+        self.raise_peak(bytes);
     }
 
     /// What each process holds, by kind, those that hold most first.
     pub(crate) fn standing(&self) -> Vec<(Tgid, Vec<MemoryAmount>)> {
-        let mut all: Vec<_> = self.live.iter().map(|(pid, kinds)| (*pid, held(kinds))).collect();
+        let mut all: Vec<_> = self.live.iter().map(|(pid, kinds)| (*pid, amounts(kinds))).collect();
         all.retain(|(_, held)| !held.is_empty());
         let bytes =
             |held: &[MemoryAmount]| held.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
@@ -136,14 +155,18 @@ impl Ledger {
     }
 
     pub(crate) fn report(&self) -> MemorySummary {
-        let mut kinds: BTreeMap<Space, Total> = BTreeMap::new();
-        for (kind, total) in self.live.values().flatten() {
-            let sum = kinds.entry(*kind).or_default();
-            *sum = sum.plus(*total);
+        let mut all = Kinds::new();
+        for (kind, held) in self.live.values().flatten() {
+            let sum = all.entry(*kind).or_default();
+            *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
         }
-        let mut live = held(&kinds);
-        live.sort_by_key(|memory| std::cmp::Reverse(memory.bytes));
-        MemorySummary { live, ..self.totals.clone() }
+        let largest_first = |kinds: &Kinds| {
+            let mut amounts = amounts(kinds);
+            amounts.sort_by_key(|memory| std::cmp::Reverse(memory.bytes));
+            amounts
+        };
+        let freed_by_exit = largest_first(&self.at_exit);
+        MemorySummary { live: largest_first(&all), freed_by_exit, ..self.totals.clone() }
     }
 
     fn failed(&mut self, call: &Call) {
@@ -156,46 +179,57 @@ impl Ledger {
     }
 
     fn allocated(&mut self, pid: Tgid, allocation: &Allocation, ended: bool) {
-        let Allocation { bytes, kind, replaced, .. } = *allocation;
+        let Allocation { bytes, kind, replaced, live_bytes, .. } = *allocation;
         self.totals.allocated.add(bytes);
+        let kinds = self.held(pid, ended);
+        kinds.entry(kind).or_default().add(Total { count: 1, bytes });
+        if let Some(bytes) = replaced {
+            // of which kind it was is not told: as a rule of the same
+            kinds.entry(kind).or_default().subtract(Total { count: 1, bytes });
+        }
+        let computed = bytes_in(kinds);
         if let Some(bytes) = replaced {
             self.totals.replaced.add(bytes);
-            // of which kind it was is not told: as a rule of the same
-            self.change(pid, kind, |held| held.minus(Total { count: 1, bytes }));
         }
-        if ended {
-            self.totals.freed_by_exit.add(bytes);
-        } else {
-            self.change(pid, kind, |held| held.plus(Total { count: 1, bytes }));
+        // what was live at that instant only the kernel side knows: records of several threads may be out of order
+        if let Some(bytes) = live_bytes {
+            self.raise_peak(bytes);
+        } else if !ended {
+            self.raise_peak(computed);
         }
     }
 
-    /// Changes what a process holds of one kind.
-    fn change(&mut self, pid: Tgid, kind: Space, change: impl FnOnce(Total) -> Total) {
-        let is_known = self.live.len() < MOST_PROCESSES || self.live.contains_key(&pid);
-        let pid = if is_known { pid } else { OTHERS };
-        let held = self.live.entry(pid).or_default().entry(kind).or_default();
-        let before = std::mem::replace(held, change(*held));
-        self.live_bytes = self.live_bytes + u128::from(held.bytes) - u128::from(before.bytes);
-        let bytes = u64::try_from(self.live_bytes).unwrap_or(u64::MAX);
+    fn raise_peak(&mut self, bytes: u64) {
         self.totals.peak_bytes = self.totals.peak_bytes.max(bytes);
     }
 
-    fn remove(&mut self, pid: Tgid) -> BTreeMap<Space, Total> {
-        let held = self.live.remove(&pid).unwrap_or_default();
-        self.live_bytes -= held.values().map(|total| u128::from(total.bytes)).sum::<u128>();
-        held
+    /// What a process holds, or held when it ended.
+    fn held(&mut self, pid: Tgid, ended: bool) -> &mut Kinds {
+        if ended {
+            return &mut self.at_exit;
+        }
+        let is_known = self.live.len() < MOST_PROCESSES || self.live.contains_key(&pid);
+        self.live.entry(if is_known { pid } else { OTHERS }).or_default()
     }
 }
 
+/// As much as can be counted: sizes are what a process says, so their sum may be anything.
+fn unsigned(n: i128) -> u64 {
+    u64::try_from(n.max(0)).unwrap_or(u64::MAX)
+}
+
+fn bytes_in(kinds: &Kinds) -> u64 {
+    unsigned(kinds.values().map(|held| held.bytes).sum())
+}
+
 /// What there is any of.
-fn held(kinds: &BTreeMap<Space, Total>) -> Vec<MemoryAmount> {
-    let amount = |(kind, total): (&Space, &Total)| MemoryAmount {
+fn amounts(kinds: &Kinds) -> Vec<MemoryAmount> {
+    let amount = |(kind, held): (&Space, &Balance)| MemoryAmount {
         kind: *kind,
-        allocations: total.count,
-        bytes: total.bytes,
+        allocations: unsigned(held.count),
+        bytes: unsigned(held.bytes),
     };
-    kinds.iter().filter(|(_, total)| total.count > 0).map(amount).collect()
+    kinds.iter().filter(|(_, held)| held.count > 0).map(amount).collect()
 }
 
 #[cfg(test)]
@@ -275,11 +309,9 @@ mod tests {
         let mut again = alloc(0x10, 30, 20);
         let Effect::Alloc(allocation) = &mut again.effect else { panic!("it allocates") };
         allocation.replaced = Some(100);
-        let report = fed(&[alloc(0x10, 100, 10), again.clone()]);
+        let report = fed(&[alloc(0x10, 100, 10), again]);
         assert_eq!((report.replaced, report.freed), (total(1, 100), Total::default()));
         assert_eq!((report.live, report.peak_bytes), (device(1, 30), 100));
-        let alone = fed(&[again]);
-        assert_eq!(alone.live, device(1, 30), "what stood there is not negative memory");
     }
 
     #[test]
@@ -300,20 +332,35 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_of_all_processes_together_and_stays() {
+    fn the_peak_is_what_one_process_held_at_once() {
         let mut ledger = Ledger::default();
         ledger.feed(&alloc(0x10, 100, 10), false);
         ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 30, 11) }, false);
         ledger.feed(&free(0x10, Some(100), 12), false);
         ledger.feed(&alloc(0x10, 50, 13), false);
-        assert_eq!(ledger.report().peak_bytes, 130);
-        ledger.clear(Tgid(100));
-        ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x20, 101, 14) }, false);
-        assert_eq!(ledger.report().peak_bytes, 131);
+        assert_eq!(ledger.report().peak_bytes, 100);
+        let mut told = alloc(0x20, 1, 14);
+        let Effect::Alloc(allocation) = &mut told.effect else { panic!("it allocates") };
+        allocation.live_bytes = Some(130);
+        ledger.feed(&told, false);
+        assert_eq!(ledger.report().peak_bytes, 130, "records may be out of order, this figure is not");
         // sizes that cannot be true
         (0..3).for_each(|i| ledger.feed(&Call { tgid: Tgid(i), ..alloc(1, u64::MAX, 15) }, false));
         (0..300).for_each(|i| ledger.clear(Tgid(i)));
-        assert_eq!((ledger.report().peak_bytes, ledger.live_bytes), (u64::MAX, 0));
+        let report = ledger.report();
+        assert_eq!((report.peak_bytes, report.freed_by_exit[0].bytes), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn a_free_told_before_its_allocation_or_after_its_process_has_ended_leaves_nothing() {
+        let report = fed(&[free(0x10, Some(100), 20), alloc(0x10, 100, 10)]);
+        assert_eq!((report.live, report.freed), (vec![], total(1, 100)));
+        let mut ledger = Ledger::default();
+        ledger.feed(&alloc(0x10, 100, 10), false);
+        ledger.clear(Tgid(100));
+        ledger.feed(&free(0x10, Some(100), 20), true);
+        let report = ledger.report();
+        assert_eq!((report.freed_by_exit, report.freed), (vec![], total(1, 100)));
     }
 
     #[test]
@@ -331,10 +378,10 @@ mod tests {
         let most = u32::try_from(MOST_PROCESSES).unwrap();
         (0..most + 100).for_each(|i| ledger.feed(&of(i), false));
         assert_eq!(ledger.live.len(), MOST_PROCESSES + 1);
-        assert_eq!(ledger.live[&OTHERS][&Space::Device], total(100, 500));
+        assert_eq!(ledger.live[&OTHERS][&Space::Device], Balance { count: 100, bytes: 500 });
         assert_eq!(ledger.report().live, device(u64::from(most) + 100, 5 * (u64::from(most) + 100)));
         (0..=most).for_each(|pid| ledger.clear(Tgid(pid)));
-        assert_eq!((ledger.live.len(), ledger.live_bytes, ledger.report().live.len()), (0, 0, 0));
+        assert_eq!((ledger.live.len(), ledger.report().live.len()), (0, 0));
     }
 
     #[test]
@@ -353,7 +400,7 @@ mod tests {
         assert_eq!(after.standing(), held);
         after.feed(&free(0x10, Some(100), 20), false);
         assert_eq!(after.report().live, device(1, 700));
-        assert_eq!((after.live_bytes, after.report().unknown_frees), (700, 0));
+        assert_eq!(after.report().unknown_frees, 0);
     }
 
     #[test]
@@ -364,7 +411,7 @@ mod tests {
         ledger.clear(Tgid(100));
         ledger.feed(&alloc(0x20, 5, 11), true);
         let report = ledger.report();
-        assert_eq!(report.freed_by_exit, Total { count: 2, bytes: 105 });
+        assert_eq!(report.freed_by_exit, device(2, 105));
         assert_eq!(report.live, device(1, 7));
     }
 }

@@ -277,7 +277,7 @@ mod tests {
             Event::Loss(LossEvent { at_ns: 95, cause: LossCause::RingFull, count: 3 }),
             Event::Loss(LossEvent { at_ns: 96, cause: LossCause::RingFull, count: 2 }),
         ]);
-        assert_eq!(report.memory.freed_by_exit, Total { count: 1, bytes: 4096 });
+        assert_eq!(Total::from(&report.memory.freed_by_exit[0]), Total { count: 1, bytes: 4096 });
         assert_eq!(report.memory.live, []);
         assert_eq!(report.processes[0].end, Some(ProcessEnd::Code(0)));
         assert_eq!(report.losses, [LossCount { cause: LossCause::RingFull, count: 5 }]);

@@ -44,7 +44,7 @@ GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 inde
 		return 0;
 	call = open_call(thread, thread->depth - 1);
 	/* a free inside it finds nothing more to free */
-	if (call->flags & GP_KNOWN_FREE)
+	if (call->effect == GP_EFFECT_FREE)
 		end_free(thread, call, false);
 	if (function->op)
 		account_object(thread, call, function, false);
@@ -70,13 +70,13 @@ GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
 		end_release(call, true);
 	} else if (ends_contexts(function)) {
 		cancel_end(call);
-	} else if (function->action == GP_FREE && call->flags & GP_KNOWN_FREE) {
+	} else if (call->effect == GP_EFFECT_FREE) {
 		if (gp_config.copies)
 			restore_ranges(call);
 		memory = memory_of_thread(thread);
 		if (memory)
 			put_back(call, memory);
-		call->flags &= ~GP_KNOWN_FREE;
+		call->effect = GP_EFFECT_NONE;
 	}
 	return 0;
 }

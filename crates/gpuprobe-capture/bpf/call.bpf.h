@@ -22,13 +22,13 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 		call->flags |= GP_UNREAD_STACK;
 	bytes = function->pointee_bytes;
 	if (bytes) {
-		if (bytes > sizeof(call->pointee))
-			bytes = sizeof(call->pointee);
+		if (bytes > sizeof(call->pointee.bytes))
+			bytes = sizeof(call->pointee.bytes);
 		if (!argument(call, function->pointee, &address))
 			call->flags |= GP_UNREAD_POINTEE;
 		else if (function->flags & GP_TEXT)
 			read_text(call, address, false);
-		else if (bpf_probe_read_user(call->pointee, bytes, (void *)address))
+		else if (bpf_probe_read_user(call->pointee.bytes, bytes, (void *)address))
 			call->flags |= GP_UNREAD_POINTEE;
 	}
 }
@@ -112,10 +112,11 @@ static __always_inline void send_begin(struct gp_call *call, const struct gp_fun
  * Makes sure that the return probe of the call that begins now does no harm. False where it must not be
  * prepared; a tier that cannot decline it gives up the returns of the calls that are open instead.
  */
-static __always_inline bool guard_returns(struct gp_thread *thread, struct pt_regs *ctx,
-					  const struct gp_function *function, bool can_decline)
+static __always_inline bool guard_returns(struct gp_thread *thread, struct task_struct *task,
+					  struct pt_regs *ctx, const struct gp_function *function,
+					  bool can_decline)
 {
-	if (may_return(thread, ctx, can_decline && function->flags & GP_RUNS_CODE))
+	if (may_return(thread, task, ctx, can_decline && function->flags & GP_RUNS_CODE))
 		return true;
 	if (can_decline)
 		return false;
@@ -138,6 +139,7 @@ GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
 /* Returns 0 when the return is wanted, 1 when it is not. */
 static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = cookie & (GP_FUNCTIONS - 1), state = library_state(cookie);
 	struct gp_function *function;
@@ -149,11 +151,11 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (!function)
 		return 1;
 	if (!(function->flags & GP_PAUSED) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
-		thread = current_thread();
+		thread = thread_of(task);
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
 	/* where a return cannot be declined, calls that are not observed have one too */
-	is_declined =
-	    has_return && (thread || !can_decline) && !guard_returns(thread, ctx, function, can_decline);
+	is_declined = has_return && (thread || !can_decline) &&
+		      !guard_returns(thread, task, ctx, function, can_decline);
 	if (!thread)
 		return 1;
 	if (is_declined) {

@@ -221,10 +221,9 @@ static __always_inline struct gp_thread *new_thread(struct task_struct *task, __
 	return thread;
 }
 
-/* The state of the thread that runs, where its process is watched. */
-static __always_inline struct gp_thread *current_thread(void)
+/* The state of the thread that runs, which is `task`, where its process is watched. */
+static __always_inline struct gp_thread *thread_of(struct task_struct *task)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
 	__u64 pid_tgid;
 
@@ -234,6 +233,11 @@ static __always_inline struct gp_thread *current_thread(void)
 		return thread;
 	pid_tgid = bpf_get_current_pid_tgid();
 	return is_target(pid_tgid >> 32) ? new_thread(task, pid_tgid) : NULL;
+}
+
+static __always_inline struct gp_thread *current_thread(void)
+{
+	return thread_of(bpf_get_current_task_btf());
 }
 
 static __always_inline __u64 new_id(struct gp_thread *thread)
@@ -267,12 +271,12 @@ static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 	__u64 few[3];
 
 	if (bytes <= sizeof(few) && !bpf_probe_read_user(few, sizeof(few), at)) {
-		__builtin_memcpy(call->stack, few, sizeof(few));
+		__builtin_memcpy(call->stack.words, few, sizeof(few));
 		return true;
 	}
-	if (bytes > sizeof(call->stack))
-		bytes = sizeof(call->stack);
-	return !bpf_probe_read_user(call->stack, bytes, at);
+	if (bytes > sizeof(call->stack.words))
+		bytes = sizeof(call->stack.words);
+	return !bpf_probe_read_user(call->stack.words, bytes, at);
 }
 
 /* The value of an argument that the call has saved; false where it has none. */
@@ -292,7 +296,7 @@ static __always_inline bool argument(const struct gp_call *call, struct gp_place
 		barrier_var(index);
 		if (index >= GP_STACK_WORDS)
 			return false;
-		*value = call->stack[index];
+		*value = call->stack.words[index];
 		return true;
 	}
 	return false;

@@ -118,8 +118,9 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 {
 	struct gp_context *row;
 
-	call->context = ending_context(call, function);
-	row = context_of(call->context);
+	call->effect = GP_EFFECT_CONTEXT;
+	call->detail.ending.context = ending_context(call, function);
+	row = context_of(call->detail.ending.context);
 	if (row)
 		__sync_fetch_and_or(&row->flags, function->op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
 }
@@ -127,7 +128,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 /* It did not. */
 static __always_inline void cancel_end(struct gp_call *call)
 {
-	struct gp_context *row = context_of(call->context);
+	struct gp_context *row = context_of(call->detail.ending.context);
 
 	if (row)
 		__sync_fetch_and_and(&row->flags, ~(GP_ENDING | GP_MAY_END));
@@ -151,10 +152,10 @@ static __always_inline void release_primary(struct gp_call *call, const struct g
 	row = context_of(number_of(who(call), *primary));
 	if (!row)
 		return;
-	if (__sync_fetch_and_add(&row->references, -1) != 1 || !call->context)
+	if (__sync_fetch_and_add(&row->references, -1) != 1 || !call->detail.ending.context)
 		return cancel_end(call);
 	bpf_map_delete_elem(&primaries, &key);
-	end_context(call, call->context);
+	end_context(call, call->detail.ending.context);
 }
 
 /* Everything in it ends, but it is there again when somebody uses it, and its references stay. */
@@ -162,7 +163,7 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 {
 	struct gp_context_key key = context_key(who(call), device_argument(call, function));
 	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
-	struct gp_context *row = context_of(call->context);
+	struct gp_context *row = context_of(call->detail.ending.context);
 	__u64 references, address;
 	__u32 device, flags;
 
@@ -172,7 +173,7 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 	references = row->references;
 	device = row->device;
 	flags = row->flags;
-	if (!end_context(call, call->context))
+	if (!end_context(call, call->detail.ending.context))
 		return;
 	row = context_of(new_context(call->instance, call->tgid, address));
 	if (!row)
@@ -219,7 +220,7 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 	case GP_CONTEXT_DESTROY:
 		if (current_context(thread) == context)
 			pop_context(thread);
-		end_context(call, call->context);
+		end_context(call, call->detail.ending.context);
 		return;
 	case GP_CONTEXT_SET:
 		return set_context(thread, context);

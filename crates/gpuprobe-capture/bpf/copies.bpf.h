@@ -277,7 +277,8 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	task = &function->task;
 	if (gp_config.told) {
 		/* told anew, part by part */
-		__builtin_memset(call->pointee, 0, sizeof(call->pointee));
+		call->effect = GP_EFFECT_BATCH;
+		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
 		call->bytes = 0;
 	}
 	batch.call = call;

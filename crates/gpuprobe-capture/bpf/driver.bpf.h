@@ -109,6 +109,24 @@ static __always_inline __u64 syscall_argument(const struct pt_regs *regs, int in
 #endif
 }
 
+/* The path that open or openat is given; only x86 has both. */
+static __always_inline __u64 path_argument(const struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return syscall_argument(regs, regs->orig_ax == GP_NR_OPENAT);
+#else
+	return syscall_argument(regs, 1);
+#endif
+}
+
+static __always_inline void begin_device_call(struct gp_call *call, const struct pt_regs *regs, __u32 number,
+					      __u8 kind)
+{
+	call->effect = GP_EFFECT_DEVICE;
+	call->detail.device = (struct gp_device_call){.number = number, .kind = kind};
+	save_syscall(call, regs);
+}
+
 /*
  * Whether a name begins as those of the driver's devices do. One in a page that nobody has touched yet cannot
  * be read; then it may, and the file itself will tell.
@@ -143,8 +161,8 @@ static __always_inline bool find_polled(__u64 address, __u64 count, __u32 *numbe
 
 /* Whether the call is on a device of the driver, and on which. That of a file to be opened is not known yet.
  */
-static __always_inline bool is_on_device(__u32 which, const struct pt_regs *regs, long syscall,
-					 bool is_watched, __u32 *number, __u8 *kind)
+static __always_inline bool is_on_device(__u32 which, const struct pt_regs *regs, bool is_watched,
+					 __u32 *number, __u8 *kind)
 {
 	if (which == GP_IOCTL)
 		return find_device(syscall_argument(regs, 0), number, kind);
@@ -153,28 +171,33 @@ static __always_inline bool is_on_device(__u32 which, const struct pt_regs *regs
 		       find_device(syscall_argument(regs, 4), number, kind);
 	if (which == GP_POLL)
 		return find_polled(syscall_argument(regs, 0), syscall_argument(regs, 1), number, kind);
-	return may_name_device(syscall_argument(regs, syscall == GP_NR_OPENAT), is_watched);
+	return may_name_device(path_argument(regs), is_watched);
 }
 
-/* Copies the name of a file that is opened, from an address that is kept for its end. */
+/* Copies the path that is opened. */
 static __always_inline void read_name(struct gp_call *call, __u64 address)
 {
-	call->pointer = address;
 	call->flags &= ~GP_UNREAD_STACK;
-	if (bpf_probe_read_user_str(call->stack, GP_ARGUMENT, (void *)address) < 0)
+	if (bpf_probe_read_user_str(call->stack.path, sizeof(call->stack.path), (void *)address) < 0)
 		call->flags |= GP_UNREAD_STACK;
 }
 
 /* What has been opened; false where it is none of the driver's devices after all. */
-static __always_inline bool end_open(struct gp_call *call, long result)
+static __always_inline bool end_open(struct gp_call *call, const struct pt_regs *regs, long result)
 {
 	bool was_read = !(call->flags & GP_UNREAD_STACK);
+	__u64 path = path_argument(regs);
+	__u32 number = 0;
+	__u8 kind = GP_DEVICE_OTHER;
 
 	if (!was_read)
-		read_name(call, call->pointer);
-	if (result >= 0 && find_device(result, &call->site, &call->space))
+		read_name(call, path);
+	if (result >= 0 && find_device(result, &number, &kind)) {
+		call->detail.device.number = number;
+		call->detail.device.kind = kind;
 		return true;
-	return was_read || may_name_device(call->pointer, false);
+	}
+	return was_read || may_name_device(path, false);
 }
 
 /* Whether an open call is one of the kernel's. */
@@ -228,7 +251,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	if (!thread && !is_target(pid_tgid >> 32))
 		return 0;
 	/* of whom nothing is known but that everybody is watched, nothing is kept on suspicion */
-	if (!is_on_device(which, regs, syscall, thread || gp_config.only_targets, &number, &kind))
+	if (!is_on_device(which, regs, thread || gp_config.only_targets, &number, &kind))
 		return 0;
 	if (!thread)
 		thread = new_thread(task, pid_tgid);
@@ -242,13 +265,11 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	call = push_in_kernel(thread, innermost(thread), function, index, regs->sp);
 	if (!call)
 		return 0;
-	call->site = number;
-	call->space = kind;
-	save_syscall(call, regs);
+	begin_device_call(call, regs, number, kind);
 	if (which == GP_IOCTL)
 		read_ioctl(call);
 	else if (which == GP_OPEN)
-		read_name(call, syscall_argument(regs, syscall == GP_NR_OPENAT));
+		read_name(call, path_argument(regs));
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases || gp_config.entry_only)
 		tell_begin(call, function);
@@ -297,10 +318,8 @@ GP_OWN_FRAME int end_unseen_open(struct pt_regs *regs, long result, __u64 now)
 	call = thread ? push_in_kernel(thread, innermost(thread), function, index, regs->sp) : NULL;
 	if (!call)
 		return 0;
-	call->site = number;
-	call->space = kind;
-	save_syscall(call, regs);
-	read_name(call, syscall_argument(regs, regs->orig_ax == GP_NR_OPENAT));
+	begin_device_call(call, regs, number, kind);
+	read_name(call, path_argument(regs));
 	call->start_ns = now;
 	call->duration_ns = 0;
 	call->result = result;
@@ -346,7 +365,7 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 	call->result = result;
 	if (index == gp_config.driver_rows + GP_IOCTL)
 		read_ioctl(call);
-	else if (index == gp_config.driver_rows + GP_OPEN && !end_open(call, result))
+	else if (index == gp_config.driver_rows + GP_OPEN && !end_open(call, regs, result))
 		return 0;
 	failed = result < 0;
 	if (index == gp_config.driver_rows + GP_IOCTL && status_of(call))

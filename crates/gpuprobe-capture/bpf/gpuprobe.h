@@ -18,6 +18,8 @@ enum gp_length {
 	GP_OUTS = 4,
 	GP_STACK_WORDS = 12,
 	GP_POINTEE = 160,
+	/* copies of a batch that are told apart */
+	GP_PARTS = 10,
 	/* contexts that one thread has made current one over the other */
 	GP_CONTEXTS = 8,
 	GP_BUCKETS = 32,
@@ -269,23 +271,19 @@ enum gp_call_flags : __u16 {
 	GP_NESTED_ACTION = 64,
 	/* the thread ended inside the call */
 	GP_UNFINISHED = 128,
-	/* the live table had the freed address */
-	GP_KNOWN_FREE = 256,
-	/* the live table had the allocated address: since_ns is how many bytes stood there */
-	GP_REPLACED = 512,
 	/* it has been entered; its return is told apart, or not at all */
-	GP_BEGUN = 1024,
+	GP_BEGUN = 256,
 	/* the text has an end that was not read */
-	GP_CUT_TEXT = 2048,
+	GP_CUT_TEXT = 512,
 	/* an enclosing call is counted as the same work */
-	GP_NESTED_WORK = 4096,
+	GP_NESTED_WORK = 1024,
 	/* the work became part of a graph and was not run */
-	GP_CAPTURED = 8192,
-	/* since_ns is how many kernels the launched graph has */
-	GP_KNOWN_KERNELS = 16384,
+	GP_CAPTURED = 2048,
 	/* the bytes are those of the calls inside, which alone tell them */
-	GP_BYTES_OF_INNER = 32768,
+	GP_BYTES_OF_INNER = 4096,
 };
+
+#include "effect.h"
 
 /*
  * One call: its state while it is open, and its record when it has returned. What a function does not use
@@ -303,7 +301,9 @@ struct gp_call {
 	__u32 tgid;
 	__u32 tid;
 	__u64 result;
+	/* allocated, freed or moved */
 	__u64 bytes;
+	/* the address that is allocated or freed; of physical memory, its handle */
 	__u64 pointer;
 	__u64 stack_pointer;
 	/* bit per gp_action: this call and those around it */
@@ -314,35 +314,28 @@ struct gp_call {
 	__u8 is_told;
 	/* a call inside it failed, and that is counted */
 	__u8 inner_failed;
+	/* gp_space, of memory that is allocated or freed */
 	__u8 space;
 	/* calls around this one that are told */
 	__u8 depth;
 	/* which attached file the function is in */
 	__u16 library;
-	__u64 since_ns;
+	union gp_detail detail;
 	/* where it returns to */
 	__u64 return_address;
-	/* of what is allocated or freed; of a call of the kernel, the number of the device */
+	/* the call site of what is allocated or freed */
 	__u32 site;
-	/* of a copy, where they were looked for: 1 more than its gp_copy_kind; gp_host_memory */
-	__u8 copy_kind;
-	__u8 host;
-	/* the calls of the kernel that it made on devices of the driver, up to GP_MOST_ENTERED */
+	/* system calls that it made on devices of the driver, up to GP_MOST_ENTERED; driver_ns is their time
+	 */
 	__u16 entered;
-	/* and how long they took */
+	/* gp_effect */
+	__u8 effect;
+	__u8 reserved;
 	__u64 driver_ns;
-	/* allocations that it ended, where one call can end several: pieces of physical memory */
-	__u64 ended;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
-	/* of a call that ended a context: the allocations and bytes of each space that ended with it; of an
-	 * ioctl, the beginning of its argument */
-	__u64 stack[GP_STACK_WORDS];
-	/* of a batch of copies: gp_part, as many as fit */
-	__u8 pointee[GP_POINTEE];
-	/* the number of the context that what a free took was counted in, or that a call is to end; of a
-	 * release, that of the physical memory */
-	__u64 context;
+	union gp_stack_words stack;
+	union gp_pointee pointee;
 };
 
 enum gp_name_kind : __u16 {

@@ -294,7 +294,7 @@ GP_CHECKED_ONCE int begin_destroy(struct gp_thread *thread, struct gp_call *call
 	if (!graph)
 		return 0;
 	/* for when the call fails */
-	call->context = graph->kernels + 1;
+	annotate_kernels(call, graph->kernels);
 	bpf_map_delete_elem(map, &key);
 	return 0;
 }
@@ -304,12 +304,12 @@ static __always_inline void cancel_destroy(const struct gp_call *call, const str
 	__u64 handle = 0;
 
 	argument(call, function->task.graph, &handle);
-	if (!call->context)
+	if (call->effect != GP_EFFECT_GRAPH)
 		return;
 	if (function->task.work == GP_WORK_GRAPH_DESTROY)
-		set_graph(&graphs, call, handle, call->context - 1);
+		set_graph(&graphs, call, handle, call->detail.graph.kernels);
 	else if (function->task.work == GP_WORK_EXEC_DESTROY)
-		set_graph(&execs, call, handle, call->context - 1);
+		set_graph(&execs, call, handle, call->detail.graph.kernels);
 }
 
 /* A call has changed graphs. */

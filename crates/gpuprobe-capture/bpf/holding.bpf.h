@@ -159,18 +159,28 @@ static __always_inline void raise_peak(struct gp_memory *memory, __u64 held)
 	}
 }
 
-static __always_inline void hold_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
-				       __u64 bytes, __s64 sign)
+/* Adds to what a process and one of its contexts hold. Returns the bytes that the process holds then. */
+static __always_inline __u64 hold_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
+					__u64 bytes, __s64 sign)
 {
 	__u64 held;
 
 	if (space >= GP_SPACES)
-		return;
+		return 0;
 	held = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
 	if (sign > 0)
 		raise_peak(memory, held);
 	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
 	__sync_fetch_and_add(&row->live_allocations[space], sign);
+	return held;
+}
+
+/* The record of an allocation tells what the process holds with it. */
+static __always_inline void annotate_live(struct gp_call *call, __u64 held)
+{
+	if (call->effect != GP_EFFECT_REPLACE)
+		call->effect = GP_EFFECT_ALLOC;
+	call->detail.allocated.live_bytes = held;
 }
 
 /*
@@ -188,15 +198,15 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		return false;
 	call->device = device_of(row);
 	for (int space = 0; space < GP_SPACES; space++) {
-		call->stack[2 * space] = row->live_allocations[space];
-		call->stack[2 * space + 1] = row->live_bytes[space];
+		call->stack.ended[space].allocations = row->live_allocations[space];
+		call->stack.ended[space].bytes = row->live_bytes[space];
 	}
 	/* once */
 	if (!drop_context(who(call), number))
 		return false;
 	for (int space = 0; space < GP_SPACES; space++) {
-		allocations += call->stack[2 * space];
-		all += call->stack[2 * space + 1];
+		allocations += call->stack.ended[space].allocations;
+		all += call->stack.ended[space].bytes;
 	}
 	__sync_fetch_and_add(&memory->held_bytes, -all);
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);

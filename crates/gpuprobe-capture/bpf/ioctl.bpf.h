@@ -33,6 +33,7 @@ struct {
 static __always_inline void read_ioctl(struct gp_call *call)
 {
 	__u32 request = call->registers[1], bytes = request >> 16 & 0x3fff;
+	struct gp_device_call *device = &call->detail.device;
 	__u64 address = call->registers[2];
 	struct {
 		__u32 command;
@@ -46,19 +47,19 @@ static __always_inline void read_ioctl(struct gp_call *call)
 		address = wrapped.address;
 		request = (request & 0xc000ff00) | bytes << 16 | (wrapped.command & 0xff);
 	}
-	if (call->space == GP_DEVICE_UVM)
+	if (device->kind == GP_DEVICE_UVM)
 		bytes = GP_ARGUMENT;
 	if (bytes > GP_ARGUMENT)
 		bytes = GP_ARGUMENT;
-	call->since_ns = request;
-	call->bytes = bytes;
+	device->request = request;
+	device->argument_bytes = bytes;
 	call->flags &= ~GP_UNREAD_STACK;
-	if (!bytes || !bpf_probe_read_user(call->stack, bytes, (void *)address))
+	if (!bytes || !bpf_probe_read_user(call->stack.argument, bytes, (void *)address))
 		return;
-	call->bytes = GP_SHORT_ARGUMENT;
-	if (call->space != GP_DEVICE_UVM ||
-	    bpf_probe_read_user(call->stack, GP_SHORT_ARGUMENT, (void *)address)) {
-		call->bytes = 0;
+	device->argument_bytes = GP_SHORT_ARGUMENT;
+	if (device->kind != GP_DEVICE_UVM ||
+	    bpf_probe_read_user(call->stack.argument, GP_SHORT_ARGUMENT, (void *)address)) {
+		device->argument_bytes = 0;
 		call->flags |= GP_UNREAD_STACK;
 	}
 }
@@ -66,17 +67,19 @@ static __always_inline void read_ioctl(struct gp_call *call)
 /* Whether the argument was read and is of the length that the driver has for it. */
 static __always_inline bool is_whole(const struct gp_call *call, __u32 escape, __u32 bytes)
 {
-	return (call->since_ns & 0xff) == escape && call->bytes == bytes && call->space <= GP_DEVICE_GPU &&
-	       !(call->flags & GP_UNREAD_STACK);
+	const struct gp_device_call *device = &call->detail.device;
+
+	return (device->request & 0xff) == escape && device->argument_bytes == bytes &&
+	       device->kind <= GP_DEVICE_GPU && !(call->flags & GP_UNREAD_STACK);
 }
 
 /* The command or the class that an ioctl names in its argument. */
 static __always_inline __u32 detail_of(const struct gp_call *call)
 {
 	if (is_whole(call, GP_ESC_CONTROL, 32))
-		return call->stack[1];
+		return call->stack.argument[1];
 	if (is_whole(call, GP_ESC_ALLOC, 32) || is_whole(call, GP_ESC_ALLOC, 48))
-		return call->stack[1] >> 32;
+		return call->stack.argument[1] >> 32;
 	return 0;
 }
 
@@ -84,11 +87,11 @@ static __always_inline __u32 detail_of(const struct gp_call *call)
 static __always_inline __u32 status_of(const struct gp_call *call)
 {
 	if (is_whole(call, GP_ESC_FREE, 16))
-		return call->stack[1] >> 32;
+		return call->stack.argument[1] >> 32;
 	if (is_whole(call, GP_ESC_ALLOC, 48))
-		return call->stack[5];
+		return call->stack.argument[5];
 	if (is_whole(call, GP_ESC_CONTROL, 32) || is_whole(call, GP_ESC_ALLOC, 32))
-		return call->stack[3] >> 32;
+		return call->stack.argument[3] >> 32;
 	return 0;
 }
 
@@ -112,9 +115,9 @@ GP_OWN_FRAME int count_command(const struct gp_thread *thread, const struct gp_c
 {
 	struct gp_command_key key = {.instance = call->instance,
 				     .tgid = call->tgid,
-				     .request = call->since_ns,
+				     .request = call->detail.device.request,
 				     .detail = detail_of(call),
-				     .device = call->space};
+				     .device = call->detail.device.kind};
 	struct gp_command *command = bpf_map_lookup_elem(&commands, &key);
 
 	if (!command) {

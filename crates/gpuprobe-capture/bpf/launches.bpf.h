@@ -57,7 +57,7 @@ static __always_inline void two_words(const struct gp_call *call, const struct g
 /* By the calling convention, without asking where each of them is. */
 static __always_inline __u64 read_usual(const struct gp_call *call, struct launch *launch)
 {
-	const __u64 *registers = call->registers, *stack = call->stack;
+	const __u64 *registers = call->registers, *stack = call->stack.words;
 
 	launch->handle = registers[0];
 	launch->grid = dimensions(registers[1], registers[2], registers[3]);
@@ -77,7 +77,7 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 					struct launch *launch)
 {
 	const struct gp_task *task = &function->task;
-	const __u32 *config = (const __u32 *)call->pointee;
+	const __u32 *config = (const __u32 *)call->pointee.bytes;
 	__u64 given = 0;
 
 	if (task->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
@@ -90,7 +90,7 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 			launch->grid = dimensions(config[0], config[1], config[2]);
 			launch->block = dimensions(config[3], config[4], config[5]);
 			launch->shared = config[6];
-			given = *(const __u64 *)(call->pointee + 32);
+			given = *(const __u64 *)(call->pointee.bytes + 32);
 		}
 	} else {
 		if (task->shape == GP_LAUNCH_DIM3) {

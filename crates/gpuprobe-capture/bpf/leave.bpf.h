@@ -10,9 +10,8 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 	for (int i = 0; i < GP_OUTS; i++) {
 		__u64 address = 0, value = 0, bytes;
 
-		call->out[i] = 0;
 		if (i >= function->outs)
-			continue;
+			return;
 		bytes = function->out[i].bytes == 4 ? 4 : 8;
 		if (!argument(call, function->out[i].place, &address) ||
 		    bpf_probe_read_user(&value, bytes, (void *)(address + function->out[i].offset)))
@@ -115,7 +114,7 @@ static __always_inline void annotate(struct gp_thread *thread, struct gp_call *c
 				     const struct gp_function *function, bool failed)
 {
 	if (gp_config.told && call->flags & GP_NESTED_ACTION && function->action == GP_MOVE && thread->depth)
-		tell_outer(thread, call, is_batch(function), failed);
+		tell_outer(thread, call, failed);
 	if (gp_config.driver && call->entered)
 		tell_driver_time(thread, call);
 }

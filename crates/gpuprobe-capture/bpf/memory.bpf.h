@@ -71,8 +71,8 @@ GP_CHECKED_ONCE __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 lev
 
 static __always_inline __u64 array_bytes(const struct gp_call *call, const struct gp_function *function)
 {
-	const __u64 *words = (const __u64 *)call->pointee;
-	const __u32 *halves = (const __u32 *)call->pointee;
+	const __u64 *words = (const __u64 *)call->pointee.bytes;
+	const __u32 *halves = (const __u32 *)call->pointee.bytes;
 	struct gp_place next = function->size_a;
 	__u64 a = 0, b = 0, c = 0, levels = 1, bits;
 
@@ -142,12 +142,12 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	since_ns = *(volatile __u64 *)&old->since_ns;
 	if (since_ns & GP_SPARE)
 		return;
-	call->since_ns = since_ns;
+	call->detail.freed.since_ns = since_ns;
+	call->detail.freed.context = old->context;
 	call->bytes = old->bytes;
 	call->space = old->space;
-	call->context = old->context;
 	call->site = old->site;
-	row = context_of(call->context);
+	row = context_of(call->detail.freed.context);
 	/*
 	 * What went with its context is not freed by anybody. It stays in the table until its address is
 	 * given out again: that may happen right now, and then it is another one's. Of two threads that free
@@ -159,10 +159,10 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	}
 	if (memory->entries > gp_config.most_kept && !bpf_map_delete_elem(&live, &key))
 		__sync_fetch_and_add(&memory->entries, -1);
-	call->flags |= GP_KNOWN_FREE;
+	call->effect = GP_EFFECT_FREE;
 	call->device = device_of(row);
 	hold_bytes(memory, row, call->space, call->bytes, -1);
-	hold_at(call, call->context, call->site, GP_SITE_FREED);
+	hold_at(call, call->detail.freed.context, call->site, GP_SITE_FREED);
 }
 
 /* A free that failed has freed nothing. */
@@ -170,11 +170,11 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 {
 	struct gp_live_key key = live_key(call);
 	struct gp_live back = {.bytes = call->bytes,
-			       .since_ns = call->since_ns,
-			       .context = call->context,
+			       .since_ns = call->detail.freed.since_ns,
+			       .context = call->detail.freed.context,
 			       .space = call->space,
 			       .site = call->site};
-	struct gp_context *row = context_of(call->context);
+	struct gp_context *row = context_of(back.context);
 	struct gp_live *spare = bpf_map_lookup_elem(&live, &key);
 
 	if (!row) {
@@ -186,7 +186,7 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 		if (!spare)
 			__sync_fetch_and_add(&memory->entries, 1);
 		hold_bytes(memory, row, call->space, call->bytes, 1);
-		hold_at(call, call->context, call->site, GP_SITE_BACK);
+		hold_at(call, back.context, call->site, GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	}
@@ -201,14 +201,14 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 		return;
 	if (failed) {
 		__sync_fetch_and_add(&memory->failed_frees, 1);
-		if (call->flags & GP_KNOWN_FREE)
+		if (call->effect == GP_EFFECT_FREE)
 			put_back(call, memory);
 		call->bytes = 0;
 		return;
 	}
 	if (!call->pointer)
 		return;
-	if (!(call->flags & GP_KNOWN_FREE)) {
+	if (call->effect != GP_EFFECT_FREE) {
 		__sync_fetch_and_add(&memory->unknown_frees, 1);
 		return;
 	}
@@ -228,8 +228,8 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 		hold_site(call->instance, old->context, who_at(call->tgid, old->site), old->bytes,
 			  GP_SITE_FREED);
 		__sync_fetch_and_add(&memory->replaced, 1);
-		call->flags |= GP_REPLACED;
-		call->since_ns = old->bytes;
+		call->effect = GP_EFFECT_REPLACE;
+		call->detail.allocated.replaced_bytes = old->bytes;
 	}
 }
 
@@ -265,7 +265,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 	} else {
 		__sync_fetch_and_add(&memory->entries, 1);
 	}
-	hold_bytes(memory, row, call->space, call->bytes, 1);
+	annotate_live(call, hold_bytes(memory, row, call->space, call->bytes, 1));
 }
 
 /* The thread's context is told by its address. */

@@ -35,12 +35,14 @@ static __always_inline void read_text(struct gp_call *call, __u64 address, bool 
 	long length;
 
 	if (by_kernel && address >> 63)
-		length = bpf_probe_read_kernel_str(call->pointee, sizeof(call->pointee), (void *)address);
+		length = bpf_probe_read_kernel_str(call->pointee.bytes, sizeof(call->pointee.bytes),
+						   (void *)address);
 	else
-		length = bpf_probe_read_user_str(call->pointee, sizeof(call->pointee), (void *)address);
+		length = bpf_probe_read_user_str(call->pointee.bytes, sizeof(call->pointee.bytes),
+						 (void *)address);
 	if (length < 0)
 		call->flags |= GP_UNREAD_POINTEE;
-	else if (length == sizeof(call->pointee))
+	else if (length == sizeof(call->pointee.bytes))
 		call->flags |= GP_CUT_TEXT;
 }
 
@@ -62,16 +64,12 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->tid = thread->tid;
 	call->depth = outer ? outer->depth + outer->is_told : 0;
 	call->duration_ns = 0;
-	call->since_ns = 0;
-	call->context = 0;
+	call->effect = GP_EFFECT_NONE;
 	call->site = 0;
-	call->copy_kind = 0;
-	call->host = 0;
-	call->entered = 0;
-	call->driver_ns = 0;
-	call->ended = 0;
 	call->pointer = 0;
 	call->device = GP_NO_DEVICE;
+	call->entered = 0;
+	call->driver_ns = 0;
 }
 
 /* The call that is open and has no other inside it. */
@@ -136,11 +134,11 @@ static __always_inline void tell_begin(struct gp_call *call, const struct gp_fun
 	call->flags &= ~GP_BEGUN;
 }
 
-/* The record of a graph launch tells how many kernels the graph has. */
+/* The graph of the call has so many kernels. */
 static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels)
 {
-	call->since_ns = kernels;
-	call->flags |= GP_KNOWN_KERNELS;
+	call->effect = GP_EFFECT_GRAPH;
+	call->detail.graph.kernels = kernels;
 }
 
 /* The row that counts a function of a process, which its first call makes; 0 where the table is full. */

@@ -134,13 +134,13 @@ GP_CHECKED_ONCE int find_place(const struct gp_call *call, __u64 address, struct
 /* What a free that begins takes away, and one that fails gives back. */
 static __always_inline void begin_ranges(const struct gp_call *call)
 {
-	if (call->flags & GP_KNOWN_FREE)
+	if (call->effect == GP_EFFECT_FREE)
 		change_range(call, call->pointer, call->bytes, false, false);
 }
 
 static __always_inline void restore_ranges(const struct gp_call *call)
 {
-	if (call->flags & GP_KNOWN_FREE)
+	if (call->effect == GP_EFFECT_FREE)
 		change_range(call, call->pointer, call->bytes, false, true);
 }
 

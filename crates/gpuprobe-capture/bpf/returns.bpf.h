@@ -313,9 +313,10 @@ GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_poin
  * the program may be resumed on another thread, if it is on the stack of a fiber: it must be on the stack
  * that its thread was started on.
  */
-static __always_inline bool may_return(struct gp_thread *thread, struct pt_regs *ctx, bool runs_code)
+static __always_inline bool may_return(struct gp_thread *thread, struct task_struct *task,
+				       struct pt_regs *ctx, bool runs_code)
 {
-	struct uprobe_task *utask = bpf_get_current_task_btf()->utask;
+	struct uprobe_task *utask = task->utask;
 	struct return_instance *open = utask ? utask->return_instances : NULL;
 	__u64 stack_pointer = PT_REGS_SP(ctx);
 

@@ -20,12 +20,12 @@ GP_CHECKED_ONCE int tell_part(struct gp_call *call, __u32 kind_and_host, __u64 b
 
 	if (!call)
 		return 0;
-	part = (struct gp_part *)call->pointee;
-	for (__u32 i = 1; i < GP_POINTEE / sizeof(*part); i++, part++) {
-		if (!part->copies || (part->copy_kind == kind && part->host == host))
+	part = call->pointee.parts;
+	for (__u32 i = 1; i < GP_PARTS; i++, part++) {
+		if (!part->copies || (part->kind == kind && part->host == host))
 			break;
 	}
-	part->copy_kind = kind;
+	part->kind = kind;
 	part->host = host;
 	part->copies++;
 	part->bytes += bytes;
@@ -40,8 +40,9 @@ GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, bool is
 		return 0;
 	if (is_part && !failed)
 		return tell_part(call, kind_and_host, bytes);
-	call->copy_kind = kind_and_host + 1;
-	call->host = kind_and_host >> 8;
+	call->effect = GP_EFFECT_COPY;
+	call->detail.copy.kind = kind_and_host + 1;
+	call->detail.copy.host = kind_and_host >> 8;
 	/* what a struct describes had no size so far */
 	if (!call->bytes && !failed)
 		call->bytes = bytes;
@@ -73,8 +74,7 @@ GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *
 }
 
 /* What is known of a copy is known of the one around it, which is the same. */
-static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool has_parts,
-				       bool failed)
+static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool failed)
 {
 	struct gp_call *outer = open_call(thread, thread->depth - 1);
 	__u32 index = outer->function & (GP_FUNCTIONS - 1);
@@ -83,12 +83,14 @@ static __always_inline void tell_outer(struct gp_thread *thread, const struct gp
 	if (!function || function->action != GP_MOVE)
 		return;
 	outer->flags |= call->flags & GP_CAPTURED;
-	if (call->copy_kind) {
-		outer->copy_kind = call->copy_kind;
-		outer->host = call->host;
+	if (call->effect == GP_EFFECT_COPY) {
+		outer->effect = GP_EFFECT_COPY;
+		outer->detail.copy = call->detail.copy;
 	}
-	if (has_parts)
-		__builtin_memcpy(outer->pointee, call->pointee, sizeof(outer->pointee));
+	if (call->effect == GP_EFFECT_BATCH) {
+		outer->effect = GP_EFFECT_BATCH;
+		outer->pointee = call->pointee;
+	}
 	if (!failed && (!outer->bytes || outer->flags & GP_BYTES_OF_INNER)) {
 		outer->bytes += call->bytes;
 		outer->flags |= GP_BYTES_OF_INNER;

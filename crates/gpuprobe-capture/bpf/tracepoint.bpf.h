@@ -27,7 +27,7 @@ static __always_inline void save_words(struct gp_call *call, const struct gp_fun
 		bpf_probe_read_kernel(call->registers, 8 * words, ctx);
 	barrier_var(more);
 	if (more && more <= GP_STACK_WORDS)
-		bpf_probe_read_kernel(call->stack, 8 * more, ctx + 8 * GP_REGISTERS);
+		bpf_probe_read_kernel(call->stack.words, 8 * more, ctx + 8 * GP_REGISTERS);
 }
 
 /*

@@ -15,7 +15,6 @@ struct gp_types {
 	struct gp_name_record name_record;
 	struct gp_stack_record stack_record;
 	struct gp_xid_record xid_record;
-	struct gp_part part;
 
 	enum gp_length length;
 	enum gp_device device;
@@ -29,6 +28,7 @@ struct gp_types {
 	enum gp_function_flags function_flags;
 	enum gp_record_kind record_kind;
 	enum gp_call_flags call_flags;
+	enum gp_effect effect;
 	enum gp_name_kind name_kind;
 	enum gp_process_change process_change;
 

@@ -24,9 +24,15 @@ static __always_inline struct gp_live_key handle_key(struct gp_process_key who, 
 	return (struct gp_live_key){.pointer = handle, .instance = who.instance, .tgid = who.tgid};
 }
 
-/* `where` is who_at() of the process and the site. Returns the site to keep. */
-GP_CHECKED_ONCE __u32 hold_physical(__u64 instance, __u64 where, __u32 device, __u64 bytes, __s64 sign)
+/*
+ * Adds or, where `change` is negative, takes away the bytes of one allocation. `where` is who_at() of the
+ * process and the site; `call` is the one that allocates. Returns the site to keep.
+ */
+GP_CHECKED_ONCE __u32 hold_physical(struct gp_call *call, __u64 instance, __u64 where, __u32 device,
+				    __s64 change)
 {
+	__s64 sign = change < 0 ? -1 : 1;
+	__u64 bytes = change < 0 ? -change : change, held;
 	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
 	struct gp_memory *memory = memory_of(who);
 	struct gp_context *row = context_of(known_context(who, GP_OF_DEVICE(device)));
@@ -36,10 +42,12 @@ GP_CHECKED_ONCE __u32 hold_physical(__u64 instance, __u64 where, __u32 device, _
 		return GP_NO_SITE_ROW;
 	if (device != GP_NO_DEVICE)
 		row->device = device + 1;
-	hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
+	held = hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
 	if (sign > 0) {
 		__sync_fetch_and_add(&memory->allocations, 1);
 		__sync_fetch_and_add(&memory->allocated_bytes, bytes);
+		if (call)
+			annotate_live(call, held);
 	} else {
 		__sync_fetch_and_add(&memory->frees, 1);
 		__sync_fetch_and_add(&memory->freed_bytes, bytes);
@@ -72,7 +80,7 @@ static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 u
 	site = memory->site;
 	if (bpf_map_delete_elem(&physical, &id) || !bytes)
 		return;
-	hold_physical(who.instance, who_at(who.tgid, site), device, bytes, -1);
+	hold_physical(NULL, who.instance, who_at(who.tgid, site), device, -bytes);
 	ended->bytes += bytes;
 	ended->allocations++;
 	ended->device = device;
@@ -83,18 +91,18 @@ static __always_inline void tell_ended(struct gp_call *call, const struct ended_
 {
 	call->bytes = ended->bytes;
 	if (ended->bytes) {
-		call->ended = ended->allocations;
+		call->detail.released = (struct gp_released){.allocations = ended->allocations};
 		call->device = ended->device;
 		call->site = ended->site;
-		call->flags |= GP_KNOWN_FREE;
+		call->effect = GP_EFFECT_PHYSICAL;
 	}
 }
 
 /* The GPU in the properties of the allocation, which need not be the current one. */
 static __always_inline __u32 device_of_prop(const struct gp_call *call)
 {
-	__u32 type = *(const __u32 *)(call->pointee + GP_PROP_LOCATION_TYPE);
-	__u32 id = *(const __u32 *)(call->pointee + GP_PROP_LOCATION_ID);
+	__u32 type = *(const __u32 *)(call->pointee.bytes + GP_PROP_LOCATION_TYPE);
+	__u32 id = *(const __u32 *)(call->pointee.bytes + GP_PROP_LOCATION_ID);
 
 	if (call->flags & GP_UNREAD_POINTEE || type != GP_LOCATION_DEVICE || id >= GP_NO_DEVICE)
 		return GP_NO_DEVICE;
@@ -107,7 +115,7 @@ static __always_inline void hold_new(struct gp_call *call, __u64 id, __u32 devic
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
 	__u32 site = memory ? memory->site : 0;
 
-	site = hold_physical(call->instance, who_at(call->tgid, site), device, bytes, 1);
+	site = hold_physical(call, call->instance, who_at(call->tgid, site), device, bytes);
 	if (memory)
 		memory->site = site;
 	call->site = site;
@@ -204,7 +212,7 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 {
 	struct gp_physical *memory;
 	struct gp_live_key key;
-	__u64 *known;
+	__u64 *known, id;
 
 	if (!argument(call, function->pointer, &call->pointer))
 		return;
@@ -213,25 +221,26 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 	if (!known)
 		return;
 	/* its number, for when the call fails */
-	call->context = *known;
-	memory = bpf_map_lookup_elem(&physical, &call->context);
+	id = *known;
+	memory = bpf_map_lookup_elem(&physical, &id);
 	if (!memory)
 		return;
 	/* the handle goes with its last reference, the memory stays where it is mapped */
 	if ((__u32)__sync_fetch_and_add(&memory->uses, -GP_REFERENCE) == 1)
 		bpf_map_delete_elem(&handles, &key);
-	call->flags |= GP_KNOWN_FREE;
+	call->effect = GP_EFFECT_PHYSICAL;
+	call->detail.released.physical = id;
 }
 
 GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 {
 	struct gp_live_key key = handle_key(who(call), call->pointer);
 	struct gp_physical *memory;
-	__u64 id = call->context;
+	__u64 id = call->detail.released.physical;
 
-	if (!(call->flags & GP_KNOWN_FREE))
+	if (call->effect != GP_EFFECT_PHYSICAL)
 		return;
-	call->flags &= ~GP_KNOWN_FREE;
+	call->effect = GP_EFFECT_NONE;
 	memory = bpf_map_lookup_elem(&physical, &id);
 	if (!memory)
 		return;
@@ -246,8 +255,8 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 		if (bpf_map_delete_elem(&physical, &id))
 			return;
 		if (ended.bytes)
-			hold_physical(call->instance, who_at(call->tgid, ended.site), ended.device,
-				      ended.bytes, -1);
+			hold_physical(NULL, call->instance, who_at(call->tgid, ended.site), ended.device,
+				      -ended.bytes);
 		tell_ended(call, &ended);
 	}
 }
@@ -277,7 +286,8 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	__sync_fetch_and_add(&memory->uses, GP_MAPPING);
 	call->bytes = 0;
 	/* what was imported has a size now */
-	if (!memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
+	size = plausible(size);
+	if (size && !memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
 		hold_new(call, new.physical, memory->device, size);
 		call->bytes = size;
 		call->device = memory->device;

@@ -226,16 +226,6 @@ struct gp_copies {
 	__u64 sizes[GP_BUCKETS];
 };
 
-/* Copies of a batch that have their kind in common. */
-struct gp_part {
-	__u32 copies;
-	/* as in gp_call */
-	__u8 copy_kind;
-	__u8 host;
-	__u16 reserved;
-	__u64 bytes;
-};
-
 /* A part of an address space, of 2^(64 - bits of the address that count) bytes; the address is big-endian. */
 struct gp_range_key {
 	__u32 prefix;

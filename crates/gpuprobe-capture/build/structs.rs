@@ -1,30 +1,68 @@
-//! The wire's structs, and which of them may be made of any bytes.
+//! The wire's structs and unions, and which of them may be made of any bytes.
 
 use std::fmt::Write;
 
-use libbpf_rs::btf::types::{Array, Composite, Int, IntEncoding, MemberAttr, Struct};
+use libbpf_rs::btf::types::{Array, Composite, Int, IntEncoding, MemberAttr, Struct, Union};
 use libbpf_rs::btf::{Btf, BtfType, HasSize};
 
-/// Imports every `struct gp_*`, and calls `wire!` with those that are plain: made of integers, arrays and structs of these,
-/// without gaps. Of the others it says what keeps them from it.
+/// Imports every `struct gp_*` and `union gp_*`, and calls `wire!` with those that are plain: made of integers, arrays and
+/// structs of these, without gaps. Of the others it says what keeps them from it.
 pub(crate) fn plain(types: &Btf<'_>) -> String {
-    let mut names = Vec::new();
-    let (mut plain, mut others) = (Vec::new(), String::new());
-    for found in types.type_by_kind::<Struct<'_>>() {
-        let Some(name) = found.name().and_then(|name| name.to_str()).filter(|name| name.starts_with("gp_"))
-        else {
-            continue;
-        };
+    let structs = types.type_by_kind::<Struct<'_>>().map(|found| *found);
+    let unions = types.type_by_kind::<Union<'_>>().map(|found| *found);
+    let (mut names, mut plain, mut others, mut members) =
+        (Vec::new(), Vec::new(), String::new(), String::new());
+    for found in structs.chain(unions) {
+        let Some(name) = own_name(found) else { continue };
         names.push(name);
-        match plain_size(types, *found) {
-            Ok(_) => plain.push(name),
-            Err(reason) => writeln!(others, "// {name} is not: {reason}").expect("into memory"),
+        match plain_size(types, found) {
+            Ok(_) => {
+                plain.push(name);
+                members.push_str(&union_members(types, name, found));
+            }
+            Err(reason) => writeln!(others, "// {name} is not: {reason}").expect(IN_MEMORY),
         }
     }
     let (names, plain) = (names.join(",\n    "), plain.join(",\n    "));
     format!(
-        "pub(crate) use super::generated::types::{{\n    {names},\n}};\n\nwire!(\n    {plain},\n);\n{others}"
+        "pub(crate) use super::generated::types::{{\n    {names},\n}};\n\nwire!(\n    {plain},\n);\n{others}\n{members}"
     )
+}
+
+const IN_MEMORY: &str = "a string can always be written to";
+
+fn own_name(found: BtfType<'_>) -> Option<&str> {
+    found.name().and_then(|name| name.to_str()).filter(|name| name.starts_with("gp_"))
+}
+
+/// Methods that read the members of a plain union; nothing for a struct.
+fn union_members(types: &Btf<'_>, name: &str, found: BtfType<'_>) -> String {
+    let Ok(composite) = Composite::try_from(found) else { return String::new() };
+    if composite.is_struct {
+        return String::new();
+    }
+    let mut out = format!("impl {name} {{\n");
+    for member in composite.iter() {
+        let field = member.name.unwrap_or_default().to_string_lossy();
+        let Some(rust_type) = types.type_by_id(member.ty).and_then(rust_type) else { continue };
+        writeln!(out, "    pub(crate) fn {field}(&self) -> &{rust_type} {{").expect(IN_MEMORY);
+        out.push_str("        // SAFETY: every member fills the union and has nothing but integers: any bits are a value of it.\n");
+        writeln!(out, "        unsafe {{ &self.{field} }}\n    }}").expect(IN_MEMORY);
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// How Rust calls a plain type.
+fn rust_type(found: BtfType<'_>) -> Option<String> {
+    let found = found.skip_mods_and_typedefs();
+    if let Ok(integer) = Int::try_from(found) {
+        return Some(format!("u{}", integer.bits));
+    }
+    if let Ok(array) = Array::try_from(found) {
+        return Some(format!("[{}; {}]", rust_type(array.contained_type())?, array.capacity()));
+    }
+    own_name(found).map(str::to_owned)
 }
 
 /// How many bytes a type takes, all of which belong to integers; why they do not.

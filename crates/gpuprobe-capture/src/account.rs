@@ -5,7 +5,7 @@ use gpuprobe_event::{
     Allocation, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Space, Transfer,
 };
 
-use crate::wire::{from_bytes, gp_call, gp_part, number};
+use crate::wire::{gp_call, gp_copied, gp_part, number};
 
 /// Bytes and address as the kernel side counted them. An inner call of the same kind carries none.
 pub(crate) fn account(call: &mut Call, raw: &gp_call) {
@@ -16,16 +16,18 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     }
     match (call.class, &mut call.effect) {
         (Class::Vmm, effect) => *effect = physical(raw),
-        (Class::Context, effect) if raw.bytes != 0 => *effect = Effect::ContextEnd(ended(raw)),
+        (Class::Context, effect) if raw.effect == number::EFFECT_CONTEXT && raw.bytes != 0 => {
+            *effect = Effect::ContextEnd(ended(raw));
+        }
         (Class::Alloc | Class::HostRegister, effect) if raw.pointer != 0 => {
             *effect = Effect::Alloc(Allocation {
-                // what stood at this address: its free was not seen, but it is gone
-                replaced: (raw.flags & number::CALL_REPLACED != 0).then_some(raw.since_ns),
+                replaced: (raw.effect == number::EFFECT_REPLACE)
+                    .then_some(raw.detail.allocated().replaced_bytes),
                 ..allocation(raw, space(raw))
             });
         }
         (Class::Free | Class::HostUnregister, effect) => {
-            let known = raw.flags & number::CALL_KNOWN_FREE != 0;
+            let known = raw.effect == number::EFFECT_FREE;
             let freed = MemoryAmount { kind: space(raw), allocations: 1, bytes: raw.bytes };
             *effect = Effect::Free(Free {
                 address: Some(raw.pointer),
@@ -49,7 +51,9 @@ fn gpu(raw: &gp_call) -> Option<u8> {
 
 fn allocation(raw: &gp_call, kind: Space) -> Allocation {
     let address = (raw.pointer != 0).then_some(raw.pointer);
-    Allocation { bytes: raw.bytes, address, kind, gpu: gpu(raw), ..Allocation::default() }
+    let is_held = [number::EFFECT_ALLOC, number::EFFECT_REPLACE].contains(&raw.effect);
+    let live_bytes = is_held.then_some(raw.detail.allocated().live_bytes);
+    Allocation { bytes: raw.bytes, address, kind, gpu: gpu(raw), live_bytes, ..Allocation::default() }
 }
 
 /// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
@@ -67,36 +71,36 @@ pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
         }
         Effect::GraphLaunch(launch) => {
             launch.captured = captured;
-            launch.kernels = (raw.flags & number::CALL_KNOWN_KERNELS != 0).then_some(raw.since_ns);
+            launch.kernels = (raw.effect == number::EFFECT_GRAPH).then_some(raw.detail.graph().kernels);
         }
         Effect::Transfer(transfer) => {
             transfer.captured = captured;
-            if call.class == Class::Memcpy && raw.copy_kind != 0 {
-                tell_kind(transfer, raw);
+            match raw.effect {
+                number::EFFECT_COPY => tell_kind(transfer, raw.detail.copy()),
+                number::EFFECT_BATCH => tell_parts(transfer, raw.pointee.parts()),
+                _ => {}
             }
         }
         _ => {}
     }
 }
 
-fn tell_kind(transfer: &mut Transfer, raw: &gp_call) {
-    let found = direction(raw.copy_kind);
+fn tell_kind(transfer: &mut Transfer, copy: &gp_copied) {
+    let found = direction(copy.kind);
     if found != CopyDirection::Unknown {
         transfer.direction = found;
     }
-    transfer.host = host(raw.host, transfer.direction);
+    transfer.host = host(copy.host, transfer.direction);
 }
 
 /// The copies of a batch, by kind.
-pub(crate) fn tell_parts(call: &mut Call, raw: &gp_call) {
-    let Effect::Transfer(transfer) = &mut call.effect else { return };
-    let parts = raw.pointee.chunks_exact(size_of::<gp_part>()).map(from_bytes::<gp_part>);
-    let part = |part: gp_part| {
-        let direction = direction(part.copy_kind);
+fn tell_parts(transfer: &mut Transfer, parts: &[gp_part]) {
+    let part = |part: &gp_part| {
+        let direction = direction(part.kind);
         let host = host(part.host, direction);
         CopyPart { direction, host, copies: part.copies.into(), bytes: part.bytes }
     };
-    transfer.parts = parts.filter(|part| part.copies > 0).map(part).collect();
+    transfer.parts = parts.iter().filter(|part| part.copies > 0).map(part).collect();
     if let [all] = transfer.parts.as_slice() {
         (transfer.direction, transfer.host) = (all.direction, all.host);
     }
@@ -117,23 +121,23 @@ fn host(number: u8, direction: CopyDirection) -> HostMemory {
 /// Physical memory is held from its creation, or from its first mapping where it was imported. One call may end several
 /// allocations, and each counts as freed.
 fn physical(raw: &gp_call) -> Effect {
-    if raw.flags & number::CALL_KNOWN_FREE != 0 {
-        let allocations = raw.ended.max(1);
-        let freed = Some(MemoryAmount { kind: Space::Vmm, allocations, bytes: raw.bytes });
-        Effect::Free(Free { freed, gpu: gpu(raw), ..Free::default() })
-    } else if raw.bytes != 0 {
-        Effect::Alloc(allocation(raw, Space::Vmm))
-    } else {
-        Effect::None
+    match raw.effect {
+        number::EFFECT_PHYSICAL => {
+            let allocations = raw.detail.released().allocations;
+            let freed = Some(MemoryAmount { kind: Space::Vmm, allocations, bytes: raw.bytes });
+            Effect::Free(Free { freed, gpu: gpu(raw), ..Free::default() })
+        }
+        number::EFFECT_ALLOC => Effect::Alloc(allocation(raw, Space::Vmm)),
+        _ => Effect::None,
     }
 }
 
-/// What ended with a context, by kind: the words of arguments on the stack, of which such calls have none.
+/// What ended with a context, by kind.
 fn ended(raw: &gp_call) -> Vec<MemoryAmount> {
     Space::ALL
         .into_iter()
-        .zip(raw.stack.chunks_exact(2))
-        .filter(|(_, words)| words[0] != 0)
-        .map(|(kind, words)| MemoryAmount { kind, allocations: words[0], bytes: words[1] })
+        .zip(raw.stack.ended())
+        .filter(|(_, amount)| amount.allocations != 0)
+        .map(|(kind, amount)| MemoryAmount { kind, allocations: amount.allocations, bytes: amount.bytes })
         .collect()
 }

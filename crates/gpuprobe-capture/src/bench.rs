@@ -16,7 +16,7 @@ use crate::resolve::{OfFiles, RawStack};
 use crate::rows::row;
 use crate::sites::Sites;
 use crate::task::Counted;
-use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, number};
+use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_words, number};
 
 /// Calls that are taken out of the ring in one go.
 pub const CALLS_AT_ONCE: usize = MOST_CALLS_AT_ONCE;
@@ -99,7 +99,8 @@ impl Ring {
         let (pointer, bytes) = told.memory.unwrap_or_default();
         let mut raw = gp_call {
             kind: number::RECORD_CALL,
-            flags: if told.memory.is_some() { number::CALL_KNOWN_FREE } else { number::CALL_NESTED_ACTION },
+            flags: if told.memory.is_some() { 0 } else { number::CALL_NESTED_ACTION },
+            effect: if told.memory.is_some() { number::EFFECT_FREE } else { number::EFFECT_NONE },
             function: told.function.id.0,
             id: told.id,
             parent: told.parent,
@@ -114,7 +115,7 @@ impl Ring {
             space: told.function.roles.space.unwrap_or(Space::Device) as u8,
             site: SITE,
             library: DRIVER,
-            stack: told.stack,
+            stack: gp_stack_words { words: told.stack },
             ..gp_call::default()
         };
         raw.registers.iter_mut().zip(told.registers).for_each(|(to, from)| *to = from);

@@ -18,7 +18,7 @@ use gpuprobe_event::{
     SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
-use crate::account::{account, tell_parts, tell_work};
+use crate::account::{account, tell_work};
 use crate::clock::Clock;
 use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
@@ -26,7 +26,6 @@ use crate::message::filled;
 use crate::news::Hold;
 use crate::records::Records;
 use crate::resolve::{RawStack, Resolve, WaitingStacks};
-use crate::rows::makes_several_copies;
 use crate::sites::Sites;
 use crate::wire::{
     from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, gp_xid_record, number,
@@ -307,9 +306,6 @@ impl Decoder {
         }
         if finished {
             tell_work(&mut call, raw);
-            if makes_several_copies(function) {
-                tell_parts(&mut call, raw);
-            }
             account(&mut call, raw);
             self.place(&mut call, raw);
         }
@@ -408,9 +404,9 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
     }
     Words {
         registers: &raw.registers,
-        stack: if has(number::CALL_UNREAD_STACK) { &[] } else { &raw.stack },
+        stack: if has(number::CALL_UNREAD_STACK) { &[] } else { raw.stack.words() },
         outs,
-        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee[..pointee_bytes] },
+        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee.bytes()[..pointee_bytes] },
         is_text_cut: has(number::CALL_CUT_TEXT),
     }
 }

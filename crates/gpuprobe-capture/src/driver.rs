@@ -6,7 +6,7 @@ use gpuprobe_event::{Api, Call, DriverCall, Effect, FunctionId, Name, Value, cat
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use crate::error::CaptureError;
-use crate::wire::{ProgramName, gp_call, number};
+use crate::wire::{ProgramName, as_bytes, gp_call, number};
 
 /// The programs that see them: at the end of a call first, for a beginning without it would never end.
 pub(crate) const SYSCALLS: [ProgramName; 2] = [ProgramName::OnSyscallEnd, ProgramName::OnSyscall];
@@ -33,20 +33,22 @@ pub(crate) fn tell_devices(map: &Map<'_>, devices: &[Device]) -> Result<(), Capt
 
 /// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
 pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
-    let kind = DeviceKind::from_number(raw.space);
-    let device = device_name(kind, raw.site);
+    let on = raw.detail.device();
+    let kind = DeviceKind::from_number(on.kind);
+    let device = device_name(kind, on.number);
     let mut command = None;
     let read = raw.flags & number::CALL_UNREAD_STACK == 0;
-    let bytes = argument_bytes(raw);
     match which {
         number::DRIVER_IOCTL => {
-            let argument = if read { &bytes[..bytes.len().min(raw.bytes as usize)] } else { &[] };
-            let ioctl = Ioctl { device: kind, request: raw.since_ns as u32, argument };
+            let bytes = as_bytes(&raw.stack);
+            let argument = if read { &bytes[..bytes.len().min(on.argument_bytes as usize)] } else { &[] };
+            let ioctl = Ioctl { device: kind, request: on.request, argument };
             command = Some(command_name(version, ioctl.code()).text);
             tell_ioctl(call, &ioctl, version);
         }
         number::DRIVER_OPEN => {
-            let path = if read { text(&bytes).map_or(Value::Unread, Value::Text) } else { Value::Unread };
+            let path =
+                if read { text(raw.stack.path()).map_or(Value::Unread, Value::Text) } else { Value::Unread };
             call.args = Some(vec![(Name::Borrowed("path"), path)]);
         }
         _ => {}
@@ -79,12 +81,6 @@ fn device_name(kind: DeviceKind, number: u32) -> Option<Name> {
         DeviceKind::Gpu => Some(Name::Owned(format!("{}{}", kind.as_str(), number & MINOR))),
         _ => Some(Name::Borrowed(kind.as_str())),
     }
-}
-
-fn argument_bytes(raw: &gp_call) -> [u8; 8 * number::STACK_WORDS] {
-    let mut bytes = [0; 8 * number::STACK_WORDS];
-    bytes.chunks_exact_mut(8).zip(raw.stack).for_each(|(to, word)| to.copy_from_slice(&word.to_ne_bytes()));
-    bytes
 }
 
 fn text(bytes: &[u8]) -> Option<String> {

@@ -1,12 +1,12 @@
 //! The structs and numbers of `bpf/gpuprobe.h`, as generated from the object's type information, and the one way to make
 //! structs from bytes and bytes from them.
 
-/// Of the structs that the build script has found to be plain.
+/// Of the structs and unions that the build script has found to be plain.
 macro_rules! wire {
     ($($name:ident),* $(,)?) => {
         $(
-            // SAFETY: generated as repr(C) from a C struct that by its type information has nothing but integers, and no
-            // gaps between them; any bits are a value of it.
+            // SAFETY: generated as repr(C) from a C struct or union that by its type information has nothing but integers,
+            // and no gaps between them; any bits are a value of it.
             unsafe impl Wire for $name {}
         )*
     };
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn short_records_are_filled_with_zero() {
         let call: gp_call = from_bytes(&[1, 0, 0, 0, 9, 0, 0, 0, 77]);
-        assert_eq!((call.kind, call.function, call.id, call.pointee[159]), (1, 9, 77, 0));
+        assert_eq!((call.kind, call.function, call.id, call.pointee.bytes()[159]), (1, 9, 77, 0));
         assert_eq!(as_bytes(&call).len(), size_of::<gp_call>());
     }
 }

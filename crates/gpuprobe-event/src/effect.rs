@@ -47,6 +47,8 @@ pub struct Allocation {
     pub site: Option<SiteId>,
     /// Bytes of the allocation that stood at this address, and whose free was not observed.
     pub replaced: Option<u64>,
+    /// Bytes that the process held with it, at that instant.
+    pub live_bytes: Option<u64>,
 }
 
 /// One call that frees.

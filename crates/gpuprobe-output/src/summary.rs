@@ -238,7 +238,9 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     row("freed".to_owned(), memory.freed, ("free", "frees"));
     row("ended with its context".to_owned(), memory.freed_by_context, allocations);
     row("replaced, free not seen".to_owned(), memory.replaced, allocations);
-    row("held at exit".to_owned(), memory.freed_by_exit, allocations);
+    for held in &memory.freed_by_exit {
+        row(format!("held at exit, {}", held.kind.as_str()), held.into(), allocations);
+    }
     for live in &memory.live {
         row(format!("live at the end, {}", live.kind.as_str()), live.into(), allocations);
     }
@@ -254,7 +256,7 @@ fn memory(out: &mut String, memory: &MemorySummary) {
     for (n, what) in notes.into_iter().filter(|&(n, _)| n > 0) {
         line(out, format_args!("{what}: {n}"));
     }
-    if !memory.live.is_empty() || memory.freed_by_exit.count > 0 {
+    if !memory.live.is_empty() || !memory.freed_by_exit.is_empty() {
         line(out, format_args!("(memory held to the end is not in itself a leak)"));
     }
 }

@@ -3,7 +3,9 @@ use gpuprobe_event::{Api, CopyPart, Free, GraphLaunch, MemoryAmount, Space, Tran
 
 use super::*;
 use crate::fuzz::NoResolver;
-use crate::wire::{as_bytes, gp_part};
+use crate::wire::{
+    as_bytes, gp_allocated, gp_copied, gp_detail, gp_graph_size, gp_part, gp_pointee, gp_released,
+};
 
 fn decoder() -> Decoder {
     let clock = Clock::start();
@@ -47,16 +49,18 @@ fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
 
 #[test]
 fn what_stood_at_the_address_of_an_allocation_is_replaced_and_not_freed() {
-    let raw = gp_call { bytes: 4096, pointer: 0x7f00, since_ns: 64, ..call_of("cudaMalloc") };
-    let replaced = |flags| decode(&gp_call { flags, ..raw }).effect.allocation().map(|a| a.replaced);
-    assert_eq!(replaced(0), Some(None));
-    assert_eq!(replaced(number::CALL_REPLACED), Some(Some(64)));
+    let detail = gp_detail { allocated: gp_allocated { live_bytes: 4096, replaced_bytes: 64 } };
+    let raw = gp_call { bytes: 4096, pointer: 0x7f00, detail, ..call_of("cudaMalloc") };
+    let replaced = |effect| decode(&gp_call { effect, ..raw }).effect.allocation().map(|a| a.replaced);
+    assert_eq!(replaced(number::EFFECT_NONE), Some(None));
+    assert_eq!(replaced(number::EFFECT_REPLACE), Some(Some(64)));
 }
 
 #[test]
 fn what_one_unmap_ends_is_as_many_frees_as_it_was_allocations() {
-    let raw = gp_call { bytes: 4 << 20, flags: number::CALL_KNOWN_FREE, ..driver_call("cuMemUnmap") };
-    let freed = |ended| decode(&gp_call { ended, ..raw }).effect.freed().copied();
+    let raw = gp_call { bytes: 4 << 20, effect: number::EFFECT_PHYSICAL, ..driver_call("cuMemUnmap") };
+    let released = |allocations| gp_detail { released: gp_released { physical: 0, allocations } };
+    let freed = |ended| decode(&gp_call { detail: released(ended), ..raw }).effect.freed().copied();
     let vmm = |allocations| Some(MemoryAmount { kind: Space::Vmm, allocations, bytes: 4 << 20 });
     assert_eq!((freed(1), freed(2)), (vmm(1), vmm(2)));
 }
@@ -81,29 +85,31 @@ fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_m
     let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
     let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
     let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
-    raw.copy_kind = kind(CopyDirection::HostToDevice);
-    raw.host = host(HostMemory::Pinned);
+    let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 14] } };
+    raw.effect = number::EFFECT_COPY;
+    raw.detail = copy(kind(CopyDirection::HostToDevice), host(HostMemory::Pinned));
     assert_eq!(told(&raw), pinned(Some(64), false));
     raw.flags = number::CALL_CAPTURED;
     assert_eq!(told(&raw), pinned(None, true));
-    raw.copy_kind = kind(CopyDirection::Unknown);
-    raw.host = host(HostMemory::Unknown);
+    raw.detail = copy(kind(CopyDirection::Unknown), host(HostMemory::Unknown));
     assert_eq!(told(&raw), unknown(None, true));
     assert!(decode(&raw).effect.transfer().unwrap().is_async);
-    raw.copy_kind = 255;
-    raw.host = 255;
+    raw.detail = copy(255, 255);
     assert_eq!(told(&raw), unknown(None, true), "nonsense");
 }
 
 #[test]
 fn the_copies_of_a_batch_are_told_by_kind() {
-    let mut raw = gp_call { bytes: 300, ..driver_call("cuMemcpyBatchAsync") };
-    let part = |copies, copy_kind, host, bytes| gp_part { copies, copy_kind, host, reserved: 0, bytes };
-    raw.pointee[..16].copy_from_slice(as_bytes(&part(2, 2, 2, 100)));
-    let told = |raw: &gp_call| decode(raw).effect.transfer().unwrap().clone();
-    assert_eq!(told(&raw).direction, CopyDirection::HostToDevice, "one kind is that of all");
-    raw.pointee[16..32].copy_from_slice(as_bytes(&part(1, 4, 0, 200)));
-    let batch = told(&raw);
+    let raw = gp_call { bytes: 300, effect: number::EFFECT_BATCH, ..driver_call("cuMemcpyBatchAsync") };
+    let part = |copies, kind, host, bytes| gp_part { copies, kind, host, reserved: 0, bytes };
+    let told = |first: &[gp_part]| {
+        let mut parts = [gp_part::default(); number::PARTS];
+        parts[..first.len()].copy_from_slice(first);
+        decode(&gp_call { pointee: gp_pointee { parts }, ..raw }).effect.transfer().unwrap().clone()
+    };
+    let one = part(2, 2, 2, 100);
+    assert_eq!(told(&[one]).direction, CopyDirection::HostToDevice, "one kind is that of all");
+    let batch = told(&[one, part(1, 4, 0, 200)]);
     let all = (batch.direction, batch.host, batch.bytes);
     assert_eq!(all, (CopyDirection::Unknown, HostMemory::Unknown, Some(300)));
     let part = |direction, host, copies, bytes| CopyPart { direction, host, copies, bytes };
@@ -116,14 +122,17 @@ fn the_copies_of_a_batch_are_told_by_kind() {
 
 #[test]
 fn the_kernels_of_a_graph_are_told_where_they_are_known_by_the_outermost_call() {
-    let raw = gp_call { since_ns: 1000, ..call_of("cudaGraphLaunch") };
+    let detail = gp_detail { graph: gp_graph_size { kernels: 1000, reserved: 0 } };
+    let raw = gp_call { detail, ..call_of("cudaGraphLaunch") };
     let graph = |kernels| Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
     assert_eq!(decode(&raw).effect, graph(None));
-    let known = gp_call { flags: number::CALL_KNOWN_KERNELS, ..raw };
+    let known = gp_call { effect: number::EFFECT_GRAPH, ..raw };
     assert_eq!(decode(&known).effect, graph(Some(1000)));
     let mut list = driver_call("cuLaunchCooperativeKernelMultiDevice");
     list.registers[1] = 2;
-    list.pointee[8] = 7;
+    let mut bytes = [0; number::POINTEE];
+    bytes[8] = 7;
+    list.pointee = gp_pointee { bytes };
     let launched = |raw: &gp_call| {
         let call = decode(raw);
         call.effect.launch().map(|launch| (launch.kernels, launch.grid, call.nested))
@@ -138,7 +147,7 @@ fn a_free_of_something_unknown_frees_nothing() {
     let raw = gp_call { pointer: 0x7f00, ..call_of("cudaFree") };
     let unknown = Free { address: Some(0x7f00), gpu: Some(0), ..Free::default() };
     assert_eq!(decode(&raw).effect, Effect::Free(unknown));
-    let known = gp_call { flags: number::CALL_KNOWN_FREE, bytes: 64, ..raw };
+    let known = gp_call { effect: number::EFFECT_FREE, bytes: 64, ..raw };
     let freed = MemoryAmount { kind: Space::Device, allocations: 1, bytes: 64 };
     assert_eq!(decode(&known).effect.freed(), Some(&freed));
 }

@@ -20,6 +20,7 @@ fn told() -> Vec<(Call, &'static str)> {
         gpu: Some(3),
         site: Some(SiteId(7)),
         replaced: Some(50),
+        live_bytes: Some(4096),
     };
     let free_of =
         |address, freed| free(Effect::Free(Free { address: Some(address), freed, ..Free::default() }));
@@ -29,7 +30,7 @@ fn told() -> Vec<(Call, &'static str)> {
     vec![
         (
             Call { effect: Effect::Alloc(allocation), ..malloc() },
-            r#","size":64,"replaced":50,"gpu":3,"ptr":"0x10","site":7,"kind":"pool"}"#,
+            r#","size":64,"replaced":50,"live":4096,"gpu":3,"ptr":"0x10","site":7,"kind":"pool"}"#,
         ),
         (free_of(0x10, None), r#","ptr":"0x10"}"#),
         (free_of(0x10, Some(held(Space::Unknown, 1, 64))), r#","freed":64,"ptr":"0x10"}"#),

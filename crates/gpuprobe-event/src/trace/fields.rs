@@ -150,6 +150,9 @@ fn allocation_fields(allocation: &Allocation, to: &mut impl Fields) {
     if let Some(bytes) = allocation.replaced {
         to.uint("replaced", bytes);
     }
+    if let Some(bytes) = allocation.live_bytes {
+        to.uint("live", bytes);
+    }
     place_fields(allocation.gpu, allocation.address, allocation.site, to);
     kind_field(allocation.kind, to);
 }

@@ -61,7 +61,8 @@ fn held(object: &Object<'_>, class: Class) -> Effect {
     if let Some(bytes) = size {
         // traces of earlier versions say of an allocation that it freed what stood at its address
         let replaced = number(object, "replaced").or(freed);
-        return Effect::Alloc(Allocation { bytes, address, kind, gpu, site, replaced });
+        let live_bytes = number(object, "live");
+        return Effect::Alloc(Allocation { bytes, address, kind, gpu, site, replaced, live_bytes });
     }
     let allocations = number(object, "freed_allocations").unwrap_or(1);
     let freed = freed.map(|bytes| MemoryAmount { kind, allocations, bytes });
