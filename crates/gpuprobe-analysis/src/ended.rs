@@ -306,6 +306,7 @@ mod tests {
             failed_frees: 1,
             unknown_frees: 1,
             replaced: 2,
+            replaced_bytes: 0,
             ended_allocations: 0,
             ended_bytes: 0,
             peak_bytes: 0,

@@ -35,7 +35,10 @@ pub(crate) struct Errors {
 
 impl Errors {
     pub(crate) fn feed(&mut self, call: &Call) {
-        let Some(status) = call.status.filter(|_| call.failed()) else { return };
+        if !call.failed() {
+            return;
+        }
+        let status = call.status.unwrap_or(0);
         let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
         let mut key = (call.api, call.name.clone(), error);
         if self.counts.len() >= MOST && !self.counts.contains_key(&key) {

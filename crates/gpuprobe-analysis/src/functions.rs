@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class};
+use gpuprobe_event::{Api, Call, Class, Outcome};
 use serde::Serialize;
 
 use crate::distribution::{Bucket, Distribution};
@@ -21,6 +21,8 @@ pub struct FunctionSummary {
     pub errors: u64,
     /// Of these, how many were not seen to return.
     pub unfinished: u64,
+    /// Of those, how many because the function's return is not probed.
+    pub unobserved: u64,
     /// Time inside, over the calls that returned.
     pub total_ns: u64,
     /// The shortest call; 0 where none returned.
@@ -75,7 +77,10 @@ impl Functions {
                 row.total_ns = row.total_ns.saturating_add(ns);
                 latency.add(ns);
             }
-            None => row.unfinished += 1,
+            None => {
+                row.unfinished += 1;
+                row.unobserved += u64::from(call.outcome == Outcome::Unobserved);
+            }
         }
         row.calls += 1;
         row.errors += u64::from(call.failed());
@@ -110,6 +115,7 @@ fn nothing_of(call: &Call, name: Name) -> FunctionSummary {
         calls: 0,
         errors: 0,
         unfinished: 0,
+        unobserved: 0,
         total_ns: 0,
         min_ns: 0,
         max_ns: 0,

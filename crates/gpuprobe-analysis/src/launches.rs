@@ -1,6 +1,8 @@
 //! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
 
-use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals};
+use std::collections::{HashMap, HashSet};
+
+use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals, ProcessKey};
 use serde::Serialize;
 
 /// The name of kernels whose own is not known, all of them together.
@@ -24,19 +26,35 @@ pub struct KernelLaunches {
     pub totals: LaunchTotals,
 }
 
-impl From<&LaunchCounts> for KernelLaunches {
-    fn from(row: &LaunchCounts) -> Self {
-        let kernel = row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL).to_owned();
-        Self { kernel, streams: 1, totals: row.totals.clone() }
-    }
-}
-
 impl KernelLaunches {
     /// Adds other launches, of the same kernel or of others that share a row with it.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
         self.totals.add(&more.totals);
     }
+}
+
+/// Rows by name of the kernel, most launches first: handles that have a name in common, or none, are one kernel.
+pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<KernelLaunches> {
+    let mut kernels: HashMap<&str, LaunchTotals> = HashMap::new();
+    let mut streams: HashMap<&str, HashSet<(ProcessKey, u64)>> = HashMap::new();
+    for row in rows {
+        let name = row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL);
+        kernels.entry(name).or_default().add(&row.totals);
+        streams.entry(name).or_default().insert((row.process, row.stream));
+    }
+    let kernel = |(name, totals): (&str, LaunchTotals)| KernelLaunches {
+        kernel: name.to_owned(),
+        streams: streams.get(name).map_or(0, HashSet::len) as u64,
+        totals,
+    };
+    let mut kernels: Vec<_> = kernels.into_iter().map(kernel).collect();
+    sort(&mut kernels);
+    kernels
+}
+
+fn sort(kernels: &mut [KernelLaunches]) {
+    kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
 }
 
 /// Sums up the rows of each kernel; most launches first.
@@ -49,7 +67,7 @@ pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
         }
         same
     });
-    kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
+    sort(kernels);
 }
 
 /// The kernels that were launched most, and one row for all others; nothing is missing from the sums.
@@ -127,6 +145,20 @@ mod tests {
         let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches, k.streams)).collect();
         assert_eq!(got, [("b", 5, 2), ("a", 2, 1), ("c", 2, 1)]);
         assert_eq!(kernels[0].totals.grid, Some(([2, 1, 1], [8, 1, 1])));
+    }
+
+    #[test]
+    fn a_stream_counts_once_for_a_kernel_whatever_the_handles() {
+        let process = ProcessKey { tgid: gpuprobe_event::Tgid(1), instance: 1 };
+        let row = |handle, stream| LaunchCounts {
+            process,
+            handle,
+            kernel: None,
+            stream,
+            totals: LaunchTotals { launches: 1, ..LaunchTotals::default() },
+        };
+        let kernels = by_kernel(&[row(1, 7), row(2, 7), row(1, 8)]);
+        assert_eq!((kernels.len(), kernels[0].streams, kernels[0].totals.launches), (1, 2, 3));
     }
 
     #[test]

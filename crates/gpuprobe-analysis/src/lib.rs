@@ -8,6 +8,7 @@ pub mod bins;
 pub mod buckets;
 pub mod budget;
 pub mod command_series;
+pub mod conformance;
 pub mod copies;
 pub mod cost;
 pub mod distribution;

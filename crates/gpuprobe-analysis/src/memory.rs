@@ -5,58 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Space, Tgid};
-use serde::Serialize;
-
-/// A number of allocations and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Total {
-    /// How many.
-    pub count: u64,
-    /// Their bytes together.
-    pub bytes: u64,
-}
-
-impl Total {
-    /// Both together. Sizes come out of a process's arguments, so their sum may be anything.
-    pub(crate) fn plus(self, more: Self) -> Self {
-        Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
-    }
-
-    fn add(&mut self, bytes: u64) {
-        *self = self.plus(Self { count: 1, bytes });
-    }
-}
-
-impl From<&MemoryAmount> for Total {
-    fn from(amount: &MemoryAmount) -> Self {
-        Self { count: amount.allocations, bytes: amount.bytes }
-    }
-}
-
-/// What happened to memory, counted as the kernel side counts it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct MemorySummary {
-    /// Allocations that succeeded.
-    pub allocated: Total,
-    /// Allocations that failed, without those that another allocation made.
-    pub failed_allocations: u64,
-    /// Allocations that a call freed. One call may free several.
-    pub freed: Total,
-    /// Allocations whose free was not observed: their addresses were given out again.
-    pub replaced: Total,
-    /// Frees that failed, without those that another free made.
-    pub failed_frees: u64,
-    /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
-    pub unknown_frees: u64,
-    /// What ended with the context that it was allocated in.
-    pub freed_by_context: Total,
-    /// What processes still held when they ended or ran another program, by kind: the driver frees that.
-    pub freed_by_exit: Vec<MemoryAmount>,
-    /// The most bytes that one process held at once.
-    pub peak_bytes: u64,
-    /// Live when the recording ended, by kind.
-    pub live: Vec<MemoryAmount>,
-}
+pub use gpuprobe_event::{MemorySummary, Total};
 
 /// What is held of one kind. Records of several threads may be out of order, so a free may be told before the allocation:
 /// it is negative until then.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, Held, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, Held, LaunchCounts, ProcessKey, ProcessMemory,
+    WorkRows,
 };
 use gpuprobe_event::{Container, Gpu, GpuNumbers, HostGpu, Losses, SiteId, Space, Tgid};
 use serde::Serialize;
@@ -16,6 +17,7 @@ pub use crate::function_counts::{Failure, FunctionCounts};
 use crate::gpu_state::GpuStates;
 use crate::holdings::ProcessPlaces;
 use crate::kernel_series::Launched;
+use crate::launches::by_kernel;
 use crate::losses::{LossCount, every_cause};
 use crate::own::{OwnProcess, Served};
 use crate::work::Work;
@@ -341,7 +343,11 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
         }
     };
     let WorkRows { launches, graphs, copies, gaps, calls: _, commands: _, unified: _ } = inputs.work;
-    launches.iter().for_each(|row| add(row.process, &|work| work.kernels.push(row.into())));
+    let mut launched: BTreeMap<ProcessKey, Vec<&LaunchCounts>> = BTreeMap::new();
+    launches.iter().for_each(|row| launched.entry(row.process).or_default().push(row));
+    for (process, rows) in launched {
+        add(process, &|work| work.kernels.extend(by_kernel(rows.iter().copied())));
+    }
     graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
     copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));

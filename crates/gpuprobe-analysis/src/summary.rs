@@ -80,6 +80,8 @@ pub struct Summary {
     processes: Processes,
     losses: Losses,
     memory_by_site: MemoryBySite,
+    /// Memory as the kernel side counted it, once the last line is known.
+    counted_memory: Option<Box<MemorySummary>>,
     skipped: Vec<String>,
     /// What it comes to where no call is seen to return; gone as soon as one is.
     begun: Option<Box<Self>>,
@@ -123,6 +125,7 @@ impl Summary {
     /// Takes in the last line of a trace, which has what no event says.
     pub fn end(&mut self, end: &End) {
         self.memory_by_site.clone_from(&end.memory_by_site);
+        self.counted_memory.clone_from(&end.memory);
         self.driver.unified.clone_from(&end.unified);
         self.skipped.clone_from(&end.skipped);
     }
@@ -171,7 +174,7 @@ impl Summary {
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
-            memory: self.memory.report(),
+            memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
             skipped: self.skipped.clone(),
             advice: advice(&work, self.watched_ns(&processes)),

@@ -57,7 +57,7 @@ impl Work {
     /// All of one process that ended.
     pub(crate) fn of_ended(rows: &WorkRows) -> Self {
         let mut work = Self {
-            kernels: rows.launches.iter().map(Into::into).collect(),
+            kernels: launches::by_kernel(&rows.launches),
             copies: rows.copies.iter().map(|row| row.totals.clone()).collect(),
             ..Self::default()
         };

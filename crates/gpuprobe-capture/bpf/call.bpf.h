@@ -208,11 +208,13 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		meet_kernel(call, function, outer);
 	if (!has_return) {
 		call->start_ns = bpf_ktime_get_ns();
+		if (!gp_config.entry_only) {
+			call->flags |= GP_UNOBSERVED;
+			count_loss(GP_LOSS_UNOBSERVED_RETURN);
+		}
 		send_begin(call, function, ctx);
 		if (function->flags & GP_COUNT)
 			count_entry(thread, index);
-		if (!gp_config.entry_only)
-			count_loss(GP_LOSS_UNOBSERVED_RETURN);
 		thread->depth--;
 		return 1;
 	}

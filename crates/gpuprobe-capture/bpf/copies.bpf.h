@@ -31,7 +31,13 @@ struct copy {
 	__u64 bytes;
 	__u32 is_peer;
 	__u32 failed;
+	/* one of a batch, whose time is counted with the first */
+	__u32 is_untimed;
+	__u32 reserved;
 };
+
+/* beside kind and host: see copy.is_untimed */
+#define GP_UNTIMED (1 << 16)
 
 /* The offsets of the structs that describe copies. */
 struct layout {
@@ -199,7 +205,8 @@ GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bo
 	__sync_fetch_and_add(&row->copies, 1);
 	__sync_fetch_and_add(&row->bytes, bytes);
 	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
-	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
+	if (!(kind_and_host & GP_UNTIMED))
+		__sync_fetch_and_add(&row->total_ns, call->duration_ns);
 	return 0;
 }
 
@@ -226,6 +233,8 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
 	if (gp_config.told)
 		tell_copy(call, kind_and_host, is_batch(function), copy->bytes, copy->failed);
+	if (copy->is_untimed)
+		kind_and_host |= GP_UNTIMED;
 	if (gp_config.rows)
 		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
@@ -244,7 +253,7 @@ struct batch {
 static long copy_of_batch(__u64 index, struct batch *batch)
 {
 	const struct gp_extent *extent = &batch->function->extent;
-	struct copy copy = {.failed = batch->failed};
+	struct copy copy = {.failed = batch->failed, .is_untimed = index > 0};
 	bool unread = false;
 
 	if (batch->function->task.shape == GP_COPY_OPERATIONS) {

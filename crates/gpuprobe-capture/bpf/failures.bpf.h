@@ -40,6 +40,16 @@ static __always_inline bool new_failure(struct gp_memory *process, const struct 
 	return count;
 }
 
+/* The status of a call that has returned, and whose outs were read; 0 where it has none. */
+static __always_inline __u32 status_of_call(const struct gp_call *call, const struct gp_function *function)
+{
+	__u32 last = (function->outs - 1) & (GP_OUTS - 1);
+
+	if (function->flags & GP_ERROR_IS_OUT)
+		return call->flags & GP_UNREAD_OUT << last ? 0 : call->out[last];
+	return function->flags & GP_STATUS ? call->result : 0;
+}
+
 /* What finds no room is the rest of its function's errors, where these are counted, and else of its
  * process's. */
 static __always_inline int add_failure(const struct gp_thread *thread, const struct gp_call *call,
@@ -48,7 +58,7 @@ static __always_inline int add_failure(const struct gp_thread *thread, const str
 	struct gp_failure_key key = {.instance = call->instance,
 				     .tgid = call->tgid,
 				     .function = call->function,
-				     .error = call->result};
+				     .error = status_of_call(call, function)};
 	__u64 *count = bpf_map_lookup_elem(&failures, &key);
 	struct gp_memory *process;
 	__u32 row = thread->memory_row;

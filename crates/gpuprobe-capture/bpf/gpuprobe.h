@@ -281,6 +281,8 @@ enum gp_call_flags : __u16 {
 	GP_CAPTURED = 2048,
 	/* the bytes are those of the calls inside, which alone tell them */
 	GP_BYTES_OF_INNER = 4096,
+	/* with GP_BEGUN: its return is not probed, though those of others are */
+	GP_UNOBSERVED = 8192,
 };
 
 #include "effect.h"

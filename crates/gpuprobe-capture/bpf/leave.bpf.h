@@ -23,14 +23,10 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 /* Whether a call that has returned, and whose outs were read, has failed. */
 static __always_inline bool has_failed(const struct gp_call *call, const struct gp_function *function)
 {
-	__u32 last = (function->outs - 1) & (GP_OUTS - 1), status = call->result;
+	__u32 status = status_of_call(call, function);
 
 	if (function->flags & GP_GIVES_RESULT && !call->result)
 		return true;
-	if (function->flags & GP_ERROR_IS_OUT)
-		status = call->flags & GP_UNREAD_OUT << last ? 0 : call->out[last];
-	else if (!(function->flags & GP_STATUS))
-		return false;
 	/* 600 (not ready) is an answer, not a failure */
 	return status && status != 600;
 }
@@ -126,7 +122,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 
 	if (!count)
 		return;
-	if (!failed && function->action == GP_MOVE && !(call->flags & GP_NESTED_ACTION))
+	if (!failed && function->action == GP_MOVE && !(call->flags & (GP_NESTED_ACTION | GP_CAPTURED)))
 		__sync_fetch_and_add(&count->bytes, call->bytes);
 	count_latency(count, call->duration_ns, failed);
 }
@@ -135,8 +131,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 static __always_inline void count(struct gp_thread *thread, struct gp_call *call,
 				  const struct gp_function *function, bool failed, bool is_counted)
 {
-	if (gp_config.launches && gp_config.rows && !thread->depth && !is_launch(function) &&
-	    !is_sync(function))
+	if (gp_config.launches && gp_config.rows && !thread->depth && !is_launch(function))
 		note_meanwhile(thread, call);
 	if (failed && (function->flags & (GP_COUNT | GP_FAILURES) || call->inner_failed))
 		count_failure(thread, call, function);

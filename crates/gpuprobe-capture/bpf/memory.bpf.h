@@ -228,6 +228,7 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 		hold_site(call->instance, old->context, who_at(call->tgid, old->site), old->bytes,
 			  GP_SITE_FREED);
 		__sync_fetch_and_add(&memory->replaced, 1);
+		__sync_fetch_and_add(&memory->replaced_bytes, old->bytes);
 		call->effect = GP_EFFECT_REPLACE;
 		call->detail.allocated.replaced_bytes = old->bytes;
 	}

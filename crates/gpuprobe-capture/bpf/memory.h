@@ -15,6 +15,7 @@ struct gp_memory {
 	__u64 failed_frees;
 	__u64 unknown_frees;
 	__u64 replaced;
+	__u64 replaced_bytes;
 	/* by the end of a context */
 	__u64 ended_allocations;
 	__u64 ended_bytes;

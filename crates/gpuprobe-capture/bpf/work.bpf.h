@@ -21,11 +21,6 @@ static __always_inline bool is_copy(const struct gp_function *function)
 	return function->task.work == GP_WORK_COPY || function->task.work == GP_WORK_MEMSET;
 }
 
-static __always_inline bool is_sync(const struct gp_function *function)
-{
-	return function->task.work == GP_WORK_SYNC_STREAM || function->task.work == GP_WORK_SYNC_ALL;
-}
-
 /* Whether a call matters only where something is captured, and nothing ever was. */
 static __always_inline bool is_idle(__u8 work)
 {

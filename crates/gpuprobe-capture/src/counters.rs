@@ -143,6 +143,7 @@ fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
         failed_frees: value.failed_frees,
         unknown_frees: value.unknown_frees,
         replaced: value.replaced,
+        replaced_bytes: value.replaced_bytes,
         ended_allocations: value.ended_allocations,
         ended_bytes: value.ended_bytes,
         peak_bytes: value.peak_bytes,

@@ -420,6 +420,8 @@ fn result_of(function: &Function, raw: &gp_call) -> u64 {
 fn outcome(function: &Function, raw: &gp_call, value: u64) -> Outcome {
     if function.result == ResultKind::Moment {
         Outcome::Instant
+    } else if raw.flags & number::CALL_UNOBSERVED != 0 {
+        Outcome::Unobserved
     } else if raw.flags & number::CALL_BEGUN != 0 {
         Outcome::Begun
     } else if raw.flags & number::CALL_UNFINISHED != 0 {

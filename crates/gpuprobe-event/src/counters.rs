@@ -134,6 +134,8 @@ pub struct ProcessMemory {
     pub unknown_frees: u64,
     /// Addresses allocated again while they were still in the table: a free was missed.
     pub replaced: u64,
+    /// Bytes of what stood there.
+    pub replaced_bytes: u64,
     /// Allocations that ended with their context.
     pub ended_allocations: u64,
     /// Their bytes.

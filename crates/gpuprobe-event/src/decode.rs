@@ -287,6 +287,13 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     })
 }
 
+/// Why a call failed that left this status behind, or was to give something and gave nothing.
+pub fn failure_name(f: &Function, status: i64) -> Name {
+    error_name(f, status).unwrap_or_else(|| {
+        if is_failure(status) { numbered_error(status) } else { Cow::Borrowed("returned NULL") }
+    })
+}
+
 /// Why a call failed whose result is no status: it left one behind, or was to give something and gave nothing.
 pub fn told_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
     let status = f.roles.error_out.and_then(|_| {
@@ -295,7 +302,7 @@ pub fn told_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
     });
     let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| is_failure(*status));
     let gave_nothing = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
-    status.map(numbered_error).or(gave_nothing.then_some(Cow::Borrowed("returned NULL")))
+    (status.is_some() || gave_nothing).then(|| failure_name(f, status.unwrap_or(0)))
 }
 
 fn numbered_error(status: i64) -> Name {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Space;
 use crate::counters::{CopyDirection, HostMemory};
@@ -65,7 +65,7 @@ pub struct Free {
 }
 
 /// Memory of one kind: what was freed, what ended with its context, or what a process holds at a moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryAmount {
     /// The kind of memory.
     pub kind: Space,

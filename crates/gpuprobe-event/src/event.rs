@@ -59,6 +59,8 @@ pub enum Outcome {
     Instant,
     /// It began. Its end is an event of its own, with the same id, where ends are watched at all.
     Begun,
+    /// It began. Its return is not probed, because that could harm the program; those of other functions are.
+    Unobserved,
 }
 
 /// One call of a hooked function.
@@ -149,7 +151,7 @@ impl Call {
     pub fn duration_ns(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Returned { duration_ns, .. } => Some(duration_ns),
-            Outcome::Unfinished | Outcome::Instant | Outcome::Begun => None,
+            Outcome::Unfinished | Outcome::Instant | Outcome::Begun | Outcome::Unobserved => None,
         }
     }
 }

@@ -41,9 +41,10 @@ impl Following {
         config: &CaptureConfig,
         selection: Selection,
         wanted: Wanted<'_>,
+        collect: Collect,
         verbose: bool,
     ) -> Result<Self> {
-        let probes = Probes::new(config, selection, Collect::Stream, verbose)?;
+        let probes = Probes::new(config, selection, collect, verbose)?;
         let mut probes = probes.with_hooks(Arc::clone(wanted.hooks));
         // before any thread is made, so that none of them is hit by a signal meant for us
         let signals = Signals::hold_back()?;

@@ -33,6 +33,7 @@ mod stops;
 mod supervise;
 mod trace_file;
 mod trace_input;
+mod verification;
 mod watch;
 mod xids;
 

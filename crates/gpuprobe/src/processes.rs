@@ -349,6 +349,7 @@ mod tests {
             failed_frees: 0,
             unknown_frees: 0,
             replaced: 0,
+            replaced_bytes: 0,
             ended_allocations: 0,
             ended_bytes: 0,
             peak_bytes: 0,

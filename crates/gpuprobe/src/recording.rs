@@ -5,9 +5,9 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use gpuprobe_analysis::{Holdings, Rules, Summary};
-use gpuprobe_capture::{Batch, CaptureConfig, keep_memory};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
-use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, Outcome};
+use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{Fit, summary};
 
@@ -18,6 +18,7 @@ use crate::processes::Processes;
 use crate::progress::Progress;
 use crate::select::Selection;
 use crate::trace_file::{Finished, Limits, Output, TraceFile, is_stdout};
+use crate::verification::Verification;
 
 /// Sites that get their names for the summary.
 const MOST_NAMED: usize = 256;
@@ -27,10 +28,10 @@ pub(crate) fn recording_config(args: &RecordingArgs, selection: &Selection) -> C
     CaptureConfig {
         names: true,
         // what is allocated by calls that nobody asked for is no place to show
-        sites: selection.has(Class::Alloc),
+        sites: selection.has(Class::Alloc) || selection.has(Class::Vmm),
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
-        rows: false,
+        rows: args.verify,
         told: true,
         phases: args.phases,
         apart: args.budget.is_some(),
@@ -38,10 +39,16 @@ pub(crate) fn recording_config(args: &RecordingArgs, selection: &Selection) -> C
     }
 }
 
+/// What is done with each call of a recording.
+pub(crate) fn collect(args: &RecordingArgs) -> Collect {
+    if args.verify { Collect::CountAndStream } else { Collect::Stream }
+}
+
 #[derive(Debug)]
 pub(crate) struct Recording {
     trace: TraceFile,
     summary: Summary,
+    verification: Option<Verification>,
     processes: Processes,
     progress: Progress,
     calls: u64,
@@ -60,6 +67,7 @@ impl Recording {
         Ok(Self {
             trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
             summary: Summary::default(),
+            verification: args.verify.then(Verification::default),
             processes: Processes::new(0),
             progress: Progress::new(args.quiet),
             calls: 0,
@@ -71,6 +79,9 @@ impl Recording {
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             self.trace.event(&event, || self.summary.standing());
+            if let Some(verification) = &mut self.verification {
+                verification.feed(&event);
+            }
             self.summary.feed(&event);
         }
         self.trace.keep_fresh();
@@ -100,9 +111,24 @@ impl Recording {
         Ok(holdings.report(&capture.losses()?, now_ns).by_site())
     }
 
+    /// What became of memory, by the kernel's rows.
+    fn memory(&self, probes: &Probes) -> Result<MemorySummary> {
+        let mut memory = MemorySummary::default();
+        let infos = self.processes.infos();
+        for row in probes.capture.memory()?.0 {
+            let has_ended = infos.get(&row.process).is_some_and(|info| info.exited_at_ns.is_some());
+            memory.add_process(&row, has_ended);
+        }
+        Ok(memory)
+    }
+
     /// Ends it, when the probes are out and all that they sent has been taken in. `at_ns` is when that began.
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         let memory_by_site = self.memory_by_site(probes)?;
+        let memory = self.memory(probes)?;
+        if let Some(verification) = &mut self.verification {
+            verification.compare(&mut probes.capture, &self.summary.report())?;
+        }
         probes.skip_unused_hooks();
         probes.skip_left_out(at_ns);
         let unified = probes.capture.unified()?;
@@ -110,6 +136,7 @@ impl Recording {
             let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
             last.end.unified.clone_from(&unified);
             last.end.memory_by_site.clone_from(&memory_by_site);
+            last.end.memory = (memory != MemorySummary::default()).then(|| Box::new(memory.clone()));
             last
         };
         // room for all of it first: that may take the place of segments, which the losses have to tell
@@ -123,7 +150,7 @@ impl Recording {
             self.summary.feed(&event);
         }
         self.summary.end(&end);
-        Ok(Recorded { summary: self.summary, trace: self.trace, end })
+        Ok(Recorded { summary: self.summary, verification: self.verification, trace: self.trace, end })
     }
 }
 
@@ -178,6 +205,7 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
 #[derive(Debug)]
 pub(crate) struct Recorded {
     summary: Summary,
+    verification: Option<Verification>,
     trace: TraceFile,
     pub(crate) end: End,
 }
@@ -186,8 +214,13 @@ impl Recorded {
     /// Prints the summary, and ends the trace.
     pub(crate) fn tell(self) -> Result<Finished> {
         let fit = if std::io::stderr().is_terminal() { Fit::Terminal } else { Fit::File };
-        tell(format_args!("{}", summary(&self.summary.report(), fit)));
-        self.trace.finish(&self.end)
+        let report = self.summary.report();
+        tell(format_args!("{}", summary(&report, fit)));
+        let finished = self.trace.finish(&self.end)?;
+        if let Some(verification) = self.verification {
+            verification.tell()?;
+        }
+        Ok(finished)
     }
 }
 

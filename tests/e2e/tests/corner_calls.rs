@@ -194,7 +194,7 @@ fn a_call_that_is_open_at_an_exec_is_unfinished() {
         match open[..] {
             [call] if call.outcome == Outcome::Unfinished => assert_eq!(begun, 0, "{tier}"),
             // a tier that could not keep it safe has only seen it begin
-            [call] => assert_eq!((call.outcome, begun), (Outcome::Begun, 1), "{tier}"),
+            [call] => assert_eq!((call.outcome, begun), (Outcome::Unobserved, 1), "{tier}"),
             _ => panic!("{tier}: {open:?}"),
         }
     }

@@ -149,7 +149,7 @@ impl Bed {
 
     fn recorded(&self, options: &[&str]) -> Outcome {
         let args = self.args();
-        let run = Run::new(&self.program).options(&["--hooks", &self.hooks]).options(options);
+        let run = Run::new(&self.program).options(&["--hooks", &self.hooks, "--verify"]).options(options);
         run.args(&args.each_ref().map(String::as_str)).outcome()
     }
 }

@@ -46,7 +46,7 @@ fn stopped_after(run: Duration, options: &[&str], folder: &Path) -> (Recording, 
     let mut program = Talk::start(Command::new(program).args([shown(&notes).as_str(), THREADS]));
     let pid = pid_of(&program.json()).to_string();
     let output = shown(&trace);
-    let words = [&["record", "-d", &pid, "--buffer", "256", "-o", &output], options].concat();
+    let words = [&["record", "-d", &pid, "--verify", "--buffer", "256", "-o", &output], options].concat();
     let mut record = Talk::start(&mut gpuprobe(&words));
     until(PATIENCE, "the probes are in", || {
         assert!(!record.has_ended(), "{}", record.stderr());

@@ -31,6 +31,7 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         failed_frees: 5,
         unknown_frees: 7,
         replaced: 1,
+        replaced_bytes: 0,
         ended_allocations: 0,
         ended_bytes: 0,
         peak_bytes: 0,

@@ -52,12 +52,15 @@ impl Given {
         })
     }
 
-    /// Takes what only the call inside it knew: the runtime may launch by a handle that has no name.
+    /// Takes what the call inside it knows better: the runtime may launch by a handle that has no name, and the time of a
+    /// copy is that of the driver's call, as it is in the tables.
     pub(super) fn learn(&mut self, inner: Self) {
-        if let (Task::Launch(launch), Task::Launch(known)) = (&mut self.task, inner.task)
-            && launch.kernel.is_none()
-        {
-            launch.kernel = known.kernel;
+        match (&mut self.task, inner.task) {
+            (Task::Launch(launch), Task::Launch(known)) if launch.kernel.is_none() => {
+                launch.kernel = known.kernel;
+            }
+            (Task::Transfer(_), Task::Transfer(_)) => self.duration_ns = inner.duration_ns,
+            _ => {}
         }
     }
 }

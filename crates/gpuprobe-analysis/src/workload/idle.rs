@@ -21,6 +21,8 @@ pub(super) struct Idle {
     streams: HashMap<(Tgid, u64), Stream>,
     /// When all streams of a process were last waited for.
     waits: HashMap<Tgid, u64>,
+    /// When the last wait of each thread ended.
+    waited: HashMap<(Tgid, Tid), u64>,
     threads: HashMap<(Tgid, Tid), Meanwhile>,
     /// How long that stream of a process was idle which was so for longest.
     idlest: HashMap<Tgid, u64>,
@@ -56,6 +58,7 @@ impl Idle {
     pub(super) fn clear(&mut self, tgid: Tgid) {
         self.streams.retain(|(of, _), _| *of != tgid);
         self.threads.retain(|(of, _), _| *of != tgid);
+        self.waited.retain(|(of, _), _| *of != tgid);
         self.waits.remove(&tgid);
         let idlest_ns = self.idlest.remove(&tgid).unwrap_or(0);
         self.idlest_ended_ns = self.idlest_ended_ns.saturating_add(idlest_ns);
@@ -77,6 +80,14 @@ impl Idle {
 
     fn sync(&mut self, call: &Call) {
         let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
+        let thread = (call.tgid, call.tid);
+        // a wait ends with the driver's call, as it does in the tables, not with the one around it
+        if self.waited.get(&thread).is_some_and(|ended_ns| *ended_ns > call.start_ns) {
+            return;
+        }
+        if self.waited.len() < MOST_THREADS || self.waited.contains_key(&thread) {
+            self.waited.insert(thread, at_ns);
+        }
         if call.stream.is_none() {
             if self.waits.len() < MOST_STREAMS || self.waits.contains_key(&call.tgid) {
                 self.waits.insert(call.tgid, at_ns);
@@ -84,12 +95,12 @@ impl Idle {
         } else if let Some(stream) = self.streams.get_mut(&(call.tgid, stream_of(call).unwrap_or(0))) {
             stream.synced_ns = Some(at_ns);
         }
-        self.threads.remove(&(call.tgid, call.tid));
+        self.threads.remove(&thread);
     }
 
     /// What the host does between two launches.
     pub(super) fn meanwhile(&mut self, call: &Call) {
-        let Some(ns) = call.duration_ns().filter(|_| call.class != Class::Sync) else { return };
+        let Some(ns) = call.duration_ns() else { return };
         let thread = (call.tgid, call.tid);
         let is_full = self.threads.len() >= MOST_THREADS;
         match self.threads.get_mut(&thread) {

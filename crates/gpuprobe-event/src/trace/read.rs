@@ -256,6 +256,7 @@ impl<R: BufRead> Reader<R> {
             }
             "i" => Outcome::Instant,
             _ if object.contains_key("unfinished") => Outcome::Unfinished,
+            _ if object.contains_key("unobserved") => Outcome::Unobserved,
             _ => Outcome::Begun,
         };
         let parent = number(object, "parent");

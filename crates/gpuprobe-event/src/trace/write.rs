@@ -170,12 +170,16 @@ fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
         (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
         (Outcome::Returned { duration_ns, .. }, Phases::Apart) => ("E", call.start_ns + duration_ns),
         (Outcome::Instant, _) => ("i", call.start_ns),
-        (Outcome::Unfinished | Outcome::Begun, _) => ("B", call.start_ns),
+        (Outcome::Unfinished | Outcome::Begun | Outcome::Unobserved, _) => ("B", call.start_ns),
     };
     head(out, call.id, ns, type_of(call.class), &call.name, phase);
     who(out, call.tgid.0, call.tid.0, &call.process);
-    if call.outcome == Outcome::Unfinished {
-        key!(out, "unfinished");
+    match call.outcome {
+        Outcome::Unfinished => key!(out, "unfinished"),
+        Outcome::Unobserved => key!(out, "unobserved"),
+        _ => {}
+    }
+    if matches!(call.outcome, Outcome::Unfinished | Outcome::Unobserved) {
         out.extend_from_slice(b"true");
     }
     if let Some(ns) = call.duration_ns() {

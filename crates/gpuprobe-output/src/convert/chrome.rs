@@ -131,7 +131,7 @@ impl<W: Write> Format for Chrome<W> {
                 }
                 call_fields(call, json);
             };
-            if matches!(call.outcome, Outcome::Begun | Outcome::Instant) {
+            if matches!(call.outcome, Outcome::Begun | Outcome::Unobserved | Outcome::Instant) {
                 head.phase = "i";
                 self.instant(&head, "t", fields)?;
                 continue;

@@ -164,7 +164,7 @@ impl<W: Write> Perfetto<W> {
         self.tracks.process(call.tgid, &call.process);
         self.tell_waiting()?;
         let track = self.tracks.thread(call.tgid, call.tid);
-        let has_no_end = matches!(call.outcome, Outcome::Begun | Outcome::Instant);
+        let has_no_end = matches!(call.outcome, Outcome::Begun | Outcome::Unobserved | Outcome::Instant);
         let kind = if has_no_end { Kind::Instant } else { Kind::Begin };
         self.event((kind, track, *start_ns), Some((type_of(call.class), &call.name)), |to| {
             to.uint("event_id", call.id);

@@ -27,7 +27,7 @@ pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
     column(out, 17, |out| push_printable(out, &call.process));
     column(out, 8, |out| push_decimal(out, call.tgid.0.into()));
     let (width, phase) = match call.outcome {
-        Outcome::Begun => (20, "[ENTER]  "),
+        Outcome::Begun | Outcome::Unobserved => (20, "[ENTER]  "),
         Outcome::Instant => (20, "[EVENT]  "),
         Outcome::Returned { .. } => (21, "[EXIT]  "),
         Outcome::Unfinished => (21, "[OPEN]  "),
@@ -35,7 +35,7 @@ pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
     column(out, width, |out| push_printable(out, &call.name));
     out.push_str(phase);
     match call.outcome {
-        Outcome::Begun | Outcome::Instant => details(out, call),
+        Outcome::Begun | Outcome::Unobserved | Outcome::Instant => details(out, call),
         Outcome::Returned { value, .. } => match call.status {
             Some(0) => out.push_str("returned=Success"),
             _ => results.result(out, "returned=", call, value),

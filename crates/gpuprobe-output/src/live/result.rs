@@ -35,6 +35,7 @@ impl Results {
     pub(super) fn outcome(&self, out: &mut String, call: &Call) {
         match call.outcome {
             Outcome::Begun => out.push_str(" ..."),
+            Outcome::Unobserved => out.push_str(" return not observed"),
             Outcome::Instant => {}
             Outcome::Unfinished => out.push_str(" did not return"),
             Outcome::Returned { value, duration_ns } => {

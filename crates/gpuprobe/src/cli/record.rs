@@ -36,6 +36,10 @@ pub(crate) struct RecordingArgs {
     /// for those that live memory is made of
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
+    /// Also count in the kernel, as the daemon does, and compare every figure of the summary with those counts; fails if one
+    /// differs
+    #[arg(long, conflicts_with_all = ["budget", "phases"])]
+    pub(crate) verify: bool,
     /// No progress line
     #[arg(short, long)]
     pub(crate) quiet: bool,

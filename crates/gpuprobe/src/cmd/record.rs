@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use gpuprobe_capture::{CaptureConfig, Collect};
+use gpuprobe_capture::CaptureConfig;
 
 use crate::budget::KeptBudget;
 use crate::cli::RecordArgs;
 use crate::following::{Following, Wanted};
 use crate::notes::note;
 use crate::output_file::Access;
-use crate::recording::{Recording, recording_config, tell_place};
+use crate::recording::{Recording, collect, recording_config, tell_place};
 use crate::select::Selection;
 use crate::trace_file::Output;
 
@@ -25,8 +25,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
     let output = Output::find(args.recording.output.as_deref(), Access::asked(args.recording.mode))?;
     let budget = args.recording.budget;
-    let budget = budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
-    let mut following = Following::start(&config, selection, wanted, args.recording.attach.verbose)?;
+    let budget =
+        budget.map(|share| KeptBudget::measured(share, &config, collect(&args.recording))).transpose()?;
+    let (collect, verbose) = (collect(&args.recording), args.recording.attach.verbose);
+    let mut following = Following::start(&config, selection, wanted, collect, verbose)?;
     following.probes.budget = budget;
     let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;
     if args.duration.is_none() {

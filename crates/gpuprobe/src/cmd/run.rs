@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use gpuprobe_capture::{CaptureConfig, Collect};
+use gpuprobe_capture::CaptureConfig;
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::budget::KeptBudget;
@@ -12,7 +12,7 @@ use crate::cli::{RecordingArgs, RunArgs};
 use crate::notes::note;
 use crate::output_file::Access;
 use crate::probes::Probes;
-use crate::recording::{Recorded, Recording, recording_config, tell_place};
+use crate::recording::{Recorded, Recording, collect, recording_config, tell_place};
 use crate::select::Selection;
 use crate::supervise::Supervised;
 use crate::trace_file::{Finished, Output, is_stdout};
@@ -56,9 +56,8 @@ pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     let hooks = Arc::clone(&args.attach.chosen.hooks);
     let selection = Selection::from_globs(&args.events, &hooks)?.telling_work();
     let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
-    let budget =
-        args.budget.map(|share| KeptBudget::measured(share, &config, Collect::Stream)).transpose()?;
-    let probes = Probes::new(&config, selection, Collect::Stream, args.attach.verbose)?;
+    let budget = args.budget.map(|share| KeptBudget::measured(share, &config, collect(args))).transpose()?;
+    let probes = Probes::new(&config, selection, collect(args), args.attach.verbose)?;
     let mut probes = probes.with_hooks(hooks).with_budget(budget);
     // most programs have the loader that we have, so that none of them has to stop for it
     probes.attach_loader_of(Tgid(std::process::id()));

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_capture::{Batch, Capture, CaptureConfig, Ending, keep_memory, utc_offset_seconds};
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, Ending, keep_memory, utc_offset_seconds};
 use gpuprobe_event::trace::{End, Phases};
 use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::LiveOptions;
@@ -21,7 +21,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let hooks = &args.attach.chosen.hooks;
     let selection = Selection::from_globs(&args.events, hooks)?;
     let wanted = Wanted { pids: &args.pids, paths: &args.paths, hooks };
-    let following = Following::start(&capture_config(args), selection, wanted, args.attach.verbose)?;
+    let following =
+        Following::start(&capture_config(args), selection, wanted, Collect::Stream, args.attach.verbose)?;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;
     let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default() };

@@ -1,0 +1,146 @@
+//! The two implementations of every figure, compared: what the kernel side counted in its tables, and what a replay of the
+//! events comes to. Both follow one definition, so every figure must be equal.
+
+mod counted;
+mod replayed;
+
+use std::collections::BTreeMap;
+
+use gpuprobe_event::counters::{CallCounts, FailureCounts, ProcessMemory, SiteMemory, WorkRows};
+
+pub use self::replayed::EventTally;
+use crate::summary::SummaryReport;
+
+const ALLOCATED_BY_SITE: &str = "allocated by call site";
+/// Left out where events do not tell every free's call site.
+const FREED_BY_SITE: &str = "freed by call site";
+/// Left out where launches on a stream have no order, see [`EventTally`].
+const GAPS: [&str; 4] = ["gaps", "time in gaps", "lengths of gaps", "longest gaps"];
+/// Differences that are named for one quantity.
+const MOST_NAMED: usize = 8;
+
+/// The tables, read when observation has ended.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// Calls by process and function.
+    pub calls: Vec<CallCounts>,
+    /// Failures by process, function and error.
+    pub failures: Vec<FailureCounts>,
+    /// Memory by process.
+    pub memory: Vec<ProcessMemory>,
+    /// Memory by process and call site.
+    pub sites: Vec<SiteMemory>,
+    /// Launches, graphs, copies and gaps.
+    pub work: WorkRows,
+}
+
+/// One quantity that was compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compared {
+    /// What it is.
+    pub quantity: &'static str,
+    /// Figures that are not zero in both implementations.
+    pub figures: usize,
+    /// Figures that differ.
+    pub differ: usize,
+    /// Some of these, in words.
+    pub differences: Vec<String>,
+}
+
+/// Figures of one quantity by whose they are.
+type Figures = BTreeMap<String, u64>;
+
+/// All figures of one implementation.
+#[derive(Debug, Default)]
+struct AllFigures(BTreeMap<&'static str, Figures>);
+
+impl AllFigures {
+    fn add(&mut self, quantity: &'static str, whose: impl Into<String>, value: u64) {
+        let figure = self.0.entry(quantity).or_default().entry(whose.into()).or_default();
+        *figure = figure.saturating_add(value);
+    }
+
+    fn raise(&mut self, quantity: &'static str, whose: impl Into<String>, value: u64) {
+        let figure = self.0.entry(quantity).or_default().entry(whose.into()).or_default();
+        *figure = (*figure).max(value);
+    }
+
+    /// A figure for each bucket with something in it.
+    fn add_buckets(&mut self, quantity: &'static str, whose: &str, buckets: &[u64]) {
+        for (power, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+            self.add(quantity, format!("{whose} 2^{power}"), *count);
+        }
+    }
+}
+
+/// Compares every quantity, in the order of their names.
+pub fn compare(tables: &Tables, report: &SummaryReport, tally: &EventTally) -> Vec<Compared> {
+    let (mut counted, mut replayed) = (counted::figures(tables), replayed::figures(report, tally));
+    let mut leave_out = |quantities: &[&str]| {
+        counted.0.retain(|quantity, _| !quantities.contains(quantity));
+        replayed.0.retain(|quantity, _| !quantities.contains(quantity));
+    };
+    if !tally.has_all_frees() {
+        leave_out(&[FREED_BY_SITE]);
+    }
+    if tables.sites.is_empty() {
+        // call sites were not looked for
+        leave_out(&[ALLOCATED_BY_SITE, FREED_BY_SITE]);
+    }
+    if tally.has_shared_streams() {
+        leave_out(&GAPS);
+    }
+    let mut quantities: Vec<_> = counted.0.keys().chain(replayed.0.keys()).copied().collect();
+    quantities.sort_unstable();
+    quantities.dedup();
+    let none = Figures::new();
+    let compare_one = |quantity| {
+        let of = |all: &AllFigures| all.0.get(quantity).unwrap_or(&none).clone();
+        compare_figures(quantity, &of(&counted), &of(&replayed))
+    };
+    quantities.into_iter().map(compare_one).collect()
+}
+
+fn compare_figures(quantity: &'static str, counted: &Figures, replayed: &Figures) -> Compared {
+    let mut compared = Compared { quantity, figures: 0, differ: 0, differences: Vec::new() };
+    let mut labels: Vec<_> = counted.keys().chain(replayed.keys()).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    for whose in labels {
+        let of = |figures: &Figures| figures.get(whose).copied().unwrap_or(0);
+        let (counted, replayed) = (of(counted), of(replayed));
+        compared.figures += usize::from(counted > 0 && replayed > 0);
+        if counted != replayed {
+            compared.differ += 1;
+            if compared.differences.len() < MOST_NAMED {
+                compared.differences.push(format!("{whose}: counted {counted}, replayed {replayed}"));
+            }
+        }
+    }
+    compared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_only_one_side_has_differ_and_zero_is_no_figure() {
+        let figures = |of: &[(&str, u64)]| of.iter().map(|(whose, n)| ((*whose).to_owned(), *n)).collect();
+        let compared = compare_figures(
+            "calls",
+            &figures(&[("a", 1), ("b", 2), ("c", 0), ("d", 4)]),
+            &figures(&[("a", 1), ("b", 3), ("e", 5)]),
+        );
+        assert_eq!((compared.figures, compared.differ), (2, 3));
+        assert_eq!(compared.differences[0], "b: counted 2, replayed 3");
+        assert_eq!(compared.differences[2], "e: counted 0, replayed 5");
+    }
+
+    #[test]
+    fn differences_that_are_named_are_bounded() {
+        let figures = (0..100).map(|i| (format!("{i}"), 1)).collect();
+        let compared = compare_figures("calls", &figures, &Figures::new());
+        assert_eq!((compared.figures, compared.differ, compared.differences.len()), (0, 100, MOST_NAMED));
+    }
+}

@@ -1,0 +1,95 @@
+//! The figures of the tables.
+
+use gpuprobe_event::counters::{CallCounts, GapKind};
+use gpuprobe_event::decode::failure_name;
+use gpuprobe_event::{FunctionId, Space, catalogue};
+
+use super::replayed::{copy_figures, gap_figures, graph_figures, launch_figures};
+use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Tables};
+use crate::copies;
+use crate::gaps::Gaps;
+use crate::launches::{self, GraphLaunches};
+
+pub(super) fn figures(tables: &Tables) -> AllFigures {
+    let mut all = AllFigures::default();
+    // launches that are counted with their kernels are not among the other calls
+    tables.calls.iter().chain(&tables.work.calls).for_each(|row| call_figures(&mut all, row));
+    for row in &tables.failures {
+        let Some((function, status)) = row.way else { continue };
+        let Some(function) = catalogue().get(function) else { continue };
+        let error = failure_name(function, status);
+        all.add("errors by name", format!("{} {error}", name_of(function.id)), row.count);
+    }
+    memory_figures(&mut all, tables);
+    work_figures(&mut all, tables);
+    all
+}
+
+/// The label of a function.
+pub(super) fn label(api: &str, name: &str) -> String {
+    format!("{api} {name}")
+}
+
+fn name_of(id: FunctionId) -> String {
+    catalogue().get(id).map_or_else(|| format!("function {}", id.0), |f| label(f.api.as_str(), f.name))
+}
+
+fn call_figures(all: &mut AllFigures, row: &CallCounts) {
+    let is_kernel = catalogue().get(row.function).is_some_and(|f| f.api == gpuprobe_event::Api::Kernel);
+    if is_kernel {
+        return;
+    }
+    let name = name_of(row.function);
+    all.add("calls", name.clone(), row.calls);
+    all.add("errors", name.clone(), row.errors);
+    all.add("bytes moved", name.clone(), row.bytes);
+    all.add("time in calls", name.clone(), row.total_ns);
+    all.add_buckets("latency", &name, &row.latency);
+}
+
+fn memory_figures(all: &mut AllFigures, tables: &Tables) {
+    for row in &tables.memory {
+        all.add("allocated", "allocations", row.allocations);
+        all.add("allocated", "bytes", row.allocated_bytes);
+        all.add("freed", "allocations", row.frees);
+        all.add("freed", "bytes", row.freed_bytes);
+        all.add("freed by context", "allocations", row.ended_allocations);
+        all.add("freed by context", "bytes", row.ended_bytes);
+        all.add("replaced", "allocations", row.replaced);
+        all.add("replaced", "bytes", row.replaced_bytes);
+        all.add("failed", "allocations", row.failed_allocations);
+        all.add("failed", "frees", row.failed_frees);
+        all.add("unknown frees", "frees", row.unknown_frees);
+        all.raise("peak", "bytes", row.peak_bytes);
+        for (kind, held) in Space::ALL.iter().zip(&row.held) {
+            all.add("live", format!("{} allocations", kind.as_str()), held.live_allocations);
+            all.add("live", format!("{} bytes", kind.as_str()), held.live_bytes);
+        }
+    }
+    for row in &tables.sites {
+        let whose = format!("process {} site {}", row.process.tgid.0, row.site.0);
+        let freed = row.allocations - row.held.live_allocations - row.ended_allocations;
+        let freed_bytes = row.allocated_bytes - row.held.live_bytes - row.ended_bytes;
+        all.add(ALLOCATED_BY_SITE, format!("{whose} allocations"), row.allocations);
+        all.add(ALLOCATED_BY_SITE, format!("{whose} bytes"), row.allocated_bytes);
+        all.add(FREED_BY_SITE, format!("{whose} allocations"), freed);
+        all.add(FREED_BY_SITE, format!("{whose} bytes"), freed_bytes);
+    }
+}
+
+fn work_figures(all: &mut AllFigures, tables: &Tables) {
+    let work = &tables.work;
+    launch_figures(all, &launches::by_kernel(&work.launches));
+    let mut graphs = GraphLaunches::default();
+    work.graphs.iter().for_each(|row| graphs.add_row(row));
+    graph_figures(all, &graphs);
+    let mut copied: Vec<_> = work.copies.iter().map(|row| row.totals.clone()).collect();
+    copies::sum_up(&mut copied);
+    copy_figures(all, &copied);
+    let mut gaps = Gaps::default();
+    let has_any = |row: &&gpuprobe_event::counters::StreamGaps| {
+        GapKind::ALL.iter().zip(&row.gaps).any(|(_, counts)| counts.gaps > 0)
+    };
+    work.gaps.iter().filter(has_any).for_each(|row| gaps.add_row(row));
+    gap_figures(all, &gaps);
+}

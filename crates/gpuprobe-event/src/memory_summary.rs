@@ -1,0 +1,136 @@
+//! What became of memory during a recording.
+
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::Space;
+use crate::counters::ProcessMemory;
+use crate::effect::MemoryAmount;
+
+/// A number of allocations and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Total {
+    /// How many.
+    pub count: u64,
+    /// Their bytes together.
+    pub bytes: u64,
+}
+
+impl Total {
+    /// Both together. Sizes come out of a process's arguments, so their sum may be anything.
+    #[must_use]
+    pub fn plus(self, more: Self) -> Self {
+        Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
+    }
+
+    /// One more allocation.
+    pub fn add(&mut self, bytes: u64) {
+        *self = self.plus(Self { count: 1, bytes });
+    }
+}
+
+impl From<&MemoryAmount> for Total {
+    fn from(amount: &MemoryAmount) -> Self {
+        Self { count: amount.allocations, bytes: amount.bytes }
+    }
+}
+
+/// What happened to memory, counted as the kernel side counts it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemorySummary {
+    /// Allocations that succeeded.
+    pub allocated: Total,
+    /// Allocations that failed, without those that another allocation made.
+    pub failed_allocations: u64,
+    /// Allocations that a call freed. One call may free several.
+    pub freed: Total,
+    /// Allocations whose free was not observed: their addresses were given out again.
+    pub replaced: Total,
+    /// Frees that failed, without those that another free made.
+    pub failed_frees: u64,
+    /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
+    pub unknown_frees: u64,
+    /// What ended with the context that it was allocated in.
+    pub freed_by_context: Total,
+    /// What processes still held when they ended or ran another program, by kind: the driver frees that.
+    pub freed_by_exit: Vec<MemoryAmount>,
+    /// The most bytes that one process held at once.
+    pub peak_bytes: u64,
+    /// Live when the recording ended, by kind.
+    pub live: Vec<MemoryAmount>,
+}
+
+impl MemorySummary {
+    /// Adds what the tables have of one process, which may have ended.
+    pub fn add_process(&mut self, row: &ProcessMemory, has_ended: bool) {
+        let total = |count, bytes| Total { count, bytes };
+        self.allocated = self.allocated.plus(total(row.allocations, row.allocated_bytes));
+        self.failed_allocations += row.failed_allocations;
+        self.freed = self.freed.plus(total(row.frees, row.freed_bytes));
+        self.replaced = self.replaced.plus(total(row.replaced, row.replaced_bytes));
+        self.failed_frees += row.failed_frees;
+        self.unknown_frees += row.unknown_frees;
+        self.freed_by_context = self.freed_by_context.plus(total(row.ended_allocations, row.ended_bytes));
+        self.peak_bytes = self.peak_bytes.max(row.peak_bytes);
+        let kinds = if has_ended { &mut self.freed_by_exit } else { &mut self.live };
+        for (kind, held) in
+            Space::ALL.into_iter().zip(&row.held).filter(|(_, held)| held.live_allocations > 0)
+        {
+            let amount = match kinds.iter_mut().find(|amount| amount.kind == kind) {
+                Some(amount) => amount,
+                None => {
+                    kinds.push(MemoryAmount { kind, ..MemoryAmount::default() });
+                    let last = kinds.len() - 1;
+                    &mut kinds[last]
+                }
+            };
+            amount.allocations = amount.allocations.saturating_add(held.live_allocations);
+            amount.bytes = amount.bytes.saturating_add(held.live_bytes);
+        }
+        kinds.sort_by_key(|amount| (std::cmp::Reverse(amount.bytes), amount.kind));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::{Held, ProcessKey};
+    use crate::ids::Tgid;
+
+    fn row(device: u64, managed: u64) -> ProcessMemory {
+        let mut held = [Held::default(); Space::ALL.len()];
+        held[Space::Device as usize] = Held { live_bytes: device, live_allocations: 1 };
+        held[Space::Managed as usize] = Held { live_bytes: managed, live_allocations: 1 };
+        ProcessMemory {
+            process: ProcessKey { tgid: Tgid(1), instance: 1 },
+            held,
+            allocated_bytes: 1000,
+            freed_bytes: 0,
+            allocations: 10,
+            failed_allocations: 1,
+            frees: 0,
+            failed_frees: 0,
+            unknown_frees: 0,
+            replaced: 1,
+            replaced_bytes: 7,
+            ended_allocations: 0,
+            ended_bytes: 0,
+            peak_bytes: device + managed,
+        }
+    }
+
+    #[test]
+    fn processes_add_up_and_the_peak_is_of_one() {
+        let mut sum = MemorySummary::default();
+        sum.add_process(&row(100, 300), true);
+        sum.add_process(&row(50, 10), true);
+        sum.add_process(&row(7, 0), false);
+        let amount = |kind, allocations, bytes| MemoryAmount { kind, allocations, bytes };
+        assert_eq!(sum.freed_by_exit, [amount(Space::Managed, 2, 310), amount(Space::Device, 2, 150)]);
+        assert_eq!(sum.live, [amount(Space::Device, 1, 7), amount(Space::Managed, 1, 0)]);
+        assert_eq!(
+            (sum.peak_bytes, sum.allocated, sum.replaced.bytes),
+            (400, Total { count: 30, bytes: 3000 }, 21)
+        );
+    }
+}

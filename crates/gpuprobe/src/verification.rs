@@ -1,0 +1,59 @@
+//! `--verify`: the figures of a recording beside those that the kernel side counted meanwhile.
+
+use anyhow::{Result, bail};
+use gpuprobe_analysis::SummaryReport;
+use gpuprobe_analysis::conformance::{Compared, EventTally, Tables, compare};
+use gpuprobe_capture::Capture;
+use gpuprobe_event::Event;
+
+use crate::notes::tell;
+
+/// Compares both implementations of a recording's figures.
+#[derive(Debug, Default)]
+pub(crate) struct Verification {
+    tally: EventTally,
+    compared: Vec<Compared>,
+}
+
+impl Verification {
+    pub(crate) fn feed(&mut self, event: &Event) {
+        if let Event::Call(call) = event {
+            self.tally.feed(call);
+        }
+    }
+
+    /// Reads what was counted, when observation has ended, and compares it with what the events come to.
+    pub(crate) fn compare(&mut self, capture: &mut Capture, replayed: &SummaryReport) -> Result<()> {
+        let tables = Tables {
+            calls: capture.counts()?,
+            failures: capture.failures()?,
+            memory: capture.memory()?.0,
+            sites: capture.sites()?,
+            work: capture.work()?,
+        };
+        self.compared = compare(&tables, replayed, &self.tally);
+        Ok(())
+    }
+
+    /// Prints the quantities that were compared; an error where a figure differs.
+    pub(crate) fn tell(&self) -> Result<()> {
+        tell(format_args!("{}", table(&self.compared)));
+        let figures: usize = self.compared.iter().map(|one| one.figures).sum();
+        match self.compared.iter().map(|one| one.differ).sum() {
+            0 => Ok(()),
+            differ @ 1.. => bail!(
+                "{differ} figures of the recording differ from what the kernel counted, {figures} were compared"
+            ),
+        }
+    }
+}
+
+fn table(compared: &[Compared]) -> String {
+    let mut out = String::from("\nverified (counted in the kernel = replayed from events)\n");
+    for Compared { quantity, figures, differ, differences } in compared {
+        let result = if *differ == 0 { "equal".to_owned() } else { format!("{differ} differ") };
+        out.push_str(&format!("  {quantity:<30} {figures:>6} figures  {result}\n"));
+        differences.iter().for_each(|difference| out.push_str(&format!("    {difference}\n")));
+    }
+    out
+}
