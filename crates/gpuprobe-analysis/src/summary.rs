@@ -37,6 +37,9 @@ pub struct SummaryReport {
     pub functions: Vec<FunctionSummary>,
     /// Memory.
     pub memory: MemorySummary,
+    /// Whether those are the figures of the kernel's tables, which lack nothing where records are lost.
+    #[serde(skip)]
+    pub memory_is_counted: bool,
     /// Memory that was live when processes exited, or at the end of the recording, by call site.
     pub memory_by_site: MemoryBySite,
     /// Launches, copies and gaps of all processes together.
@@ -174,6 +177,7 @@ impl Summary {
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
+            memory_is_counted: self.counted_memory.is_some(),
             memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
             skipped: self.skipped.clone(),

@@ -1,6 +1,7 @@
 //! The summary of a recording, for people.
 
 mod driver;
+mod incomplete;
 mod work;
 
 use std::fmt::Write;
@@ -12,6 +13,7 @@ use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
 
+use self::incomplete::{Incomplete, marked};
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
 use crate::work::kernel;
@@ -36,21 +38,22 @@ pub enum Fit {
 
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport, fit: Fit) -> String {
+    let incomplete = Incomplete::of(report);
     let mut out = warnings(report);
     out.push_str(&classic(report));
     out.push_str(&header(report));
-    functions(&mut out, &report.functions);
-    work::launches(&mut out, &report.work, fit);
-    work::copies(&mut out, &report.work);
-    work::gaps(&mut out, &report.work.gaps);
+    functions(&mut out, &report.functions, incomplete.calls);
+    work::launches(&mut out, &report.work, fit, incomplete.work);
+    work::copies(&mut out, &report.work, incomplete.work);
+    work::gaps(&mut out, &report.work.gaps, incomplete.work);
     driver::driver(&mut out, &report.driver, fit);
     work::advised(&mut out, &report.advice);
-    memory(&mut out, &report.memory);
-    memory_by_site(&mut out, &report.memory_by_site);
+    memory(&mut out, &report.memory, incomplete.memory);
+    memory_by_site(&mut out, &report.memory_by_site, incomplete.memory_by_site);
     slowest(&mut out, &report.slowest);
-    errors(&mut out, &report.errors);
+    errors(&mut out, &report.errors, incomplete.calls);
     gpu_errors(&mut out, report);
-    processes(&mut out, &report.processes);
+    processes(&mut out, &report.processes, incomplete.calls);
     losses(&mut out, report);
     out
 }
@@ -168,13 +171,14 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
-fn functions(out: &mut String, functions: &[FunctionSummary]) {
+fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: bool) {
     use Align::{Left, Right};
     if functions.is_empty() {
         return;
     }
     let titles = ["function", "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
+    table[0][0] = marked("function", is_incomplete);
     for f in functions {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
         let returned = f.calls > f.unfinished;
@@ -222,11 +226,11 @@ fn slowest(out: &mut String, calls: &[SlowCall]) {
     rows(out, "  ", &[Align::Right, Align::Right, Align::Right, Align::Left, Align::Left], &table);
 }
 
-fn memory(out: &mut String, memory: &MemorySummary) {
+fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
     if *memory == MemorySummary::default() {
         return;
     }
-    heading(out, "memory");
+    heading(out, &marked("memory", is_incomplete));
     let mut table = Vec::new();
     let mut row = |what: String, total: Total, noun: (&str, &str)| {
         if total.count > 0 {
@@ -262,12 +266,12 @@ fn memory(out: &mut String, memory: &MemorySummary) {
 }
 
 /// What was held at the end, by place: those that held most, of all processes.
-fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
+fn memory_by_site(out: &mut String, memory: &MemoryBySite, is_incomplete: bool) {
     const MOST: usize = 10;
     if memory.is_empty() {
         return;
     }
-    heading(out, "memory live at the end, by call site");
+    heading(out, &marked("memory live at the end, by call site", is_incomplete));
     let mut table = Vec::new();
     for site in memory.sites.iter().take(MOST) {
         let process = match memory.has_several_processes() {
@@ -284,11 +288,11 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
     }
 }
 
-fn errors(out: &mut String, errors: &[ErrorCount]) {
+fn errors(out: &mut String, errors: &[ErrorCount], is_incomplete: bool) {
     if errors.is_empty() {
         return;
     }
-    heading(out, "errors");
+    heading(out, &marked("errors", is_incomplete));
     let row = |e: &ErrorCount| {
         let inner = match (e.outermost, e.count - e.outermost) {
             (_, 0) => String::new(),
@@ -301,11 +305,11 @@ fn errors(out: &mut String, errors: &[ErrorCount]) {
     rows(out, "  ", &[Align::Left, Align::Left, Align::Right, Align::Left], &table);
 }
 
-fn processes(out: &mut String, processes: &[ProcessSummary]) {
+fn processes(out: &mut String, processes: &[ProcessSummary], is_incomplete: bool) {
     if processes.is_empty() {
         return;
     }
-    heading(out, "processes");
+    heading(out, &marked("processes", is_incomplete));
     let row = |p: &ProcessSummary| {
         let end = match p.end {
             None => "running".to_owned(),
@@ -349,7 +353,7 @@ mod tests {
             ..MemorySummary::default()
         };
         let mut out = String::new();
-        memory(&mut out, &summary);
+        memory(&mut out, &summary, false);
         let lines: Vec<_> =
             out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [

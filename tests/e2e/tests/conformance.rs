@@ -10,7 +10,7 @@ use gpuprobe_event::Total;
 use gpuprobe_standin::Cuda;
 
 /// What the comparison must have seen in some program, with figures that are not zero.
-const QUANTITIES: [&str; 30] = [
+const QUANTITIES: [&str; 31] = [
     "allocated",
     "allocated by call site",
     "bytes moved",
@@ -30,6 +30,7 @@ const QUANTITIES: [&str; 30] = [
     "latency of launches by kernel",
     "launched threads by kernel",
     "launches by kernel",
+    "launches by stream",
     "lengths of gaps",
     "live",
     "longest gaps",

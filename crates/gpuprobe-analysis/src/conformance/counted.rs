@@ -4,7 +4,7 @@ use gpuprobe_event::counters::{CallCounts, GapKind};
 use gpuprobe_event::decode::failure_name;
 use gpuprobe_event::{FunctionId, Space, catalogue};
 
-use super::replayed::{copy_figures, gap_figures, graph_figures, launch_figures};
+use super::replayed::{copy_figures, gap_figures, graph_figures, launch_figures, stream_label};
 use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Tables};
 use crate::copies;
 use crate::gaps::Gaps;
@@ -68,8 +68,10 @@ fn memory_figures(all: &mut AllFigures, tables: &Tables) {
     }
     for row in &tables.sites {
         let whose = format!("process {} site {}", row.process.tgid.0, row.site.0);
-        let freed = row.allocations - row.held.live_allocations - row.ended_allocations;
-        let freed_bytes = row.allocated_bytes - row.held.live_bytes - row.ended_bytes;
+        let live = row.held;
+        let freed =
+            row.allocations.saturating_sub(live.live_allocations).saturating_sub(row.ended_allocations);
+        let freed_bytes = row.allocated_bytes.saturating_sub(live.live_bytes).saturating_sub(row.ended_bytes);
         all.add(ALLOCATED_BY_SITE, format!("{whose} allocations"), row.allocations);
         all.add(ALLOCATED_BY_SITE, format!("{whose} bytes"), row.allocated_bytes);
         all.add(FREED_BY_SITE, format!("{whose} allocations"), freed);
@@ -80,6 +82,9 @@ fn memory_figures(all: &mut AllFigures, tables: &Tables) {
 fn work_figures(all: &mut AllFigures, tables: &Tables) {
     let work = &tables.work;
     launch_figures(all, &launches::by_kernel(&work.launches));
+    for row in &work.launches {
+        all.add("launches by stream", stream_label(row.process.tgid, row.stream), row.totals.launches);
+    }
     let mut graphs = GraphLaunches::default();
     work.graphs.iter().for_each(|row| graphs.add_row(row));
     graph_figures(all, &graphs);

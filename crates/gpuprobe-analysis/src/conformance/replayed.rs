@@ -23,6 +23,8 @@ pub struct EventTally {
     freed: BTreeMap<(Tgid, SiteId), Total>,
     /// Frees whose call sites are not told: of what was replaced, and of all but the last where one call frees several.
     is_incomplete: bool,
+    /// Launches of CUDA kernels by stream.
+    launches: BTreeMap<(Tgid, u64), u64>,
     /// The thread that launches on each stream.
     launching: HashMap<(Tgid, u64), Tid>,
     has_shared_streams: bool,
@@ -47,13 +49,25 @@ impl EventTally {
                 *sum = sum.plus(freed.into());
                 self.is_incomplete |= freed.allocations > 1;
             }
-            Effect::Launch(_) | Effect::GraphLaunch(_) => {
-                let stream = (call.tgid, stream_of(call).unwrap_or(0));
-                let first = self.launching.entry(stream).or_insert(call.tid);
-                self.has_shared_streams |= *first != call.tid;
+            Effect::Launch(launch) => {
+                let stream = self.launch(call);
+                if !call.nested && !launch.captured {
+                    *self.launches.entry(stream).or_default() += launch.kernels;
+                }
+            }
+            Effect::GraphLaunch(_) => {
+                self.launch(call);
             }
             _ => {}
         }
+    }
+
+    /// Notes which thread launches on which stream.
+    fn launch(&mut self, call: &Call) -> (Tgid, u64) {
+        let stream = (call.tgid, stream_of(call).unwrap_or(0));
+        let first = self.launching.entry(stream).or_insert(call.tid);
+        self.has_shared_streams |= *first != call.tid;
+        stream
     }
 
     /// Whether several threads launch on one stream. Launches that return at the same time on two CPUs have no order then,
@@ -76,6 +90,9 @@ pub(super) fn figures(report: &SummaryReport, tally: &EventTally) -> AllFigures 
     }
     memory_figures(&mut all, &report.memory);
     site_figures(&mut all, tally);
+    for ((tgid, stream), launches) in &tally.launches {
+        all.add("launches by stream", stream_label(*tgid, *stream), *launches);
+    }
     launch_figures(&mut all, &report.work.kernels);
     graph_figures(&mut all, &report.work.graphs);
     copy_figures(&mut all, &report.work.copies);
@@ -125,6 +142,10 @@ fn site_figures(all: &mut AllFigures, tally: &EventTally) {
             all.add(quantity, format!("{whose} bytes"), total.bytes);
         }
     }
+}
+
+pub(super) fn stream_label(tgid: Tgid, stream: u64) -> String {
+    format!("process {} stream {stream:#x}", tgid.0)
 }
 
 pub(super) fn launch_figures(all: &mut AllFigures, kernels: &[KernelLaunches]) {

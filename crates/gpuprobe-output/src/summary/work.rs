@@ -6,6 +6,7 @@ use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 
+use super::incomplete::marked;
 use super::{Fit, heading, line};
 use crate::table::{Align, room, rows};
 use crate::units::{bytes, count, duration, fitted};
@@ -24,12 +25,12 @@ const BAR: usize = 8;
 /// Kernels with a row of their own.
 const MOST_KERNELS: usize = 25;
 
-pub(super) fn launches(out: &mut String, work: &Work, fit: Fit) {
+pub(super) fn launches(out: &mut String, work: &Work, fit: Fit, is_incomplete: bool) {
     let graphs = graphs(&work.graphs);
     if work.kernels.is_empty() && graphs.is_empty() {
         return;
     }
-    heading(out, "launches");
+    heading(out, &marked("launches", is_incomplete));
     let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
     if !shown.is_empty() {
         kernels(out, shown, fit);
@@ -105,12 +106,12 @@ fn range((least, most): ([u32; 3], [u32; 3])) -> String {
     if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
 }
 
-pub(super) fn copies(out: &mut String, work: &Work) {
+pub(super) fn copies(out: &mut String, work: &Work, is_incomplete: bool) {
     use Align::{Left, Right};
     let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
     let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
     if !copies.is_empty() {
-        heading(out, "copies");
+        heading(out, &marked("copies", is_incomplete));
         let titles = ["kind", "mode", "host memory", "copies", "bandwidth", "bytes"];
         let mut table = vec![titles.map(str::to_owned).to_vec()];
         table.extend(copies.iter().map(|copy| copy_cells(copy)));
@@ -130,7 +131,7 @@ pub(super) fn copies(out: &mut String, work: &Work) {
         }
     }
     if !fills.is_empty() {
-        heading(out, "memsets");
+        heading(out, &marked("memsets", is_incomplete));
         let row = |fill: &&CopyTotals| {
             vec![fill.mode().to_owned(), count(fill.copies, "call", "calls"), bytes(fill.bytes)]
         };
@@ -170,7 +171,7 @@ fn sizes(sizes: &[u64; LATENCY_BUCKETS]) -> String {
     told.join(", ")
 }
 
-pub(super) fn gaps(out: &mut String, gaps: &Gaps) {
+pub(super) fn gaps(out: &mut String, gaps: &Gaps, is_incomplete: bool) {
     use Align::{Left, Right};
     let kinds = [(GapKind::AfterSync, &gaps.after_sync), (GapKind::AfterLaunch, &gaps.after_launch)];
     let kinds: Vec<_> = kinds.into_iter().filter(|(_, totals)| totals.gaps > 0).collect();
@@ -178,7 +179,8 @@ pub(super) fn gaps(out: &mut String, gaps: &Gaps) {
         return;
     }
     let streams = count(gaps.streams, "stream", "streams");
-    heading(out, &format!("idle gaps of {streams}, as the host saw them: nothing was given to a stream"));
+    let text = format!("idle gaps of {streams}, as the host saw them: nothing was given to a stream");
+    heading(out, &marked(&text, is_incomplete));
     let titles = ["", "gaps", "total", "p50", "p99"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     table.extend(kinds.into_iter().map(|(kind, totals)| gap_cells(kind, totals)));

@@ -1,0 +1,129 @@
+//! Which figures of a summary are incomplete because something was lost or not probed.
+
+use gpuprobe_analysis::SummaryReport;
+use gpuprobe_event::LossCause;
+
+/// Added to the headings of figures that are incomplete.
+const MARK: &str = " (incomplete)";
+
+/// Groups of figures that are made of the same data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Incomplete {
+    pub(super) calls: bool,
+    /// Launches, copies and gaps.
+    pub(super) work: bool,
+    pub(super) memory: bool,
+    pub(super) memory_by_site: bool,
+}
+
+impl Incomplete {
+    pub(super) fn of(report: &SummaryReport) -> Self {
+        if !report.skipped.is_empty() {
+            return Self { calls: true, work: true, memory: true, memory_by_site: true };
+        }
+        let any = |is_affected: fn(LossCause) -> bool| {
+            report.losses.iter().any(|loss| loss.count > 0 && is_affected(loss.cause))
+        };
+        let calls = any(lacks_calls);
+        let memory = any(lacks_memory) || calls && !report.memory_is_counted;
+        Self {
+            calls,
+            work: calls || any(lacks_work),
+            memory,
+            memory_by_site: memory || any(|cause| cause == LossCause::SitesFull),
+        }
+    }
+}
+
+/// A heading, marked where its figures are incomplete.
+pub(super) fn marked(heading: &str, is_incomplete: bool) -> String {
+    format!("{heading}{}", if is_incomplete { MARK } else { "" })
+}
+
+/// Whether calls are missing from the events.
+fn lacks_calls(cause: LossCause) -> bool {
+    use LossCause::{
+        Abandoned, GoneBeforeAttach, LateAttach, LostMapping, NoThreadState, OverBudget, RingFull,
+        SegmentRemoved, TooDeep, Undecodable, UnmatchedReturn, UnobservedReturn,
+    };
+    matches!(
+        cause,
+        Abandoned
+            | GoneBeforeAttach
+            | LateAttach
+            | LostMapping
+            | NoThreadState
+            | OverBudget
+            | RingFull
+            | SegmentRemoved
+            | TooDeep
+            | Undecodable
+            | UnmatchedReturn
+            | UnobservedReturn
+    )
+}
+
+/// Whether calls that were observed are missing from launches and copies, or their bytes are.
+fn lacks_work(cause: LossCause) -> bool {
+    matches!(cause, LossCause::WorkFull | LossCause::UnreadWork | LossCause::ImplausibleSize)
+}
+
+/// Whether the tables lack memory. What does not fit into the ring buffer is in them.
+fn lacks_memory(cause: LossCause) -> bool {
+    use LossCause::{
+        GoneBeforeAttach, ImplausibleSize, LateAttach, LiveFull, LostMapping, NoThreadState, ProcessesFull,
+        TooDeep, UnobservedReturn, UnreadAllocation,
+    };
+    matches!(
+        cause,
+        GoneBeforeAttach
+            | ImplausibleSize
+            | LateAttach
+            | LiveFull
+            | LostMapping
+            | NoThreadState
+            | ProcessesFull
+            | TooDeep
+            | UnobservedReturn
+            | UnreadAllocation
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_analysis::LossCount;
+
+    use super::*;
+
+    fn of(cause: LossCause, memory_is_counted: bool) -> Incomplete {
+        let losses = vec![LossCount { cause, count: 1 }];
+        Incomplete::of(&SummaryReport { losses, memory_is_counted, ..SummaryReport::default() })
+    }
+
+    #[test]
+    fn records_that_were_lost_are_missing_from_all_but_memory_that_the_kernel_counted() {
+        let counted = of(LossCause::RingFull, true);
+        assert_eq!(
+            (counted.calls, counted.work, counted.memory, counted.memory_by_site),
+            (true, true, false, false)
+        );
+        assert!(of(LossCause::RingFull, false).memory);
+    }
+
+    #[test]
+    fn tables_that_were_full_are_missing_from_what_is_made_of_them() {
+        let full = of(LossCause::LiveFull, true);
+        assert_eq!((full.calls, full.work, full.memory, full.memory_by_site), (false, false, true, true));
+        assert_eq!(of(LossCause::LostStack, true), Incomplete::default());
+        let sites = of(LossCause::SitesFull, true);
+        assert_eq!((sites.memory, sites.memory_by_site), (false, true));
+    }
+
+    #[test]
+    fn what_is_not_probed_is_missing_from_everything() {
+        let report =
+            SummaryReport { skipped: vec!["libcuda.so: no room".to_owned()], ..SummaryReport::default() };
+        assert!(Incomplete::of(&report).memory && Incomplete::of(&report).calls);
+        assert_eq!(Incomplete::of(&SummaryReport::default()), Incomplete::default());
+    }
+}
