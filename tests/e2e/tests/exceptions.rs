@@ -83,7 +83,7 @@ fn an_exception_passes_through_a_hooked_function() {
         assert_eq!(outcome.printed()["caught"], 50, "{tier}");
         let calls = |name: &str, begun: bool| {
             let of = outcome.trace.calls.iter().filter(|c| c.name == name);
-            of.filter(|c| (c.outcome == Outcome::Begun) == begun).count()
+            of.filter(|c| (c.outcome == Outcome::Unobserved) == begun).count()
         };
         assert_eq!((calls("_Z11maybe_throwi", true), calls("_Z11maybe_throwi", false)), (100, 0), "{tier}");
         assert_eq!((calls("_Z11never_throwi", true), calls("_Z11never_throwi", false)), (0, 100), "{tier}");

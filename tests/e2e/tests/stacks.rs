@@ -10,6 +10,7 @@ use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, finish, shown};
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Run, alone, compile, needs, places, tiers};
+use gpuprobe_event::Outcome;
 use gpuprobe_standin::{Cuda, Library};
 
 /// What the workload can do; see its source.
@@ -58,7 +59,10 @@ fn run_unharmed(tier: &str, options: &[&str], program: &Path, args: &[&str]) -> 
     let what = format!("{tier} {} {args:?}", program.display());
     assert_eq!(outcome.finished.status, 0, "{what}: {}", outcome.finished.stderr);
     let end = outcome.trace.assert_ended();
-    (number(&outcome.printed()["made"]), end.calls, end.lost.values().sum())
+    println!("{what}: lost {:?}", end.lost);
+    // what a call came to whose return is not probed is among what was lost
+    let observed = outcome.trace.calls.iter().filter(|call| call.outcome != Outcome::Unobserved);
+    (number(&outcome.printed()["made"]), observed.count() as u64, end.lost.values().sum())
 }
 
 /// The same of a program that was compiled or interpreted, on every tier.
