@@ -61,8 +61,7 @@ pub struct End {
     /// Faults and migrations of unified memory, by process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unified: Vec<crate::UnifiedUse>,
-    /// What became of memory, as the kernel side counted it: also where only some functions are recorded, and where records
-    /// were lost.
+    /// What became of memory, as the kernel side counted it: also where records were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Box<crate::MemorySummary>>,
     /// Memory that was live when processes exited, or at the end, by call site.

@@ -99,7 +99,9 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
             site.pid,
         );
     }
-    end_table(out, memory.sites.len() + usize::try_from(memory.other_sites).unwrap_or(usize::MAX));
+    // a trace can claim any number
+    let other_sites = usize::try_from(memory.other_sites).unwrap_or(usize::MAX);
+    end_table(out, memory.sites.len().saturating_add(other_sites));
 }
 
 pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {

@@ -71,12 +71,13 @@ fn lacks_work(cause: LossCause) -> bool {
 /// Whether the tables lack memory. What does not fit into the ring buffer is in them.
 fn lacks_memory(cause: LossCause) -> bool {
     use LossCause::{
-        GoneBeforeAttach, ImplausibleSize, LateAttach, LiveFull, LostMapping, NoThreadState, ProcessesFull,
-        TooDeep, UnobservedReturn, UnreadAllocation,
+        Abandoned, GoneBeforeAttach, ImplausibleSize, LateAttach, LiveFull, LostMapping, NoThreadState,
+        ProcessesFull, TooDeep, UnmatchedReturn, UnobservedReturn, UnreadAllocation,
     };
     matches!(
         cause,
-        GoneBeforeAttach
+        Abandoned
+            | GoneBeforeAttach
             | ImplausibleSize
             | LateAttach
             | LiveFull
@@ -84,6 +85,7 @@ fn lacks_memory(cause: LossCause) -> bool {
             | NoThreadState
             | ProcessesFull
             | TooDeep
+            | UnmatchedReturn
             | UnobservedReturn
             | UnreadAllocation
     )
