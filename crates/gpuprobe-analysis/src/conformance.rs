@@ -12,10 +12,9 @@ pub use self::replayed::EventTally;
 use crate::summary::SummaryReport;
 
 const ALLOCATED_BY_SITE: &str = "allocated by call site";
-/// Left out where events do not tell every free's call site.
 const FREED_BY_SITE: &str = "freed by call site";
-/// Left out where launches on a stream have no order, see [`EventTally`].
 const GAPS: [&str; 4] = ["gaps", "time in gaps", "lengths of gaps", "longest gaps"];
+const TIME_IN_COPIES: &str = "time in copies";
 /// Differences that are named for one quantity.
 const MOST_NAMED: usize = 8;
 
@@ -45,6 +44,14 @@ pub struct Compared {
     pub differ: usize,
     /// Some of these, in words.
     pub differences: Vec<String>,
+    /// Why it was not compared after all.
+    pub not_compared: Option<&'static str>,
+}
+
+impl Compared {
+    fn new(quantity: &'static str) -> Self {
+        Self { quantity, figures: 0, differ: 0, differences: Vec::new(), not_compared: None }
+    }
 }
 
 /// Figures of one quantity by whose they are.
@@ -73,36 +80,45 @@ impl AllFigures {
     }
 }
 
-/// Compares every quantity, in the order of their names.
-pub fn compare(tables: &Tables, report: &SummaryReport, tally: &EventTally) -> Vec<Compared> {
-    let (mut counted, mut replayed) = (counted::figures(tables), replayed::figures(report, tally));
-    let mut leave_out = |quantities: &[&str]| {
-        counted.0.retain(|quantity, _| !quantities.contains(quantity));
-        replayed.0.retain(|quantity, _| !quantities.contains(quantity));
+/// Compares every quantity, in the order of their names. Where only some functions are recorded, `is_partial`, events do not
+/// have the time of the CUDA driver's calls.
+pub fn compare(
+    tables: &Tables,
+    report: &SummaryReport,
+    tally: &EventTally,
+    is_partial: bool,
+) -> Vec<Compared> {
+    let (counted, replayed) = (counted::figures(tables), replayed::figures(report, tally));
+    let is_of_gaps = |quantity: &str| GAPS.contains(&quantity);
+    let why_not = |quantity: &str| match quantity {
+        ALLOCATED_BY_SITE | FREED_BY_SITE if tables.sites.is_empty() => {
+            Some("call sites were not looked for")
+        }
+        FREED_BY_SITE if !tally.has_all_frees() => Some("events do not have the call site of every free"),
+        _ if is_of_gaps(quantity) && tally.has_shared_streams() => {
+            Some("several threads launch on one stream, so that its launches have no order")
+        }
+        _ if is_partial && (quantity == TIME_IN_COPIES || is_of_gaps(quantity)) => {
+            Some("not all functions are recorded")
+        }
+        _ => None,
     };
-    if !tally.has_all_frees() {
-        leave_out(&[FREED_BY_SITE]);
-    }
-    if tables.sites.is_empty() {
-        // call sites were not looked for
-        leave_out(&[ALLOCATED_BY_SITE, FREED_BY_SITE]);
-    }
-    if tally.has_shared_streams() {
-        leave_out(&GAPS);
-    }
     let mut quantities: Vec<_> = counted.0.keys().chain(replayed.0.keys()).copied().collect();
     quantities.sort_unstable();
     quantities.dedup();
     let none = Figures::new();
     let compare_one = |quantity| {
         let of = |all: &AllFigures| all.0.get(quantity).unwrap_or(&none).clone();
-        compare_figures(quantity, &of(&counted), &of(&replayed))
+        match why_not(quantity) {
+            None => compare_figures(quantity, &of(&counted), &of(&replayed)),
+            why => Compared { not_compared: why, ..Compared::new(quantity) },
+        }
     };
     quantities.into_iter().map(compare_one).collect()
 }
 
 fn compare_figures(quantity: &'static str, counted: &Figures, replayed: &Figures) -> Compared {
-    let mut compared = Compared { quantity, figures: 0, differ: 0, differences: Vec::new() };
+    let mut compared = Compared::new(quantity);
     let mut labels: Vec<_> = counted.keys().chain(replayed.keys()).collect();
     labels.sort_unstable();
     labels.dedup();

@@ -15,14 +15,14 @@ pub struct FunctionSummary {
     pub api: Api,
     /// The exported name.
     pub name: Name,
-    /// All calls, finished or not.
+    /// Calls that returned, and those whose return is not recorded.
     pub calls: u64,
     /// Of these, how many failed.
     pub errors: u64,
-    /// Of these, how many were not seen to return.
-    pub unfinished: u64,
-    /// Of those, how many because the function's return is not probed.
+    /// Of these, how many whose return is not recorded.
     pub unobserved: u64,
+    /// Besides these, calls that did not return before their process or the recording ended.
+    pub unfinished: u64,
     /// Time inside, over the calls that returned.
     pub total_ns: u64,
     /// The shortest call; 0 where none returned.
@@ -44,7 +44,7 @@ pub struct FunctionSummary {
 impl FunctionSummary {
     /// The mean time of the calls that returned.
     pub fn mean_ns(&self) -> Option<u64> {
-        self.total_ns.checked_div(self.calls - self.unfinished)
+        self.total_ns.checked_div(self.calls - self.unobserved)
     }
 }
 
@@ -69,18 +69,19 @@ impl Functions {
             .by_name
             .entry(key)
             .or_insert_with_key(|(_, name)| (nothing_of(call, name.clone()), Distribution::default()));
+        if call.outcome == Outcome::Unfinished {
+            row.unfinished += 1;
+            return;
+        }
         match call.duration_ns() {
             Some(ns) => {
-                let first = row.calls == row.unfinished;
+                let first = row.calls == row.unobserved;
                 row.min_ns = if first { ns } else { row.min_ns.min(ns) };
                 row.max_ns = row.max_ns.max(ns);
                 row.total_ns = row.total_ns.saturating_add(ns);
                 latency.add(ns);
             }
-            None => {
-                row.unfinished += 1;
-                row.unobserved += u64::from(call.outcome == Outcome::Unobserved);
-            }
+            None => row.unobserved += 1,
         }
         row.calls += 1;
         row.errors += u64::from(call.failed());
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(report.len(), 2);
         assert_eq!(report[0].name, "cuMemAlloc_v2");
         let malloc = &report[1];
-        assert_eq!((malloc.calls, malloc.errors, malloc.unfinished), (3, 1, 1));
+        assert_eq!((malloc.calls, malloc.errors, malloc.unfinished), (2, 1, 1));
         assert_eq!((malloc.total_ns, malloc.min_ns, malloc.max_ns), (40, 10, 30));
         assert_eq!(malloc.mean_ns(), Some(20));
     }

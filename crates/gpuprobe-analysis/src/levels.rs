@@ -126,12 +126,17 @@ impl Levels {
     }
 
     fn call(&mut self, call: &Call, out: &mut Vec<Sample>) {
-        let (Some(duration_ns), false) = (call.duration_ns(), call.failed()) else { return };
+        if call.failed() || !call.is_over() {
+            return;
+        }
+        let duration_ns = call.duration_ns().unwrap_or(0);
         let change = match &call.effect {
             Effect::Transfer(_) => Change { moved: call.moved_bytes(), ..Change::default() },
-            Effect::Alloc(Allocation { bytes, replaced, .. }) => {
-                Change { held: *bytes, freed: replaced.unwrap_or(0), ..Change::default() }
-            }
+            Effect::Alloc(Allocation { bytes, replaced, .. }) => Change {
+                held: *bytes,
+                freed: replaced.map_or(0, |replaced| replaced.bytes),
+                ..Change::default()
+            },
             Effect::Free(free) => {
                 Change { freed: free.freed.map_or(0, |freed| freed.bytes), ..Change::default() }
             }

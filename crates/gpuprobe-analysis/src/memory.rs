@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Space, Tgid};
+use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Replaced, Space, Tgid};
 pub use gpuprobe_event::{MemorySummary, Total};
 
 /// What is held of one kind. Records of several threads may be out of order, so a free may be told before the allocation:
@@ -48,7 +48,7 @@ const OTHERS: Tgid = Tgid(0);
 impl Ledger {
     /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
     pub(crate) fn feed(&mut self, call: &Call, ended: bool) {
-        if call.duration_ns().is_none() {
+        if !call.is_over() {
             return;
         }
         if call.failed() {
@@ -78,7 +78,9 @@ impl Ledger {
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        for (kind, held) in self.live.remove(&pid).unwrap_or_default() {
+        let kinds = self.live.remove(&pid).unwrap_or_default();
+        self.raise_peak(bytes_in(&kinds));
+        for (kind, held) in kinds {
             let sum = self.at_exit.entry(kind).or_default();
             *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
         }
@@ -105,6 +107,8 @@ impl Ledger {
 
     pub(crate) fn report(&self) -> MemorySummary {
         let mut all = Kinds::new();
+        // memory that an open call was freeing counts as live
+        let peak_bytes = self.live.values().map(bytes_in).fold(self.totals.peak_bytes, u64::max);
         for (kind, held) in self.live.values().flatten() {
             let sum = all.entry(*kind).or_default();
             *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
@@ -115,7 +119,7 @@ impl Ledger {
             amounts
         };
         let freed_by_exit = largest_first(&self.at_exit);
-        MemorySummary { live: largest_first(&all), freed_by_exit, ..self.totals.clone() }
+        MemorySummary { live: largest_first(&all), freed_by_exit, peak_bytes, ..self.totals.clone() }
     }
 
     fn failed(&mut self, call: &Call) {
@@ -132,12 +136,11 @@ impl Ledger {
         self.totals.allocated.add(bytes);
         let kinds = self.held(pid, ended);
         kinds.entry(kind).or_default().add(Total { count: 1, bytes });
-        if let Some(bytes) = replaced {
-            // of which kind it was is not told: as a rule of the same
+        if let Some(Replaced { bytes, kind }) = replaced {
             kinds.entry(kind).or_default().subtract(Total { count: 1, bytes });
         }
         let computed = bytes_in(kinds);
-        if let Some(bytes) = replaced {
+        if let Some(Replaced { bytes, .. }) = replaced {
             self.totals.replaced.add(bytes);
         }
         // what was live at that instant only the kernel side knows: records of several threads may be out of order
@@ -257,7 +260,7 @@ mod tests {
     fn what_is_replaced_is_not_freed() {
         let mut again = alloc(0x10, 30, 20);
         let Effect::Alloc(allocation) = &mut again.effect else { panic!("it allocates") };
-        allocation.replaced = Some(100);
+        allocation.replaced = Some(Replaced { bytes: 100, kind: allocation.kind });
         let report = fed(&[alloc(0x10, 100, 10), again]);
         assert_eq!((report.replaced, report.freed), (total(1, 100), Total::default()));
         assert_eq!((report.live, report.peak_bytes), (device(1, 30), 100));

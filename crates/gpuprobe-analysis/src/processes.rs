@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::{Call, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Call, Outcome, ProcessChange, ProcessEvent, Tgid};
 use serde::Serialize;
 
 /// How a process ended.
@@ -60,7 +60,7 @@ impl Processes {
     /// its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
-        row.calls += u64::from(!call.is_kernel());
+        row.calls += u64::from(!call.is_kernel() && call.outcome != Outcome::Unfinished);
         row.end.is_some()
     }
 

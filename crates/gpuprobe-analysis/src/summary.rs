@@ -25,7 +25,7 @@ pub struct SummaryReport {
     pub last_ns: Option<u64>,
     /// Whether that calls began is all that was recorded: neither what they came to nor how long they took.
     pub only_begun: bool,
-    /// All calls, nested ones too. Those of the kernel are none of these: what they came to is in `driver`.
+    /// All calls but those that did not return, nested ones too. Those of the kernel are none of these: what they came to is in `driver`.
     pub calls: u64,
     /// Calls that were not made inside another: what the programs themselves asked for.
     pub outermost_calls: u64,
@@ -217,8 +217,9 @@ impl Summary {
         if call.is_kernel() {
             return;
         }
-        self.calls += 1;
-        if call.parent.is_none() {
+        let is_counted = call.outcome != Outcome::Unfinished;
+        self.calls += u64::from(is_counted);
+        if is_counted && call.parent.is_none() {
             self.outermost_calls += 1;
             self.outermost_errors += u64::from(call.failed());
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);

@@ -109,12 +109,17 @@ impl Workload {
             self.graphs.capture(if given.failed { 0 } else { *kernels });
             return;
         }
+        if *kernels == 0 {
+            return;
+        }
         let name = self.name_of(kernel.as_ref());
         let mut latency = [0; LATENCY_BUCKETS];
-        latency[bucket(given.duration_ns)] = if given.failed { 1 } else { *kernels };
-        let mut one = LaunchTotals { total_ns: given.duration_ns, latency, ..LaunchTotals::default() };
+        latency[bucket(given.duration_ns)] = *kernels;
+        // the time of a call that launches on several GPUs is that of each launch
+        let total_ns = given.duration_ns.saturating_mul(*kernels);
+        let mut one = LaunchTotals { total_ns, latency, ..LaunchTotals::default() };
         if given.failed {
-            one.errors = 1;
+            one.errors = *kernels;
         } else {
             one.launches = *kernels;
             one.threads = volume(grid).saturating_mul(volume(block)).saturating_mul(*kernels);

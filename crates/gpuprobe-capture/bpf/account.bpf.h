@@ -52,7 +52,8 @@ GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 inde
 }
 
 /*
- * Undoes what the entry of a free did, for one that will not return: it was not seen to free anything.
+ * Undoes what the entry of a free did, for one that will not be seen to return: it is not known to have freed
+ * anything, unless its address has been given out again.
  */
 GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
 {
@@ -74,9 +75,12 @@ GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
 		if (gp_config.copies)
 			restore_ranges(call);
 		memory = memory_of_thread(thread);
-		if (memory)
-			put_back(call, memory);
-		call->effect = GP_EFFECT_NONE;
+		if (memory && !put_back(call, memory)) {
+			count_free(call, memory);
+			call->effect = GP_EFFECT_REUSED;
+		} else {
+			call->effect = GP_EFFECT_NONE;
+		}
 	}
 	return 0;
 }

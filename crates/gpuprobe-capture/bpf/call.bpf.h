@@ -69,14 +69,21 @@ static __always_inline bool is_around(const struct gp_call *top, struct pt_regs 
 		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
 }
 
+/* Forgets a call that the program jumped out of. */
+static __always_inline void drop_innermost(struct gp_thread *thread)
+{
+	undo_entry(thread, open_call(thread, thread->depth - 1));
+	thread->depth--;
+	count_loss(GP_LOSS_ABANDONED);
+}
+
 /* Forgets calls that the program jumped out of before this one began. */
 GP_OWN_FRAME int drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
 		if (!thread->depth || is_around(open_call(thread, thread->depth - 1), ctx, function))
 			break;
-		thread->depth--;
-		count_loss(GP_LOSS_ABANDONED);
+		drop_innermost(thread);
 	}
 	return 0;
 }

@@ -118,7 +118,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 {
 	struct gp_context *row;
 
-	call->effect = GP_EFFECT_CONTEXT;
+	call->effect = GP_EFFECT_ENDING;
 	call->detail.ending.context = ending_context(call, function);
 	row = context_of(call->detail.ending.context);
 	if (row)

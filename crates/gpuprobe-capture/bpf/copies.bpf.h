@@ -31,13 +31,7 @@ struct copy {
 	__u64 bytes;
 	__u32 is_peer;
 	__u32 failed;
-	/* one of a batch, whose time is counted with the first */
-	__u32 is_untimed;
-	__u32 reserved;
 };
-
-/* beside kind and host: see copy.is_untimed */
-#define GP_UNTIMED (1 << 16)
 
 /* The offsets of the structs that describe copies. */
 struct layout {
@@ -177,14 +171,26 @@ static __always_inline __u32 host_of(const struct found *source, const struct fo
 	return one > other ? one : other;
 }
 
-GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
-			     bool failed)
+/* Copies of one kind and size, as they are counted. */
+struct copied {
+	__u32 kind;
+	__u32 host;
+	__u64 copies;
+	__u64 bytes;
+	__u64 size_log2;
+	__u64 ns;
+};
+
+GP_CHECKED_ONCE int add_copies(const struct gp_call *call, const struct copied *copied, bool is_async,
+			       bool failed)
 {
-	struct gp_copy_key key = {.kind = kind_and_host, .host = kind_and_host >> 8, .is_async = is_async};
+	struct gp_copy_key key = {.is_async = is_async};
 	struct gp_copies *row;
 
-	if (!call)
+	if (!call || !copied)
 		return 0;
+	key.kind = copied->kind;
+	key.host = copied->host;
 	key.instance = call->instance;
 	key.tgid = call->tgid;
 	row = bpf_map_lookup_elem(&copies, &key);
@@ -202,12 +208,25 @@ GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bo
 		__sync_fetch_and_add(&row->errors, 1);
 		return 0;
 	}
-	__sync_fetch_and_add(&row->copies, 1);
-	__sync_fetch_and_add(&row->bytes, bytes);
-	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
-	if (!(kind_and_host & GP_UNTIMED))
-		__sync_fetch_and_add(&row->total_ns, call->duration_ns);
+	__sync_fetch_and_add(&row->copies, copied->copies);
+	__sync_fetch_and_add(&row->bytes, copied->bytes);
+	__sync_fetch_and_add(&row->sizes[copied->size_log2 & (GP_BUCKETS - 1)], copied->copies);
+	__sync_fetch_and_add(&row->total_ns, copied->ns);
 	return 0;
+}
+
+/* A copy or memset by itself. */
+static __always_inline void add_copy(const struct gp_call *call, __u32 kind, __u32 host, bool is_async,
+				     __u64 bytes, bool failed)
+{
+	struct copied one = {.kind = kind,
+			     .host = host,
+			     .copies = 1,
+			     .bytes = bytes,
+			     .size_log2 = log2_bucket(bytes),
+			     .ns = call->duration_ns};
+
+	add_copies(call, &one, is_async, failed);
 }
 
 /* An argument may say that the call waits after all. */
@@ -224,19 +243,23 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 			       const struct copy *copy)
 {
 	struct found source, target;
-	__u32 kind_and_host;
+	__u32 kind, host;
 
 	if (!call || !function || !copy)
 		return 0;
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
-	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
+	kind = kind_of(&source, &target, copy->is_peer);
+	host = host_of(&source, &target);
+	/* a batch is counted when all of its copies are known, a failed one like a copy */
+	if (is_batch(function) && !copy->failed) {
+		call->bytes += copy->bytes;
+		return add_part(call, kind | host << 8, copy->bytes);
+	}
 	if (gp_config.told)
-		tell_copy(call, kind_and_host, is_batch(function), copy->bytes, copy->failed);
-	if (copy->is_untimed)
-		kind_and_host |= GP_UNTIMED;
+		tell_copy(call, kind | host << 8, copy->bytes, copy->failed);
 	if (gp_config.rows)
-		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
+		add_copy(call, kind, host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
 }
 
@@ -253,7 +276,7 @@ struct batch {
 static long copy_of_batch(__u64 index, struct batch *batch)
 {
 	const struct gp_extent *extent = &batch->function->extent;
-	struct copy copy = {.failed = batch->failed, .is_untimed = index > 0};
+	struct copy copy = {.failed = batch->failed};
 	bool unread = false;
 
 	if (batch->function->task.shape == GP_COPY_OPERATIONS) {
@@ -267,12 +290,32 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 		copy.bytes = user_word(batch->sizes + index * 8, 8, &unread);
 		set_types(&copy, GP_BY_ADDRESS);
 	}
-	if (unread) {
+	/* a failed one may have been given anything */
+	if (unread && !batch->failed) {
 		count_loss(GP_LOSS_UNREAD_WORK);
 		return 1;
 	}
 	count_copy(batch->call, batch->function, &copy);
 	return 0;
+}
+
+/* Counts the parts of a batch. Its time counts once, with the first. */
+static __always_inline void count_parts(struct gp_call *call, const struct gp_function *function)
+{
+	const struct gp_part *part = call->pointee.parts;
+
+	for (__u32 i = 0; i < GP_PARTS; i++, part++) {
+		struct copied copied = {.kind = part->kind - 1,
+					.host = part->host,
+					.copies = part->copies,
+					.bytes = part->bytes,
+					.size_log2 = part->size_log2,
+					.ns = i ? 0 : call->duration_ns};
+
+		if (!part->copies)
+			return;
+		add_copies(call, &copied, is_async(call, function), false);
+	}
 }
 
 GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
@@ -284,12 +327,9 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	if (!call || !function)
 		return 0;
 	task = &function->task;
-	if (gp_config.told) {
-		/* told anew, part by part */
-		call->effect = GP_EFFECT_BATCH;
-		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
-		call->bytes = 0;
-	}
+	call->effect = GP_EFFECT_BATCH;
+	__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
+	call->bytes = 0;
 	batch.call = call;
 	batch.function = function;
 	argument(call, task->count, &count);
@@ -300,7 +340,10 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 		count_loss(GP_LOSS_UNREAD_WORK);
 		count = GP_MOST_COPIES;
 	}
-	bpf_loop(count, copy_of_batch, &batch, 0);
+	/* a batch that fails is one failure, of the kind of its first copy */
+	bpf_loop(failed ? 1 : count, copy_of_batch, &batch, 0);
+	if (gp_config.rows && !failed)
+		count_parts(call, function);
 	return 0;
 }
 
@@ -357,8 +400,10 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 		return;
 	}
 	if (function->task.work == GP_WORK_MEMSET) {
+		if (gp_config.told)
+			tell_copy(call, GP_FILL, call->bytes, failed);
 		if (gp_config.rows)
-			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
+			add_copy(call, GP_FILL, GP_NO_HOST, is_async(call, function), call->bytes, failed);
 	} else if (is_batch(function)) {
 		end_batch(call, function, failed);
 	} else {

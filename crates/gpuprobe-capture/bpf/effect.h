@@ -11,12 +11,19 @@ enum gp_effect : __u8 {
 	/* an allocation at an address that was in the table: the free of what stood there was not observed */
 	GP_EFFECT_REPLACE,
 	GP_EFFECT_FREE,
+	/* a free that was not seen to return, whose address was given out again; sets no member */
+	GP_EFFECT_REUSED,
 	GP_EFFECT_PHYSICAL,
-	GP_EFFECT_CONTEXT,
+	/* a call that ends a context if it succeeds */
+	GP_EFFECT_ENDING,
+	/* a context has ended: what ended with it is in gp_call.stack */
+	GP_EFFECT_CONTEXT_END,
 	GP_EFFECT_GRAPH,
 	GP_EFFECT_COPY,
 	/* sets no member: the copies are in gp_call.pointee */
 	GP_EFFECT_BATCH,
+	/* a copy that the runtime failed without calling the driver; sets no member */
+	GP_EFFECT_REJECTED,
 	GP_EFFECT_DEVICE,
 };
 
@@ -56,7 +63,8 @@ struct gp_copied {
 	__u8 kind;
 	/* gp_host_memory */
 	__u8 host;
-	__u8 reserved[14];
+	__u8 reserved[6];
+	__u64 bytes;
 };
 
 /* A system call on a device of the driver. */
@@ -94,7 +102,9 @@ struct gp_part {
 	/* as in gp_copied */
 	__u8 kind;
 	__u8 host;
-	__u16 reserved;
+	/* the size of each copy, as a power of two */
+	__u8 size_log2;
+	__u8 reserved;
 	__u64 bytes;
 };
 

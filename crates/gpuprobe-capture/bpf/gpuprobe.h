@@ -36,6 +36,8 @@ enum gp_length {
 	GP_TEXT_LONG = 4096,
 	/* words of a kernel's handle that are looked at for its name */
 	GP_HANDLE_WORDS = 16,
+	/* GPUs that one call launches a kernel on */
+	GP_MOST_LAUNCHED = 64,
 	/* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
 	GP_FUNCTIONS = 8192,
 	/* rows for the states of libraries, by the last bits of their numbers; a power of two */
@@ -332,7 +334,8 @@ struct gp_call {
 	__u16 entered;
 	/* gp_effect */
 	__u8 effect;
-	__u8 reserved;
+	/* gp_space, of what stood at the address of an allocation */
+	__u8 replaced_space;
 	__u64 driver_ns;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];

@@ -212,6 +212,7 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);
 	__sync_fetch_and_add(&memory->ended_bytes, all);
 	call->bytes = all;
+	call->effect = GP_EFFECT_CONTEXT_END;
 	return true;
 }
 

@@ -6,8 +6,6 @@
 #include "graphs.bpf.h"
 #include "names.bpf.h"
 
-/* GPUs that one call launches a kernel on */
-#define GP_MOST_LAUNCHED 64
 #define GP_LIST_ENTRY 56
 
 struct launch {
@@ -230,31 +228,39 @@ GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, struct gp_call *call,
 struct listing {
 	struct gp_thread *thread;
 	struct gp_call *call;
-	const struct gp_function *function;
-	__u64 at;
 	__u64 failed;
+	struct launch first;
 };
 
-/* One entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime has
- * behind the arguments. */
 static long launch_of_list(__u64 index, struct listing *listing)
 {
-	__u64 words[GP_LIST_ENTRY / 8];
-	const __u32 *halves = (const __u32 *)words;
-	bool of_runtime = listing->function->task.shape == GP_LAUNCH_RUNTIME_LIST;
-	struct launch launch = {};
-
-	if (bpf_probe_read_user(words, sizeof(words), (void *)(listing->at + index * GP_LIST_ENTRY))) {
-		count_loss(GP_LOSS_UNREAD_WORK);
-		return 1;
-	}
-	launch.handle = words[0];
-	launch.grid = dimensions(halves[2], halves[3], halves[4]);
-	launch.block = dimensions(halves[5], halves[6], halves[7]);
-	launch.shared = (__u32)words[of_runtime ? 5 : 4];
-	launch.stream = stream_named(listing->call, listing->function, words[of_runtime ? 6 : 5]);
-	count_launch(listing->thread, listing->call, &launch, listing->failed);
+	count_launch(listing->thread, listing->call, &listing->first, listing->failed);
 	return 0;
+}
+
+/* The first entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime
+ * has behind the arguments. */
+GP_CHECKED_ONCE int read_list(const struct gp_call *call, const struct gp_function *function,
+			      struct launch *launch)
+{
+	__u64 at = 0, words[GP_LIST_ENTRY / 8];
+	const __u32 *halves = (const __u32 *)words;
+	bool of_runtime;
+
+	if (!call || !function || !launch)
+		return 0;
+	of_runtime = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	if (!argument(call, function->task.params, &at) ||
+	    bpf_probe_read_user(words, sizeof(words), (void *)at)) {
+		count_loss(GP_LOSS_UNREAD_WORK);
+		return 0;
+	}
+	launch->handle = words[0];
+	launch->grid = dimensions(halves[2], halves[3], halves[4]);
+	launch->block = dimensions(halves[5], halves[6], halves[7]);
+	launch->shared = (__u32)words[of_runtime ? 5 : 4];
+	launch->stream = stream_named(call, function, words[of_runtime ? 6 : 5]);
+	return 1;
 }
 
 /* A launch has returned. Tells whether its call is counted with it. */
@@ -275,6 +281,10 @@ GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, struct gp_call *call,
 	return !!(told & GP_IN_A_ROW);
 }
 
+/*
+ * One kernel was launched on several GPUs. CUDA wants all entries of the list to be alike but for their
+ * streams, so each counts as a launch like the first, on the stream of the first.
+ */
 GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
 				 const struct gp_function *function, bool failed)
 {
@@ -285,11 +295,10 @@ GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
 		return 0;
 	listing.thread = thread;
 	listing.call = call;
-	listing.function = function;
-	if (!argument(call, function->task.params, &listing.at) ||
-	    !argument(call, function->task.count, &count))
-		return 0;
+	argument(call, function->task.count, &count);
 	count = (__u32)count;
+	if (!count || !read_list(call, function, &listing.first))
+		return 0;
 	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, launch_of_list, &listing, 0);
 	return 0;
 }

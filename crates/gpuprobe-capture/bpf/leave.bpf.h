@@ -36,6 +36,18 @@ static __always_inline bool is_of(const struct gp_call *call, __u64 stack_pointe
 	return call->stack_pointer == stack_pointer && call->function == function;
 }
 
+/*
+ * Whether nothing is missed with a call whose beginning was not observed: its function is probed only for
+ * what it does, and an open call around it does the same and accounts for it.
+ */
+static __always_inline bool is_accounted_by_outer(struct gp_thread *thread, __u32 index)
+{
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+
+	return function && function->action && !(function->flags & (GP_COUNT | GP_STREAM)) && thread->depth &&
+	       open_call(thread, thread->depth - 1)->actions & (1 << (function->action & 3));
+}
+
 /* Forgets calls that the program jumped out of, above the one that returns now. Tells whether that is there.
  */
 GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
@@ -54,10 +66,10 @@ GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __
 			return 1;
 		if (top->stack_pointer > stack_pointer && !is_in_kernel(top))
 			break;
-		thread->depth--;
-		count_loss(GP_LOSS_ABANDONED);
+		drop_innermost(thread);
 	}
-	count_unmatched(cookie);
+	if (!is_accounted_by_outer(thread, function))
+		count_unmatched(cookie);
 	return 0;
 }
 
@@ -109,8 +121,13 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 static __always_inline void annotate(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
-	if (gp_config.told && call->flags & GP_NESTED_ACTION && function->action == GP_MOVE && thread->depth)
-		tell_outer(thread, call, failed);
+	if (gp_config.told && function->action == GP_MOVE) {
+		/* the driver was not asked: one that it fails has been annotated */
+		if (failed && !function->task.work && call->effect == GP_EFFECT_NONE)
+			call->effect = GP_EFFECT_REJECTED;
+		if (call->flags & GP_NESTED_ACTION && thread->depth)
+			tell_outer(thread, call, failed);
+	}
 	if (gp_config.driver && call->entered)
 		tell_driver_time(thread, call);
 }

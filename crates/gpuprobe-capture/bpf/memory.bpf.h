@@ -165,8 +165,8 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	hold_at(call, call->detail.freed.context, call->site, GP_SITE_FREED);
 }
 
-/* A free that failed has freed nothing. */
-static __always_inline void put_back(const struct gp_call *call, struct gp_memory *memory)
+/* A free that failed has freed nothing. False where its address has been given out again after all. */
+static __always_inline bool put_back(const struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
 	struct gp_live back = {.bytes = call->bytes,
@@ -189,8 +189,17 @@ static __always_inline void put_back(const struct gp_call *call, struct gp_memor
 		hold_at(call, back.context, call->site, GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
+	} else {
+		/* its new owner is in the table */
+		return false;
 	}
-	/* else the address was given out again after all, and its new owner is in the table */
+	return true;
+}
+
+static __always_inline void count_free(const struct gp_call *call, struct gp_memory *memory)
+{
+	__sync_fetch_and_add(&memory->frees, 1);
+	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
 GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool failed)
@@ -212,8 +221,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 		__sync_fetch_and_add(&memory->unknown_frees, 1);
 		return;
 	}
-	__sync_fetch_and_add(&memory->frees, 1);
-	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
+	count_free(call, memory);
 }
 
 /* An address is given out whose last free was not seen: what stood there is gone all the same, or went with
@@ -231,6 +239,7 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 		__sync_fetch_and_add(&memory->replaced_bytes, old->bytes);
 		call->effect = GP_EFFECT_REPLACE;
 		call->detail.allocated.replaced_bytes = old->bytes;
+		call->replaced_space = old->space;
 	}
 }
 

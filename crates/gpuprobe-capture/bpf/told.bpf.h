@@ -12,37 +12,36 @@ static __always_inline bool is_batch(const struct gp_function *function)
 	return function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS;
 }
 
-/* Copies of a batch are told by kind; those that find no room, in the last part. */
-GP_CHECKED_ONCE int tell_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
+/* Copies of a batch are kept by kind and size; those that find no room, in the last part. */
+GP_CHECKED_ONCE int add_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
 {
-	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8;
+	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8, size_log2 = log2_bucket(bytes);
 	struct gp_part *part;
 
 	if (!call)
 		return 0;
 	part = call->pointee.parts;
 	for (__u32 i = 1; i < GP_PARTS; i++, part++) {
-		if (!part->copies || (part->kind == kind && part->host == host))
+		if (!part->copies ||
+		    (part->kind == kind && part->host == host && part->size_log2 == size_log2))
 			break;
 	}
 	part->kind = kind;
 	part->host = host;
+	part->size_log2 = size_log2;
 	part->copies++;
 	part->bytes += bytes;
-	call->bytes += bytes;
 	return 0;
 }
 
-GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, bool is_part, __u64 bytes,
-			      bool failed)
+GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, __u64 bytes, bool failed)
 {
 	if (!call)
 		return 0;
-	if (is_part && !failed)
-		return tell_part(call, kind_and_host, bytes);
 	call->effect = GP_EFFECT_COPY;
 	call->detail.copy.kind = kind_and_host + 1;
 	call->detail.copy.host = kind_and_host >> 8;
+	call->detail.copy.bytes = bytes;
 	/* what a struct describes had no size so far */
 	if (!call->bytes && !failed)
 		call->bytes = bytes;
@@ -73,6 +72,23 @@ GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *
 	return 0;
 }
 
+/* A call made several copies: they are kept as those of a batch are. */
+GP_CHECKED_ONCE int join_copies(struct gp_call *outer, const struct gp_call *inner)
+{
+	const struct gp_copied *copy;
+
+	if (!outer || !inner)
+		return 0;
+	if (outer->effect == GP_EFFECT_COPY) {
+		copy = &outer->detail.copy;
+		__builtin_memset(&outer->pointee, 0, sizeof(outer->pointee));
+		add_part(outer, (copy->kind - 1) | copy->host << 8, copy->bytes);
+		outer->effect = GP_EFFECT_BATCH;
+	}
+	copy = &inner->detail.copy;
+	return add_part(outer, (copy->kind - 1) | copy->host << 8, copy->bytes);
+}
+
 /* What is known of a copy is known of the one around it, which is the same. */
 static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool failed)
 {
@@ -84,8 +100,12 @@ static __always_inline void tell_outer(struct gp_thread *thread, const struct gp
 		return;
 	outer->flags |= call->flags & GP_CAPTURED;
 	if (call->effect == GP_EFFECT_COPY) {
-		outer->effect = GP_EFFECT_COPY;
-		outer->detail.copy = call->detail.copy;
+		if (!failed && (outer->effect == GP_EFFECT_COPY || outer->effect == GP_EFFECT_BATCH)) {
+			join_copies(outer, call);
+		} else {
+			outer->effect = GP_EFFECT_COPY;
+			outer->detail.copy = call->detail.copy;
+		}
 	}
 	if (call->effect == GP_EFFECT_BATCH) {
 		outer->effect = GP_EFFECT_BATCH;

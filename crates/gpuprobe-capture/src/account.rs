@@ -2,7 +2,7 @@
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{
-    Allocation, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Space, Transfer,
+    Allocation, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
 };
 
 use crate::wire::{gp_call, gp_copied, gp_part, number};
@@ -16,33 +16,40 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     }
     match (call.class, &mut call.effect) {
         (Class::Vmm, effect) => *effect = physical(raw),
-        (Class::Context, effect) if raw.effect == number::EFFECT_CONTEXT && raw.bytes != 0 => {
+        (Class::Context, effect) if raw.effect == number::EFFECT_CONTEXT_END => {
             *effect = Effect::ContextEnd(ended(raw));
         }
         (Class::Alloc | Class::HostRegister, effect) if raw.pointer != 0 => {
             *effect = Effect::Alloc(Allocation {
-                replaced: (raw.effect == number::EFFECT_REPLACE)
-                    .then_some(raw.detail.allocated().replaced_bytes),
-                ..allocation(raw, space(raw))
+                replaced: (raw.effect == number::EFFECT_REPLACE).then(|| Replaced {
+                    bytes: raw.detail.allocated().replaced_bytes,
+                    kind: space(raw.replaced_space),
+                }),
+                ..allocation(raw, space(raw.space))
             });
         }
         (Class::Free | Class::HostUnregister, effect) => {
-            let known = raw.effect == number::EFFECT_FREE;
-            let freed = MemoryAmount { kind: space(raw), allocations: 1, bytes: raw.bytes };
-            *effect = Effect::Free(Free {
-                address: Some(raw.pointer),
-                freed: known.then_some(freed),
-                gpu: gpu(raw),
-                site: None,
-            });
+            *effect = Effect::Free(free(raw, raw.effect == number::EFFECT_FREE));
         }
         (_, Effect::Transfer(transfer)) if raw.bytes != 0 => transfer.bytes = Some(raw.bytes),
         _ => {}
     }
 }
 
-fn space(raw: &gp_call) -> Space {
-    Space::ALL.get(usize::from(raw.space)).copied().unwrap_or(Space::Unknown)
+/// What a call did that was not seen to return: a free has freed memory whose address was given out again.
+pub(crate) fn account_open(call: &mut Call, raw: &gp_call) {
+    if raw.effect == number::EFFECT_REUSED {
+        call.effect = Effect::Free(free(raw, true));
+    }
+}
+
+fn free(raw: &gp_call, is_known: bool) -> Free {
+    let freed = MemoryAmount { kind: space(raw.space), allocations: 1, bytes: raw.bytes };
+    Free { address: Some(raw.pointer), freed: is_known.then_some(freed), gpu: gpu(raw), site: None }
+}
+
+fn space(number: u8) -> Space {
+    Space::ALL.get(usize::from(number)).copied().unwrap_or(Space::Unknown)
 }
 
 fn gpu(raw: &gp_call) -> Option<u8> {
@@ -78,7 +85,12 @@ pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
             match raw.effect {
                 number::EFFECT_COPY => tell_kind(transfer, raw.detail.copy()),
                 number::EFFECT_BATCH => tell_parts(transfer, raw.pointee.parts()),
+                number::EFFECT_REJECTED => transfer.rejected = true,
                 _ => {}
+            }
+            // a batch of nothing
+            if raw.effect == number::EFFECT_BATCH && transfer.parts.is_empty() {
+                call.effect = Effect::None;
             }
         }
         _ => {}
@@ -93,7 +105,7 @@ fn tell_kind(transfer: &mut Transfer, copy: &gp_copied) {
     transfer.host = host(copy.host, transfer.direction);
 }
 
-/// The copies of a batch, by kind.
+/// The copies of a batch, by kind and size.
 fn tell_parts(transfer: &mut Transfer, parts: &[gp_part]) {
     let part = |part: &gp_part| {
         let direction = direction(part.kind);
@@ -101,8 +113,11 @@ fn tell_parts(transfer: &mut Transfer, parts: &[gp_part]) {
         CopyPart { direction, host, copies: part.copies.into(), bytes: part.bytes }
     };
     transfer.parts = parts.iter().filter(|part| part.copies > 0).map(part).collect();
-    if let [all] = transfer.parts.as_slice() {
-        (transfer.direction, transfer.host) = (all.direction, all.host);
+    let kind = |part: &CopyPart| (part.direction, part.host);
+    if let [first, others @ ..] = transfer.parts.as_slice()
+        && others.iter().all(|part| kind(part) == kind(first))
+    {
+        (transfer.direction, transfer.host) = kind(first);
     }
 }
 

@@ -18,7 +18,7 @@ use gpuprobe_event::{
     SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
-use crate::account::{account, tell_work};
+use crate::account::{account, account_open, tell_work};
 use crate::clock::Clock;
 use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
@@ -308,6 +308,9 @@ impl Decoder {
             tell_work(&mut call, raw);
             account(&mut call, raw);
             self.place(&mut call, raw);
+        } else {
+            account_open(&mut call, raw);
+            self.place(&mut call, raw);
         }
         call
     }
@@ -398,6 +401,8 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
     };
+    // of copies that were made one by one, their parts are there instead
+    let has_pointee = !has(number::CALL_UNREAD_POINTEE) && raw.effect != number::EFFECT_BATCH;
     let mut outs = [None; MAX_OUTS];
     for (i, out) in outs.iter_mut().enumerate() {
         *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
@@ -406,7 +411,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         registers: &raw.registers,
         stack: if has(number::CALL_UNREAD_STACK) { &[] } else { raw.stack.words() },
         outs,
-        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee.bytes()[..pointee_bytes] },
+        pointee: if has_pointee { &raw.pointee.bytes()[..pointee_bytes] } else { &[] },
         is_text_cut: has(number::CALL_CUT_TEXT),
     }
 }

@@ -37,7 +37,7 @@ use crate::sites::Sites;
 use crate::support::{Tier, support};
 use crate::sweeper::Sweeper;
 use crate::task::Counted;
-use crate::urgency::Backlog;
+use crate::urgency::{Backlog, Urgent};
 use crate::wire::{MapName, ProgramName, gp_call, gp_context_key, gp_failure_key, gp_live_key, gp_site_key};
 use crate::xids::{self, Heard};
 
@@ -228,10 +228,15 @@ impl Capture {
         if let Some(stopped_ns) = self.stopped_ns {
             return Ok(stopped_ns);
         }
-        let at_ns = monotonic_ns() + STOP_AHEAD.as_nanos() as u64;
-        self.map(MapName::DataStop)?
-            .update(&0u32.to_ne_bytes(), &at_ns.to_ne_bytes(), MapFlags::ANY)
+        let stop = self.map(MapName::DataStop)?;
+        // not to be kept from the CPU between the two by what is observed
+        let urgent = Urgent::begin();
+        let mut at_ns = monotonic_ns() + STOP_AHEAD.as_nanos() as u64;
+        stop.update(&0u32.to_ne_bytes(), &at_ns.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("end observation"))?;
+        // announced too late, it ends when it is announced: what came until then has been counted
+        at_ns = at_ns.max(monotonic_ns());
+        drop(urgent);
         while let Some(rest @ 1..) = at_ns.checked_sub(monotonic_ns()) {
             std::thread::sleep(Duration::from_nanos(rest));
         }

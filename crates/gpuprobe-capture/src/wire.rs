@@ -99,7 +99,7 @@ mod tests {
 
     use gpuprobe_event::counters::{self, CopyDirection, GapKind, HostMemory};
     use gpuprobe_event::driver::DeviceKind;
-    use gpuprobe_event::{FunctionId, LossCause, Space, catalogue, decode};
+    use gpuprobe_event::{FunctionId, Launch, LossCause, Space, catalogue, decode};
 
     use super::*;
     use crate::driver::first_row;
@@ -111,6 +111,7 @@ mod tests {
         assert_eq!(number::STACK_WORDS, decode::MAX_STACK_WORDS);
         assert_eq!(number::POINTEE, decode::MAX_POINTEE);
         assert_eq!(number::BUCKETS, counters::LATENCY_BUCKETS);
+        assert_eq!(number::MOST_LAUNCHED as u64, Launch::MOST_KERNELS);
     }
 
     /// The members of an enum without `GP_` and what else they all begin with, in the order of their numbers: 0, 1, 2 and so

@@ -368,7 +368,7 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
         return first_of_list(f, words);
     }
     Launch {
-        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)),
+        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)),
         block: f.roles.block.and_then(|at| dimensions(f, at, words)),
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()
@@ -383,9 +383,16 @@ fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
         grid: words.pointee.get(8..20).and_then(dim3),
         block: words.pointee.get(20..32).and_then(dim3),
         shared: words.pointee.get(shared).map_or(0, little_endian),
-        kernels: argument_number(f, f.roles.count, words).unwrap_or(1),
+        kernels: argument_number(f, f.roles.count, words).unwrap_or(1).min(Launch::MOST_KERNELS),
         ..Launch::default()
     }
+}
+
+/// A grid that is given by its width and height.
+fn plane(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
+    let width = f.roles.plane?;
+    let side = |at| argument_number(f, Some(at), words).map(|side| side as u32);
+    Some([side(width)?, side(width + 1)?, 1])
 }
 
 /// A dim3 argument, or three integers in a row.

@@ -45,10 +45,19 @@ pub struct Allocation {
     pub gpu: Option<u8>,
     /// Where in the program it was made.
     pub site: Option<SiteId>,
-    /// Bytes of the allocation that stood at this address, and whose free was not observed.
-    pub replaced: Option<u64>,
+    /// What stood at this address.
+    pub replaced: Option<Replaced>,
     /// Bytes that the process held with it, at that instant.
     pub live_bytes: Option<u64>,
+}
+
+/// An allocation whose free was not observed: its address was allocated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its kind of memory, which may differ from that of the new allocation.
+    pub kind: Space,
 }
 
 /// One call that frees.
@@ -86,13 +95,15 @@ pub struct Transfer {
     pub is_async: bool,
     /// Bytes moved. Only on the outermost call, and only where it succeeded and was not captured.
     pub bytes: Option<u64>,
-    /// The copies of a batch, by kind.
+    /// The copies of a batch, or of a call that makes several, by kind and size.
     pub parts: Vec<CopyPart>,
     /// It was given to a stream that is captured: it became part of a graph and was not run.
     pub captured: bool,
+    /// The CUDA runtime failed it without calling the CUDA driver.
+    pub rejected: bool,
 }
 
-/// Copies of one kind in a batch.
+/// Copies of one kind in a batch, of sizes within one power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPart {
     /// Which way.
@@ -141,6 +152,11 @@ pub struct DriverCall {
     pub command: Option<Name>,
 }
 
+impl Launch {
+    /// GPUs that one call launches a kernel on; further ones are not counted.
+    pub const MOST_KERNELS: u64 = 64;
+}
+
 impl Default for Launch {
     fn default() -> Self {
         Self { kernel: None, kernels: 1, grid: None, block: None, shared: 0, captured: false }
@@ -151,7 +167,7 @@ impl Transfer {
     /// One of which nothing else is known.
     pub fn new(direction: CopyDirection, is_async: bool) -> Self {
         let host = HostMemory::not_told(direction);
-        Self { direction, host, is_async, bytes: None, parts: Vec::new(), captured: false }
+        Self { direction, host, is_async, bytes: None, parts: Vec::new(), captured: false, rejected: false }
     }
 
     /// Bytes that it moved, those of a batch together. Sizes are what a process says, so their sum may be anything.

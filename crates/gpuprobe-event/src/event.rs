@@ -147,6 +147,12 @@ impl Call {
         }
     }
 
+    /// Whether what it did is known: it returned, or it is a free whose address was given out again before it did.
+    pub fn is_over(&self) -> bool {
+        let is_reused = || matches!(&self.effect, Effect::Free(free) if free.freed.is_some());
+        self.duration_ns().is_some() || self.outcome == Outcome::Unfinished && is_reused()
+    }
+
     /// How long it took, if it returned.
     pub fn duration_ns(&self) -> Option<u64> {
         match self.outcome {

@@ -27,7 +27,7 @@ pub mod unified;
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use effect::{
-    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Transfer,
+    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
 };
 pub use event::{
     Call, DriverTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
@@ -38,7 +38,7 @@ pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
 pub use gpu_state::{GpuProcess, GpuReadings, GpuState};
 pub use hook::{HookError, Hooks};
 pub use ids::{FunctionId, SiteId, Tgid, Tid};
-pub use loss::{LossCause, Losses};
+pub use loss::{Figures, LossCause, Losses};
 pub use memory_by_site::{LiveSite, MemoryBySite};
 pub use memory_summary::{MemorySummary, Total};
 pub use unified::{Moved, UnifiedTotals, UnifiedUse};

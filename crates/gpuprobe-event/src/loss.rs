@@ -2,8 +2,21 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Figures that are made of the same data, and are incomplete together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figures {
+    /// Those of events: calls, launches and copies, and memory where the kernel's tables were not read.
+    Events,
+    /// Launches, copies and gaps.
+    Work,
+    /// Memory as the kernel's tables have it. What does not fit into the ring buffer is in them.
+    Memory,
+    /// The same by call site.
+    MemoryBySite,
+}
+
 macro_rules! causes {
-    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal [$($figures:ident)*],)*) => {
         /// Why something is missing. The order is that of the counters in the kernel.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
@@ -22,64 +35,69 @@ macro_rules! causes {
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_start(),)* }
             }
+
+            /// The figures that are incomplete where it happened.
+            pub fn affects(self) -> &'static [Figures] {
+                match self { $(Self::$name => &[$(Figures::$figures),*],)* }
+            }
         }
     };
 }
 
 causes! {
     /// records that found the ring buffer full: figures that are made of events lack them (--buffer makes it larger)
-    RingFull = "ring_full",
+    RingFull = "ring_full" [Events],
     /// calls on a thread for which the kernel had no memory left
-    NoThreadState = "no_thread_state",
+    NoThreadState = "no_thread_state" [Events Memory],
     /// calls nested deeper than the kernel side keeps
-    TooDeep = "too_deep",
+    TooDeep = "too_deep" [Events Memory],
     /// calls that never returned because the program jumped out of them
-    Abandoned = "abandoned",
+    Abandoned = "abandoned" [Events Memory],
     /// returns of calls that were open when the probes came
-    UnmatchedReturn = "unmatched_return",
+    UnmatchedReturn = "unmatched_return" [Events Memory],
     /// calls whose return was not probed, because that could have killed the program: what they did is not known
-    UnobservedReturn = "unobserved_return",
+    UnobservedReturn = "unobserved_return" [Events Memory],
     /// calls not counted because the table of counters was full
-    CountersFull = "counters_full",
+    CountersFull = "counters_full" [],
     /// allocations not kept because the table of live memory was full
-    LiveFull = "live_full",
+    LiveFull = "live_full" [Memory],
     /// processes not kept because the table of processes was full
-    ProcessesFull = "processes_full",
+    ProcessesFull = "processes_full" [Memory],
     /// allocations whose address or size could not be read
-    UnreadAllocation = "unread_allocation",
+    UnreadAllocation = "unread_allocation" [Memory],
     /// allocations and copies of more bytes than any machine has; they are counted, but their bytes are not
-    ImplausibleSize = "implausible_size",
+    ImplausibleSize = "implausible_size" [Work Memory],
     /// calls told without their stack, for which the ring buffer had no room (--buffer makes it larger)
-    LostStack = "lost_stack",
+    LostStack = "lost_stack" [],
     /// names of kernels for which the ring buffer had no room: some launches may lack theirs
-    LostName = "lost_name",
+    LostName = "lost_name" [],
     /// allocations whose place is not known because the tables of places were full
-    SitesFull = "sites_full",
+    SitesFull = "sites_full" [MemoryBySite],
     /// launches, copies, streams or graphs not counted because their table was full
-    WorkFull = "work_full",
+    WorkFull = "work_full" [Work],
     /// launches, copies or graph nodes whose description could not be read
-    UnreadWork = "unread_work",
+    UnreadWork = "unread_work" [Work],
     /// failures counted without their names, under `other`, because their process or all had too many kinds of them
-    FailuresFull = "failures_full",
+    FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
-    OwnerUnknown = "owner_unknown",
+    OwnerUnknown = "owner_unknown" [],
     /// records that user space could not make sense of
-    Undecodable = "undecodable",
+    Undecodable = "undecodable" [Events],
     /// processes that had mapped a library before it was probed; their first calls may be missing
-    LateAttach = "late_attach",
+    LateAttach = "late_attach" [Events Memory],
     /// processes that mapped a CUDA library and ended before it could be probed; all their calls are missing
-    GoneBeforeAttach = "gone_before_attach",
+    GoneBeforeAttach = "gone_before_attach" [Events Memory],
     /// reports of mapped files for which the kernel had no room: a process that ended soon after may have used a library
     /// before it was probed
-    LostMapping = "lost_mapping",
+    LostMapping = "lost_mapping" [Events Memory],
     /// ended processes shown for less than five minutes because too many had ended; totals keep what they did
-    ForgottenEarly = "forgotten_early",
+    ForgottenEarly = "forgotten_early" [],
     /// calls not printed because whoever reads the output was too slow
-    OutputFull = "output_full",
+    OutputFull = "output_full" [],
     /// events in the oldest segments of the trace, which were removed to keep to --max-size
-    SegmentRemoved = "segment_removed",
+    SegmentRemoved = "segment_removed" [Events],
     /// times that a function was left out because its calls cost more than --budget allows; its figures are lower bounds
-    OverBudget = "over_budget",
+    OverBudget = "over_budget" [Events],
 }
 
 impl LossCause {

@@ -22,6 +22,8 @@ use crate::xid;
 /// A name that is longer would not be read to its end.
 const LONGEST_PLACE: usize = 120;
 const LONGEST_KERNEL: usize = 40;
+/// Functions whose open calls are named.
+const OPEN_NAMED: usize = 5;
 
 /// Said of a recording without returns.
 pub(crate) const ONLY_BEGUN: &str =
@@ -179,9 +181,10 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
     let titles = ["function", "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     table[0][0] = marked("function", is_incomplete);
-    for f in functions {
+    // of the others every call is open, which is told below
+    for f in functions.iter().filter(|f| f.calls > 0) {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
-        let returned = f.calls > f.unfinished;
+        let returned = f.calls > f.unobserved;
         table.push(vec![
             name(&f.name),
             f.calls.to_string(),
@@ -196,9 +199,20 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
     }
     out.push('\n');
     rows(out, "", &[Left, Right, Right, Right, Right, Right, Right, Right, Right], &table);
-    let unfinished: u64 = functions.iter().map(|f| f.unfinished).sum();
+    let sum = |of: fn(&FunctionSummary) -> u64| functions.iter().map(of).fold(0, u64::saturating_add);
+    let (unobserved, unfinished) = (sum(|f| f.unobserved), sum(|f| f.unfinished));
+    if unobserved > 0 {
+        let calls = count(unobserved, "call", "calls");
+        line(out, format_args!("{calls} counted at the beginning: the return is not recorded"));
+    }
     if unfinished > 0 {
-        line(out, format_args!("{} not seen to return", count(unfinished, "call", "calls")));
+        let open = functions.iter().filter(|f| f.unfinished > 0);
+        let mut names: Vec<_> = open.map(|f| name(&f.name)).take(OPEN_NAMED + 1).collect();
+        if names.len() > OPEN_NAMED {
+            names[OPEN_NAMED] = "...".to_owned();
+        }
+        let calls = count(unfinished, "call", "calls");
+        line(out, format_args!("besides these, {calls} did not return: {}", names.join(", ")));
     }
 }
 

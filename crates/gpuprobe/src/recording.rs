@@ -67,7 +67,7 @@ impl Recording {
         Ok(Self {
             trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
             summary: Summary::default(),
-            verification: args.verify.then(Verification::default),
+            verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
             progress: Progress::new(args.quiet),
             calls: 0,

@@ -161,6 +161,7 @@ impl Selection {
             || self.takes_for_contexts(f)
             || self.takes_for_work(f)
             || self.takes_for_addresses(f)
+            || self.takes_for_frees(f)
     }
 
     /// Whether a function is wanted, by its row.
@@ -237,6 +238,19 @@ impl Selection {
             Self::Globs { tells_work, .. } => *tells_work,
         };
         is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
+    }
+
+    /// Whether a function is probed only because its calls free memory whose allocations are wanted: it would seem to be
+    /// live forever.
+    fn takes_for_frees(&self, f: &Function) -> bool {
+        let Self::Globs { tells_work: true, .. } = self else { return false };
+        let frees = match f.class {
+            Class::Free => self.has(Class::Alloc),
+            Class::HostUnregister => self.has(Class::HostRegister),
+            Class::Vmm => self.has(Class::Vmm),
+            _ => false,
+        };
+        frees && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because its calls tell which context is current, where allocations are

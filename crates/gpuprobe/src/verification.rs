@@ -9,13 +9,21 @@ use gpuprobe_event::Event;
 use crate::notes::tell;
 
 /// Compares both implementations of a recording's figures.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Verification {
     tally: EventTally,
     compared: Vec<Compared>,
+    /// Only some functions are recorded.
+    is_partial: bool,
 }
 
 impl Verification {
+    /// For a recording of what these globs select.
+    pub(crate) fn new(events: &[String]) -> Self {
+        let is_partial = !events.is_empty() && !events.iter().all(|glob| glob == "*");
+        Self { tally: EventTally::default(), compared: Vec::new(), is_partial }
+    }
+
     pub(crate) fn feed(&mut self, event: &Event) {
         if let Event::Call(call) = event {
             self.tally.feed(call);
@@ -31,7 +39,7 @@ impl Verification {
             sites: capture.sites()?,
             work: capture.work()?,
         };
-        self.compared = compare(&tables, replayed, &self.tally);
+        self.compared = compare(&tables, replayed, &self.tally, self.is_partial);
         Ok(())
     }
 
@@ -50,7 +58,11 @@ impl Verification {
 
 fn table(compared: &[Compared]) -> String {
     let mut out = String::from("\nverified (counted in the kernel = replayed from events)\n");
-    for Compared { quantity, figures, differ, differences } in compared {
+    for Compared { quantity, figures, differ, differences, not_compared } in compared {
+        if let Some(why) = not_compared {
+            out.push_str(&format!("  {quantity:<30}    not compared  {why}\n"));
+            continue;
+        }
         let result = if *differ == 0 { "equal".to_owned() } else { format!("{differ} differ") };
         out.push_str(&format!("  {quantity:<30} {figures:>6} figures  {result}\n"));
         differences.iter().for_each(|difference| out.push_str(&format!("    {difference}\n")));

@@ -8,12 +8,23 @@ use crate::process::finish;
 
 /// Compiles a libcuda of the test's own and a program that uses it; the path of the program.
 pub fn with_driver(folder: &Path, library: &str, program: &str) -> PathBuf {
-    write(&folder.join("library.c"), library);
+    with_libraries(folder, &[("libcuda.so.1", library)], program)
+}
+
+/// Compiles libraries, each of which may use those before it, and a program that uses all; the path of the program.
+pub fn with_libraries(folder: &Path, libraries: &[(&str, &str)], program: &str) -> PathBuf {
+    let mut compiled: Vec<String> = Vec::new();
+    for (soname, source) in libraries {
+        let file = format!("{soname}.c");
+        write(&folder.join(&file), source);
+        let name = format!("-Wl,-soname,{soname}");
+        let shared = ["-O2", "-shared", "-fPIC", &name, &file, "-o", soname];
+        run(Command::new("cc").args(shared).args(&compiled).arg("-Wl,-rpath,$ORIGIN").current_dir(folder));
+        compiled.push(format!("./{soname}"));
+    }
     write(&folder.join("program.c"), program);
-    let shared = ["-O2", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "library.c", "-o", "libcuda.so.1"];
-    run(Command::new("cc").args(shared).current_dir(folder));
-    let linked = ["-O0", "program.c", "./libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-o", "program"];
-    run(Command::new("cc").args(linked).current_dir(folder));
+    let linked = ["-O0", "program.c", "-Wl,-rpath,$ORIGIN", "-o", "program"];
+    run(Command::new("cc").args(linked).args(&compiled).current_dir(folder));
     folder.join("program")
 }
 

@@ -125,7 +125,7 @@ impl Recording {
         let (mut count, mut bytes) = (0, 0);
         for call in self.of(pid).filter(|c| crate::ledger::holds_memory(c)) {
             if let Some(allocation) = call.effect.allocation() {
-                let replaced = allocation.replaced.unwrap_or(0);
+                let replaced = allocation.replaced.map_or(0, |replaced| replaced.bytes);
                 let gone = u64::from(allocation.replaced.is_some());
                 (count, bytes) = (count + 1 - gone, bytes + allocation.bytes - replaced);
             }

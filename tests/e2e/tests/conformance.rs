@@ -4,13 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuprobe_analysis::{FunctionSummary, SummaryReport};
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::{Recording, Run, alone, compile, needs, places, tiers};
 use gpuprobe_event::Total;
+use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS, LaunchTotals};
 use gpuprobe_standin::Cuda;
 
 /// What the comparison must have seen in some program, with figures that are not zero.
-const QUANTITIES: [&str; 31] = [
+const QUANTITIES: [&str; 32] = [
     "allocated",
     "allocated by call site",
     "bytes moved",
@@ -42,10 +44,11 @@ const QUANTITIES: [&str; 31] = [
     "time in calls",
     "time in copies",
     "time in gaps",
+    "time in launches by kernel",
 ];
 
 /// Programs that do what they do by themselves.
-const PROGRAMS: [(&str, &[&str]); 14] = [
+const PROGRAMS: [(&str, &[&str]); 17] = [
     ("ledger", &["--calls", "1000", "--threads", "1"]),
     ("torture", &["--operations", "800", "--threads", "2"]),
     ("args", &[]),
@@ -55,6 +58,9 @@ const PROGRAMS: [(&str, &[&str]); 14] = [
     ("driver_args", &[]),
     ("forker", &[]),
     ("gaps", &[]),
+    ("launches", &["doors"]),
+    ("launches", &["graphs"]),
+    ("launches", &["classic"]),
     ("longjmp", &[]),
     ("lookups", &[]),
     ("recursion", &[]),
@@ -69,6 +75,10 @@ const RULES: [&str; 9] =
 /// On the slowest tier, where each function takes long to let go of, those that have most kinds of figures between them.
 const ON_PERF: [&str; 2] = ["copies_runtime", "vmm"];
 
+/// Programs that do the same whenever they run.
+const IN_ORDER: [&str; 8] =
+    ["capture", "copies", "copies_runtime", "driver_args", "gaps", "launches", "static_runtime", "vmm"];
+
 /// The quantities of a comparison with how many figures each had.
 fn compared(stderr: &str) -> BTreeMap<String, u64> {
     let (_, table) = stderr.split_once("verified (").unwrap_or_else(|| panic!("not verified: {stderr}"));
@@ -80,16 +90,59 @@ fn compared(stderr: &str) -> BTreeMap<String, u64> {
     table.lines().filter_map(row).collect()
 }
 
+/// What a summary has that does not depend on time.
+fn counted(summary: &SummaryReport) -> Vec<String> {
+    let function =
+        |f: &FunctionSummary| format!("{} {}: {} {} {}", f.api, f.name, f.calls, f.errors, f.bytes);
+    let mut all: Vec<_> = summary.functions.iter().map(function).collect();
+    all.sort();
+    all.push(format!("{:?}", summary.memory));
+    for kernel in &summary.work.kernels {
+        let totals = LaunchTotals { total_ns: 0, latency: [0; LATENCY_BUCKETS], ..kernel.totals.clone() };
+        all.push(format!("{} on {} streams: {totals:?}", kernel.kernel, kernel.streams));
+    }
+    all.push(format!("{:?}", summary.work.graphs));
+    let copies = summary.work.copies.iter();
+    all.extend(copies.map(|copies| format!("{:?}", CopyTotals { total_ns: 0, ..copies.clone() })));
+    let gaps = &summary.work.gaps;
+    all.push(format!("gaps: {} {} {}", gaps.streams, gaps.after_sync.gaps, gaps.after_launch.gaps));
+    all
+}
+
+/// That a recording without `--verify`, whose kernel side keeps no tables of launches and copies, comes to the same.
+fn assert_recorded_alike(name: &str, command: &[&str], options: &[&str], verified: &Recording) {
+    let ordinary = Run::new(command[0]).args(&command[1..]).options(options).outcome();
+    assert_eq!(ordinary.finished.status, 0, "{name}: {}", ordinary.finished.stderr);
+    assert_eq!(counted(&ordinary.trace.summary()), counted(&verified.summary()), "{name}");
+}
+
 /// A command with its name, compared on a tier; on `perf` only the functions that it was seen to call.
 fn verify(name: &str, command: &[&str], tier: &str, called: &BTreeSet<String>) -> (Recording, Vec<String>) {
+    verify_with(name, command, tier, called, &[])
+}
+
+fn verify_with(
+    name: &str,
+    command: &[&str],
+    tier: &str,
+    called: &BTreeSet<String>,
+    more: &[&str],
+) -> (Recording, Vec<String>) {
     let functions: Vec<_> = called.iter().map(String::as_str).collect();
-    let options = [&tiers::options(tier, &functions)[..], &["--verify"]].concat();
+    let options = [&tiers::options(tier, &functions)[..], &["--verify"], more].concat();
     let outcome = Run::new(command[0]).args(&command[1..]).options(&options).outcome();
     let stderr = &outcome.finished.stderr;
     assert_eq!(outcome.finished.status, 0, "{name} on {tier}: {stderr}");
     let compared = compared(stderr);
     println!("{name} on {tier}: {} figures", compared.values().sum::<u64>());
     assert!(!stderr.contains(" differ\n"), "{name} on {tier}: {stderr}");
+    // the file by itself, without the figures of its last line
+    let memory = outcome.trace.assert_ended().memory.clone();
+    assert_eq!(
+        outcome.trace.summary().memory,
+        memory.map(|memory| *memory).unwrap_or_default(),
+        "{name} on {tier}"
+    );
     let seen = compared.into_iter().filter(|(_, figures)| *figures > 0).map(|(quantity, _)| quantity);
     (outcome.trace, seen.collect())
 }
@@ -121,6 +174,9 @@ fn every_figure_of_a_recording_is_what_the_kernel_counted() {
         let mut called = BTreeSet::new();
         for tier in tiers::here().iter().filter(|tier| **tier != "perf" || ON_PERF.contains(name)) {
             let (trace, quantities) = verify(name, &words, tier, &called);
+            if *tier == "session" && IN_ORDER.contains(name) {
+                assert_recorded_alike(name, &words, &tiers::options(tier, &[]), &trace);
+            }
             called = trace.calls.iter().map(|call| call.name.clone().into_owned()).collect();
             seen.extend(quantities);
         }
@@ -192,5 +248,178 @@ fn what_is_replaced_unknown_or_failed_is_counted_by_both_as_what_it_is() {
         assert_eq!((memory.freed, memory.unknown_frees), (total(1, 500), 1), "{tier}");
         assert_eq!((memory.failed_allocations, memory.peak_bytes), (1, 1000), "{tier}");
         assert_eq!((memory.live, memory.freed_by_exit), (vec![], vec![]), "{tier}");
+    }
+}
+
+/// A driver that fails copies and memsets of nothing.
+const CORNER_DRIVER: &str = r#"
+#include <stddef.h>
+#include <unistd.h>
+static char memory[1 << 20];
+int cuMemAlloc_v2(void **pointer, size_t size) { return (void)size, *pointer = memory, 0; }
+int cuMemAllocManaged(void **pointer, size_t size, unsigned int flags)
+{
+	return (void)size, (void)flags, *pointer = memory, 0;
+}
+int cuMemcpyHtoD_v2(void *to, const void *from, size_t size)
+{
+	usleep(1000);
+	return (void)to, (void)from, size ? 0 : 1;
+}
+int cuMemsetD8_v2(void *to, unsigned char value, size_t size) { return (void)to, (void)value, size ? 0 : 1; }
+int cuMemcpyBatchAsync(void **to, void **from, size_t *sizes, size_t count, void *attributes, size_t *which,
+		       size_t kinds, size_t *failed, void *stream)
+{
+	return (void)to, (void)from, (void)sizes, (void)attributes, (void)which, (void)kinds, (void)failed,
+	       (void)stream, count == 3;
+}
+int cuStreamSynchronize(void *stream)
+{
+	usleep(100);
+	return (void)stream, 0;
+}
+int cuLaunchKernel(void *f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,
+		   unsigned int bz, unsigned int shared, void *stream, void **args, void **extra)
+{
+	return (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream,
+	       (void)args, (void)extra, 0;
+}
+"#;
+
+/// A runtime that rejects unknown kinds of copies, and makes one of 70,100 bytes in two parts.
+const CORNER_RUNTIME: &str = r#"
+#include <stddef.h>
+int cuMemcpyHtoD_v2(void *, const void *, size_t);
+int cuMemsetD8_v2(void *, unsigned char, size_t);
+int cudaMemcpy(void *to, const void *from, size_t size, int kind)
+{
+	if (kind > 4)
+		return 21;
+	if (size == 70100)
+		return cuMemcpyHtoD_v2(to, from, 70000) | cuMemcpyHtoD_v2(to, from, 100);
+	return cuMemcpyHtoD_v2(to, from, size);
+}
+int cudaMemset(void *to, int value, size_t size) { return to ? cuMemsetD8_v2(to, value, size) : 1; }
+"#;
+
+const CORNER_PROGRAM: &str = r#"
+#include <stddef.h>
+#include <unistd.h>
+int cuMemAlloc_v2(void **, size_t);
+int cuMemAllocManaged(void **, size_t, unsigned int);
+int cuMemcpyHtoD_v2(void *, const void *, size_t);
+int cuMemcpyBatchAsync(void **, void **, size_t *, size_t, void *, size_t *, size_t, size_t *, void *);
+int cuStreamSynchronize(void *);
+int cuLaunchKernel(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+		   unsigned int, void *, void **, void **);
+int cudaMemcpy(void *, const void *, size_t, int);
+int cudaMemset(void *, int, size_t);
+
+__attribute__((noinline)) int my_copy(void *to, void *from, size_t size)
+{
+	int error = cuMemcpyHtoD_v2(to, from, size);
+
+	usleep(3000);
+	return error;
+}
+
+__attribute__((noinline)) int my_wait(void *stream)
+{
+	int error = cuStreamSynchronize(stream);
+
+	usleep(3000);
+	return error;
+}
+
+int main(void)
+{
+	static char host[1 << 20];
+	void *memory, *managed, *stream = (void *)16;
+
+	cuMemAlloc_v2(&memory, 1 << 20);
+	cudaMemcpy(memory, host, 64, 1);
+	cudaMemcpy(memory, host, 64, 99);
+	cudaMemcpy(memory, host, 0, 1);
+	cudaMemcpy(memory, host, 70100, 1);
+	cudaMemset(memory, 0, 32);
+	cudaMemset(memory, 0, 0);
+	cudaMemset(NULL, 0, 32);
+	my_copy(memory, host, 128);
+	void *to[3] = {memory, memory, memory}, *from[3] = {host, host, host};
+	size_t sizes[3] = {16, 1 << 19, 17}, failed;
+	cuMemcpyBatchAsync(to, from, sizes, 2, NULL, NULL, 0, &failed, stream);
+	cuMemcpyBatchAsync(to, from, sizes, 3, NULL, NULL, 0, &failed, stream);
+	cuMemcpyBatchAsync(to, from, sizes, 0, NULL, NULL, 0, &failed, stream);
+	for (int i = 0; i < 3; i++) {
+		cuLaunchKernel((void *)1, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+		my_wait(stream);
+		usleep(1000);
+	}
+	cuLaunchKernel((void *)1, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+	/* the same address once more, as another kind of memory */
+	cuMemAllocManaged(&managed, 500, 1);
+	return 0;
+}
+"#;
+
+const CORNER_HOOKS: &str = r#"
+[[hook]]
+library  = "program"
+function = "my_wait"
+class    = "sync"
+args     = ["stream:handle"]
+returns  = "status"
+stream   = "stream"
+
+[[hook]]
+library  = "program"
+function = "my_copy"
+class    = "memcpy"
+args     = ["to:ptr", "from:ptr", "bytes:size"]
+returns  = "status"
+dst      = "to"
+src      = "from"
+size     = "bytes"
+kind     = "H2D"
+"#;
+
+#[test]
+fn copies_are_those_that_the_driver_was_asked_for() {
+    if !needs::bpf() {
+        return;
+    }
+    let folder = places::folder();
+    let libraries = [("libcuda.so.1", CORNER_DRIVER), ("libcudart.so.12", CORNER_RUNTIME)];
+    let program = shown(compile::with_libraries(folder.path(), &libraries, CORNER_PROGRAM));
+    let hooks = shown(folder.path().join("hooks.toml"));
+    std::fs::write(&hooks, CORNER_HOOKS).unwrap();
+    for tier in tiers::here() {
+        let all = BTreeSet::from(["*".to_owned()]);
+        let (trace, _) = verify_with("corners", &[&program], tier, &all, &["--hooks", &hooks]);
+        let summary = trace.summary();
+        let row = |direction, is_async| {
+            let is_it = |c: &&CopyTotals| {
+                (c.direction, c.is_async, c.host) == (direction, is_async, HostMemory::Pageable)
+            };
+            let found =
+                summary.work.copies.iter().find(is_it).unwrap_or_else(|| panic!("{tier}: {summary:?}"));
+            let sizes: Vec<_> = found.sizes.iter().enumerate().filter(|(_, n)| **n > 0).collect();
+            (found.copies, found.errors, found.bytes, format!("{sizes:?}"), found.total_ns)
+        };
+        let (copies, errors, bytes, sizes, ns) = row(CopyDirection::HostToDevice, false);
+        // 64, two of 70,100 together, and 128; the rejected one is none
+        assert_eq!((copies, errors, bytes), (4, 1, 64 + 70_100 + 128), "{tier}");
+        assert_eq!(sizes, "[(6, 2), (7, 1), (16, 1)]", "{tier}");
+        // the three of the driver, and that of the hook
+        assert!(ns >= 7_000_000, "{tier}: {ns}");
+        let (copies, errors, bytes, sizes, _) = row(CopyDirection::HostToDevice, true);
+        assert_eq!((copies, errors, bytes), (2, 1, 16 + (1 << 19)), "{tier}: a failed batch is one failure");
+        assert_eq!(sizes, "[(4, 1), (19, 1)]", "{tier}");
+        let fills = summary.work.copies.iter().find(|c| c.direction == CopyDirection::Fill).unwrap();
+        assert_eq!((fills.copies, fills.errors, fills.bytes), (1, 1, 32), "{tier}");
+        let shortest = summary.work.gaps.longest.iter().map(|gap| gap.ns).min();
+        assert!(shortest < Some(3_000_000), "{tier}: a wait ends with the hook: {:?}", summary.work.gaps);
+        let live: Vec<_> = summary.memory.freed_by_exit.iter().map(|of| (of.kind, of.bytes)).collect();
+        assert_eq!(live, [(gpuprobe_event::Space::Managed, 500)], "{tier}");
     }
 }

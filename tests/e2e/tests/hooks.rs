@@ -202,6 +202,7 @@ fn hooks_are_probed_one_by_one_too() {
         HOOKS.split("\n\n").filter(|hook| hook.contains("hk_n*") || hook.contains("hk_around")).collect();
     fs::write(&bed.hooks, few.join("\n")).unwrap();
     let outcome = bed.recorded(&["--attach", "perf", "-e", "hk_*"]);
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     outcome.trace.assert_whole();
     let mut counts = expected(false);
     counts.retain(|name, _| name == "hk_number" || name == "hk_around");

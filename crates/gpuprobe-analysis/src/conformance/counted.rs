@@ -2,9 +2,11 @@
 
 use gpuprobe_event::counters::{CallCounts, GapKind};
 use gpuprobe_event::decode::failure_name;
-use gpuprobe_event::{FunctionId, Space, catalogue};
+use gpuprobe_event::{FunctionId, MemorySummary, catalogue};
 
-use super::replayed::{copy_figures, gap_figures, graph_figures, launch_figures, stream_label};
+use super::replayed::{
+    copy_figures, gap_figures, graph_figures, launch_figures, memory_figures, stream_label,
+};
 use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Tables};
 use crate::copies;
 use crate::gaps::Gaps;
@@ -20,7 +22,11 @@ pub(super) fn figures(tables: &Tables) -> AllFigures {
         let error = failure_name(function, status);
         all.add("errors by name", format!("{} {error}", name_of(function.id)), row.count);
     }
-    memory_figures(&mut all, tables);
+    let mut memory = MemorySummary::default();
+    // whether a process has ended does not matter here: what it held then is compared with what others hold
+    tables.memory.iter().for_each(|row| memory.add_process(row, false));
+    memory_figures(&mut all, &memory);
+    site_figures(&mut all, tables);
     work_figures(&mut all, tables);
     all
 }
@@ -47,25 +53,7 @@ fn call_figures(all: &mut AllFigures, row: &CallCounts) {
     all.add_buckets("latency", &name, &row.latency);
 }
 
-fn memory_figures(all: &mut AllFigures, tables: &Tables) {
-    for row in &tables.memory {
-        all.add("allocated", "allocations", row.allocations);
-        all.add("allocated", "bytes", row.allocated_bytes);
-        all.add("freed", "allocations", row.frees);
-        all.add("freed", "bytes", row.freed_bytes);
-        all.add("freed by context", "allocations", row.ended_allocations);
-        all.add("freed by context", "bytes", row.ended_bytes);
-        all.add("replaced", "allocations", row.replaced);
-        all.add("replaced", "bytes", row.replaced_bytes);
-        all.add("failed", "allocations", row.failed_allocations);
-        all.add("failed", "frees", row.failed_frees);
-        all.add("unknown frees", "frees", row.unknown_frees);
-        all.raise("peak", "bytes", row.peak_bytes);
-        for (kind, held) in Space::ALL.iter().zip(&row.held) {
-            all.add("live", format!("{} allocations", kind.as_str()), held.live_allocations);
-            all.add("live", format!("{} bytes", kind.as_str()), held.live_bytes);
-        }
-    }
+fn site_figures(all: &mut AllFigures, tables: &Tables) {
     for row in &tables.sites {
         let whose = format!("process {} site {}", row.process.tgid.0, row.site.0);
         let live = row.held;

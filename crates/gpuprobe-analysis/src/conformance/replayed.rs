@@ -6,7 +6,7 @@ use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS};
 use gpuprobe_event::{Call, Effect, SiteId, Tgid, Tid};
 
 use super::counted::label;
-use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE};
+use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, TIME_IN_COPIES};
 use crate::functions::FunctionSummary;
 use crate::gaps::Gaps;
 use crate::launches::{GraphLaunches, KernelLaunches};
@@ -33,7 +33,7 @@ pub struct EventTally {
 impl EventTally {
     /// Takes in a call.
     pub fn feed(&mut self, call: &Call) {
-        if call.failed() || call.duration_ns().is_none() {
+        if call.failed() || !call.is_over() {
             return;
         }
         let key = |site: Option<SiteId>| (call.tgid, site.unwrap_or(SiteId::UNKNOWN));
@@ -102,7 +102,7 @@ pub(super) fn figures(report: &SummaryReport, tally: &EventTally) -> AllFigures 
 
 fn function_figures(all: &mut AllFigures, row: &FunctionSummary) {
     let name = label(row.api.as_str(), &row.name);
-    all.add("calls", name.clone(), row.calls - row.unfinished + row.unobserved);
+    all.add("calls", name.clone(), row.calls);
     all.add("errors", name.clone(), row.errors);
     all.add("bytes moved", name.clone(), row.bytes);
     all.add("time in calls", name.clone(), row.total_ns);
@@ -112,7 +112,7 @@ fn function_figures(all: &mut AllFigures, row: &FunctionSummary) {
     all.add_buckets("latency", &name, &powers);
 }
 
-fn memory_figures(all: &mut AllFigures, memory: &MemorySummary) {
+pub(super) fn memory_figures(all: &mut AllFigures, memory: &MemorySummary) {
     let mut add = |quantity, total: Total| {
         all.add(quantity, "allocations", total.count);
         all.add(quantity, "bytes", total.bytes);
@@ -186,7 +186,7 @@ pub(super) fn copy_figures(all: &mut AllFigures, copies: &[CopyTotals]) {
         all.add("copies", kind.clone(), row.copies);
         all.add("failed copies", kind.clone(), row.errors);
         all.add("copied bytes", kind.clone(), row.bytes);
-        all.add("time in copies", kind.clone(), row.total_ns);
+        all.add(TIME_IN_COPIES, kind.clone(), row.total_ns);
         all.add_buckets("sizes of copies", &kind, &row.sizes);
     }
 }

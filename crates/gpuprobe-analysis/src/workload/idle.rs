@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Call, Class, Tgid, Tid, catalogue};
+use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
 
 use super::given::Given;
 use crate::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
@@ -81,8 +81,10 @@ impl Idle {
     fn sync(&mut self, call: &Call) {
         let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
         let thread = (call.tgid, call.tid);
-        // a wait ends with the driver's call, as it does in the tables, not with the one around it
-        if self.waited.get(&thread).is_some_and(|ended_ns| *ended_ns > call.start_ns) {
+        // a wait ends with the driver's call, not with the runtime's around it
+        if call.api == Api::Runtime
+            && self.waited.get(&thread).is_some_and(|ended_ns| *ended_ns > call.start_ns)
+        {
             return;
         }
         if self.waited.len() < MOST_THREADS || self.waited.contains_key(&thread) {

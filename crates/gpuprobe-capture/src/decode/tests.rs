@@ -1,5 +1,5 @@
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
-use gpuprobe_event::{Api, CopyPart, Free, GraphLaunch, MemoryAmount, Space, Transfer, Value};
+use gpuprobe_event::{Api, CopyPart, Free, GraphLaunch, MemoryAmount, Replaced, Space, Transfer, Value};
 
 use super::*;
 use crate::fuzz::NoResolver;
@@ -50,10 +50,10 @@ fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
 #[test]
 fn what_stood_at_the_address_of_an_allocation_is_replaced_and_not_freed() {
     let detail = gp_detail { allocated: gp_allocated { live_bytes: 4096, replaced_bytes: 64 } };
-    let raw = gp_call { bytes: 4096, pointer: 0x7f00, detail, ..call_of("cudaMalloc") };
+    let raw = gp_call { bytes: 4096, pointer: 0x7f00, detail, replaced_space: 1, ..call_of("cudaMalloc") };
     let replaced = |effect| decode(&gp_call { effect, ..raw }).effect.allocation().map(|a| a.replaced);
     assert_eq!(replaced(number::EFFECT_NONE), Some(None));
-    assert_eq!(replaced(number::EFFECT_REPLACE), Some(Some(64)));
+    assert_eq!(replaced(number::EFFECT_REPLACE), Some(Some(Replaced { bytes: 64, kind: Space::ALL[1] })));
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_m
     let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
     let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
     let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
-    let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 14] } };
+    let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 6], bytes: 64 } };
     raw.effect = number::EFFECT_COPY;
     raw.detail = copy(kind(CopyDirection::HostToDevice), host(HostMemory::Pinned));
     assert_eq!(told(&raw), pinned(Some(64), false));
@@ -101,7 +101,7 @@ fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_m
 #[test]
 fn the_copies_of_a_batch_are_told_by_kind() {
     let raw = gp_call { bytes: 300, effect: number::EFFECT_BATCH, ..driver_call("cuMemcpyBatchAsync") };
-    let part = |copies, kind, host, bytes| gp_part { copies, kind, host, reserved: 0, bytes };
+    let part = |copies, kind, host, bytes| gp_part { copies, kind, host, size_log2: 6, reserved: 0, bytes };
     let told = |first: &[gp_part]| {
         let mut parts = [gp_part::default(); number::PARTS];
         parts[..first.len()].copy_from_slice(first);
@@ -109,6 +109,8 @@ fn the_copies_of_a_batch_are_told_by_kind() {
     };
     let one = part(2, 2, 2, 100);
     assert_eq!(told(&[one]).direction, CopyDirection::HostToDevice, "one kind is that of all");
+    let larger = gp_part { size_log2: 9, ..one };
+    assert_eq!(told(&[one, larger]).direction, CopyDirection::HostToDevice, "of whatever size");
     let batch = told(&[one, part(1, 4, 0, 200)]);
     let all = (batch.direction, batch.host, batch.bytes);
     assert_eq!(all, (CopyDirection::Unknown, HostMemory::Unknown, Some(300)));

@@ -19,7 +19,7 @@ fn told() -> Vec<(Call, &'static str)> {
         kind: Space::Pool,
         gpu: Some(3),
         site: Some(SiteId(7)),
-        replaced: Some(50),
+        replaced: Some(Replaced { bytes: 50, kind: Space::Pool }),
         live_bytes: Some(4096),
     };
     let free_of =
@@ -75,7 +75,10 @@ fn of_format(format: u32, name: &str, fields: &str) -> Call {
 #[test]
 fn an_allocation_of_an_earlier_version_freed_what_it_replaced() {
     let call = of_format(1, "cuMemAlloc_v2", r#","size":64,"freed":50,"ptr":"0x10","kind":"device""#);
-    assert_eq!(call.effect.allocation().map(|a| (a.bytes, a.replaced)), Some((64, Some(50))));
+    assert_eq!(
+        call.effect.allocation().map(|a| (a.bytes, a.replaced.map(|of| of.bytes))),
+        Some((64, Some(50)))
+    );
     assert_eq!(call.effect.freed(), None);
     let context = of_format(1, "cuCtxDestroy_v2", r#","freed":50"#);
     assert_eq!(context.effect.freed(), Some(&held(Space::Unknown, 1, 50)), "by kind it was not always told");

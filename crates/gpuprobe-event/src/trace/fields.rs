@@ -4,7 +4,9 @@
 use crate::catalogue::{Api, Space};
 use crate::counters::{CopyDirection, HostMemory};
 use crate::driver;
-use crate::effect::{Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Transfer};
+use crate::effect::{
+    Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,
+};
 use crate::event::{Call, DriverTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
 use crate::ids::SiteId;
 
@@ -147,8 +149,11 @@ fn effect_fields(call: &Call, to: &mut impl Fields) {
 
 fn allocation_fields(allocation: &Allocation, to: &mut impl Fields) {
     to.uint("size", allocation.bytes);
-    if let Some(bytes) = allocation.replaced {
+    if let Some(Replaced { bytes, kind }) = allocation.replaced {
         to.uint("replaced", bytes);
+        if kind != allocation.kind {
+            to.name("replaced_kind", &Name::Borrowed(kind.as_str()));
+        }
     }
     if let Some(bytes) = allocation.live_bytes {
         to.uint("live", bytes);
@@ -243,6 +248,9 @@ fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
         to.close_list();
     }
     given_fields(transfer.captured, None, to);
+    if transfer.rejected {
+        to.flag("rejected", true);
+    }
 }
 
 /// Which way copies go, and the host memory. That a memset is one its name tells.

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{
     Allocation, Api, DriverCall, DriverTime, Effect, Free, Launch, LossCause, MemoryAmount, Name, Outcome,
-    Space, Tgid, Tid, Transfer, Value, catalogue,
+    Replaced, Space, Tgid, Tid, Transfer, Value, catalogue,
 };
 
 use super::*;
@@ -89,7 +89,7 @@ impl Numbers {
             0 => Effect::Alloc(Allocation {
                 bytes: self.next(),
                 address: self.flip().then(|| self.next()),
-                replaced: self.flip().then(|| self.next()),
+                replaced: self.flip().then(|| Replaced { bytes: self.next(), kind: Space::Pinned }),
                 ..Allocation::default()
             }),
             1 => Effect::Free(Free {

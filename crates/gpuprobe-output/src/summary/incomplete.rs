@@ -1,7 +1,7 @@
 //! Which figures of a summary are incomplete because something was lost or not probed.
 
 use gpuprobe_analysis::SummaryReport;
-use gpuprobe_event::LossCause;
+use gpuprobe_event::Figures;
 
 /// Added to the headings of figures that are incomplete.
 const MARK: &str = " (incomplete)";
@@ -21,16 +21,16 @@ impl Incomplete {
         if !report.skipped.is_empty() {
             return Self { calls: true, work: true, memory: true, memory_by_site: true };
         }
-        let any = |is_affected: fn(LossCause) -> bool| {
-            report.losses.iter().any(|loss| loss.count > 0 && is_affected(loss.cause))
+        let any = |figures: Figures| {
+            report.losses.iter().any(|loss| loss.count > 0 && loss.cause.affects().contains(&figures))
         };
-        let calls = any(lacks_calls);
-        let memory = any(lacks_memory) || calls && !report.memory_is_counted;
+        let calls = any(Figures::Events);
+        let memory = any(Figures::Memory) || calls && !report.memory_is_counted;
         Self {
             calls,
-            work: calls || any(lacks_work),
+            work: calls || any(Figures::Work),
             memory,
-            memory_by_site: memory || any(|cause| cause == LossCause::SitesFull),
+            memory_by_site: memory || any(Figures::MemoryBySite),
         }
     }
 }
@@ -40,60 +40,10 @@ pub(super) fn marked(heading: &str, is_incomplete: bool) -> String {
     format!("{heading}{}", if is_incomplete { MARK } else { "" })
 }
 
-/// Whether calls are missing from the events.
-fn lacks_calls(cause: LossCause) -> bool {
-    use LossCause::{
-        Abandoned, GoneBeforeAttach, LateAttach, LostMapping, NoThreadState, OverBudget, RingFull,
-        SegmentRemoved, TooDeep, Undecodable, UnmatchedReturn, UnobservedReturn,
-    };
-    matches!(
-        cause,
-        Abandoned
-            | GoneBeforeAttach
-            | LateAttach
-            | LostMapping
-            | NoThreadState
-            | OverBudget
-            | RingFull
-            | SegmentRemoved
-            | TooDeep
-            | Undecodable
-            | UnmatchedReturn
-            | UnobservedReturn
-    )
-}
-
-/// Whether calls that were observed are missing from launches and copies, or their bytes are.
-fn lacks_work(cause: LossCause) -> bool {
-    matches!(cause, LossCause::WorkFull | LossCause::UnreadWork | LossCause::ImplausibleSize)
-}
-
-/// Whether the tables lack memory. What does not fit into the ring buffer is in them.
-fn lacks_memory(cause: LossCause) -> bool {
-    use LossCause::{
-        Abandoned, GoneBeforeAttach, ImplausibleSize, LateAttach, LiveFull, LostMapping, NoThreadState,
-        ProcessesFull, TooDeep, UnmatchedReturn, UnobservedReturn, UnreadAllocation,
-    };
-    matches!(
-        cause,
-        Abandoned
-            | GoneBeforeAttach
-            | ImplausibleSize
-            | LateAttach
-            | LiveFull
-            | LostMapping
-            | NoThreadState
-            | ProcessesFull
-            | TooDeep
-            | UnmatchedReturn
-            | UnobservedReturn
-            | UnreadAllocation
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use gpuprobe_analysis::LossCount;
+    use gpuprobe_event::LossCause;
 
     use super::*;
 

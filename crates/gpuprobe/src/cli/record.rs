@@ -37,7 +37,7 @@ pub(crate) struct RecordingArgs {
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
     /// Also count in the kernel, as the daemon does, and compare every figure of the summary with those counts; fails if one
-    /// differs
+    /// differs. With -e, select frees along with allocations: memory is counted at functions that are not selected, too
     #[arg(long, conflicts_with_all = ["budget", "phases"])]
     pub(crate) verify: bool,
     /// No progress line

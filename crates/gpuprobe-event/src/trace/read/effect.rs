@@ -6,7 +6,7 @@ use super::{dim3, hex_field, most, number, scaled, text};
 use crate::catalogue::{Api, Class, Space};
 use crate::counters::{CopyDirection, HostMemory};
 use crate::effect::{
-    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Transfer,
+    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
 };
 use crate::event::DriverTime;
 use crate::ids::SiteId;
@@ -60,7 +60,9 @@ fn held(object: &Object<'_>, class: Class) -> Effect {
     let site = number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId);
     if let Some(bytes) = size {
         // traces of earlier versions say of an allocation that it freed what stood at its address
+        let replaced_kind = object.get("replaced_kind").and_then(Json::as_str).map_or(kind, Space::from_word);
         let replaced = number(object, "replaced").or(freed);
+        let replaced = replaced.map(|bytes| Replaced { bytes, kind: replaced_kind });
         let live_bytes = number(object, "live");
         return Effect::Alloc(Allocation { bytes, address, kind, gpu, site, replaced, live_bytes });
     }
@@ -83,6 +85,7 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
         bytes: number(object, "size"),
         parts: object.get("parts").and_then(Json::as_array).map(|list| parts(list)).unwrap_or_default(),
         captured: false,
+        rejected: flag(object, "rejected").unwrap_or(false),
     }
 }
 
