@@ -69,10 +69,10 @@ static __always_inline bool is_around(const struct gp_call *top, struct pt_regs 
 		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
 }
 
-/* Forgets a call that the program jumped out of. */
+/* Forgets a call that the program jumped out of. A free counts as such: the loss marks memory as incomplete.
+ */
 static __always_inline void drop_innermost(struct gp_thread *thread)
 {
-	undo_entry(thread, open_call(thread, thread->depth - 1));
 	thread->depth--;
 	count_loss(GP_LOSS_ABANDONED);
 }

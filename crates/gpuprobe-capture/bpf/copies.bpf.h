@@ -171,62 +171,45 @@ static __always_inline __u32 host_of(const struct found *source, const struct fo
 	return one > other ? one : other;
 }
 
-/* Copies of one kind and size, as they are counted. */
-struct copied {
-	__u32 kind;
-	__u32 host;
-	__u64 copies;
-	__u64 bytes;
-	__u64 size_log2;
-	__u64 ns;
-};
-
-GP_CHECKED_ONCE int add_copies(const struct gp_call *call, const struct copied *copied, bool is_async,
-			       bool failed)
+/* The row of copies of one kind; where there is no room, that is counted. */
+static __always_inline struct gp_copies *copies_row(const struct gp_call *call, __u32 kind, __u32 host,
+						    bool is_async)
 {
-	struct gp_copy_key key = {.is_async = is_async};
-	struct gp_copies *row;
+	struct gp_copy_key key = {
+	    .instance = call->instance, .tgid = call->tgid, .kind = kind, .host = host, .is_async = is_async};
+	struct gp_copies *row = bpf_map_lookup_elem(&copies, &key);
 
-	if (!call || !copied)
-		return 0;
-	key.kind = copied->kind;
-	key.host = copied->host;
-	key.instance = call->instance;
-	key.tgid = call->tgid;
-	row = bpf_map_lookup_elem(&copies, &key);
 	if (!row) {
 		static const struct gp_copies none;
 
 		bpf_map_update_elem(&copies, &key, &none, BPF_NOEXIST);
 		row = bpf_map_lookup_elem(&copies, &key);
-		if (!row) {
+		if (!row)
 			count_loss(GP_LOSS_WORK_FULL);
-			return 0;
-		}
 	}
+	return row;
+}
+
+/* Counts a copy or a memset by itself. */
+GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
+			     bool failed)
+{
+	struct gp_copies *row;
+
+	if (!call)
+		return 0;
+	row = copies_row(call, kind_and_host & 0xff, kind_and_host >> 8, is_async);
+	if (!row)
+		return 0;
 	if (failed) {
 		__sync_fetch_and_add(&row->errors, 1);
 		return 0;
 	}
-	__sync_fetch_and_add(&row->copies, copied->copies);
-	__sync_fetch_and_add(&row->bytes, copied->bytes);
-	__sync_fetch_and_add(&row->sizes[copied->size_log2 & (GP_BUCKETS - 1)], copied->copies);
-	__sync_fetch_and_add(&row->total_ns, copied->ns);
+	__sync_fetch_and_add(&row->copies, 1);
+	__sync_fetch_and_add(&row->bytes, bytes);
+	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
+	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
 	return 0;
-}
-
-/* A copy or memset by itself. */
-static __always_inline void add_copy(const struct gp_call *call, __u32 kind, __u32 host, bool is_async,
-				     __u64 bytes, bool failed)
-{
-	struct copied one = {.kind = kind,
-			     .host = host,
-			     .copies = 1,
-			     .bytes = bytes,
-			     .size_log2 = log2_bucket(bytes),
-			     .ns = call->duration_ns};
-
-	add_copies(call, &one, is_async, failed);
 }
 
 /* An argument may say that the call waits after all. */
@@ -243,23 +226,20 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 			       const struct copy *copy)
 {
 	struct found source, target;
-	__u32 kind, host;
+	__u32 kind_and_host;
 
 	if (!call || !function || !copy)
 		return 0;
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
-	kind = kind_of(&source, &target, copy->is_peer);
-	host = host_of(&source, &target);
+	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
 	/* a batch is counted when all of its copies are known, a failed one like a copy */
-	if (is_batch(function) && !copy->failed) {
-		call->bytes += copy->bytes;
-		return add_part(call, kind | host << 8, copy->bytes);
-	}
+	if (is_batch(function) && !copy->failed)
+		return add_part(call, kind_and_host, copy->bytes);
 	if (gp_config.told)
-		tell_copy(call, kind | host << 8, copy->bytes, copy->failed);
+		tell_copy(call, kind_and_host, copy->bytes, copy->failed);
 	if (gp_config.rows)
-		add_copy(call, kind, host, is_async(call, function), copy->bytes, copy->failed);
+		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
 }
 
@@ -295,27 +275,30 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 		count_loss(GP_LOSS_UNREAD_WORK);
 		return 1;
 	}
+	batch->call->bytes += copy.bytes;
 	count_copy(batch->call, batch->function, &copy);
 	return 0;
 }
 
 /* Counts the parts of a batch. Its time counts once, with the first. */
-static __always_inline void count_parts(struct gp_call *call, const struct gp_function *function)
+GP_CHECKED_ONCE int count_parts(struct gp_call *call, bool is_async)
 {
-	const struct gp_part *part = call->pointee.parts;
+	const struct gp_part *part;
 
-	for (__u32 i = 0; i < GP_PARTS; i++, part++) {
-		struct copied copied = {.kind = part->kind - 1,
-					.host = part->host,
-					.copies = part->copies,
-					.bytes = part->bytes,
-					.size_log2 = part->size_log2,
-					.ns = i ? 0 : call->duration_ns};
-
-		if (!part->copies)
-			return;
-		add_copies(call, &copied, is_async(call, function), false);
+	if (!call)
+		return 0;
+	part = call->pointee.parts;
+	for (__u32 i = 0; i < GP_PARTS && part->copies; i++, part++) {
+		struct gp_copies *row = copies_row(call, part->kind - 1, part->host, is_async);
+		if (!row)
+			continue;
+		__sync_fetch_and_add(&row->copies, part->copies);
+		__sync_fetch_and_add(&row->bytes, part->bytes);
+		__sync_fetch_and_add(&row->sizes[part->size_log2 & (GP_BUCKETS - 1)], part->copies);
+		if (!i)
+			__sync_fetch_and_add(&row->total_ns, call->duration_ns);
 	}
+	return 0;
 }
 
 GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
@@ -343,7 +326,7 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	/* a batch that fails is one failure, of the kind of its first copy */
 	bpf_loop(failed ? 1 : count, copy_of_batch, &batch, 0);
 	if (gp_config.rows && !failed)
-		count_parts(call, function);
+		count_parts(call, is_async(call, function));
 	return 0;
 }
 
@@ -403,7 +386,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 		if (gp_config.told)
 			tell_copy(call, GP_FILL, call->bytes, failed);
 		if (gp_config.rows)
-			add_copy(call, GP_FILL, GP_NO_HOST, is_async(call, function), call->bytes, failed);
+			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
 	} else if (is_batch(function)) {
 		end_batch(call, function, failed);
 	} else {
