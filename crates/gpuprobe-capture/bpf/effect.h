@@ -63,8 +63,7 @@ struct gp_copied {
 	__u8 kind;
 	/* gp_host_memory */
 	__u8 host;
-	__u8 reserved[6];
-	__u64 bytes;
+	__u8 reserved[14];
 };
 
 /* A system call on a device of the driver. */

@@ -41,7 +41,6 @@ GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, __u64 b
 	call->effect = GP_EFFECT_COPY;
 	call->detail.copy.kind = kind_and_host + 1;
 	call->detail.copy.host = kind_and_host >> 8;
-	call->detail.copy.bytes = bytes;
 	/* what a struct describes had no size so far */
 	if (!call->bytes && !failed)
 		call->bytes = bytes;
@@ -72,23 +71,6 @@ GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *
 	return 0;
 }
 
-/* A call made several copies: they are kept as those of a batch are. */
-GP_CHECKED_ONCE int join_copies(struct gp_call *outer, const struct gp_call *inner)
-{
-	const struct gp_copied *copy;
-
-	if (!outer || !inner)
-		return 0;
-	if (outer->effect == GP_EFFECT_COPY) {
-		copy = &outer->detail.copy;
-		__builtin_memset(&outer->pointee, 0, sizeof(outer->pointee));
-		add_part(outer, (copy->kind - 1) | copy->host << 8, copy->bytes);
-		outer->effect = GP_EFFECT_BATCH;
-	}
-	copy = &inner->detail.copy;
-	return add_part(outer, (copy->kind - 1) | copy->host << 8, copy->bytes);
-}
-
 /* What is known of a copy is known of the one around it, which is the same. */
 static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool failed)
 {
@@ -100,12 +82,8 @@ static __always_inline void tell_outer(struct gp_thread *thread, const struct gp
 		return;
 	outer->flags |= call->flags & GP_CAPTURED;
 	if (call->effect == GP_EFFECT_COPY) {
-		if (!failed && (outer->effect == GP_EFFECT_COPY || outer->effect == GP_EFFECT_BATCH)) {
-			join_copies(outer, call);
-		} else {
-			outer->effect = GP_EFFECT_COPY;
-			outer->detail.copy = call->detail.copy;
-		}
+		outer->effect = GP_EFFECT_COPY;
+		outer->detail.copy = call->detail.copy;
 	}
 	if (call->effect == GP_EFFECT_BATCH) {
 		outer->effect = GP_EFFECT_BATCH;

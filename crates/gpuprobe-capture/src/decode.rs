@@ -401,8 +401,6 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
     };
-    // of copies that were made one by one, their parts are there instead
-    let has_pointee = !has(number::CALL_UNREAD_POINTEE) && raw.effect != number::EFFECT_BATCH;
     let mut outs = [None; MAX_OUTS];
     for (i, out) in outs.iter_mut().enumerate() {
         *out = (finished && !has(number::CALL_UNREAD_OUT << i)).then_some(raw.out[i]);
@@ -411,7 +409,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         registers: &raw.registers,
         stack: if has(number::CALL_UNREAD_STACK) { &[] } else { raw.stack.words() },
         outs,
-        pointee: if has_pointee { &raw.pointee.bytes()[..pointee_bytes] } else { &[] },
+        pointee: if has(number::CALL_UNREAD_POINTEE) { &[] } else { &raw.pointee.bytes()[..pointee_bytes] },
         is_text_cut: has(number::CALL_CUT_TEXT),
     }
 }

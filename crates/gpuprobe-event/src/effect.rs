@@ -95,7 +95,7 @@ pub struct Transfer {
     pub is_async: bool,
     /// Bytes moved. Only on the outermost call, and only where it succeeded and was not captured.
     pub bytes: Option<u64>,
-    /// The copies of a batch, or of a call that makes several, by kind and size.
+    /// The copies of a batch, by kind and size.
     pub parts: Vec<CopyPart>,
     /// It was given to a stream that is captured: it became part of a graph and was not run.
     pub captured: bool,

@@ -85,7 +85,7 @@ fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_m
     let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
     let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
     let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
-    let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 6], bytes: 64 } };
+    let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 14] } };
     raw.effect = number::EFFECT_COPY;
     raw.detail = copy(kind(CopyDirection::HostToDevice), host(HostMemory::Pinned));
     assert_eq!(told(&raw), pinned(Some(64), false));
