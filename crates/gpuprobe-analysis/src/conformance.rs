@@ -14,7 +14,8 @@ use crate::summary::SummaryReport;
 const ALLOCATED_BY_SITE: &str = "allocated by call site";
 const FREED_BY_SITE: &str = "freed by call site";
 const GAPS: [&str; 4] = ["gaps", "time in gaps", "lengths of gaps", "longest gaps"];
-const TIME_IN_COPIES: &str = "time in copies";
+/// What is in the names of quantities of launches, graphs and copies.
+const PARTS_OF_GPU_OPS: [&str; 4] = ["kernel", "launches", "graphs", "cop"];
 /// Differences that are named for one quantity.
 const MOST_NAMED: usize = 8;
 
@@ -80,8 +81,8 @@ impl AllFigures {
     }
 }
 
-/// Compares every quantity, in the order of their names. Where only some functions are recorded, `is_partial`, events do not
-/// have the time of the CUDA driver's calls.
+/// Compares every quantity, in the order of their names. Where only some functions are recorded, `is_partial`, the
+/// tables have launches and copies of others.
 pub fn compare(
     tables: &Tables,
     report: &SummaryReport,
@@ -98,7 +99,9 @@ pub fn compare(
         _ if is_of_gaps(quantity) && tally.has_shared_streams() => {
             Some("several threads launch on one stream, so that its launches have no order")
         }
-        _ if is_partial && (quantity == TIME_IN_COPIES || is_of_gaps(quantity)) => {
+        _ if is_partial
+            && (is_of_gaps(quantity) || PARTS_OF_GPU_OPS.iter().any(|part| quantity.contains(part))) =>
+        {
             Some("not all functions are recorded")
         }
         _ => None,

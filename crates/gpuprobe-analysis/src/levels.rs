@@ -126,7 +126,7 @@ impl Levels {
     }
 
     fn call(&mut self, call: &Call, out: &mut Vec<Sample>) {
-        if call.failed() || !call.is_over() {
+        if !call.took_effect() {
             return;
         }
         let duration_ns = call.duration_ns().unwrap_or(0);

@@ -48,11 +48,11 @@ const OTHERS: Tgid = Tgid(0);
 impl Ledger {
     /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
     pub(crate) fn feed(&mut self, call: &Call, ended: bool) {
-        if !call.is_over() {
-            return;
+        if call.duration_ns().is_some() && call.failed() {
+            self.failed(call);
         }
-        if call.failed() {
-            return self.failed(call);
+        if !call.took_effect() {
+            return;
         }
         match &call.effect {
             Effect::Alloc(allocation) => self.allocated(call.tgid, allocation, ended),
@@ -78,9 +78,7 @@ impl Ledger {
 
     /// A process ended or runs another program: what it held is free.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        let kinds = self.live.remove(&pid).unwrap_or_default();
-        self.raise_peak(bytes_in(&kinds));
-        for (kind, held) in kinds {
+        for (kind, held) in self.live.remove(&pid).unwrap_or_default() {
             let sum = self.at_exit.entry(kind).or_default();
             *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
         }
@@ -107,8 +105,6 @@ impl Ledger {
 
     pub(crate) fn report(&self) -> MemorySummary {
         let mut all = Kinds::new();
-        // memory that an open call was freeing counts as live
-        let peak_bytes = self.live.values().map(bytes_in).fold(self.totals.peak_bytes, u64::max);
         for (kind, held) in self.live.values().flatten() {
             let sum = all.entry(*kind).or_default();
             *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
@@ -119,7 +115,7 @@ impl Ledger {
             amounts
         };
         let freed_by_exit = largest_first(&self.at_exit);
-        MemorySummary { live: largest_first(&all), freed_by_exit, peak_bytes, ..self.totals.clone() }
+        MemorySummary { live: largest_first(&all), freed_by_exit, ..self.totals.clone() }
     }
 
     fn failed(&mut self, call: &Call) {

@@ -160,7 +160,7 @@ impl Workload {
     }
 
     fn transfer(&mut self, transfer: &Transfer, given: &Given) {
-        let Transfer { direction, is_async, host, bytes, parts, .. } = transfer;
+        let Transfer { direction, is_async, host, bytes, parts, copied, .. } = transfer;
         if given.captured {
             return;
         }
@@ -173,7 +173,7 @@ impl Workload {
         }
         if parts.is_empty() {
             self.busy.copy(given, *host);
-            (one.copies, one.bytes) = (1, bytes.unwrap_or(0));
+            (one.copies, one.bytes) = (1, bytes.or(*copied).unwrap_or(0));
             one.sizes[bucket(one.bytes)] = 1;
             return self.add_copies(one);
         }

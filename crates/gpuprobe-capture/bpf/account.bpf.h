@@ -75,12 +75,8 @@ GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
 		if (gp_config.copies)
 			restore_ranges(call);
 		memory = memory_of_thread(thread);
-		if (memory && !put_back(call, memory)) {
-			count_free(call, memory);
-			call->effect = GP_EFFECT_REUSED;
-		} else {
-			call->effect = GP_EFFECT_NONE;
-		}
+		if (memory)
+			put_back(call, memory);
 	}
 	return 0;
 }

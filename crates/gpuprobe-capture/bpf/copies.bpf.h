@@ -31,7 +31,13 @@ struct copy {
 	__u64 bytes;
 	__u32 is_peer;
 	__u32 failed;
+	/* one of a batch, whose time is counted with the first */
+	__u32 is_untimed;
+	__u32 reserved;
 };
+
+/* beside kind and host: see copy.is_untimed */
+#define GP_UNTIMED (1 << 16)
 
 /* The offsets of the structs that describe copies. */
 struct layout {
@@ -171,36 +177,28 @@ static __always_inline __u32 host_of(const struct found *source, const struct fo
 	return one > other ? one : other;
 }
 
-/* The row of copies of one kind; where there is no room, that is counted. */
-static __always_inline struct gp_copies *copies_row(const struct gp_call *call, __u32 kind, __u32 host,
-						    bool is_async)
+/* Counts a copy or a memset. */
+GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
+			     bool failed)
 {
-	struct gp_copy_key key = {
-	    .instance = call->instance, .tgid = call->tgid, .kind = kind, .host = host, .is_async = is_async};
-	struct gp_copies *row = bpf_map_lookup_elem(&copies, &key);
+	struct gp_copy_key key = {.kind = kind_and_host, .host = kind_and_host >> 8, .is_async = is_async};
+	struct gp_copies *row;
 
+	if (!call)
+		return 0;
+	key.instance = call->instance;
+	key.tgid = call->tgid;
+	row = bpf_map_lookup_elem(&copies, &key);
 	if (!row) {
 		static const struct gp_copies none;
 
 		bpf_map_update_elem(&copies, &key, &none, BPF_NOEXIST);
 		row = bpf_map_lookup_elem(&copies, &key);
-		if (!row)
+		if (!row) {
 			count_loss(GP_LOSS_WORK_FULL);
+			return 0;
+		}
 	}
-	return row;
-}
-
-/* Counts a copy or a memset by itself. */
-GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
-			     bool failed)
-{
-	struct gp_copies *row;
-
-	if (!call)
-		return 0;
-	row = copies_row(call, kind_and_host & 0xff, kind_and_host >> 8, is_async);
-	if (!row)
-		return 0;
 	if (failed) {
 		__sync_fetch_and_add(&row->errors, 1);
 		return 0;
@@ -208,7 +206,8 @@ GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bo
 	__sync_fetch_and_add(&row->copies, 1);
 	__sync_fetch_and_add(&row->bytes, bytes);
 	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
-	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
+	if (!(kind_and_host & GP_UNTIMED))
+		__sync_fetch_and_add(&row->total_ns, call->duration_ns);
 	return 0;
 }
 
@@ -233,11 +232,13 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
 	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
-	/* a batch is counted when all of its copies are known, a failed one like a copy */
-	if (is_batch(function) && !copy->failed)
-		return add_part(call, kind_and_host, copy->bytes);
-	if (gp_config.told)
+	/* a batch that failed is told like a copy */
+	if (gp_config.told && is_batch(function) && !copy->failed)
+		add_part(call, kind_and_host, copy->bytes);
+	else if (gp_config.told)
 		tell_copy(call, kind_and_host, copy->bytes, copy->failed);
+	if (copy->is_untimed)
+		kind_and_host |= GP_UNTIMED;
 	if (gp_config.rows)
 		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
 	return 0;
@@ -256,7 +257,7 @@ struct batch {
 static long copy_of_batch(__u64 index, struct batch *batch)
 {
 	const struct gp_extent *extent = &batch->function->extent;
-	struct copy copy = {.failed = batch->failed};
+	struct copy copy = {.failed = batch->failed, .is_untimed = index > 0};
 	bool unread = false;
 
 	if (batch->function->task.shape == GP_COPY_OPERATIONS) {
@@ -275,29 +276,10 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 		count_loss(GP_LOSS_UNREAD_WORK);
 		return 1;
 	}
-	batch->call->bytes += copy.bytes;
+	/* that one is not plausible has been counted with the sum */
+	if (copy.bytes > GP_MOST_BYTES)
+		copy.bytes = 0;
 	count_copy(batch->call, batch->function, &copy);
-	return 0;
-}
-
-/* Counts the parts of a batch. Its time counts once, with the first. */
-GP_CHECKED_ONCE int count_parts(struct gp_call *call, bool is_async)
-{
-	const struct gp_part *part;
-
-	if (!call)
-		return 0;
-	part = call->pointee.parts;
-	for (__u32 i = 0; i < GP_PARTS && part->copies; i++, part++) {
-		struct gp_copies *row = copies_row(call, part->kind - 1, part->host, is_async);
-		if (!row)
-			continue;
-		__sync_fetch_and_add(&row->copies, part->copies);
-		__sync_fetch_and_add(&row->bytes, part->bytes);
-		__sync_fetch_and_add(&row->sizes[part->size_log2 & (GP_BUCKETS - 1)], part->copies);
-		if (!i)
-			__sync_fetch_and_add(&row->total_ns, call->duration_ns);
-	}
 	return 0;
 }
 
@@ -310,9 +292,12 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	if (!call || !function)
 		return 0;
 	task = &function->task;
-	call->effect = GP_EFFECT_BATCH;
-	__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
-	call->bytes = 0;
+	if (gp_config.told) {
+		/* told anew, part by part */
+		call->effect = GP_EFFECT_BATCH;
+		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
+		call->bytes = 0;
+	}
 	batch.call = call;
 	batch.function = function;
 	argument(call, task->count, &count);
@@ -325,8 +310,6 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	}
 	/* a batch that fails is one failure, of the kind of its first copy */
 	bpf_loop(failed ? 1 : count, copy_of_batch, &batch, 0);
-	if (gp_config.rows && !failed)
-		count_parts(call, is_async(call, function));
 	return 0;
 }
 

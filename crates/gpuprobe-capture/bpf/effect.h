@@ -11,8 +11,10 @@ enum gp_effect : __u8 {
 	/* an allocation at an address that was in the table: the free of what stood there was not observed */
 	GP_EFFECT_REPLACE,
 	GP_EFFECT_FREE,
-	/* a free that was not seen to return, whose address was given out again; sets no member */
+	/* a free that failed or was not seen to return, whose address was given out again; sets no member */
 	GP_EFFECT_REUSED,
+	/* the same, but its context ended meanwhile, and the memory with it; sets no member */
+	GP_EFFECT_GONE,
 	GP_EFFECT_PHYSICAL,
 	/* a call that ends a context if it succeeds */
 	GP_EFFECT_ENDING,
@@ -22,8 +24,8 @@ enum gp_effect : __u8 {
 	GP_EFFECT_COPY,
 	/* sets no member: the copies are in gp_call.pointee */
 	GP_EFFECT_BATCH,
-	/* a copy that the runtime failed without calling the driver; sets no member */
-	GP_EFFECT_REJECTED,
+	/* a copy that did not call the driver; sets no member */
+	GP_EFFECT_UNASKED,
 	GP_EFFECT_DEVICE,
 };
 

@@ -285,6 +285,8 @@ enum gp_call_flags : __u16 {
 	GP_BYTES_OF_INNER = 4096,
 	/* with GP_BEGUN: its return is not probed, though those of others are */
 	GP_UNOBSERVED = 8192,
+	/* a copy or memset that called the CUDA driver's */
+	GP_ASKED_DRIVER = 16384,
 };
 
 #include "effect.h"

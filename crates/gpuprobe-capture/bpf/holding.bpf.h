@@ -168,16 +168,15 @@ static __always_inline __u64 hold_bytes(struct gp_memory *memory, struct gp_cont
 	if (space >= GP_SPACES)
 		return 0;
 	held = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
-	if (sign > 0)
-		raise_peak(memory, held);
 	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
 	__sync_fetch_and_add(&row->live_allocations[space], sign);
 	return held;
 }
 
-/* The record of an allocation tells what the process holds with it. */
-static __always_inline void annotate_live(struct gp_call *call, __u64 held)
+/* An allocation: its record tells what the process holds with it. */
+static __always_inline void annotate_live(struct gp_call *call, struct gp_memory *memory, __u64 held)
 {
+	raise_peak(memory, held);
 	if (call->effect != GP_EFFECT_REPLACE)
 		call->effect = GP_EFFECT_ALLOC;
 	call->detail.allocated.live_bytes = held;

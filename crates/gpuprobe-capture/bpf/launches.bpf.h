@@ -250,11 +250,10 @@ GP_CHECKED_ONCE int read_list(const struct gp_call *call, const struct gp_functi
 	if (!call || !function || !launch)
 		return 0;
 	of_runtime = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	launch->stream = stream_named(call, function, 0);
 	if (!argument(call, function->task.params, &at) ||
-	    bpf_probe_read_user(words, sizeof(words), (void *)at)) {
-		count_loss(GP_LOSS_UNREAD_WORK);
+	    bpf_probe_read_user(words, sizeof(words), (void *)at))
 		return 0;
-	}
 	launch->handle = words[0];
 	launch->grid = dimensions(halves[2], halves[3], halves[4]);
 	launch->block = dimensions(halves[5], halves[6], halves[7]);
@@ -297,8 +296,9 @@ GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
 	listing.call = call;
 	argument(call, function->task.count, &count);
 	count = (__u32)count;
-	if (!count || !read_list(call, function, &listing.first))
-		return 0;
+	/* a failed one may have been given anything */
+	if (!read_list(call, function, &listing.first) && !failed)
+		count_loss(GP_LOSS_UNREAD_WORK);
 	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, launch_of_list, &listing, 0);
 	return 0;
 }

@@ -117,17 +117,28 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 		end_ranges(call, function);
 }
 
+/* The same of a copy or memset: of the runtime's, whether the driver was called at all. */
+static __always_inline void annotate_move(struct gp_thread *thread, struct gp_call *call,
+					  const struct gp_function *function, bool failed)
+{
+	bool is_of_driver = function->task.work || call->flags & GP_ASKED_DRIVER;
+
+	if (!is_of_driver && call->effect == GP_EFFECT_NONE)
+		call->effect = GP_EFFECT_UNASKED;
+	if (!thread->depth)
+		return;
+	if (is_of_driver)
+		open_call(thread, thread->depth - 1)->flags |= GP_ASKED_DRIVER;
+	if (call->flags & GP_NESTED_ACTION)
+		tell_outer(thread, call, failed);
+}
+
 /* Adds to the record of the call around it what only this call knows. */
 static __always_inline void annotate(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
-	if (gp_config.told && function->action == GP_MOVE) {
-		/* the driver was not asked: one that it fails has been annotated */
-		if (failed && !function->task.work && call->effect == GP_EFFECT_NONE)
-			call->effect = GP_EFFECT_REJECTED;
-		if (call->flags & GP_NESTED_ACTION && thread->depth)
-			tell_outer(thread, call, failed);
-	}
+	if (gp_config.told && function->action == GP_MOVE)
+		annotate_move(thread, call, function, failed);
 	if (gp_config.driver && call->entered)
 		tell_driver_time(thread, call);
 }

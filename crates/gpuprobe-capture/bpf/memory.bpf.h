@@ -165,8 +165,14 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	hold_at(call, call->detail.freed.context, call->site, GP_SITE_FREED);
 }
 
-/* A free that failed has freed nothing. False where its address has been given out again after all. */
-static __always_inline bool put_back(const struct gp_call *call, struct gp_memory *memory)
+static __always_inline void count_free(const struct gp_call *call, struct gp_memory *memory)
+{
+	__sync_fetch_and_add(&memory->frees, 1);
+	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
+}
+
+/* A free that failed, or did not return, has freed nothing, unless its memory is gone all the same. */
+static __always_inline void put_back(struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
 	struct gp_live back = {.bytes = call->bytes,
@@ -177,8 +183,10 @@ static __always_inline bool put_back(const struct gp_call *call, struct gp_memor
 	struct gp_context *row = context_of(back.context);
 	struct gp_live *spare = bpf_map_lookup_elem(&live, &key);
 
+	call->effect = GP_EFFECT_NONE;
 	if (!row) {
 		/* it failed because its context ended meanwhile, and the memory with it */
+		call->effect = GP_EFFECT_GONE;
 		__sync_fetch_and_add(&memory->ended_allocations, 1);
 		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
 	} else if (spare ? swap_since(spare, back.since_ns | GP_SPARE, back.since_ns)
@@ -191,15 +199,9 @@ static __always_inline bool put_back(const struct gp_call *call, struct gp_memor
 		count_loss(GP_LOSS_LIVE_FULL);
 	} else {
 		/* its new owner is in the table */
-		return false;
+		call->effect = GP_EFFECT_REUSED;
+		count_free(call, memory);
 	}
-	return true;
-}
-
-static __always_inline void count_free(const struct gp_call *call, struct gp_memory *memory)
-{
-	__sync_fetch_and_add(&memory->frees, 1);
-	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
 GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool failed)
@@ -209,16 +211,19 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 	if (!memory)
 		return;
 	if (failed) {
-		__sync_fetch_and_add(&memory->failed_frees, 1);
+		/* of what nobody asked for, failures are not counted */
+		__sync_fetch_and_add(&memory->failed_frees, call->is_told);
 		if (call->effect == GP_EFFECT_FREE)
 			put_back(call, memory);
-		call->bytes = 0;
+		else
+			call->bytes = 0;
 		return;
 	}
 	if (!call->pointer)
 		return;
 	if (call->effect != GP_EFFECT_FREE) {
-		__sync_fetch_and_add(&memory->unknown_frees, 1);
+		/* nor addresses that functions allocated which are not probed */
+		__sync_fetch_and_add(&memory->unknown_frees, call->is_told);
 		return;
 	}
 	count_free(call, memory);
@@ -275,7 +280,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 	} else {
 		__sync_fetch_and_add(&memory->entries, 1);
 	}
-	annotate_live(call, hold_bytes(memory, row, call->space, call->bytes, 1));
+	annotate_live(call, memory, hold_bytes(memory, row, call->space, call->bytes, 1));
 }
 
 /* The thread's context is told by its address. */

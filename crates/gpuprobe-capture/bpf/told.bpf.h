@@ -12,25 +12,49 @@ static __always_inline bool is_batch(const struct gp_function *function)
 	return function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS;
 }
 
-/* Copies of a batch are kept by kind and size; those that find no room, in the last part. */
+/* Where copies of a kind and size belong among the parts of a batch; GP_PARTS where there is no room. */
+static __always_inline __u32 find_part(const struct gp_call *call, __u8 kind, __u8 host, __u8 size_log2)
+{
+	__u32 same_kind = GP_PARTS;
+
+	for (__u32 i = 0; i < GP_PARTS; i++) {
+		const struct gp_part *part = &call->pointee.parts[i];
+		bool is_same = part->kind == kind && part->host == host;
+
+		if (!part->copies || (is_same && part->size_log2 == size_log2))
+			return i;
+		if (is_same)
+			same_kind = i;
+	}
+	/* then sizes are not exact */
+	count_loss(GP_LOSS_UNREAD_WORK);
+	return same_kind;
+}
+
+/* Adds a copy to the parts of a batch, which are by kind and size. */
 GP_CHECKED_ONCE int add_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
 {
 	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8, size_log2 = log2_bucket(bytes);
 	struct gp_part *part;
+	__u32 at;
 
 	if (!call)
 		return 0;
-	part = call->pointee.parts;
-	for (__u32 i = 1; i < GP_PARTS; i++, part++) {
-		if (!part->copies ||
-		    (part->kind == kind && part->host == host && part->size_log2 == size_log2))
-			break;
+	at = find_part(call, kind, host, size_log2);
+	barrier_var(at);
+	if (at >= GP_PARTS) {
+		/* nor are kinds */
+		at = GP_PARTS - 1;
+		kind = GP_UNKNOWN_COPY + 1;
+		host = GP_UNKNOWN_HOST;
 	}
+	part = &call->pointee.parts[at];
 	part->kind = kind;
 	part->host = host;
 	part->size_log2 = size_log2;
 	part->copies++;
 	part->bytes += bytes;
+	call->bytes += bytes;
 	return 0;
 }
 

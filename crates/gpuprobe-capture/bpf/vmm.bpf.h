@@ -47,7 +47,9 @@ GP_CHECKED_ONCE __u32 hold_physical(struct gp_call *call, __u64 instance, __u64 
 		__sync_fetch_and_add(&memory->allocations, 1);
 		__sync_fetch_and_add(&memory->allocated_bytes, bytes);
 		if (call)
-			annotate_live(call, held);
+			annotate_live(call, memory, held);
+		else
+			raise_peak(memory, held);
 	} else {
 		__sync_fetch_and_add(&memory->frees, 1);
 		__sync_fetch_and_add(&memory->freed_bytes, bytes);

@@ -2,7 +2,7 @@
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{
-    Allocation, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
+    Allocation, Api, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
 };
 
 use crate::wire::{gp_call, gp_copied, gp_part, number};
@@ -11,7 +11,15 @@ use crate::wire::{gp_call, gp_copied, gp_part, number};
 pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     // what was captured has moved nothing
     let moved_nothing = number::CALL_NESTED_ACTION | number::CALL_CAPTURED;
-    if raw.flags & moved_nothing != 0 || call.failed() {
+    if call.failed() {
+        return account_without_success(call, raw);
+    }
+    if raw.flags & moved_nothing != 0 {
+        if let Effect::Transfer(transfer) = &mut call.effect
+            && raw.flags & number::CALL_CAPTURED == 0
+        {
+            transfer.copied = (call.api == Api::Driver).then_some(raw.bytes);
+        }
         return;
     }
     match (call.class, &mut call.effect) {
@@ -36,16 +44,21 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
     }
 }
 
-/// What a call did that was not seen to return: a free has freed memory whose address was given out again.
-pub(crate) fn account_open(call: &mut Call, raw: &gp_call) {
-    if raw.effect == number::EFFECT_REUSED {
-        call.effect = Effect::Free(free(raw, true));
+/// What a free did that failed or was not seen to return: its memory may be gone all the same.
+pub(crate) fn account_without_success(call: &mut Call, raw: &gp_call) {
+    match raw.effect {
+        number::EFFECT_REUSED => call.effect = Effect::Free(free(raw, true)),
+        number::EFFECT_GONE => call.effect = Effect::ContextEnd(vec![amount(raw)]),
+        _ => {}
     }
 }
 
 fn free(raw: &gp_call, is_known: bool) -> Free {
-    let freed = MemoryAmount { kind: space(raw.space), allocations: 1, bytes: raw.bytes };
-    Free { address: Some(raw.pointer), freed: is_known.then_some(freed), gpu: gpu(raw), site: None }
+    Free { address: Some(raw.pointer), freed: is_known.then(|| amount(raw)), gpu: gpu(raw), site: None }
+}
+
+fn amount(raw: &gp_call) -> MemoryAmount {
+    MemoryAmount { kind: space(raw.space), allocations: 1, bytes: raw.bytes }
 }
 
 fn space(number: u8) -> Space {
@@ -64,8 +77,8 @@ fn allocation(raw: &gp_call, kind: Space) -> Allocation {
 }
 
 /// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
-/// arguments say.
-pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
+/// arguments say. That a copy did not call the CUDA driver is known only where the driver's copies are probed.
+pub(crate) fn tell_work(call: &mut Call, raw: &gp_call, follows_copies: bool) {
     let entered = raw.entered > 0 && !call.is_kernel();
     call.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
     let captured = raw.flags & number::CALL_CAPTURED != 0;
@@ -85,7 +98,7 @@ pub(crate) fn tell_work(call: &mut Call, raw: &gp_call) {
             match raw.effect {
                 number::EFFECT_COPY => tell_kind(transfer, raw.detail.copy()),
                 number::EFFECT_BATCH => tell_parts(transfer, raw.pointee.parts()),
-                number::EFFECT_REJECTED => transfer.rejected = true,
+                number::EFFECT_UNASKED => transfer.without_driver = follows_copies,
                 _ => {}
             }
             // a batch of nothing

@@ -18,7 +18,7 @@ use gpuprobe_event::{
     SiteId, Tgid, Tid, XidEvent, XidProcess, catalogue,
 };
 
-use crate::account::{account, account_open, tell_work};
+use crate::account::{account, account_without_success, tell_work};
 use crate::clock::Clock;
 use crate::driver::{call_of, loaded_version, tell_driver};
 use crate::kernel_names::{KernelNames, LibraryNumber, Said};
@@ -64,6 +64,8 @@ pub(crate) struct Decoder {
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
     follows: bool,
     pub(crate) undecodable: u64,
+    /// Whether the copies of the CUDA driver are probed.
+    pub(crate) follows_copies: bool,
 }
 
 impl Decoder {
@@ -81,6 +83,7 @@ impl Decoder {
             version: loaded_version(),
             follows,
             undecodable: 0,
+            follows_copies: false,
         }
     }
 
@@ -305,11 +308,11 @@ impl Decoder {
             launch.kernel = self.kernel(key, function.api, handle);
         }
         if finished {
-            tell_work(&mut call, raw);
+            tell_work(&mut call, raw, self.follows_copies);
             account(&mut call, raw);
             self.place(&mut call, raw);
         } else {
-            account_open(&mut call, raw);
+            account_without_success(&mut call, raw);
             self.place(&mut call, raw);
         }
         call

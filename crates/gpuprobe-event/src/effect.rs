@@ -99,8 +99,10 @@ pub struct Transfer {
     pub parts: Vec<CopyPart>,
     /// It was given to a stream that is captured: it became part of a graph and was not run.
     pub captured: bool,
-    /// The CUDA runtime failed it without calling the CUDA driver.
-    pub rejected: bool,
+    /// The CUDA runtime did it, or failed it, without calling the CUDA driver.
+    pub without_driver: bool,
+    /// Bytes that a call of the CUDA driver copied inside another copy, which has them as `bytes`.
+    pub copied: Option<u64>,
 }
 
 /// Copies of one kind in a batch, of sizes within one power of two.
@@ -167,7 +169,16 @@ impl Transfer {
     /// One of which nothing else is known.
     pub fn new(direction: CopyDirection, is_async: bool) -> Self {
         let host = HostMemory::not_told(direction);
-        Self { direction, host, is_async, bytes: None, parts: Vec::new(), captured: false, rejected: false }
+        Self {
+            direction,
+            host,
+            is_async,
+            bytes: None,
+            parts: Vec::new(),
+            captured: false,
+            without_driver: false,
+            copied: None,
+        }
     }
 
     /// Bytes that it moved, those of a batch together. Sizes are what a process says, so their sum may be anything.

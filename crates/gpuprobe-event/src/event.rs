@@ -147,10 +147,19 @@ impl Call {
         }
     }
 
-    /// Whether what it did is known: it returned, or it is a free whose address was given out again before it did.
-    pub fn is_over(&self) -> bool {
-        let is_reused = || matches!(&self.effect, Effect::Free(free) if free.freed.is_some());
-        self.duration_ns().is_some() || self.outcome == Outcome::Unfinished && is_reused()
+    /// Whether its effect took place: it succeeded, or it is a free that failed or did not return and whose memory is gone
+    /// all the same.
+    pub fn took_effect(&self) -> bool {
+        let is_gone = || match &self.effect {
+            Effect::Free(free) => free.freed.is_some(),
+            Effect::ContextEnd(_) => true,
+            _ => false,
+        };
+        match self.outcome {
+            Outcome::Returned { .. } => !self.failed() || is_gone(),
+            Outcome::Unfinished => is_gone(),
+            Outcome::Instant | Outcome::Begun | Outcome::Unobserved => false,
+        }
     }
 
     /// How long it took, if it returned.

@@ -181,6 +181,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
     let titles = ["function", "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     table[0][0] = marked("function", is_incomplete);
+    let has_rows = functions.iter().any(|f| f.calls > 0);
     // of the others every call is open, which is told below
     for f in functions.iter().filter(|f| f.calls > 0) {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
@@ -198,7 +199,9 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
         ]);
     }
     out.push('\n');
-    rows(out, "", &[Left, Right, Right, Right, Right, Right, Right, Right, Right], &table);
+    if has_rows {
+        rows(out, "", &[Left, Right, Right, Right, Right, Right, Right, Right, Right], &table);
+    }
     let sum = |of: fn(&FunctionSummary) -> u64| functions.iter().map(of).fold(0, u64::saturating_add);
     let (unobserved, unfinished) = (sum(|f| f.unobserved), sum(|f| f.unfinished));
     if unobserved > 0 {

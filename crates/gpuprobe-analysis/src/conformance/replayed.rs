@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS};
-use gpuprobe_event::{Call, Effect, SiteId, Tgid, Tid};
+use gpuprobe_event::{Call, Class, Effect, SiteId, Tgid, Tid};
 
 use super::counted::label;
-use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, TIME_IN_COPIES};
+use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE};
 use crate::functions::FunctionSummary;
 use crate::gaps::Gaps;
 use crate::launches::{GraphLaunches, KernelLaunches};
@@ -33,7 +33,7 @@ pub struct EventTally {
 impl EventTally {
     /// Takes in a call.
     pub fn feed(&mut self, call: &Call) {
-        if call.failed() || !call.is_over() {
+        if !call.took_effect() {
             return;
         }
         let key = |site: Option<SiteId>| (call.tgid, site.unwrap_or(SiteId::UNKNOWN));
@@ -55,6 +55,8 @@ impl EventTally {
                     *self.launches.entry(stream).or_default() += launch.kernels;
                 }
             }
+            // of a free whose memory ended with its context
+            Effect::ContextEnd(_) if call.class != Class::Context => self.is_incomplete = true,
             Effect::GraphLaunch(_) => {
                 self.launch(call);
             }
@@ -186,7 +188,7 @@ pub(super) fn copy_figures(all: &mut AllFigures, copies: &[CopyTotals]) {
         all.add("copies", kind.clone(), row.copies);
         all.add("failed copies", kind.clone(), row.errors);
         all.add("copied bytes", kind.clone(), row.bytes);
-        all.add(TIME_IN_COPIES, kind.clone(), row.total_ns);
+        all.add("time in copies", kind.clone(), row.total_ns);
         all.add_buckets("sizes of copies", &kind, &row.sizes);
     }
 }

@@ -1,6 +1,6 @@
 //! What one call gave to a GPU, as its event tells it.
 
-use gpuprobe_event::{Api, Call, Effect, GraphLaunch, Launch, Tgid, Tid, Transfer};
+use gpuprobe_event::{Call, Effect, GraphLaunch, Launch, Tgid, Tid, Transfer};
 
 use crate::streams::stream_of;
 
@@ -11,9 +11,6 @@ pub(super) struct Given {
     pub(super) tid: Tid,
     pub(super) start_ns: u64,
     pub(super) duration_ns: u64,
-    /// Its time is that of calls inside it.
-    is_of_inner: bool,
-    pub(super) api: Api,
     pub(super) stream: u64,
     pub(super) failed: bool,
     pub(super) captured: bool,
@@ -39,7 +36,7 @@ impl Given {
             }
             Effect::GraphLaunch(launch) => Task::GraphLaunch(*launch),
             // a copy is what the driver was asked for
-            Effect::Transfer(transfer) if transfer.rejected => return None,
+            Effect::Transfer(transfer) if transfer.without_driver => return None,
             Effect::Transfer(transfer) => Task::Transfer(transfer.clone()),
             _ => return None,
         };
@@ -48,8 +45,6 @@ impl Given {
             tid: call.tid,
             start_ns: call.start_ns,
             duration_ns: call.duration_ns()?,
-            is_of_inner: false,
-            api: call.api,
             stream: stream_of(call).unwrap_or(0),
             failed: call.failed(),
             captured: call.effect.captured(),
@@ -57,17 +52,17 @@ impl Given {
         })
     }
 
-    /// Takes what the calls inside it know better: the runtime may launch by a handle that has no name, and the time of its
-    /// copies is that of the driver's calls.
+    /// Whether all is known of a copy inside another: traces of earlier versions have its bytes at the outer call alone.
+    pub(super) fn is_whole_copy(&self) -> bool {
+        let Task::Transfer(transfer) = &self.task else { return false };
+        transfer.copied.is_some() || !transfer.parts.is_empty() || self.failed || self.captured
+    }
+
+    /// Takes what the calls inside it know better: the runtime may launch by a handle that has no name.
     pub(super) fn learn(&mut self, inner: Self) {
         match (&mut self.task, inner.task) {
             (Task::Launch(launch), Task::Launch(known)) if launch.kernel.is_none() => {
                 launch.kernel = known.kernel;
-            }
-            (Task::Transfer(_), Task::Transfer(_)) if self.api == Api::Runtime => {
-                let before_ns = if self.is_of_inner { self.duration_ns } else { 0 };
-                self.duration_ns = before_ns.saturating_add(inner.duration_ns);
-                self.is_of_inner = true;
             }
             _ => {}
         }

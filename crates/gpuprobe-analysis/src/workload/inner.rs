@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gpuprobe_event::{Call, Class, Tgid, Tid};
+use gpuprobe_event::{Api, Call, Class, Tgid, Tid};
 
 use super::given::{Given, Task};
 
@@ -152,7 +152,14 @@ impl Thread {
         let Some(first) = self.waiting.iter().position(concerns) else { return };
         for (parent, inner) in self.waiting.split_off(first) {
             let inside = is_inside(parent, &inner);
-            if inside && kind == Some(Kind::of(&inner)) {
+            let is_same = inside && kind == Some(Kind::of(&inner));
+            // a copy of the runtime is what it asks of the driver
+            let is_asked =
+                is_same && kind == Some(Kind::Copy) && call.api == Api::Runtime && inner.is_whole_copy();
+            if is_asked {
+                *given = None;
+            }
+            if is_same && !is_asked {
                 if let Some(outer) = given.as_mut() {
                     outer.learn(inner);
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use gpuprobe_discover::{FileId, Loader, Target};
-use gpuprobe_event::{Api, FunctionId};
+use gpuprobe_event::{Api, Class, Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::Capture;
@@ -46,6 +46,9 @@ impl Capture {
             let library = &target.library;
             self.decoder.add_library(self.libraries, library.kind, proven_word(&library.path));
             let attached = attach::attach(&self.object, &mut self.keeper, target, how, &self.apart, collect)?;
+            let is_copy = |f: &Function| matches!(f.class, Class::Memcpy | Class::Memset);
+            self.decoder.follows_copies |= library.kind == Api::Driver
+                && attached.points.keys().any(|id| catalogue().get(*id).is_some_and(is_copy));
             self.attached.insert(key, attached);
             self.tell_name_word()?;
         }

@@ -248,8 +248,11 @@ fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
         to.close_list();
     }
     given_fields(transfer.captured, None, to);
-    if transfer.rejected {
-        to.flag("rejected", true);
+    if transfer.without_driver {
+        to.flag("without_driver", true);
+    }
+    if let Some(bytes) = transfer.copied {
+        to.uint("copied", bytes);
     }
 }
 

@@ -85,7 +85,8 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
         bytes: number(object, "size"),
         parts: object.get("parts").and_then(Json::as_array).map(|list| parts(list)).unwrap_or_default(),
         captured: false,
-        rejected: flag(object, "rejected").unwrap_or(false),
+        without_driver: flag(object, "without_driver").unwrap_or(false),
+        copied: number(object, "copied"),
     }
 }
 
