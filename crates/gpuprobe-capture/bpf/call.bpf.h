@@ -166,7 +166,9 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (!thread)
 		return 1;
 	if (is_declined) {
-		count_loss(GP_LOSS_UNOBSERVED_RETURN);
+		/* of a free that is neither counted nor sent nothing is lost: it is accounted for below */
+		if (!can_free(function) || function->flags & (GP_COUNT | GP_STREAM))
+			count_loss(GP_LOSS_UNOBSERVED_RETURN);
 		if (!can_free(function))
 			return 1;
 	}
