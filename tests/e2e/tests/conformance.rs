@@ -72,8 +72,8 @@ const PROGRAMS: [(&str, &[&str]); 17] = [
 const RULES: [&str; 9] =
     ["reuse", "cross", "unmap", "retain", "primary", "reset", "context", "devices", "refused"];
 
-/// On the slowest tier a function takes about a third of a second to let go of: programs that call few of them.
-const ON_PERF: [&str; 3] = ["capture", "gaps", "vmm"];
+/// On the slowest tier a recording takes a quarter of a minute: those that have most kinds of figures between them.
+const ON_PERF: [&str; 3] = ["capture", "copies", "ledger"];
 
 /// Programs that do the same whenever they run.
 const IN_ORDER: [&str; 8] =
@@ -116,20 +116,13 @@ fn assert_recorded_alike(name: &str, command: &[&str], options: &[&str], verifie
     assert_eq!(counted(&ordinary.trace.summary()), counted(&verified.summary()), "{name}");
 }
 
-/// A command with its name, compared on a tier; on `perf` only the functions that it was seen to call.
-fn verify(name: &str, command: &[&str], tier: &str, called: &BTreeSet<String>) -> (Recording, Vec<String>) {
-    verify_with(name, command, tier, called, &[])
+/// A command with its name, compared on a tier; on `perf` with the functions that are probed there by default.
+fn verify(name: &str, command: &[&str], tier: &str) -> (Recording, Vec<String>) {
+    verify_with(name, command, tier, &[])
 }
 
-fn verify_with(
-    name: &str,
-    command: &[&str],
-    tier: &str,
-    called: &BTreeSet<String>,
-    more: &[&str],
-) -> (Recording, Vec<String>) {
-    let functions: Vec<_> = called.iter().map(String::as_str).collect();
-    let options = [&tiers::options(tier, &functions)[..], &["--verify"], more].concat();
+fn verify_with(name: &str, command: &[&str], tier: &str, more: &[&str]) -> (Recording, Vec<String>) {
+    let options = [&tiers::options(tier, &[])[..], &["--verify"], more].concat();
     let outcome = Run::new(command[0]).args(&command[1..]).options(&options).outcome();
     let stderr = &outcome.finished.stderr;
     assert_eq!(outcome.finished.status, 0, "{name} on {tier}: {stderr}");
@@ -171,13 +164,11 @@ fn every_figure_of_a_recording_is_what_the_kernel_counted() {
     let mut seen = BTreeSet::new();
     for (name, command) in &commands {
         let words: Vec<_> = command.iter().map(String::as_str).collect();
-        let mut called = BTreeSet::new();
         for tier in tiers::here().iter().filter(|tier| **tier != "perf" || ON_PERF.contains(name)) {
-            let (trace, quantities) = verify(name, &words, tier, &called);
+            let (trace, quantities) = verify(name, &words, tier);
             if *tier == "session" && IN_ORDER.contains(name) {
                 assert_recorded_alike(name, &words, &tiers::options(tier, &[]), &trace);
             }
-            called = trace.calls.iter().map(|call| call.name.clone().into_owned()).collect();
             seen.extend(quantities);
         }
     }
@@ -234,8 +225,7 @@ fn what_is_replaced_unknown_or_failed_is_counted_by_both_as_what_it_is() {
     let folder = places::folder();
     let program = shown(compile::with_driver(folder.path(), FORGETFUL, USES_IT));
     for tier in tiers::here() {
-        let all = BTreeSet::from(["*".to_owned()]);
-        let (trace, quantities) = verify("forgetful", &[&program], tier, &all);
+        let (trace, quantities) = verify_with("forgetful", &[&program], tier, &["-e", "*"]);
         for quantity in ["failed", "failed copies", "replaced", "unknown frees"] {
             assert!(
                 quantities.iter().any(|seen| seen == quantity),
@@ -398,8 +388,7 @@ fn copies_are_those_that_the_driver_was_asked_for() {
     let hooks = shown(folder.path().join("hooks.toml"));
     std::fs::write(&hooks, CORNER_HOOKS).unwrap();
     for tier in tiers::here() {
-        let all = BTreeSet::from(["*".to_owned()]);
-        let (trace, _) = verify_with("corners", &[&program], tier, &all, &["--hooks", &hooks]);
+        let (trace, _) = verify_with("corners", &[&program], tier, &["-e", "*", "--hooks", &hooks]);
         let summary = trace.summary();
         let alone = |call: &&Call| call.effect.transfer().is_some_and(|transfer| transfer.without_driver);
         let alone: Vec<_> = trace.calls.iter().filter(alone).map(|call| (&*call.name, call.status)).collect();
