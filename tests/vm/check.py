@@ -424,8 +424,8 @@ def refused(check, tier):
     check.contains("standard error", check.text("err"), f"cannot attach by `{tier}`: it has no {NEEDS[tier]}")
 
 
-CHECKS = {"ledger": ledger, "verified": verified, "constructor": small, "late_dlopen": small, "forker": small, "daemon": daemon,
-          "phases": phases, "entries": entries, "stacks": stacks}
+CHECKS = {"ledger": ledger, "verified": verified, "constructor": small, "late_dlopen": small, "forker": small,
+          "daemon": daemon, "phases": phases, "entries": entries, "stacks": stacks}
 RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 
 
