@@ -73,7 +73,7 @@ const RULES: [&str; 9] =
     ["reuse", "cross", "unmap", "retain", "primary", "reset", "context", "devices", "refused"];
 
 /// On the slowest tier a recording takes a quarter of a minute: those that have most kinds of figures between them.
-const ON_PERF: [&str; 3] = ["capture", "copies", "ledger"];
+const ON_PERF: [&str; 2] = ["copies", "ledger"];
 
 /// Programs that do the same whenever they run.
 const IN_ORDER: [&str; 8] =
