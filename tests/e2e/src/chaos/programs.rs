@@ -27,7 +27,7 @@ const THREADS: u64 = 4;
 const STEADY_NAMES: usize = 8;
 const SHIFTING_NAMES: usize = 4;
 /// How long a ledger may take to reach its pause, and a daemon to say what it holds then.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 const KILLED: i32 = 128 + Signal::SIGKILL as i32;
 
 /// What ledgers print when nobody looks on, by their seeds.

@@ -69,6 +69,8 @@ pub struct Resources {
     pub descriptors: u64,
     /// Libraries that it has probed and that are not of this test: a daemon sees the whole host.
     pub others: u64,
+    /// Processes that it keeps counters of, running and exited.
+    pub processes: u64,
 }
 
 /// Everything that is counted.
@@ -139,6 +141,7 @@ impl Totals {
             println!("| {:<48} | {:>10} |", format!("daemon, {moment}: descriptors"), taken.descriptors);
             let others = format!("daemon, {moment}: libraries of others");
             println!("| {others:<48} | {:>10} |", taken.others);
+            println!("| {:<48} | {:>10} |", format!("daemon, {moment}: processes"), taken.processes);
         }
         println!("| {:<48} | {:>10} |", "faults", self.faults().0);
     }

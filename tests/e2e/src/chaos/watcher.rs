@@ -203,6 +203,10 @@ impl Watcher {
                 labels.remove("library").filter(|library| !library.starts_with(&ours))
             })
             .collect();
+        let processes: BTreeSet<_> = metrics
+            .samples(CALLS)
+            .filter_map(|(mut labels, _)| Some((labels.remove("process")?, labels.remove("pid")?)))
+            .collect();
         let descriptors =
             |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count) as u64;
         let look = |_| {
@@ -212,7 +216,12 @@ impl Watcher {
         let resident_kilobytes = (0..20).map(look).min().unwrap_or_default();
         // the process that holds the links is its child
         let all = [pid].into_iter().chain(children_of(pid));
-        Resources { resident_kilobytes, descriptors: all.map(descriptors).sum(), others: others.len() as u64 }
+        Resources {
+            resident_kilobytes,
+            descriptors: all.map(descriptors).sum(),
+            others: others.len() as u64,
+            processes: processes.len() as u64,
+        }
     }
 }
 
