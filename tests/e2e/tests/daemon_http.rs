@@ -121,8 +121,7 @@ fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
         in_all[CROWDS / 2],
         in_all[CROWDS - 1]
     );
-    // one in five may be slower: a host that gives the CPUs to others stops the whole machine for a while
-    assert!(times[CROWDS - 1 - CROWDS / 5].0 < LIMIT, "{times:?}");
+    assert!(times[CROWDS - 1].0 < LIMIT, "{times:?}");
 }
 
 #[test]
