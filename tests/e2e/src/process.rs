@@ -20,7 +20,7 @@ use crate::recording::Recording;
 /// Longer than anything here takes, even where another build keeps the machine busy. What is waited for comes much
 /// sooner; only what never comes takes so long.
 pub const PATIENCE: Duration = Duration::from_secs(240);
-/// How long a daemon may take to end: 0.3 s on a quiet machine, several times as long where the host gives the CPUs to others.
+/// How long a daemon may take to end. It takes less than a second unless the machine is busy.
 pub const TIME_TO_END: Duration = Duration::from_secs(3);
 
 /// A program that ended.

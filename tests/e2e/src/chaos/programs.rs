@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::books::Entry;
 use super::table::Count;
 use super::{Chaos, Numbers, SHIFTING, SHIFTING_NAME};
-use crate::process::{Talk, finish, shown};
+use crate::process::{PATIENCE, Talk, finish, shown};
 use crate::recording::number;
 
 /// Different programs, by the seeds of their ledgers. What each prints is known from a run without gpuprobe.
@@ -26,8 +26,6 @@ const THREADS: u64 = 4;
 /// Names of programs whose libraries stay, and of others. A daemon sums up ended processes by name, for so many names.
 const STEADY_NAMES: usize = 8;
 const SHIFTING_NAMES: usize = 4;
-/// How long a ledger may take to reach its pause, and a daemon to say what it holds then.
-const PATIENCE: Duration = Duration::from_secs(240);
 const KILLED: i32 = 128 + Signal::SIGKILL as i32;
 
 /// What ledgers print when nobody looks on, by their seeds.
