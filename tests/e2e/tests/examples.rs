@@ -24,7 +24,7 @@ fn compiled(name: &str, folder: &Path) -> PathBuf {
     let program = folder.join(name);
     let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
     compiler.args(["-std=c++14", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-I"]);
-    compiler.arg(repository.join("tests/standin/c/include"));
+    compiler.arg(repository.join("crates/gpuprobe-standin/c/include"));
     compiler.args(["-x", "c++"]).arg(repository.join(format!("examples/{name}.cu")));
     compiler.args(["-x", "none"]).arg(&built.libcudart);
     compiler.arg(format!("-Wl,-rpath,{}", built.dir.display())).arg("-o").arg(&program);
