@@ -2,10 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod advisories;
+mod cycles;
 mod deps;
 mod files;
+mod imports;
 mod licences;
 mod metadata;
+mod modules;
+mod names;
 mod size;
 mod spdx;
 mod text;
@@ -25,6 +29,8 @@ type Check = (&'static str, &'static str, fn() -> Result<Findings>);
 
 const CHECKS: &[Check] = &[
     ("deps", "workspace crates use each other only as the design allows", deps::check),
+    ("modules", "folders do not import each other in a circle", modules::check),
+    ("names", "no two files of a crate have the same name", names::check),
     ("size", "source files are short", size::check),
     ("licences", "dependencies are permissive, BPF files name their licence", licences::check),
     ("text", "files name no machine's paths and no package registry", text::check),
