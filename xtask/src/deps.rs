@@ -61,7 +61,7 @@ pub(crate) fn check() -> Result<Findings> {
 }
 
 fn findings(metadata: &Value) -> Findings {
-    let (members, _) = metadata::packages(metadata);
+    let members = metadata::members(metadata);
     let names: BTreeSet<&str> = members.iter().map(|package| text(package, "name")).collect();
     let mut problems = Vec::new();
     let mut edges = 0;

@@ -1,18 +1,17 @@
 //! Checks that cargo alone does not make: `cargo xtask all`, or one by name.
 #![forbid(unsafe_code)]
 
-mod advisories;
 mod cycles;
 mod deps;
 mod files;
 mod imports;
-mod licences;
+mod licence_headers;
 mod metadata;
 mod modules;
 mod names;
 mod size;
-mod spdx;
 mod text;
+mod words;
 
 use std::process::ExitCode;
 
@@ -32,7 +31,8 @@ const CHECKS: &[Check] = &[
     ("modules", "folders do not import each other in a circle", modules::check),
     ("names", "no two files of a crate have the same name", names::check),
     ("size", "source files are short", size::check),
-    ("licences", "dependencies are permissive, BPF files name their licence", licences::check),
+    ("licences", "BPF files name their licence", licence_headers::check),
+    ("words", "retired words are not used", words::check),
     ("text", "files name no machine's paths and no package registry", text::check),
 ];
 
@@ -40,10 +40,6 @@ fn main() -> ExitCode {
     let Some(name) = std::env::args().nth(1) else {
         return usage();
     };
-    if let ("advisories", Some(database)) = (name.as_str(), std::env::args_os().nth(2)) {
-        let passed = report("advisories", advisories::check(database.as_ref()));
-        return if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    }
     let chosen: Vec<&Check> = CHECKS.iter().filter(|check| name == "all" || name == check.0).collect();
     if chosen.is_empty() {
         return usage();
@@ -82,8 +78,5 @@ fn usage() -> ExitCode {
     for (name, about, _) in CHECKS {
         eprintln!("  {name:<9} {about}");
     }
-    eprintln!(
-        "\n       cargo xtask advisories FOLDER\n\n  dependencies have no known vulnerability, by a copy of the RustSec database"
-    );
     ExitCode::from(2)
 }

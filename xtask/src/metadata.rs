@@ -19,10 +19,10 @@ pub(crate) fn read() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata wrote no JSON")
 }
 
-/// The packages of the workspace, and those from elsewhere.
-pub(crate) fn packages(metadata: &Value) -> (Vec<&Value>, Vec<&Value>) {
+/// The packages of the workspace.
+pub(crate) fn members(metadata: &Value) -> Vec<&Value> {
     let members: BTreeSet<&str> = array(metadata, "workspace_members").filter_map(Value::as_str).collect();
-    array(metadata, "packages").partition(|package| members.contains(text(package, "id")))
+    array(metadata, "packages").filter(|package| members.contains(text(package, "id"))).collect()
 }
 
 /// The array called `key`, empty when there is none.
