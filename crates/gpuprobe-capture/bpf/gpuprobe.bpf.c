@@ -3,16 +3,16 @@
  * The programs. Entry and return are the same code on every attach tier; user space loads only those of the
  * tier that the kernel has.
  */
-#include "bare.bpf.h"
-#include "driver.bpf.h"
-#include "kernel.bpf.h"
-#include "leave.bpf.h"
-#include "process.bpf.h"
-#include "unified.bpf.h"
-#include "tally.bpf.h"
-#include "tracepoint.bpf.h"
-#include "types.bpf.h"
-#include "xid.bpf.h"
+#include "call/bare_programs.bpf.h"
+#include "linux/device_syscalls.bpf.h"
+#include "linux/linux_functions.bpf.h"
+#include "call/call_return.bpf.h"
+#include "call/process_lifecycle.bpf.h"
+#include "linux/unified_memory.bpf.h"
+#include "call/entry_count.bpf.h"
+#include "linux/linux_tracepoints.bpf.h"
+#include "core/btf_types.bpf.h"
+#include "linux/xid.bpf.h"
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)

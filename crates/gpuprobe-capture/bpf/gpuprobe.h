@@ -3,7 +3,7 @@
  * The wire: every struct and number that crosses between the kernel side and user space. Rust's types and
  * constants are generated from the object's type information, so this file is the only definition. An enum
  * that says its type has that of the fields it stands in; all others are 32 bits. Those that only user space
- * needs by type are named in types.bpf.h.
+ * needs by type are named in btf_types.bpf.h.
  */
 #ifndef GPUPROBE_H
 #define GPUPROBE_H
@@ -116,7 +116,7 @@ struct gp_out {
 	__u8 bytes;
 };
 
-#include "work.h"
+#include "wire/gpu_op.h"
 
 enum gp_action : __u8 {
 	GP_NOTHING,
@@ -214,7 +214,7 @@ enum gp_function_flags {
 	GP_GIVES_RESULT = 16384,
 	/* the status is the last of outs, not its result */
 	GP_ERROR_IS_OUT = 32768,
-	/* it has no return probe, which could end the program: it runs callbacks (see returns.bpf.h), or a
+	/* it has no return probe, which could end the program: it runs callbacks (see return_safety.bpf.h), or a
 	 * C++ exception may leave it */
 	GP_ENTRY_ONLY = 65536,
 	/* its probes are about to be taken out: calls that begin are ignored, open ones still return */
@@ -289,7 +289,7 @@ enum gp_call_flags : __u16 {
 	GP_ASKED_DRIVER = 16384,
 };
 
-#include "effect.h"
+#include "wire/effect.h"
 
 /*
  * One call: its state while it is open, and its record when it has returned. What a function does not use
@@ -454,7 +454,7 @@ struct gp_file {
 	__u32 reserved;
 };
 
-#include "driver.h"
-#include "config.h"
+#include "wire/kmod.h"
+#include "wire/config.h"
 
 #endif

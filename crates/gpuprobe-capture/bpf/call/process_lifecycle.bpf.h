@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The lives of processes: whom to follow, when to forget, and the hold that gives probes time to come. */
+#ifndef GP_PROCESS_LIFECYCLE_BPF_H
+#define GP_PROCESS_LIFECYCLE_BPF_H
+
+#include "call_entry.bpf.h"
+
+#define GP_SIGSTOP 19
+/* struct r_debug of <link.h>: version, map, brk, then the state */
+#define GP_R_STATE 24
+#define GP_RT_CONSISTENT 0
+/* the most that bpf_loop takes */
+#define GP_MOST_STEPS (1 << 23)
+/* how long nobody may have looked at a question, and how long the answer may take then */
+#define GP_WAIT_UNSEEN_NS 1000000ULL
+#define GP_WAIT_SEEN_NS 20000000ULL
+/* longer than attaching takes; who takes probes out, or attaches in another gpuprobe, may have to wait for
+ * this */
+#define GP_WAIT_POLITELY_NS 300000000ULL
+
+/*
+ * Asks user space to look at what the current process has mapped. The record is reserved before anything
+ * else: without one nobody would answer.
+ */
+static __always_inline bool ask(__u32 ticket, __u32 how)
+{
+	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
+
+	if (!record) {
+		count_loss(GP_LOSS_RING_FULL);
+		return false;
+	}
+	__builtin_memset(record, 0, sizeof(*record));
+	record->kind = GP_RECORD_HOLD;
+	record->change = how;
+	record->tgid = bpf_get_current_pid_tgid() >> 32;
+	record->tid = bpf_get_current_pid_tgid();
+	record->id = ticket;
+	/* SIGCONT must not come before SIGSTOP: hence before the record is sent */
+	if (how & GP_STOPPED && bpf_send_signal(GP_SIGSTOP)) {
+		bpf_ringbuf_discard(record, 0);
+		return false;
+	}
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	return true;
+}
+
+struct waiting {
+	__u64 until_ns;
+	__u64 longest_ns;
+	/* an address of the process that can be read */
+	__u64 address;
+	__u32 tgid;
+	__u32 ticket;
+	bool seen;
+	bool answered;
+};
+
+static __always_inline long look_for_answer(struct waiting *waiting)
+{
+	__u64 *answer = bpf_map_lookup_elem(&held, &waiting->tgid);
+	__u64 value = answer ? *(volatile __u64 *)answer : 0;
+
+	if (value >= GP_HELD(waiting->ticket, GP_ANSWERED)) {
+		waiting->answered = true;
+		return 1;
+	}
+	if (value >= GP_HELD(waiting->ticket, GP_STOP)) {
+		waiting->seen = true;
+		return 1;
+	}
+	if (value >= GP_HELD(waiting->ticket, GP_SEEN) && !waiting->seen) {
+		waiting->seen = true;
+		waiting->until_ns = bpf_ktime_get_ns() + waiting->longest_ns;
+	}
+	return bpf_ktime_get_ns() > waiting->until_ns;
+}
+
+static long wait_step(__u64 step, struct waiting *waiting)
+{
+	return look_for_answer(waiting);
+}
+
+/* The read is of no use but for what it passes on its way: a place where the kernel runs somebody else who
+ * waits. */
+static long wait_politely_step(__u64 step, struct waiting *waiting)
+{
+	__u32 ignored;
+
+	bpf_copy_from_user_task(&ignored, sizeof(ignored), (void *)waiting->address,
+				bpf_get_current_task_btf(), 0);
+	return look_for_answer(waiting);
+}
+
+/*
+ * Processes are kept until user space has looked at what they mapped, by waiting in the kernel: a stop by
+ * signal is seen by parents that wait for one (shells with job control, su, sudo, debuggers), which then act
+ * on it.
+ *
+ * Where a program may sleep, it lets others run meanwhile and can wait for as long as attaching takes.
+ * Elsewhere the wait takes a CPU for itself, so it is given up at once where user space does not show on
+ * another one, and probes cannot be attached while it lasts, for that needs every CPU to have left such
+ * places once. Then the process is stopped after all.
+ */
+static __always_inline void hold_here(__u32 how)
+{
+	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32, .longest_ns = GP_WAIT_SEEN_NS};
+
+	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
+	if (gp_config.hold == GP_HOLD_BY_WAITING) {
+		if (!ask(waiting.ticket, how))
+			return;
+		waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_UNSEEN_NS;
+		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
+		if (waiting.answered)
+			return;
+	}
+	ask(waiting.ticket, how | GP_STOPPED);
+}
+
+static __always_inline void hold_politely(__u64 address)
+{
+	struct waiting waiting = {
+	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_POLITELY_NS};
+
+	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
+	if (!ask(waiting.ticket, GP_POLITELY))
+		return;
+	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_POLITELY_NS;
+	bpf_loop(GP_MOST_STEPS, wait_politely_step, &waiting, 0);
+	if (!waiting.answered)
+		ask(waiting.ticket, GP_POLITELY | GP_STOPPED);
+}
+
+SEC("tp_btf/sched_process_fork")
+int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 parent_tgid = BPF_CORE_READ(parent, tgid);
+	__u32 tgid = BPF_CORE_READ(child, tgid);
+	__u32 one = 1;
+
+	/* a new thread of the same process is nothing new */
+	if (tgid == parent_tgid || !gp_config.only_targets || !gp_config.follow_forks ||
+	    !bpf_map_lookup_elem(&targets, &parent_tgid))
+		return 0;
+	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
+		count_loss(GP_LOSS_PROCESSES_FULL);
+	send_process(child, GP_START, parent_tgid, 0);
+	return 0;
+}
+
+static long note_file(struct task_struct *task, struct vm_area_struct *vma, struct gp_file *file)
+{
+	file->inode = BPF_CORE_READ(vma, vm_file, f_inode, i_ino);
+	file->device = BPF_CORE_READ(vma, vm_file, f_inode, i_sb, s_dev);
+	return 0;
+}
+
+/*
+ * Whether the program that begins does so in a loader that has a probe: then that probe will hold it in time.
+ * Where it begins is in its registers; what cannot be found out is taken as unknown.
+ */
+static __always_inline bool has_known_loader(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	struct gp_file file = {};
+	__u64 ip = 0;
+
+	if (bpf_probe_read_kernel(&ip, sizeof(ip), (void *)&PT_REGS_IP(regs)) ||
+	    bpf_find_vma(task, ip, note_file, &file, 0))
+		return false;
+	return bpf_map_lookup_elem(&loaders, &file);
+}
+
+/* Sends the calls that are open on a thread which will not return from them. */
+static __always_inline void end_open_calls(struct gp_thread *thread)
+{
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *call = &thread->open[i];
+		struct gp_function *function;
+
+		if (i >= thread->depth)
+			break;
+		undo_entry(thread, call);
+		call->flags |= GP_UNFINISHED;
+		function = bpf_map_lookup_elem(&functions, &call->function);
+		if (function && function->flags & GP_STREAM && !gp_config.errors_only &&
+		    !(gp_config.outermost_only && call->parent))
+			send_call(call, function);
+	}
+	thread->depth = 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(on_exec, struct task_struct *task)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	__u32 tgid = BPF_CORE_READ(task, tgid);
+	/* the count of execs has just gone up by one */
+	struct gp_process_key before = {.instance = instance_of(task) - 1, .tgid = tgid};
+
+	/* calls that were open belong to the program that is gone; so does its instance */
+	if (thread)
+		end_open_calls(thread);
+	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
+	if (gp_config.only_targets ? !is_target(tgid) : !bpf_map_lookup_elem(&processes, &before))
+		return 0;
+	send_process(task, GP_EXEC, 0, 0);
+	if (gp_config.hold && !has_known_loader())
+		hold_here(GP_AT_EXEC);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(on_exit, struct task_struct *task)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	__u32 tgid = BPF_CORE_READ(task, tgid);
+	struct gp_process_key key = {.tgid = tgid};
+
+	if (thread) {
+		end_open_calls(thread);
+		thread->has_ended = 1;
+	}
+	if (BPF_CORE_READ(task, signal, live.counter))
+		return 0;
+	bpf_map_delete_elem(&held, &tgid);
+	bpf_map_delete_elem(&stack_copiers, &tgid);
+	key.instance = instance_of(task);
+	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)
+				   : !!bpf_map_lookup_elem(&processes, &key))
+		send_process(task, GP_EXIT, 0, BPF_CORE_READ(task, exit_code));
+	return 0;
+}
+
+/*
+ * On the dynamic loader's _dl_debug_state, which it calls when libraries begin to be mapped and again when
+ * they are mapped but their constructors have not run. The cookie is the distance from that function to
+ * _r_debug, where the loader says which of the two it is; 0 where it is not known.
+ */
+static __always_inline bool loader_is_done(struct pt_regs *ctx)
+{
+	__u64 distance = bpf_get_attach_cookie(ctx);
+	__u32 state = GP_RT_CONSISTENT;
+
+	if (!is_target(bpf_get_current_pid_tgid() >> 32))
+		return false;
+	if (distance &&
+	    bpf_probe_read_user(&state, sizeof(state), (void *)(PT_REGS_IP(ctx) + distance + GP_R_STATE)))
+		return true;
+	return state == GP_RT_CONSISTENT;
+}
+
+#endif

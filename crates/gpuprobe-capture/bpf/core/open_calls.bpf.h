@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* A call that is open, of whatever it is: its beginning, its record, and what is counted of it. */
+#ifndef GP_OPEN_CALLS_BPF_H
+#define GP_OPEN_CALLS_BPF_H
+
+#include "common.bpf.h"
+
+/* Whether an open call is one of a function of the kernel: its stack lies where the kernel's do. */
+static __always_inline bool is_in_kernel(const struct gp_call *call)
+{
+	return call->stack_pointer >> 63;
+}
+
+static __always_inline void save_registers(struct gp_call *call, struct pt_regs *ctx)
+{
+#if defined(__TARGET_ARCH_x86)
+	call->registers[0] = ctx->di;
+	call->registers[1] = ctx->si;
+	call->registers[2] = ctx->dx;
+	call->registers[3] = ctx->cx;
+	call->registers[4] = ctx->r8;
+	call->registers[5] = ctx->r9;
+#else
+	for (int i = 0; i < GP_REGISTERS; i++)
+		call->registers[i] = ctx->regs[i];
+#endif
+}
+
+/*
+ * Copies the text that an argument points to. A program can pass any address, so memory of the kernel is read
+ * only where it is the kernel that calls.
+ */
+static __always_inline void read_text(struct gp_call *call, __u64 address, bool by_kernel)
+{
+	long length;
+
+	if (by_kernel && address >> 63)
+		length = bpf_probe_read_kernel_str(call->pointee.bytes, sizeof(call->pointee.bytes),
+						   (void *)address);
+	else
+		length = bpf_probe_read_user_str(call->pointee.bytes, sizeof(call->pointee.bytes),
+						 (void *)address);
+	if (length < 0)
+		call->flags |= GP_UNREAD_POINTEE;
+	else if (length == sizeof(call->pointee.bytes))
+		call->flags |= GP_CUT_TEXT;
+}
+
+/* A call that has been put on its thread's stack: all that an earlier one may have left there is gone. */
+static __always_inline void begin_call(struct gp_thread *thread, struct gp_call *call,
+				       const struct gp_call *outer, const struct gp_function *function,
+				       __u32 index)
+{
+	call->kind = GP_RECORD_CALL;
+	call->flags = 0;
+	call->function = index;
+	call->id = new_id(thread);
+	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
+	call->inner_failed = 0;
+	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
+	call->actions = outer ? outer->actions : 0;
+	call->instance = thread->instance;
+	call->tgid = thread->tgid;
+	call->tid = thread->tid;
+	call->depth = outer ? outer->depth + outer->is_told : 0;
+	call->duration_ns = 0;
+	call->effect = GP_EFFECT_NONE;
+	call->site = 0;
+	call->pointer = 0;
+	call->device = GP_NO_DEVICE;
+	call->entered = 0;
+	call->driver_ns = 0;
+}
+
+/* The call that is open and has no other inside it. */
+static __always_inline struct gp_call *innermost(struct gp_thread *thread)
+{
+	return thread->depth ? open_call(thread, thread->depth - 1) : NULL;
+}
+
+/* Puts a call on its thread's stack, inside `outer`; NULL where there is no room for one more. */
+static __always_inline struct gp_call *push_call(struct gp_thread *thread, const struct gp_call *outer,
+						 const struct gp_function *function, __u32 index)
+{
+	struct gp_call *call;
+
+	if (thread->depth >= GP_DEPTH) {
+		count_loss(GP_LOSS_TOO_DEEP);
+		return NULL;
+	}
+	call = open_call(thread, thread->depth);
+	thread->depth++;
+	begin_call(thread, call, outer, function, index);
+	return call;
+}
+
+/* The same for what has no library and does nothing to memory: whatever the kernel runs. */
+static __always_inline struct gp_call *push_in_kernel(struct gp_thread *thread, const struct gp_call *outer,
+						      const struct gp_function *function, __u32 index,
+						      __u64 stack_pointer)
+{
+	struct gp_call *call = push_call(thread, outer, function, index);
+
+	if (!call)
+		return NULL;
+	call->stack_pointer = stack_pointer;
+	call->library = 0;
+	call->return_address = 0;
+	call->result = 0;
+	call->bytes = 0;
+	call->space = 0;
+	return call;
+}
+
+static __always_inline void send_call(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 bytes = function->record_bytes;
+
+	/* keeps the compiler from folding the check into one that the verifier cannot follow */
+	barrier_var(bytes);
+	if (bytes < 8 || bytes > sizeof(*call))
+		bytes = sizeof(*call);
+	if (bpf_ringbuf_output(&calls, (void *)call, bytes, wakes_reader(bytes)))
+		count_loss(GP_LOSS_RING_FULL);
+}
+
+/* Tells that a call has begun, where it is told of at all. */
+static __always_inline void tell_begin(struct gp_call *call, const struct gp_function *function)
+{
+	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
+		return;
+	call->flags |= GP_BEGUN;
+	send_call(call, function);
+	call->flags &= ~GP_BEGUN;
+}
+
+/* The graph of the call has so many kernels. */
+static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels)
+{
+	call->effect = GP_EFFECT_GRAPH;
+	call->detail.graph.kernels = kernels;
+}
+
+/* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
+GP_CHECKED_ONCE __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
+{
+	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
+
+	return row_of(&counts, &count_rows, &unused_counts, &gp_count_rows_used, &key, GP_LOSS_COUNTERS_FULL);
+}
+
+static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)
+{
+	struct gp_counted *last = &thread->counted[function & (GP_COUNTED - 1)];
+	__u32 row = last->row;
+
+	if (!row || last->function != function) {
+		row = row_of_count(thread->instance, thread->tgid, function);
+		if (!row)
+			return NULL;
+		last->function = function;
+		last->row = row;
+	}
+	return bpf_map_lookup_elem(&count_rows, &row);
+}
+
+/* A CPU's copy, but programs may be preempted on it: hence atomic. */
+static __always_inline void count_latency(struct gp_count *count, __u64 duration_ns, bool failed)
+{
+	if (failed)
+		__sync_fetch_and_add(&count->errors, 1);
+	__sync_fetch_and_add(&count->total_ns, duration_ns);
+	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns)], 1);
+}
+
+/* Counts a call of which only the entry is probed. */
+static __always_inline void count_entry(struct gp_thread *thread, __u32 function)
+{
+	struct gp_count *count = count_of(thread, function);
+
+	if (count)
+		__sync_fetch_and_add(&count->tallied, 1);
+}
+
+/* What a call did in the driver is what the call around it did there, too. */
+static __always_inline void tell_driver_time(struct gp_thread *thread, const struct gp_call *call)
+{
+	struct gp_call *outer = innermost(thread);
+	__u32 entered;
+
+	if (!outer)
+		return;
+	entered = outer->entered + call->entered;
+	outer->entered = entered < GP_MOST_ENTERED ? entered : GP_MOST_ENTERED;
+	outer->driver_ns += call->driver_ns;
+}
+
+GP_OWN_FRAME int count_driver_time(struct gp_thread *thread, const struct gp_call *call)
+{
+	struct gp_count *count = count_of(thread, call->function);
+
+	if (count) {
+		__sync_fetch_and_add(&count->entered, 1);
+		__sync_fetch_and_add(&count->driver_ns, call->driver_ns);
+	}
+	return 0;
+}
+
+#endif

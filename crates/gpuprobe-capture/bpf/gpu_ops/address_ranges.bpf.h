@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Which memory an address lies in. A range is kept as the parts of it whose sizes are powers of two and which
+ * are aligned to them. What is found is looked up where it is held, because ranges may be left behind: by the
+ * end of a context, or by an unmap of several mappings at once.
+ */
+#ifndef GP_ADDRESS_RANGES_BPF_H
+#define GP_ADDRESS_RANGES_BPF_H
+
+#include "../memory/contexts.bpf.h"
+#include "gpu_op_maps.bpf.h"
+
+/* bits of a key that are not the address: process and instance */
+#define GP_PROCESS_BITS 96
+/* a range has at most two parts of each size */
+#define GP_MOST_PARTS 128
+/* ranges left behind that one look takes away */
+#define GP_MOST_LEFT 4
+
+struct range {
+	struct gp_range_key key;
+	struct gp_range value;
+	__u64 from;
+	__u64 to;
+	__u64 is_new;
+};
+
+/* One part, the largest that begins where the range does. */
+static long change_part(__u64 index, struct range *range)
+{
+	__u64 left = range->to - range->from;
+	__u32 bits = 0;
+
+	if (!left)
+		return 1;
+	for (__u32 shift = 32; shift; shift >>= 1) {
+		__u64 bytes = 1ULL << (bits + shift);
+
+		if (bytes <= left && !(range->from & (bytes - 1)))
+			bits += shift;
+	}
+	range->key.prefix = GP_PROCESS_BITS + 64 - bits;
+	range->key.address = __builtin_bswap64(range->from);
+	range->value.prefix = range->key.prefix;
+	if (!range->is_new)
+		bpf_map_delete_elem(&ranges, &range->key);
+	else if (bpf_map_update_elem(&ranges, &range->key, &range->value, BPF_ANY))
+		count_loss(GP_LOSS_WORK_FULL);
+	range->from += 1ULL << bits;
+	return 0;
+}
+
+/* Keeps a range, or forgets it. */
+GP_CHECKED_ONCE int change_range(const struct gp_call *call, __u64 start, __u64 bytes, bool is_mapping,
+				 bool is_new)
+{
+	struct range range = {.value = {.start = start, .is_mapping = is_mapping},
+			      .from = start,
+			      .to = start + bytes,
+			      .is_new = is_new};
+
+	if (!call)
+		return 0;
+	range.key.tgid = call->tgid;
+	range.key.instance = call->instance;
+	if (start && range.to > start)
+		bpf_loop(GP_MOST_PARTS, change_part, &range, 0);
+	return 0;
+}
+
+/* What an address is part of. */
+struct place {
+	bool is_known;
+	__u8 space;
+	__u8 device;
+};
+
+/* Whether what was found is still there; then its kind. */
+static __always_inline bool is_held(const struct gp_call *call, const struct gp_range *range, __u64 address,
+				    struct place *place)
+{
+	struct gp_live_key key = {.pointer = range->start, .instance = call->instance, .tgid = call->tgid};
+
+	if (range->is_mapping) {
+		struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &key);
+		struct gp_physical *memory;
+
+		if (!mapping || address - range->start >= mapping->bytes)
+			return false;
+		memory = bpf_map_lookup_elem(&physical, &mapping->physical);
+		place->space = GP_SPACE_VMM;
+		place->device = memory ? memory->device : GP_NO_DEVICE;
+	} else {
+		struct gp_live *held = bpf_map_lookup_elem(&live, &key);
+		struct gp_context *context;
+
+		if (!held || held->since_ns & GP_SPARE || address - range->start >= held->bytes)
+			return false;
+		context = context_of(held->context);
+		if (!context)
+			return false;
+		place->space = held->space;
+		place->device = device_of(context);
+	}
+	place->is_known = true;
+	return true;
+}
+
+/* Finds what an address is part of. */
+GP_CHECKED_ONCE int find_place(const struct gp_call *call, __u64 address, struct place *place)
+{
+	struct gp_range_key key = {.address = __builtin_bswap64(address)};
+
+	if (!call || !place)
+		return 0;
+	key.tgid = call->tgid;
+	key.instance = call->instance;
+	place->is_known = false;
+	place->device = GP_NO_DEVICE;
+	for (int i = 0; i < GP_MOST_LEFT; i++) {
+		struct gp_range *range;
+
+		key.prefix = GP_PROCESS_BITS + 64;
+		range = bpf_map_lookup_elem(&ranges, &key);
+		if (!range || is_held(call, range, address, place))
+			return 0;
+		/* the rest of the address does not matter */
+		key.prefix = range->prefix;
+		bpf_map_delete_elem(&ranges, &key);
+	}
+	return 0;
+}
+
+/* What a free that begins takes away, and one that fails gives back. */
+static __always_inline void begin_ranges(const struct gp_call *call)
+{
+	if (call->effect == GP_EFFECT_FREE)
+		change_range(call, call->pointer, call->bytes, false, false);
+}
+
+static __always_inline void restore_ranges(const struct gp_call *call)
+{
+	if (call->effect == GP_EFFECT_FREE)
+		change_range(call, call->pointer, call->bytes, false, true);
+}
+
+/* What a call has added or unmapped. */
+static __always_inline void end_ranges(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 address = 0, bytes = 0;
+
+	if (function->op == GP_VMM_MAP || function->op == GP_VMM_UNMAP) {
+		argument(call, function->pointer, &address);
+		argument(call, function->size_a, &bytes);
+		change_range(call, address, bytes, true, function->op == GP_VMM_MAP);
+	} else if (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION) &&
+		   call->space != GP_SPACE_ARRAY) {
+		change_range(call, call->pointer, call->bytes, false, true);
+	}
+}
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Launches of kernels, counted by kernel and stream at the outermost call. */
+#ifndef GP_LAUNCHES_BPF_H
+#define GP_LAUNCHES_BPF_H
+
+#include "graphs.bpf.h"
+#include "cuda_kernel_names.bpf.h"
+
+#define GP_LIST_ENTRY 56
+
+struct launch {
+	__u64 handle;
+	__u64 stream;
+	/* x in the low half, then y and z; 0 where it is not told */
+	__u64 grid;
+	__u64 block;
+	__u64 shared;
+	/* as in the key of its row */
+	__u32 counted_as;
+	__u32 reserved;
+};
+
+static __always_inline __u64 dimensions(__u64 x, __u64 y, __u64 z)
+{
+	return (__u32)x | (y & 0xffff) << 32 | (z & 0xffff) << 48;
+}
+
+static __always_inline __u64 volume(__u64 packed)
+{
+	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
+}
+
+static __always_inline void three_arguments(const struct gp_call *call, const struct gp_place *places,
+					    __u64 *packed)
+{
+	__u64 x = 0, y = 1, z = 1;
+
+	if (!argument(call, places[0], &x))
+		return;
+	argument(call, places[1], &y);
+	argument(call, places[2], &z);
+	*packed = dimensions(x, y, z);
+}
+
+/* A dim3 is two words: x and y in the first. */
+static __always_inline void two_words(const struct gp_call *call, const struct gp_place *places,
+				      __u64 *packed)
+{
+	__u64 xy = 0, z = 0;
+
+	if (argument(call, places[0], &xy) && argument(call, places[1], &z))
+		*packed = dimensions(xy, xy >> 32, z);
+}
+
+/* By the calling convention, without asking where each of them is. */
+static __always_inline __u64 read_usual(const struct gp_call *call, struct launch *launch)
+{
+	const __u64 *registers = call->registers, *stack = call->stack.words;
+
+	launch->handle = registers[0];
+	launch->grid = dimensions(registers[1], registers[2], registers[3]);
+#if defined(__TARGET_ARCH_x86)
+	launch->block = dimensions(registers[4], registers[5], stack[0]);
+	launch->shared = (__u32)stack[1];
+	return stack[2];
+#else
+	launch->block = dimensions(registers[4], registers[5], registers[6]);
+	launch->shared = (__u32)registers[7];
+	return stack[0];
+#endif
+}
+
+/* What a call launches, from its arguments. */
+static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
+					struct launch *launch)
+{
+	const struct gp_task *task = &function->task;
+	const __u32 *config = (const __u32 *)call->pointee.bytes;
+	__u64 given = 0;
+
+	if (task->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
+		launch->stream = stream_named(call, function, read_usual(call, launch));
+		return;
+	}
+	argument(call, function->kernel, &launch->handle);
+	if (task->shape == GP_LAUNCH_CONFIG) {
+		if (!(call->flags & GP_UNREAD_POINTEE)) {
+			launch->grid = dimensions(config[0], config[1], config[2]);
+			launch->block = dimensions(config[3], config[4], config[5]);
+			launch->shared = config[6];
+			given = *(const __u64 *)(call->pointee.bytes + 32);
+		}
+	} else {
+		if (task->shape == GP_LAUNCH_DIM3) {
+			two_words(call, task->grid, &launch->grid);
+			two_words(call, task->block, &launch->block);
+		} else {
+			three_arguments(call, task->grid, &launch->grid);
+			three_arguments(call, task->block, &launch->block);
+		}
+		if (argument(call, task->shared, &launch->shared))
+			launch->shared = (__u32)launch->shared;
+		argument(call, task->stream, &given);
+	}
+	launch->stream = stream_named(call, function, given);
+}
+
+/* The number of the row of a kernel on a stream; 0 where there is no room. */
+GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launch *launch)
+{
+	__u32 *known, row;
+	struct gp_launch_key key;
+
+	if (!call || !launch)
+		return 0;
+	key = (struct gp_launch_key){.instance = call->instance,
+				     .handle = launch->handle,
+				     .stream = launch->stream,
+				     .tgid = call->tgid,
+				     .counted_as = launch->counted_as};
+	known = bpf_map_lookup_elem(&launches, &key);
+	if (known)
+		return *known;
+	row = take_row(&launch_rows, &unused_launches, &gp_launch_rows_used);
+	/* there have been very many streams: the others of this kernel are counted together */
+	if (!row || row > gp_config.rows_by_stream)
+		key.stream = GP_ALL_STREAMS;
+	row = put_row(&launches, &unused_launches, &key, row);
+	if (!row)
+		count_loss(GP_LOSS_WORK_FULL);
+	return row;
+}
+
+/* Lets a range take in what lies outside of it. A row that has none yet has 0. */
+GP_CHECKED_ONCE int widen(__u64 *least, __u64 *most, __u64 packed)
+{
+	if (!least || !most)
+		return 0;
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *least;
+
+		if (before && volume(before) <= volume(packed))
+			break;
+		if (__sync_val_compare_and_swap(least, before, packed) == before)
+			break;
+	}
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *most;
+
+		if (before && volume(before) >= volume(packed))
+			break;
+		if (__sync_val_compare_and_swap(most, before, packed) == before)
+			break;
+	}
+	return 0;
+}
+
+static __always_inline void raise(__u64 *most, __u64 value)
+{
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 before = *most;
+
+		if (value <= before || __sync_val_compare_and_swap(most, before, value) == before)
+			return;
+	}
+}
+
+static __always_inline void count_in_row(struct gp_launches *row, const struct gp_call *call,
+					 const struct launch *launch, bool failed)
+{
+	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
+	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns)], 1);
+	if (failed) {
+		__sync_fetch_and_add(&row->errors, 1);
+		return;
+	}
+	__sync_fetch_and_add(&row->threads, volume(launch->grid) * volume(launch->block));
+	if (launch->grid && (row->grid_least != launch->grid || row->grid_most != launch->grid))
+		widen(&row->grid_least, &row->grid_most, launch->grid);
+	if (launch->block && (row->block_least != launch->block || row->block_most != launch->block))
+		widen(&row->block_least, &row->block_most, launch->block);
+	raise(&row->shared_most, launch->shared);
+}
+
+/* What count_launch() tells: whether this thread may never have launched the kernel before, and whether the
+ * launch is counted in a row. */
+#define GP_NEW_KERNEL 1
+#define GP_IN_A_ROW 2
+
+/* One kernel was launched, or was to be. */
+GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, struct gp_call *call, const struct launch *launch,
+				 bool failed)
+{
+	struct gp_launches *row;
+	struct gp_stream *stream;
+	struct gp_met *met;
+	__u32 number;
+	int told = 0;
+
+	if (!thread || !call || !launch)
+		return 0;
+	met = place_to_meet(thread, launch->handle, launch->stream, launch->counted_as);
+	if (!met->launches_row) {
+		met->stream_row = find_stream(call, launch->stream);
+		met->launches_row = find_launches(call, launch);
+		told = GP_NEW_KERNEL;
+	}
+	stream = stream_row(met->stream_row);
+	if (stream && is_captured(call, stream, 1, failed)) {
+		call->flags |= GP_CAPTURED;
+		return told;
+	}
+	number = met->launches_row;
+	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
+	if (row) {
+		count_in_row(row, call, launch, failed);
+		told |= GP_IN_A_ROW;
+	}
+	if (failed)
+		return told;
+	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	stream = stream_row(met->stream_row);
+	if (stream)
+		note_launch(thread, call, stream);
+	return told;
+}
+
+struct listing {
+	struct gp_thread *thread;
+	struct gp_call *call;
+	__u64 failed;
+	struct launch first;
+};
+
+static long launch_of_list(__u64 index, struct listing *listing)
+{
+	count_launch(listing->thread, listing->call, &listing->first, listing->failed);
+	return 0;
+}
+
+/* The first entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime
+ * has behind the arguments. */
+GP_CHECKED_ONCE int read_list(const struct gp_call *call, const struct gp_function *function,
+			      struct launch *launch)
+{
+	__u64 at = 0, words[GP_LIST_ENTRY / 8];
+	const __u32 *halves = (const __u32 *)words;
+	bool of_runtime;
+
+	if (!call || !function || !launch)
+		return 0;
+	of_runtime = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	launch->stream = stream_named(call, function, 0);
+	if (!argument(call, function->task.params, &at) ||
+	    bpf_probe_read_user(words, sizeof(words), (void *)at))
+		return 0;
+	launch->handle = words[0];
+	launch->grid = dimensions(halves[2], halves[3], halves[4]);
+	launch->block = dimensions(halves[5], halves[6], halves[7]);
+	launch->shared = (__u32)words[of_runtime ? 5 : 4];
+	launch->stream = stream_named(call, function, words[of_runtime ? 6 : 5]);
+	return 1;
+}
+
+/* A launch has returned. Tells whether its call is counted with it. */
+GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, struct gp_call *call,
+			       const struct gp_function *function, bool failed)
+{
+	struct launch launch = {};
+	int told;
+
+	if (!thread || !call || !function)
+		return 0;
+	if (function->flags & GP_COUNT)
+		launch.counted_as = call->function + 1;
+	read_launch(call, function, &launch);
+	told = count_launch(thread, call, &launch, failed);
+	if (told & GP_NEW_KERNEL && gp_config.names)
+		meet_kernel(call, function, NULL);
+	return !!(told & GP_IN_A_ROW);
+}
+
+/*
+ * One kernel was launched on several GPUs. CUDA wants all entries of the list to be alike but for their
+ * streams, so each counts as a launch like the first, on the stream of the first.
+ */
+GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
+				 const struct gp_function *function, bool failed)
+{
+	struct listing listing = {.failed = failed};
+	__u64 count = 0;
+
+	if (!thread || !call || !function)
+		return 0;
+	listing.thread = thread;
+	listing.call = call;
+	argument(call, function->task.count, &count);
+	count = (__u32)count;
+	/* a failed one may have been given anything */
+	if (!read_list(call, function, &listing.first) && !failed)
+		count_loss(GP_LOSS_UNREAD_WORK);
+	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, launch_of_list, &listing, 0);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Streams, and the time in which they were given nothing to do: between the return of a wait, or of a launch,
+ * and the beginning of the next launch.
+ */
+#ifndef GP_STREAMS_BPF_H
+#define GP_STREAMS_BPF_H
+
+#include "../memory/live_totals.bpf.h"
+#include "gpu_op_maps.bpf.h"
+
+/* the thread's own default stream, as programs name it */
+#define GP_OWN_STREAM 2
+/* what stands for it, and for all streams of a process: no addresses */
+#define GP_STREAM_OF(tid) (1ULL << 63 | (tid))
+#define GP_ALL_STREAMS (~0ULL)
+
+static __always_inline struct gp_live_key key_of(const struct gp_call *call, __u64 handle)
+{
+	return (struct gp_live_key){.pointer = handle, .instance = call->instance, .tgid = call->tgid};
+}
+
+/* A stream by what a call was given for it. */
+static __always_inline __u64 stream_named(const struct gp_call *call, const struct gp_function *function,
+					  __u64 given)
+{
+	if (given == GP_OWN_STREAM || (!given && function->flags & GP_PER_THREAD))
+		return GP_STREAM_OF(call->tid);
+	/* the default stream has two names */
+	return given == 1 ? 0 : given;
+}
+
+static __always_inline __u64 stream_of(const struct gp_call *call, const struct gp_function *function)
+{
+	__u64 given = 0;
+
+	argument(call, function->task.stream, &given);
+	return stream_named(call, function, given);
+}
+
+static __always_inline bool is_met(const struct gp_met *met, __u64 handle, __u64 stream, __u32 counted_as)
+{
+	return met->handle == handle && met->stream == stream && met->counted_as == counted_as;
+}
+
+/*
+ * Where a thread remembers a kernel and a stream, without numbers of rows where it does not yet. There are
+ * two places for each; what comes takes the first and leaves the second to the one before it.
+ */
+static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __u64 handle, __u64 stream,
+						    __u32 counted_as)
+{
+	__u64 hash = (handle ^ stream << 1) * 0x9e3779b97f4a7c15ULL >> 32;
+	struct gp_met *first = &thread->met[hash & (GP_MET - 2)];
+	struct gp_met *second = &thread->met[(hash & (GP_MET - 2)) + 1];
+
+	if (is_met(first, handle, stream, counted_as))
+		return first;
+	if (is_met(second, handle, stream, counted_as))
+		return second;
+	*second = *first;
+	first->handle = handle;
+	first->stream = stream;
+	first->counted_as = counted_as;
+	first->launches_row = 0;
+	first->stream_row = 0;
+	return first;
+}
+
+/* The number of the row of a stream; 0 where there is no room. */
+GP_CHECKED_ONCE int find_stream(const struct gp_call *call, __u64 stream)
+{
+	struct gp_live_key key;
+
+	if (!call)
+		return 0;
+	key = key_of(call, stream);
+	return row_of(&streams, &stream_rows, &unused_streams, &gp_stream_rows_used, &key, GP_LOSS_WORK_FULL);
+}
+
+static __always_inline struct gp_stream *stream_row(__u32 number)
+{
+	return number ? bpf_map_lookup_elem(&stream_rows, &number) : NULL;
+}
+
+/* The number of the row of a stream, which a thread remembers beside those of its kernels. */
+static __always_inline __u32 used_stream_row(struct gp_thread *thread, const struct gp_call *call,
+					     __u64 stream)
+{
+	struct gp_met *met = place_to_meet(thread, 0, stream, 0);
+
+	if (!met->stream_row)
+		met->stream_row = find_stream(call, stream);
+	return met->stream_row;
+}
+
+static __always_inline struct gp_stream *used_stream(struct gp_thread *thread, const struct gp_call *call,
+						     __u64 stream)
+{
+	return stream_row(used_stream_row(thread, call, stream));
+}
+
+static __always_inline struct gp_stream *all_streams(struct gp_thread *thread, const struct gp_call *call)
+{
+	if (!thread->all_streams_row)
+		thread->all_streams_row = find_stream(call, GP_ALL_STREAMS);
+	return stream_row(thread->all_streams_row);
+}
+
+/* Keeps a gap in the place of the shortest of the longest. Two threads that do this at once may lose one. */
+GP_CHECKED_ONCE int keep_gap(struct gp_stream *row, const struct gp_gap *gap)
+{
+	__u64 least = ~0ULL;
+	__u32 at = 0;
+
+	if (!row || !gap)
+		return 0;
+	for (__u32 i = 0; i < GP_LONGEST; i++) {
+		if (row->longest[i].ns < least) {
+			least = row->longest[i].ns;
+			at = i;
+		}
+	}
+	barrier_var(at);
+	if (at >= GP_LONGEST)
+		return 0;
+	row->longest[at] = *gap;
+	least = ~0ULL;
+	for (__u32 i = 0; i < GP_LONGEST; i++) {
+		if (row->longest[i].ns < least)
+			least = row->longest[i].ns;
+	}
+	row->kept_ns = least;
+	return 0;
+}
+
+/* A launch begins on a stream. What was idle before its first one is not its own idleness. */
+static __always_inline void end_gap(struct gp_thread *thread, const struct gp_call *call,
+				    struct gp_stream *row)
+{
+	struct gp_stream *all = all_streams(thread, call);
+	struct gp_gap gap = {.since_ns = row->launched_ns, .kind = GP_AFTER_LAUNCH};
+	struct gp_gaps *gaps;
+
+	if (!row->launched_ns)
+		return;
+	if (row->synced_ns >= gap.since_ns) {
+		gap.since_ns = row->synced_ns;
+		gap.kind = GP_AFTER_SYNC;
+	}
+	if (all && all->synced_ns >= gap.since_ns) {
+		gap.since_ns = all->synced_ns;
+		gap.kind = GP_AFTER_SYNC;
+	}
+	/* another thread's launch has not begun after this one */
+	if (call->start_ns <= gap.since_ns)
+		return;
+	gap.ns = call->start_ns - gap.since_ns;
+	gaps = &row->gaps[gap.kind & 1];
+	__sync_fetch_and_add(&gaps->total_ns, gap.ns);
+	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns)], 1);
+	if (gap.ns > row->kept_ns) {
+		if (thread->meanwhile_since_ns >= gap.since_ns)
+			gap.meanwhile = thread->meanwhile;
+		keep_gap(row, &gap);
+	}
+}
+
+/* Something was given to a stream, or waited for. */
+static __always_inline void forget_meanwhile(struct gp_thread *thread)
+{
+	thread->meanwhile = 0;
+	thread->meanwhile_ns = 0;
+	thread->meanwhile_since_ns = 0;
+}
+
+static __always_inline void note_launch(struct gp_thread *thread, const struct gp_call *call,
+					struct gp_stream *row)
+{
+	end_gap(thread, call, row);
+	row->launched_ns = call->start_ns + call->duration_ns;
+	forget_meanwhile(thread);
+}
+
+/* A wait has returned. */
+static __always_inline void note_sync(struct gp_thread *thread, const struct gp_call *call,
+				      struct gp_stream *row)
+{
+	if (row)
+		row->synced_ns = call->start_ns + call->duration_ns;
+	forget_meanwhile(thread);
+}
+
+/* What the host does between two launches. */
+static __always_inline void note_meanwhile(struct gp_thread *thread, const struct gp_call *call)
+{
+	if (call->duration_ns < thread->meanwhile_ns)
+		return;
+	thread->meanwhile = call->function + 1;
+	thread->meanwhile_ns = call->duration_ns;
+	thread->meanwhile_since_ns = call->start_ns;
+}
+
+#endif

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Functions of the kernel: those of the driver's modules, and any that the user has named. They are put on
+ * the stack of open calls as the functions of libraries are, so that the ioctl or the fault that they serve
+ * is their parent. Their place on the kernel's stack tells them apart, and tells one call of a function from
+ * another.
+ */
+#ifndef GP_LINUX_FUNCTIONS_BPF_H
+#define GP_LINUX_FUNCTIONS_BPF_H
+
+#include "../core/failures.bpf.h"
+#include "../core/open_calls.bpf.h"
+
+/* how the kernel counts what a CPU is in the middle of */
+#define GP_IN_SOFT_INTERRUPT 0x100
+#define GP_HARD_INTERRUPT 0x10000
+#define GP_HARD_INTERRUPTS 0xf0000
+#define GP_UNMASKABLE 0x100000
+#define GP_UNMASKABLES 0xf00000
+
+/* of a task: it has begun to end */
+#define GP_EXITING 4
+
+/* of a place on the stack that is not known */
+#define GP_ANYWHERE 0
+
+#if defined(__TARGET_ARCH_x86)
+extern const struct pcpu_hot pcpu_hot __ksym __weak;
+extern const int __preempt_count __ksym __weak;
+#endif
+
+static __always_inline __u32 interrupts(void)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (bpf_ksym_exists(&pcpu_hot))
+		return ((const struct pcpu_hot *)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
+	if (bpf_ksym_exists(&__preempt_count))
+		return *(const int *)bpf_this_cpu_ptr(&__preempt_count);
+	return 0;
+#else
+	return BPF_CORE_READ(bpf_get_current_task_btf(), thread_info.preempt_count);
+#endif
+}
+
+/*
+ * Whether an interrupt is served: then the task that runs is not the one that calls. A probe by a breakpoint
+ * looks like an interrupt that cannot be masked itself.
+ */
+static __always_inline bool is_interrupt(bool may_be_breakpoint)
+{
+	__u32 count = interrupts();
+
+	if (may_be_breakpoint && count & GP_UNMASKABLES)
+		count -= GP_UNMASKABLE + GP_HARD_INTERRUPT;
+	return count & (GP_UNMASKABLES | GP_HARD_INTERRUPTS | GP_IN_SOFT_INTERRUPT);
+}
+
+/*
+ * Whether a thread of which nothing is known is of a process to be told of: one that was named, or where
+ * nobody was, one that has used a GPU. Whatever runs on the host calls functions of the kernel. What has
+ * ended may have been forgotten by user space, and is not begun again.
+ */
+GP_OWN_FRAME bool is_watched(struct task_struct *task, __u32 tgid)
+{
+	struct gp_process_key key = {.instance = instance_of(task), .tgid = tgid};
+
+	if (BPF_CORE_READ(task, flags) & GP_EXITING)
+		return false;
+	return gp_config.only_targets ? is_target(tgid) : !!bpf_map_lookup_elem(&processes, &key);
+}
+
+/* The thread that calls, where it is watched. */
+static __always_inline struct gp_thread *calling_thread(bool makes_one)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 pid_tgid = bpf_get_current_pid_tgid();
+	struct gp_thread *thread;
+
+	if (pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
+		return NULL;
+	thread = bpf_task_storage_get(&threads, task, 0, 0);
+	/* its end has been told, and what is counted of it may be forgotten */
+	if (thread && thread->has_ended)
+		return NULL;
+	if (thread || !makes_one)
+		return thread;
+	return is_watched(task, pid_tgid >> 32) ? new_thread(task, pid_tgid) : NULL;
+}
+
+static __always_inline __u32 function_of(void *ctx)
+{
+	return bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
+}
+
+/* An error of the kernel is not why a call of CUDA around it fails: what that one returns is counted too. */
+GP_OWN_FRAME int count_error(const struct gp_thread *thread, const struct gp_call *call,
+			     const struct gp_function *function)
+{
+	return add_failure(thread, call, function);
+}
+
+/* Counts what is over. */
+static __always_inline void count_in_kernel(struct gp_thread *thread, const struct gp_call *call,
+					    const struct gp_function *function, bool failed)
+{
+	struct gp_count *count;
+
+	if (!(function->flags & GP_COUNT))
+		return;
+	count = count_of(thread, call->function);
+	if (count)
+		count_latency(count, call->duration_ns, failed);
+	if (failed)
+		count_error(thread, call, function);
+}
+
+/* Forgets functions whose end was not seen: what was called by one that still runs is lower on the stack. */
+static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __u32 function)
+{
+	for (int i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *top;
+
+		if (!thread->depth)
+			return;
+		top = open_call(thread, thread->depth - 1);
+		/* equal, but of another function: that one jumped here at its end */
+		if (!is_in_kernel(top) || top->stack_pointer > at ||
+		    (top->stack_pointer == at && top->function != function))
+			return;
+		thread->depth--;
+		count_loss(GP_LOSS_ABANDONED);
+	}
+}
+
+/* Copies the text among the arguments, of a call of the kernel that has them saved. */
+static __always_inline void read_text_in_kernel(struct gp_call *call, const struct gp_function *function)
+{
+	__u64 address = 0;
+
+	if (!(function->flags & GP_TEXT))
+		return;
+	if (argument(call, function->pointee, &address))
+		read_text(call, address, true);
+	else
+		call->flags |= GP_UNREAD_POINTEE;
+}
+
+/*
+ * Where a function has its arguments: in registers, or as words behind the context of a program that was
+ * loaded for it.
+ */
+static __always_inline void save_arguments(struct gp_call *call, void *ctx, bool is_traced)
+{
+	if (!is_traced) {
+		save_registers(call, ctx);
+		return;
+	}
+	for (__u32 i = 0; i < GP_REGISTERS; i++) {
+		__u64 value = 0;
+
+		/* fails where there are fewer */
+		bpf_get_func_arg(ctx, i, &value);
+		call->registers[i] = value;
+	}
+}
+
+/* Returns 0 when the return is wanted, 1 when it is not. */
+static __always_inline int begin_function(struct gp_thread *thread, __u64 at, void *ctx, bool is_traced)
+{
+	__u32 index = function_of(ctx);
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+	struct gp_call *call;
+
+	if (!function)
+		return 1;
+	drop_returned(thread, at, index);
+	call = push_in_kernel(thread, innermost(thread), function, index, at);
+	if (!call)
+		return 1;
+	save_arguments(call, ctx, is_traced);
+	read_text_in_kernel(call, function);
+	call->start_ns = bpf_ktime_get_ns();
+	if (gp_config.phases || gp_config.entry_only)
+		tell_begin(call, function);
+	if (gp_config.entry_only) {
+		thread->depth--;
+		return 1;
+	}
+	return 0;
+}
+
+/*
+ * The open call of a function that returns now, taken off the stack with those that it called and whose ends
+ * were not seen. Where the kernel does not tell the place on the stack, the last that was entered returns
+ * first.
+ */
+static __always_inline struct gp_call *pop_function(struct gp_thread *thread, __u64 at, __u32 index)
+{
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		struct gp_call *call;
+
+		if (i >= thread->depth)
+			break;
+		call = open_call(thread, thread->depth - 1 - i);
+		if (!is_in_kernel(call))
+			break;
+		if (call->function != index || (at != GP_ANYWHERE && call->stack_pointer != at))
+			continue;
+		thread->depth -= i + 1;
+		if (i)
+			count_losses(GP_LOSS_ABANDONED, i);
+		return call;
+	}
+	count_unmatched(index);
+	return NULL;
+}
+
+static __always_inline int end_function(struct gp_thread *thread, __u64 at, __u32 index, __u64 result)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+	struct gp_call *call = pop_function(thread, at, index);
+	bool failed = false;
+
+	if (!call || !function)
+		return 0;
+	call->duration_ns = now - call->start_ns;
+	call->result = result;
+	if (function->flags & GP_STATUS) {
+		/* the other half of an int is whatever was there */
+		if (!(function->flags & GP_WIDE))
+			call->result = (__s64)(__s32)result;
+		failed = call->result >= (__u64)-4095;
+	}
+	/* what it called may have entered the driver by another way */
+	tell_driver_time(thread, call);
+	count_in_kernel(thread, call, function, failed);
+	if (function->flags & GP_STREAM && is_wanted(call, failed))
+		send_call(call, function);
+	return 0;
+}
+
+static __always_inline int enter_probed(struct pt_regs *ctx, bool may_be_breakpoint)
+{
+	struct gp_thread *thread;
+
+	if (is_interrupt(may_be_breakpoint))
+		return 1;
+	thread = calling_thread(true);
+	return thread ? begin_function(thread, PT_REGS_SP(ctx), ctx, false) : 1;
+}
+
+static __always_inline int leave_probed(struct pt_regs *ctx, __u64 at)
+{
+	struct gp_thread *thread;
+
+	if (is_interrupt(false))
+		return 0;
+	thread = calling_thread(false);
+	return thread ? end_function(thread, at, function_of(ctx), PT_REGS_RC(ctx)) : 0;
+}
+
+/* Where a function that returns was entered. The function graph does not tell. */
+static __always_inline __u64 entered_at(struct pt_regs *ctx)
+{
+	return bpf_core_type_exists(struct fprobe_hlist) ? GP_ANYWHERE
+							 : PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN;
+}
+
+SEC("kprobe.session")
+int kernel_session(struct pt_regs *ctx)
+{
+	return is_return_of_session(ctx) ? leave_probed(ctx, entered_at(ctx)) : enter_probed(ctx, false);
+}
+
+SEC("kprobe.multi")
+int kernel_multi_entry(struct pt_regs *ctx)
+{
+	enter_probed(ctx, false);
+	return 0;
+}
+
+SEC("kretprobe.multi")
+int kernel_multi_return(struct pt_regs *ctx)
+{
+	return leave_probed(ctx, entered_at(ctx));
+}
+
+SEC("kprobe")
+int kernel_perf_entry(struct pt_regs *ctx)
+{
+	enter_probed(ctx, true);
+	return 0;
+}
+
+SEC("kretprobe")
+int kernel_perf_return(struct pt_regs *ctx)
+{
+	return leave_probed(ctx, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN);
+}
+
+/*
+ * Where a program's context lies: on the stack, in the frame that the kernel puts around the function, the
+ * same at both ends of a call. What is a pointer for the verifier is a number once it has been in memory.
+ */
+static __always_inline __u64 place_of(struct gp_thread *thread, void *ctx)
+{
+	*(volatile __u64 *)&thread->here = (__u64)ctx;
+	return *(volatile __u64 *)&thread->here;
+}
+
+GP_OWN_FRAME int enter_traced(void *ctx)
+{
+	struct gp_thread *thread = is_interrupt(false) ? NULL : calling_thread(true);
+
+	if (thread)
+		begin_function(thread, place_of(thread, ctx), ctx, true);
+	return 0;
+}
+
+GP_OWN_FRAME int leave_traced(void *ctx)
+{
+	struct gp_thread *thread = is_interrupt(false) ? NULL : calling_thread(false);
+	__u64 result = 0;
+
+	if (!thread)
+		return 0;
+	bpf_get_func_ret(ctx, &result);
+	return end_function(thread, place_of(thread, ctx), function_of(ctx), result);
+}
+
+/* A program of this kind is loaded for one function, so there are as many pairs as functions can be traced
+ * so. */
+#define GP_TRACED(n)                                                                                         \
+	SEC("fentry")                                                                                        \
+	int traced_entry_##n(__u64 *ctx)                                                                     \
+	{                                                                                                    \
+		return enter_traced(ctx);                                                                    \
+	}                                                                                                    \
+	SEC("fexit")                                                                                         \
+	int traced_return_##n(__u64 *ctx)                                                                    \
+	{                                                                                                    \
+		return leave_traced(ctx);                                                                    \
+	}
+
+/* clang-format off */
+GP_TRACED(0) GP_TRACED(1) GP_TRACED(2) GP_TRACED(3) GP_TRACED(4) GP_TRACED(5) GP_TRACED(6) GP_TRACED(7)
+GP_TRACED(8) GP_TRACED(9) GP_TRACED(10) GP_TRACED(11) GP_TRACED(12) GP_TRACED(13) GP_TRACED(14) GP_TRACED(15)
+GP_TRACED(16) GP_TRACED(17) GP_TRACED(18) GP_TRACED(19) GP_TRACED(20) GP_TRACED(21) GP_TRACED(22) GP_TRACED(23)
+GP_TRACED(24) GP_TRACED(25) GP_TRACED(26) GP_TRACED(27) GP_TRACED(28) GP_TRACED(29) GP_TRACED(30) GP_TRACED(31)
+/* clang-format on */
+
+#endif

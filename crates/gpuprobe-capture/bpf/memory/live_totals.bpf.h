@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * What is held, and where it is counted: with the process, and with the context that it was allocated in, so
+ * that the end of a context ends all of it at once.
+ */
+#ifndef GP_LIVE_TOTALS_BPF_H
+#define GP_LIVE_TOTALS_BPF_H
+
+#include "../core/common.bpf.h"
+
+#define GP_UPDATES 8
+/* a power of two */
+#define GP_MOST_CONTEXTS (1 << 24)
+
+static __always_inline struct gp_process_key who(const struct gp_call *call)
+{
+	return (struct gp_process_key){.instance = call->instance, .tgid = call->tgid};
+}
+
+/* What a process did to memory; nothing where there was no room for it. */
+static __always_inline struct gp_memory *memory_of(struct gp_process_key who)
+{
+	__u32 row = row_of_process(who.instance, who.tgid);
+
+	return row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
+}
+
+static __always_inline struct gp_memory *memory_of_thread(struct gp_thread *thread)
+{
+	__u32 row = thread->memory_row;
+
+	if (!row) {
+		row = row_of_process(thread->instance, thread->tgid);
+		thread->memory_row = row;
+		if (!row)
+			return NULL;
+	}
+	return bpf_map_lookup_elem(&memory_rows, &row);
+}
+
+static __always_inline struct gp_context_key context_key(struct gp_process_key who, __u64 id)
+{
+	return (struct gp_context_key){.instance = who.instance, .id = id, .tgid = who.tgid};
+}
+
+/* What is held in the context of this number; nothing where it has ended. */
+static __always_inline struct gp_context *context_of(__u64 number)
+{
+	__u32 row = number & (GP_MOST_CONTEXTS - 1);
+	struct gp_context *context = row ? bpf_map_lookup_elem(&context_rows, &row) : NULL;
+
+	return context && context->number == number ? context : NULL;
+}
+
+/* The number of the context at an address; 0 where none is known. */
+static __always_inline __u64 number_of(struct gp_process_key who, __u64 address)
+{
+	struct gp_context_key key = context_key(who, address);
+	__u64 *number = bpf_map_lookup_elem(&addresses, &key);
+
+	return number ? *number : 0;
+}
+
+/* Gives a row back. Of two threads that do it at once, one has. */
+static __always_inline bool drop_context(struct gp_process_key who, __u64 number)
+{
+	struct gp_context_key key = context_key(who, number);
+	struct gp_context *context = context_of(number);
+	__u32 row = number & (GP_MOST_CONTEXTS - 1);
+
+	if (!context || bpf_map_delete_elem(&contexts, &key))
+		return false;
+	context->number = 0;
+	give_back_row(&unused_contexts, row);
+	return true;
+}
+
+/* A row for a context, under a number that is returned; 0 where there is no room. */
+static __always_inline __u64 new_number(struct gp_process_key who)
+{
+	__u32 row = take_row(&context_rows, &unused_contexts, &gp_context_rows_used);
+	__u64 number = __sync_fetch_and_add(&gp_next_context, 1) * GP_MOST_CONTEXTS + row;
+	struct gp_context *context = bpf_map_lookup_elem(&context_rows, &row);
+	struct gp_context_key key = context_key(who, number);
+
+	if (!row || !context)
+		return 0;
+	__builtin_memset(context, 0, sizeof(*context));
+	if (!put_row(&contexts, &unused_contexts, &key, row))
+		return 0;
+	context->number = number;
+	return number;
+}
+
+/* Gives a number and a row to the context at an address; 0 where there is no room. */
+GP_CHECKED_ONCE __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
+{
+	struct gp_process_key who = {.instance = instance, .tgid = tgid};
+	struct gp_context_key at = context_key(who, address);
+	__u64 number = new_number(who), before, *known;
+	struct gp_context *succeeded;
+
+	if (!number) {
+		count_loss(GP_LOSS_PROCESSES_FULL);
+		return 0;
+	}
+	before = number_of(who, address);
+	if (!before && !bpf_map_update_elem(&addresses, &at, &number, BPF_NOEXIST))
+		return number;
+	/* of two threads that do this at once, one wins */
+	known = bpf_map_lookup_elem(&addresses, &at);
+	if (known && __sync_val_compare_and_swap(known, before, number) == before) {
+		succeeded = context_of(before);
+		if (succeeded)
+			__sync_fetch_and_or(&succeeded->flags, GP_SUCCEEDED);
+		return number;
+	}
+	drop_context(who, number);
+	return known ? *known : 0;
+}
+
+/* The number of the context at an address, which has a row from now on. */
+static __always_inline __u64 known_context(struct gp_process_key who, __u64 address)
+{
+	__u64 number = number_of(who, address);
+
+	return context_of(number) ? number : new_context(who.instance, who.tgid, address);
+}
+
+/*
+ * The same for the context that a thread allocates in. That is nearly always the one that it allocated in
+ * last: its address need not be looked up as long as it is this one's.
+ */
+static __always_inline __u64 context_of_thread(struct gp_thread *thread, __u64 address)
+{
+	struct gp_process_key who = {.instance = thread->instance, .tgid = thread->tgid};
+	struct gp_context *last = context_of(thread->context);
+
+	if (!last || thread->context_address != address || last->flags & (GP_ENDING | GP_SUCCEEDED)) {
+		thread->context = known_context(who, address);
+		thread->context_address = address;
+	}
+	return thread->context;
+}
+
+/* The GPU that a context is on. */
+static __always_inline __u32 device_of(const struct gp_context *row)
+{
+	return row->device ? row->device - 1 : GP_NO_DEVICE;
+}
+
+static __always_inline void raise_peak(struct gp_memory *memory, __u64 held)
+{
+	for (int i = 0; i < GP_UPDATES; i++) {
+		__u64 peak = memory->peak_bytes;
+
+		if (held <= peak || __sync_val_compare_and_swap(&memory->peak_bytes, peak, held) == peak)
+			return;
+	}
+}
+
+/* Adds to what a process and one of its contexts hold. Returns the bytes that the process holds then. */
+static __always_inline __u64 hold_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
+					__u64 bytes, __s64 sign)
+{
+	__u64 held;
+
+	if (space >= GP_SPACES)
+		return 0;
+	held = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
+	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
+	__sync_fetch_and_add(&row->live_allocations[space], sign);
+	return held;
+}
+
+/* An allocation: its record tells what the process holds with it. */
+static __always_inline void annotate_live(struct gp_call *call, struct gp_memory *memory, __u64 held)
+{
+	raise_peak(memory, held);
+	if (call->effect != GP_EFFECT_REPLACE)
+		call->effect = GP_EFFECT_ALLOC;
+	call->detail.allocated.live_bytes = held;
+}
+
+/*
+ * A context has ended, and with it what was allocated in it. Its row goes, so that what is left in the table
+ * of allocations is known to be over. Nobody else may use a context while it is ended, so nothing is added
+ * meanwhile.
+ */
+static __always_inline bool end_context(struct gp_call *call, __u64 number)
+{
+	struct gp_context *row = context_of(number);
+	struct gp_memory *memory = memory_of(who(call));
+	__u64 all = 0, allocations = 0;
+
+	if (!row || !memory)
+		return false;
+	call->device = device_of(row);
+	for (int space = 0; space < GP_SPACES; space++) {
+		call->stack.ended[space].allocations = row->live_allocations[space];
+		call->stack.ended[space].bytes = row->live_bytes[space];
+	}
+	/* once */
+	if (!drop_context(who(call), number))
+		return false;
+	for (int space = 0; space < GP_SPACES; space++) {
+		allocations += call->stack.ended[space].allocations;
+		all += call->stack.ended[space].bytes;
+	}
+	__sync_fetch_and_add(&memory->held_bytes, -all);
+	__sync_fetch_and_add(&memory->ended_allocations, allocations);
+	__sync_fetch_and_add(&memory->ended_bytes, all);
+	call->bytes = all;
+	call->effect = GP_EFFECT_CONTEXT_END;
+	return true;
+}
+
+#endif

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Physical memory by handle: it is held from its creation until the last reference and the last mapping are
+ * gone, whichever goes last.
+ */
+#ifndef GP_PHYSICAL_MEMORY_BPF_H
+#define GP_PHYSICAL_MEMORY_BPF_H
+
+#include "live_allocations.bpf.h"
+
+#define GP_REFERENCE 1ULL
+#define GP_MAPPING (1ULL << 32)
+/* what every GPU hands out and maps physical memory by */
+#define GP_GRANULARITY (2ULL << 20)
+/* steps of that size over an address range: a terabyte */
+#define GP_MOST_MAPPED (1 << 19)
+/* in struct CUmemAllocationProp */
+#define GP_PROP_LOCATION_TYPE 8
+#define GP_PROP_LOCATION_ID 12
+#define GP_LOCATION_DEVICE 1
+
+static __always_inline struct gp_live_key handle_key(struct gp_process_key who, __u64 handle)
+{
+	return (struct gp_live_key){.pointer = handle, .instance = who.instance, .tgid = who.tgid};
+}
+
+/*
+ * Adds or, where `change` is negative, takes away the bytes of one allocation. `where` is who_at() of the
+ * process and the site; `call` is the one that allocates. Returns the site to keep.
+ */
+GP_CHECKED_ONCE __u32 hold_physical(struct gp_call *call, __u64 instance, __u64 where, __u32 device,
+				    __s64 change)
+{
+	__s64 sign = change < 0 ? -1 : 1;
+	__u64 bytes = change < 0 ? -change : change, held;
+	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
+	struct gp_memory *memory = memory_of(who);
+	struct gp_context *row = context_of(known_context(who, GP_OF_DEVICE(device)));
+
+	/* where there was no room for its row, which is counted, what was not added is not subtracted */
+	if (!memory || !row || (sign < 0 && !row->live_allocations[GP_SPACE_VMM]))
+		return GP_NO_SITE_ROW;
+	if (device != GP_NO_DEVICE)
+		row->device = device + 1;
+	held = hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
+	if (sign > 0) {
+		__sync_fetch_and_add(&memory->allocations, 1);
+		__sync_fetch_and_add(&memory->allocated_bytes, bytes);
+		if (call)
+			annotate_live(call, memory, held);
+		else
+			raise_peak(memory, held);
+	} else {
+		__sync_fetch_and_add(&memory->frees, 1);
+		__sync_fetch_and_add(&memory->freed_bytes, bytes);
+	}
+	return hold_site(instance, GP_OF_DEVICE(device), where, bytes,
+			 sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
+}
+
+/* What a call ended. */
+struct ended_memory {
+	__u64 bytes;
+	__u64 allocations;
+	__u32 device;
+	/* of the last of them */
+	__u32 site;
+};
+
+/* Gives up uses; the last one ends the memory. */
+static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 uses,
+				    struct ended_memory *ended)
+{
+	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
+	__u64 bytes;
+	__u32 device, site;
+
+	if (!memory || __sync_fetch_and_add(&memory->uses, -uses) != uses)
+		return;
+	bytes = memory->bytes;
+	device = memory->device;
+	site = memory->site;
+	if (bpf_map_delete_elem(&physical, &id) || !bytes)
+		return;
+	hold_physical(NULL, who.instance, who_at(who.tgid, site), device, -bytes);
+	ended->bytes += bytes;
+	ended->allocations++;
+	ended->device = device;
+	ended->site = site;
+}
+
+static __always_inline void tell_ended(struct gp_call *call, const struct ended_memory *ended)
+{
+	call->bytes = ended->bytes;
+	if (ended->bytes) {
+		call->detail.released = (struct gp_released){.allocations = ended->allocations};
+		call->device = ended->device;
+		call->site = ended->site;
+		call->effect = GP_EFFECT_PHYSICAL;
+	}
+}
+
+/* The GPU in the properties of the allocation, which need not be the current one. */
+static __always_inline __u32 device_of_prop(const struct gp_call *call)
+{
+	__u32 type = *(const __u32 *)(call->pointee.bytes + GP_PROP_LOCATION_TYPE);
+	__u32 id = *(const __u32 *)(call->pointee.bytes + GP_PROP_LOCATION_ID);
+
+	if (call->flags & GP_UNREAD_POINTEE || type != GP_LOCATION_DEVICE || id >= GP_NO_DEVICE)
+		return GP_NO_DEVICE;
+	return id;
+}
+
+/* Holds physical memory from now on. It was not there before this call, so nobody gives it up meanwhile. */
+static __always_inline void hold_new(struct gp_call *call, __u64 id, __u32 device, __u64 bytes)
+{
+	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
+	__u32 site = memory ? memory->site : 0;
+
+	site = hold_physical(call, call->instance, who_at(call->tgid, site), device, bytes);
+	if (memory)
+		memory->site = site;
+	call->site = site;
+}
+
+/* Created, or imported from another process, which is who holds its bytes until it is mapped here. */
+static __always_inline void vmm_create(struct gp_call *call, bool imported)
+{
+	struct gp_physical new = {.since_ns = call->start_ns + call->duration_ns,
+				  .uses = GP_REFERENCE,
+				  .handle = call->out[0],
+				  .instance = call->instance,
+				  .tgid = call->tgid};
+	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	__u64 id = call->id;
+
+	if (call->flags & GP_UNREAD_OUT) {
+		count_loss(GP_LOSS_UNREAD_ALLOCATION);
+		return;
+	}
+	call->bytes = plausible(call->bytes);
+	new.bytes = imported ? 0 : call->bytes;
+	new.device = imported ? GP_NO_DEVICE : device_of_prop(call);
+	new.site = call->site;
+	if (bpf_map_update_elem(&physical, &id, &new, BPF_NOEXIST)) {
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	if (bpf_map_update_elem(&handles, &key, &id, BPF_ANY)) {
+		bpf_map_delete_elem(&physical, &id);
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	call->pointer = call->out[0];
+	call->device = new.device;
+	if (!imported)
+		hold_new(call, id, new.device, new.bytes);
+}
+
+struct searching {
+	struct gp_process_key who;
+	__u64 address;
+	__u64 from;
+	__u64 found;
+};
+
+/* The mapping that an address lies in, from there downwards. */
+static long find_mapping(__u64 step, struct searching *searching)
+{
+	struct gp_live_key at = handle_key(searching->who, searching->from);
+	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
+
+	if (mapping) {
+		if (searching->address - searching->from < mapping->bytes)
+			searching->found = mapping->physical;
+		return 1;
+	}
+	searching->from -= GP_GRANULARITY;
+	return 0;
+}
+
+/* One more reference to what is mapped at an address: the handle is the one it has, or had. */
+static __always_inline void vmm_retain(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	__u64 *known = bpf_map_lookup_elem(&handles, &key);
+	struct gp_physical *memory;
+	__u64 id;
+
+	if (known) {
+		id = *known;
+	} else {
+		/* its last handle was released while it was mapped */
+		struct searching searching = {.who = who(call)};
+
+		if (!argument(call, function->pointer, &searching.address))
+			return;
+		searching.from = searching.address & ~(GP_GRANULARITY - 1);
+		bpf_loop(GP_MOST_MAPPED, find_mapping, &searching, 0);
+		id = searching.found;
+		if (!id || bpf_map_update_elem(&handles, &key, &id, BPF_ANY))
+			return;
+	}
+	memory = bpf_map_lookup_elem(&physical, &id);
+	if (memory)
+		__sync_fetch_and_add(&memory->uses, GP_REFERENCE);
+}
+
+/*
+ * A reference goes when the call begins: with the last one the driver may give the handle to another thread
+ * before this call returns.
+ */
+GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_physical *memory;
+	struct gp_live_key key;
+	__u64 *known, id;
+
+	if (!argument(call, function->pointer, &call->pointer))
+		return;
+	key = handle_key(who(call), call->pointer);
+	known = bpf_map_lookup_elem(&handles, &key);
+	if (!known)
+		return;
+	/* its number, for when the call fails */
+	id = *known;
+	memory = bpf_map_lookup_elem(&physical, &id);
+	if (!memory)
+		return;
+	/* the handle goes with its last reference, the memory stays where it is mapped */
+	if ((__u32)__sync_fetch_and_add(&memory->uses, -GP_REFERENCE) == 1)
+		bpf_map_delete_elem(&handles, &key);
+	call->effect = GP_EFFECT_PHYSICAL;
+	call->detail.released.physical = id;
+}
+
+GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
+{
+	struct gp_live_key key = handle_key(who(call), call->pointer);
+	struct gp_physical *memory;
+	__u64 id = call->detail.released.physical;
+
+	if (call->effect != GP_EFFECT_PHYSICAL)
+		return;
+	call->effect = GP_EFFECT_NONE;
+	memory = bpf_map_lookup_elem(&physical, &id);
+	if (!memory)
+		return;
+	if (failed) {
+		__sync_fetch_and_add(&memory->uses, GP_REFERENCE);
+		bpf_map_update_elem(&handles, &key, &id, BPF_NOEXIST);
+	} else if (!memory->uses) {
+		/* nothing uses it; of two that see this, the one that takes it out has ended it */
+		struct ended_memory ended = {
+		    .bytes = memory->bytes, .allocations = 1, .device = memory->device, .site = memory->site};
+
+		if (bpf_map_delete_elem(&physical, &id))
+			return;
+		if (ended.bytes)
+			hold_physical(NULL, call->instance, who_at(call->tgid, ended.site), ended.device,
+				      -ended.bytes);
+		tell_ended(call, &ended);
+	}
+}
+
+static __always_inline void vmm_map(struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_live_key at, key;
+	struct gp_mapped new = {};
+	struct gp_physical *memory;
+	__u64 handle = 0, address = 0, size = 0, *known;
+
+	if (!argument(call, function->kernel, &handle) || !argument(call, function->pointer, &address) ||
+	    !argument(call, function->size_a, &size))
+		return;
+	key = handle_key(who(call), handle);
+	known = bpf_map_lookup_elem(&handles, &key);
+	memory = known ? bpf_map_lookup_elem(&physical, known) : NULL;
+	if (!memory)
+		return;
+	new.physical = *known;
+	new.bytes = size;
+	at = handle_key(who(call), address);
+	if (bpf_map_update_elem(&mapped, &at, &new, BPF_ANY)) {
+		count_loss(GP_LOSS_LIVE_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&memory->uses, GP_MAPPING);
+	call->bytes = 0;
+	/* what was imported has a size now */
+	size = plausible(size);
+	if (size && !memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
+		hold_new(call, new.physical, memory->device, size);
+		call->bytes = size;
+		call->device = memory->device;
+	}
+}
+
+struct unmapping {
+	struct gp_process_key who;
+	__u64 from;
+	__u64 to;
+	struct ended_memory ended;
+};
+
+static long unmap_one(__u64 step, struct unmapping *unmapping)
+{
+	struct gp_live_key at = handle_key(unmapping->who, unmapping->from);
+	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
+	__u64 id, bytes;
+
+	if (!mapping) {
+		unmapping->from += GP_GRANULARITY;
+		return unmapping->from >= unmapping->to;
+	}
+	id = mapping->physical;
+	bytes = mapping->bytes;
+	if (bpf_map_delete_elem(&mapped, &at))
+		return 1;
+	give_up(unmapping->who, id, GP_MAPPING, &unmapping->ended);
+	unmapping->from += bytes;
+	return unmapping->from >= unmapping->to;
+}
+
+/* One call may take away several mappings that lie side by side. */
+GP_OWN_FRAME void vmm_unmap(struct gp_call *call, const struct gp_function *function)
+{
+	struct unmapping unmapping = {.who = who(call)};
+	__u64 size = 0;
+
+	if (!argument(call, function->pointer, &unmapping.from) || !argument(call, function->size_a, &size))
+		return;
+	unmapping.to = unmapping.from + size;
+	bpf_loop(GP_MOST_MAPPED, unmap_one, &unmapping, 0);
+	tell_ended(call, &unmapping.ended);
+}
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The wire, continued: what a call did, as its record has it. Part of gpuprobe.h. */
+#ifndef GP_EFFECT_H
+#define GP_EFFECT_H
+
+/* Which member of gp_detail is set. */
+enum gp_effect : __u8 {
+	/* none: all there is to tell is in the fields that every call has */
+	GP_EFFECT_NONE,
+	GP_EFFECT_ALLOC,
+	/* an allocation at an address that was in the table: the free of what stood there was not observed */
+	GP_EFFECT_REPLACE,
+	GP_EFFECT_FREE,
+	/* a free that failed or was not seen to return, whose address was given out again; sets no member */
+	GP_EFFECT_REUSED,
+	/* the same, but its context ended meanwhile, and the memory with it; sets no member */
+	GP_EFFECT_GONE,
+	GP_EFFECT_PHYSICAL,
+	/* a call that ends a context if it succeeds */
+	GP_EFFECT_ENDING,
+	/* a context has ended: what ended with it is in gp_call.stack */
+	GP_EFFECT_CONTEXT_END,
+	GP_EFFECT_GRAPH,
+	GP_EFFECT_COPY,
+	/* sets no member: the copies are in gp_call.pointee */
+	GP_EFFECT_BATCH,
+	/* a copy that did not call the driver; sets no member */
+	GP_EFFECT_UNASKED,
+	GP_EFFECT_DEVICE,
+};
+
+/* An allocation: what the process holds with it, and the bytes of what it replaced. */
+struct gp_allocated {
+	__u64 live_bytes;
+	__u64 replaced_bytes;
+};
+
+/* A free whose address was in the table of allocations: since when, and the number of its context. */
+struct gp_freed {
+	__u64 since_ns;
+	__u64 context;
+};
+
+/* A release or an unmapping of physical memory: its number, and how many allocations the call ended. */
+struct gp_released {
+	__u64 physical;
+	__u64 allocations;
+};
+
+/* A call that may end a context: its number, or 0. */
+struct gp_context_end {
+	__u64 context;
+	__u64 reserved;
+};
+
+/* A call on a graph: how many kernels the graph has. */
+struct gp_graph_size {
+	__u64 kernels;
+	__u64 reserved;
+};
+
+/* A copy whose two ends were looked up. */
+struct gp_copied {
+	/* 1 more than its gp_copy_kind */
+	__u8 kind;
+	/* gp_host_memory */
+	__u8 host;
+	__u8 reserved[14];
+};
+
+/* A system call on a device of the driver. */
+struct gp_device_call {
+	/* of an ioctl: what it asks for, and how much of its argument was read */
+	__u32 request;
+	__u32 argument_bytes;
+	/* the number of the device; 0 for a file that was not opened */
+	__u32 number;
+	/* gp_device_kind */
+	__u8 kind;
+	__u8 reserved[3];
+};
+
+/* Each member fills it, so that it can be made of any bytes. */
+union gp_detail {
+	struct gp_allocated allocated;
+	struct gp_freed freed;
+	struct gp_released released;
+	struct gp_context_end ending;
+	struct gp_graph_size graph;
+	struct gp_copied copy;
+	struct gp_device_call device;
+};
+
+/* Allocations of one kind of memory. */
+struct gp_amount {
+	__u64 allocations;
+	__u64 bytes;
+};
+
+/* Copies of one kind in a batch. */
+struct gp_part {
+	__u32 copies;
+	/* as in gp_copied */
+	__u8 kind;
+	__u8 host;
+	/* the size of each copy, as a power of two */
+	__u8 size_log2;
+	__u8 reserved;
+	__u64 bytes;
+};
+
+union gp_stack_words {
+	/* arguments that are not in registers */
+	__u64 words[GP_STACK_WORDS];
+	/* of a call that ended a context: what ended with it, by gp_space */
+	struct gp_amount ended[GP_SPACES];
+	/* of an ioctl: the beginning of its argument */
+	__u64 argument[GP_STACK_WORDS];
+	/* of an open: the path */
+	__u8 path[GP_STACK_WORDS * 8];
+};
+
+union gp_pointee {
+	/* what an argument points to: a struct, or text */
+	__u8 bytes[GP_POINTEE];
+	/* of a batch */
+	struct gp_part parts[GP_PARTS];
+};
+
+#endif

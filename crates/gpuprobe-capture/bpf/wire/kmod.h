@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The wire, continued: calls of the kernel on devices of the NVIDIA driver. */
+#ifndef GP_KMOD_H
+#define GP_KMOD_H
+
+/* Calls of the kernel that are looked at; their rows follow one another in this order. */
+enum gp_driver_call {
+	GP_IOCTL,
+	GP_MMAP,
+	GP_OPEN,
+	GP_POLL,
+	GP_DRIVER_CALLS,
+};
+
+/* In the order of DeviceKind in gpuprobe-event. */
+enum gp_device_kind : __u8 {
+	GP_DEVICE_CONTROL,
+	GP_DEVICE_GPU,
+	GP_DEVICE_UVM,
+	GP_DEVICE_MODESET,
+	GP_DEVICE_CAPS,
+	GP_DEVICE_NVSWITCH,
+	GP_DEVICE_OTHER,
+};
+
+enum gp_minor {
+	/* every device of a major number */
+	GP_ANY_MINOR = 0xfffff,
+};
+
+/* What was asked of the driver: by the request, and by the command or class in its argument. */
+struct gp_command_key {
+	__u64 instance;
+	__u32 tgid;
+	__u32 request;
+	__u32 detail;
+	__u32 device;
+};
+
+struct gp_command {
+	__u64 calls;
+	__u64 failures;
+	__u64 total_ns;
+};
+
+/* What happens to unified memory: who touched it where it was not, and from where to where it was moved. */
+enum gp_unified_event {
+	GP_CPU_FAULT,
+	GP_GPU_FAULT,
+	GP_MOVED_TO_GPU,
+	GP_MOVED_TO_CPU,
+	GP_MOVED_BETWEEN_GPUS,
+	GP_UNIFIED_EVENTS,
+};
+
+/* Of one process. */
+struct gp_unified {
+	__u64 events[GP_UNIFIED_EVENTS];
+	__u64 bytes[GP_UNIFIED_EVENTS];
+};
+
+/* arguments of a message that are read, and how much of those that are texts */
+#define GP_REPORT_WORDS 8
+#define GP_REPORT_TEXT 96
+
+/* An error of a GPU. */
+struct gp_xid_record {
+	__u16 kind;
+	/* whether the message is to be filled with what follows it */
+	__u16 is_format;
+	__u32 number;
+	__u64 id;
+	__u64 at_ns;
+	/* its place on the bus, as text */
+	char gpu[16];
+	/* what the driver says of it */
+	char message[256];
+	/* arguments of the message, one after the other, and those that are texts */
+	__u64 words[GP_REPORT_WORDS];
+	char texts[GP_REPORT_WORDS * GP_REPORT_TEXT];
+};
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The part of the wire that tells what is held. */
+#ifndef GP_LIVE_MEMORY_H
+#define GP_LIVE_MEMORY_H
+
+#include "../gpuprobe.h"
+
+/* What a process did to memory. What it holds is the sum over its contexts. */
+struct gp_memory {
+	__u64 allocated_bytes;
+	__u64 freed_bytes;
+	__u64 allocations;
+	__u64 failed_allocations;
+	__u64 frees;
+	__u64 failed_frees;
+	__u64 unknown_frees;
+	__u64 replaced;
+	__u64 replaced_bytes;
+	/* by the end of a context */
+	__u64 ended_allocations;
+	__u64 ended_bytes;
+	/* of all spaces together, and the most that it ever was */
+	__u64 held_bytes;
+	__u64 peak_bytes;
+	/* in the table of allocations, with those that are kept to be used again */
+	__u64 entries;
+	/* failures that found no room under their names, of functions whose calls are not counted */
+	__u64 unnamed_failures;
+	/* rows in the tables of failures and of commands */
+	__u32 failure_rows;
+	__u32 command_rows;
+};
+
+/* A context by number or address, a GPU by number; of what was told of a GPU, the function above that. */
+struct gp_context_key {
+	__u64 instance;
+	__u64 id;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+enum gp_context_flags {
+	/* the first reference was seen, so the last will be */
+	GP_COUNTS_REFERENCES = 1,
+	/* a call is about to end it, so that nobody else may use it: its addresses may be given out again
+	 * before that call returns */
+	GP_ENDING = 2,
+	/* a call may end it, if no other one takes a reference before */
+	GP_MAY_END = 4,
+	/* its address is another one's now */
+	GP_SUCCEEDED = 8,
+};
+
+/* What is held in one context, or on a GPU outside of any. */
+struct gp_context {
+	/* 0 where the row is nobody's */
+	__u64 number;
+	__u64 references;
+	/* 1 more than the GPU's number; 0 where it is not known */
+	__u32 device;
+	__u32 flags;
+	__u64 live_bytes[GP_SPACES];
+	__u64 live_allocations[GP_SPACES];
+};
+
+/* Physical memory that has a handle, mappings, or both. */
+struct gp_physical {
+	__u64 bytes;
+	__u64 since_ns;
+	/* references in the low half, mappings in the high one: it ends when both are 0 */
+	__u64 uses;
+	__u64 handle;
+	__u64 instance;
+	__u32 tgid;
+	__u32 device;
+	__u32 site;
+	__u32 reserved;
+};
+
+struct gp_mapped {
+	__u64 physical;
+	__u64 bytes;
+};
+
+struct gp_live_key {
+	__u64 pointer;
+	__u64 instance;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+/* Bits that mark a number of 64 bits. */
+enum gp_bit {
+	/* gp_live.since_ns: freed, and kept for the next allocation at this address */
+	GP_SPARE_BIT = 63,
+	/* the number of a context: memory of a GPU that belongs to none; the number of the GPU is below */
+	GP_OF_DEVICE_BIT = 63,
+};
+
+#define GP_SPARE (1ULL << GP_SPARE_BIT)
+#define GP_OF_DEVICE(device) (1ULL << GP_OF_DEVICE_BIT | (device))
+
+struct gp_live {
+	__u64 bytes;
+	__u64 since_ns;
+	/* the number of the context that it is counted in */
+	__u64 context;
+	__u32 space;
+	__u32 site;
+};
+
+#endif
