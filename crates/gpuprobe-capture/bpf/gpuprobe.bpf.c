@@ -50,7 +50,7 @@ SEC("uprobe.multi.s")
 int loader_multi(struct pt_regs *ctx)
 {
 	if (loader_is_done(ctx))
-		hold_politely(PT_REGS_IP(ctx));
+		pause_sleeping(PT_REGS_IP(ctx));
 	return 0;
 }
 
@@ -58,7 +58,7 @@ SEC("uprobe")
 int loader_perf(struct pt_regs *ctx)
 {
 	if (loader_is_done(ctx))
-		hold_here(0);
+		pause_without_sleeping(0);
 	return 0;
 }
 

@@ -24,7 +24,7 @@ enum gp_length {
 	GP_CONTEXTS = 8,
 	GP_BUCKETS = 32,
 	/* kernels and streams that a thread remembers; a power of two */
-	GP_MET = 128,
+	GP_LAUNCH_CACHE = 128,
 	/* calls open at once on one thread; a power of two */
 	GP_DEPTH = 16,
 	/* functions whose rows a thread remembers; a power of two */
@@ -214,8 +214,8 @@ enum gp_function_flags {
 	GP_GIVES_RESULT = 16384,
 	/* the status is the last of outs, not its result */
 	GP_ERROR_IS_OUT = 32768,
-	/* it has no return probe, which could end the program: it runs callbacks (see return_safety.bpf.h), or a
-	 * C++ exception may leave it */
+	/* it has no return probe, which could end the program: it runs callbacks (see return_safety.bpf.h),
+	 * or a C++ exception may leave it */
 	GP_ENTRY_ONLY = 65536,
 	/* its probes are about to be taken out: calls that begin are ignored, open ones still return */
 	GP_PAUSED = 131072,
@@ -411,7 +411,7 @@ struct gp_process_key {
 };
 
 /* A kernel, as one program launches it. */
-struct gp_kernel_key {
+struct gp_cuda_kernel_key {
 	__u64 instance;
 	__u64 handle;
 	__u32 tgid;

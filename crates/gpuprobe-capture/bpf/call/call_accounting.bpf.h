@@ -26,7 +26,7 @@ static __always_inline void account_object(struct gp_thread *thread, struct gp_c
 	else if (function->op == GP_VMM_UNMAP && !failed)
 		vmm_unmap(call, function);
 	else if (function->op && !failed)
-		after_op(thread, call, function);
+		after_memory_op(thread, call, function);
 	else if (ends_contexts(function))
 		cancel_end(call);
 }
@@ -35,7 +35,7 @@ static __always_inline void account_object(struct gp_thread *thread, struct gp_c
  * Accounts for the innermost call, which frees and whose return will not be observed: frees hardly ever fail,
  * and memory must not be shown as live that was freed.
  */
-GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 index)
+GP_GLOBAL_FUNC int account_unobserved_free(struct gp_thread *thread, __u32 index)
 {
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 	struct gp_call *call;
@@ -55,7 +55,7 @@ GP_CHECKED_ONCE int account_unobserved_free(struct gp_thread *thread, __u32 inde
  * Undoes what the entry of a free did, for one that will not be seen to return: it is not known to have freed
  * anything, unless its address has been given out again.
  */
-GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
+GP_GLOBAL_FUNC int undo_entry(struct gp_thread *thread, struct gp_call *call)
 {
 	struct gp_function *function;
 	struct gp_memory *memory;
@@ -76,7 +76,7 @@ GP_CHECKED_ONCE int undo_entry(struct gp_thread *thread, struct gp_call *call)
 			restore_ranges(call);
 		memory = memory_of_thread(thread);
 		if (memory)
-			put_back(call, memory);
+			restore_freed(call, memory);
 	}
 	return 0;
 }

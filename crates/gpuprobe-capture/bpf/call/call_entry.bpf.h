@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The entry and, in call_return.bpf.h, the return that serve every function, on every attach tier. Calls open on a
- * thread form a stack; entry pushes, return pops. A program may jump out of calls (longjmp, exceptions), so
- * the stack pointer tells which open calls are still there: that of an enclosing call is always higher.
+ * The entry and, in call_return.bpf.h, the return that serve every function, on every attach tier. Calls open
+ * on a thread form a stack; entry pushes, return pops. A program may jump out of calls (longjmp, exceptions),
+ * so the stack pointer tells which open calls are still there: that of an enclosing call is always higher.
  */
 #ifndef GP_CALL_ENTRY_BPF_H
 #define GP_CALL_ENTRY_BPF_H
@@ -58,13 +58,13 @@ static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 }
 
 /* Whether an open call is still there as another begins. */
-static __always_inline bool is_around(const struct gp_call *top, struct pt_regs *ctx, __u32 function)
+static __always_inline bool is_enclosing(const struct gp_call *top, struct pt_regs *ctx, __u32 function)
 {
 	__u64 stack_pointer = PT_REGS_SP(ctx);
 
 	/* equal: that one jumped here at its end and will return after this, or it was left; while a program
 	 * runs, none of the kernel's functions does */
-	return !is_in_kernel(top) &&
+	return !is_linux_call(top) &&
 	       (top->stack_pointer > stack_pointer ||
 		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
 }
@@ -81,7 +81,7 @@ static __always_inline void drop_innermost(struct gp_thread *thread)
 GP_OWN_FRAME int drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
-		if (!thread->depth || is_around(open_call(thread, thread->depth - 1), ctx, function))
+		if (!thread->depth || is_enclosing(open_call(thread, thread->depth - 1), ctx, function))
 			break;
 		drop_innermost(thread);
 	}
@@ -105,25 +105,25 @@ static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp
 
 /* Tells that a call has begun, where that is wanted, and where it was called from when nobody will tell
  * later. */
-static __always_inline void send_begin(struct gp_call *call, const struct gp_function *function,
-				       struct pt_regs *ctx)
+static __always_inline void send_begin_with_stack(struct gp_call *call, const struct gp_function *function,
+						  struct pt_regs *ctx)
 {
-	bool is_told = function->flags & GP_STREAM && !(gp_config.outermost_only && call->parent);
+	bool is_reported = function->flags & GP_STREAM && !(gp_config.outermost_only && call->parent);
 
-	if (is_told && gp_config.entry_only && gp_config.stacks)
+	if (is_reported && gp_config.entry_only && gp_config.stacks)
 		send_stack(call, ctx);
-	tell_begin(call, function);
+	send_begin_record(call, function);
 }
 
 /*
  * Makes sure that the return probe of the call that begins now does no harm. False where it must not be
  * prepared; a tier that cannot decline it gives up the returns of the calls that are open instead.
  */
-static __always_inline bool guard_returns(struct gp_thread *thread, struct task_struct *task,
-					  struct pt_regs *ctx, const struct gp_function *function,
-					  bool can_decline)
+static __always_inline bool make_return_safe(struct gp_thread *thread, struct task_struct *current_task,
+					     struct pt_regs *ctx, const struct gp_function *function,
+					     bool can_decline)
 {
-	if (may_return(thread, task, ctx, can_decline && function->flags & GP_RUNS_CODE))
+	if (may_return(thread, current_task, ctx, can_decline && function->flags & GP_RUNS_CODE))
 		return true;
 	if (can_decline)
 		return false;
@@ -146,7 +146,7 @@ GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
 /* Returns 0 when the return is wanted, 1 when it is not. */
 static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *current_task = bpf_get_current_task_btf();
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 index = cookie & (GP_FUNCTIONS - 1), state = library_state(cookie);
 	struct gp_function *function;
@@ -158,11 +158,11 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (!function)
 		return 1;
 	if (!(function->flags & GP_PAUSED) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
-		thread = thread_of(task);
+		thread = thread_of(current_task);
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
 	/* where a return cannot be declined, calls that are not observed have one too */
 	is_declined = has_return && (thread || !can_decline) &&
-		      !guard_returns(thread, task, ctx, function, can_decline);
+		      !make_return_safe(thread, current_task, ctx, function, can_decline);
 	if (!thread)
 		return 1;
 	if (is_declined) {
@@ -174,7 +174,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	/* calls that are open are on another stack then */
 	outer = is_declined ? NULL : innermost(thread);
-	if (outer && !is_around(outer, ctx, index)) {
+	if (outer && !is_enclosing(outer, ctx, index)) {
 		drop_abandoned(thread, ctx, index);
 		outer = innermost(thread);
 	}
@@ -210,18 +210,18 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		return 1;
 	}
 	if (function->task.work)
-		begin_work(thread, call, function);
+		begin_op(thread, call, function);
 	/* a launch that is counted is met when it has no row yet */
 	if (gp_config.names && function->flags & GP_LAUNCH &&
 	    (!gp_config.launches || gp_config.told || outer))
-		meet_kernel(call, function, outer);
+		report_new_kernel(call, function, outer);
 	if (!has_return) {
 		call->start_ns = bpf_ktime_get_ns();
 		if (!gp_config.entry_only) {
 			call->flags |= GP_UNOBSERVED;
 			count_loss(GP_LOSS_UNOBSERVED_RETURN);
 		}
-		send_begin(call, function, ctx);
+		send_begin_with_stack(call, function, ctx);
 		if (function->flags & GP_COUNT)
 			count_entry(thread, index);
 		thread->depth--;
@@ -230,7 +230,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	/* as late as possible, so that the time of this probe is not the function's */
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases)
-		send_begin(call, function, ctx);
+		send_begin_with_stack(call, function, ctx);
 	return 0;
 }
 

@@ -31,7 +31,7 @@ static __always_inline bool has_failed(const struct gp_call *call, const struct 
 	return status && status != 600;
 }
 
-static __always_inline bool is_of(const struct gp_call *call, __u64 stack_pointer, __u32 function)
+static __always_inline bool is_same_call(const struct gp_call *call, __u64 stack_pointer, __u32 function)
 {
 	return call->stack_pointer == stack_pointer && call->function == function;
 }
@@ -50,7 +50,7 @@ static __always_inline bool is_accounted_by_outer(struct gp_thread *thread, __u3
 
 /* Forgets calls that the program jumped out of, above the one that returns now. Tells whether that is there.
  */
-GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
+GP_GLOBAL_FUNC int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
 {
 	__u32 function = cookie & (GP_FUNCTIONS - 1);
 
@@ -62,9 +62,9 @@ GP_CHECKED_ONCE int drop_above(struct gp_thread *thread, __u64 stack_pointer, __
 		if (!thread->depth)
 			break;
 		top = open_call(thread, thread->depth - 1);
-		if (is_of(top, stack_pointer, function))
+		if (is_same_call(top, stack_pointer, function))
 			return 1;
-		if (top->stack_pointer > stack_pointer && !is_in_kernel(top))
+		if (top->stack_pointer > stack_pointer && !is_linux_call(top))
 			break;
 		drop_innermost(thread);
 	}
@@ -79,7 +79,7 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 	__u32 function = cookie & (GP_FUNCTIONS - 1);
 	struct gp_call *top = innermost(thread);
 
-	if (!(top && is_of(top, stack_pointer, function))) {
+	if (!(top && is_same_call(top, stack_pointer, function))) {
 		if (!drop_above(thread, stack_pointer, cookie))
 			return NULL;
 		top = innermost(thread);
@@ -110,7 +110,7 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 		else if (failed)
 			call->bytes = 0;
 		else
-			end_bytes(call, function);
+			set_bytes_moved(call, function);
 	}
 	account_object(thread, call, function, failed);
 	if (gp_config.copies && !failed)
@@ -121,16 +121,16 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 static __always_inline void annotate_move(struct gp_thread *thread, struct gp_call *call,
 					  const struct gp_function *function, bool failed)
 {
-	bool is_of_driver = function->task.work || call->flags & GP_ASKED_DRIVER;
+	bool is_driver_call = function->task.work || call->flags & GP_ASKED_DRIVER;
 
-	if (!is_of_driver && call->effect == GP_EFFECT_NONE)
+	if (!is_driver_call && call->effect == GP_EFFECT_NONE)
 		call->effect = GP_EFFECT_UNASKED;
 	if (!thread->depth)
 		return;
-	if (is_of_driver)
+	if (is_driver_call)
 		open_call(thread, thread->depth - 1)->flags |= GP_ASKED_DRIVER;
 	if (call->flags & GP_NESTED_ACTION)
-		tell_outer(thread, call, failed);
+		propagate_to_parent(thread, call, failed);
 }
 
 /* Adds to the record of the call around it what only this call knows. */
@@ -140,7 +140,7 @@ static __always_inline void annotate(struct gp_thread *thread, struct gp_call *c
 	if (gp_config.told && function->action == GP_MOVE)
 		annotate_move(thread, call, function, failed);
 	if (gp_config.driver && call->entered)
-		tell_driver_time(thread, call);
+		propagate_device_time(thread, call);
 }
 
 static __always_inline void count_call(struct gp_thread *thread, const struct gp_call *call,
@@ -168,7 +168,7 @@ static __always_inline void count(struct gp_thread *thread, struct gp_call *call
 	if (!is_counted)
 		count_call(thread, call, function, failed);
 	if (gp_config.driver && call->entered)
-		count_driver_time(thread, call);
+		count_device_time(thread, call);
 }
 
 /* Sends the name that the call gave a handle, and the record of the call with its stack. */
@@ -176,7 +176,7 @@ static __always_inline void emit(struct gp_call *call, const struct gp_function 
 				 struct pt_regs *ctx, bool failed)
 {
 	if (function->flags & GP_NAMES && gp_config.names && !failed)
-		tell_name(call, function);
+		send_kernel_name(call, function);
 	if (function->flags & GP_STREAM && is_wanted(call, failed)) {
 		if (gp_config.stacks)
 			send_stack(call, ctx);
@@ -212,7 +212,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	account(thread, call, function, ctx, failed);
 	/* counts or annotates, as it was configured */
 	if (function->task.work)
-		is_counted = end_work(thread, call, function, failed);
+		is_counted = end_op(thread, call, function, failed);
 	annotate(thread, call, function, failed);
 	count(thread, call, function, failed, is_counted);
 	emit(call, function, ctx, failed);

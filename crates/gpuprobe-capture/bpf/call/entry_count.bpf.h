@@ -6,7 +6,7 @@
 
 #include "../core/open_calls.bpf.h"
 
-static __always_inline int tally(struct pt_regs *ctx)
+static __always_inline int count_entry_of(struct pt_regs *ctx)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	struct gp_thread *thread;
@@ -22,13 +22,13 @@ static __always_inline int tally(struct pt_regs *ctx)
 SEC("uprobe.multi")
 int tally_multi(struct pt_regs *ctx)
 {
-	return tally(ctx);
+	return count_entry_of(ctx);
 }
 
 SEC("uprobe")
 int tally_perf(struct pt_regs *ctx)
 {
-	return tally(ctx);
+	return count_entry_of(ctx);
 }
 
 #endif

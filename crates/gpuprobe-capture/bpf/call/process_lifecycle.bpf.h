@@ -16,13 +16,13 @@
 #define GP_WAIT_SEEN_NS 20000000ULL
 /* longer than attaching takes; who takes probes out, or attaches in another gpuprobe, may have to wait for
  * this */
-#define GP_WAIT_POLITELY_NS 300000000ULL
+#define GP_WAIT_SLEEPING_NS 300000000ULL
 
 /*
  * Asks user space to look at what the current process has mapped. The record is reserved before anything
  * else: without one nobody would answer.
  */
-static __always_inline bool ask(__u32 ticket, __u32 how)
+static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 {
 	struct gp_process_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
 
@@ -83,7 +83,7 @@ static long wait_step(__u64 step, struct waiting *waiting)
 
 /* The read is of no use but for what it passes on its way: a place where the kernel runs somebody else who
  * waits. */
-static long wait_politely_step(__u64 step, struct waiting *waiting)
+static long wait_sleeping_step(__u64 step, struct waiting *waiting)
 {
 	__u32 ignored;
 
@@ -102,34 +102,34 @@ static long wait_politely_step(__u64 step, struct waiting *waiting)
  * another one, and probes cannot be attached while it lasts, for that needs every CPU to have left such
  * places once. Then the process is stopped after all.
  */
-static __always_inline void hold_here(__u32 how)
+static __always_inline void pause_without_sleeping(__u32 how)
 {
 	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32, .longest_ns = GP_WAIT_SEEN_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
 	if (gp_config.hold == GP_HOLD_BY_WAITING) {
-		if (!ask(waiting.ticket, how))
+		if (!ask_user_space(waiting.ticket, how))
 			return;
 		waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_UNSEEN_NS;
 		bpf_loop(GP_MOST_STEPS, wait_step, &waiting, 0);
 		if (waiting.answered)
 			return;
 	}
-	ask(waiting.ticket, how | GP_STOPPED);
+	ask_user_space(waiting.ticket, how | GP_STOPPED);
 }
 
-static __always_inline void hold_politely(__u64 address)
+static __always_inline void pause_sleeping(__u64 address)
 {
 	struct waiting waiting = {
-	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_POLITELY_NS};
+	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_SLEEPING_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
-	if (!ask(waiting.ticket, GP_POLITELY))
+	if (!ask_user_space(waiting.ticket, GP_POLITELY))
 		return;
-	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_POLITELY_NS;
-	bpf_loop(GP_MOST_STEPS, wait_politely_step, &waiting, 0);
+	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_SLEEPING_NS;
+	bpf_loop(GP_MOST_STEPS, wait_sleeping_step, &waiting, 0);
 	if (!waiting.answered)
-		ask(waiting.ticket, GP_POLITELY | GP_STOPPED);
+		ask_user_space(waiting.ticket, GP_POLITELY | GP_STOPPED);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -208,7 +208,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 		return 0;
 	send_process(task, GP_EXEC, 0, 0);
 	if (gp_config.hold && !has_known_loader())
-		hold_here(GP_AT_EXEC);
+		pause_without_sleeping(GP_AT_EXEC);
 	return 0;
 }
 
@@ -221,7 +221,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 
 	if (thread) {
 		end_open_calls(thread);
-		thread->has_ended = 1;
+		thread->has_exited = 1;
 	}
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0;

@@ -17,7 +17,7 @@
  * The verifier goes through a static function anew for each path that leads to it. One that is not static it
  * checks once, by what its arguments are declared to be; that keeps loading fast.
  */
-#define GP_CHECKED_ONCE __noinline
+#define GP_GLOBAL_FUNC __noinline
 
 #define GP_ID_BLOCK 64
 
@@ -184,7 +184,7 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
  * The row of the process that runs, which the first call makes; 0 where the table is full. A row that did not
  * fit when the process began is tried for again.
  */
-GP_CHECKED_ONCE __u32 row_of_process(__u64 instance, __u32 tgid)
+GP_GLOBAL_FUNC __u32 row_of_process(__u64 instance, __u32 tgid)
 {
 	struct gp_process_key key = {.instance = instance, .tgid = tgid};
 	__u32 *known = bpf_map_lookup_elem(&processes, &key), row, taken;
@@ -280,19 +280,19 @@ static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 }
 
 /* The value of an argument that the call has saved; false where it has none. */
-static __always_inline bool argument(const struct gp_call *call, struct gp_place place, __u64 *value)
+static __always_inline bool argument(const struct gp_call *call, struct gp_place loc, __u64 *value)
 {
-	__u32 index = place.index;
+	__u32 index = loc.index;
 
 	/* the barriers keep the two bounds apart, so that the verifier sees each at its load */
-	if (place.kind == GP_IN_REGISTER) {
+	if (loc.kind == GP_IN_REGISTER) {
 		barrier_var(index);
 		if (index >= GP_REGISTERS)
 			return false;
 		*value = call->registers[index];
 		return true;
 	}
-	if (place.kind == GP_ON_STACK && !(call->flags & GP_UNREAD_STACK)) {
+	if (loc.kind == GP_ON_STACK && !(call->flags & GP_UNREAD_STACK)) {
 		barrier_var(index);
 		if (index >= GP_STACK_WORDS)
 			return false;

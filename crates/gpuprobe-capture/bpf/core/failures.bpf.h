@@ -22,7 +22,7 @@ struct {
 #define GP_MOST_FAILURES 64
 
 /* A row for a kind of failure that has none yet, which has happened once. */
-static __always_inline bool new_failure(struct gp_memory *process, const struct gp_failure_key *key)
+static __always_inline bool add_failure_row(struct gp_memory *process, const struct gp_failure_key *key)
 {
 	__u64 *count, one = 1;
 
@@ -68,7 +68,7 @@ static __always_inline int add_failure(const struct gp_thread *thread, const str
 		return 0;
 	}
 	process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
-	if (process && new_failure(process, &key))
+	if (process && add_failure_row(process, &key))
 		return 0;
 	if (process && !(function->flags & GP_COUNT))
 		__sync_fetch_and_add(&process->unnamed_failures, 1);
@@ -92,7 +92,7 @@ GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *c
  * A return without its call. Nothing is counted of a function that is there for its failures alone, nor of a
  * library whose calls are not observed yet.
  */
-GP_CHECKED_ONCE int count_unmatched(__u64 cookie)
+GP_GLOBAL_FUNC int count_unmatched(__u64 cookie)
 {
 	__u32 index = cookie & (GP_FUNCTIONS - 1);
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);

@@ -55,7 +55,7 @@ struct {
 } library_states SEC(".maps");
 
 /* A kernel and a stream that a thread launched it on, with the numbers of their rows: 0 for none. */
-struct gp_met {
+struct gp_launch_cache_entry {
 	__u64 handle;
 	__u64 stream;
 	/* as in the key of its launches */
@@ -101,15 +101,15 @@ struct gp_thread {
 	__u32 meanwhile;
 	__u64 meanwhile_ns;
 	__u64 meanwhile_since_ns;
-	struct gp_met met[GP_MET];
+	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
 	/* where return probes send this process; 0 where it has not been asked for */
 	__u64 trampoline;
 	/* the stack that it was started on, once it has been looked for: see return_safety.bpf.h */
 	struct gp_mapping own_stack;
 	/* its end has been told */
-	__u64 has_ended;
+	__u64 has_exited;
 	/* where on the kernel's stack it is, of a program that is told by a pointer alone */
-	__u64 here;
+	__u64 stack_position;
 	struct gp_call open[GP_DEPTH];
 };
 
@@ -196,7 +196,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_kernel_key);
+	__type(key, struct gp_cuda_kernel_key);
 	__type(value, __u32);
 } kernels SEC(".maps");
 

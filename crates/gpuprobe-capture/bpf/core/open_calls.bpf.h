@@ -6,7 +6,7 @@
 #include "common.bpf.h"
 
 /* Whether an open call is one of a function of the kernel: its stack lies where the kernel's do. */
-static __always_inline bool is_in_kernel(const struct gp_call *call)
+static __always_inline bool is_linux_call(const struct gp_call *call)
 {
 	return call->stack_pointer >> 63;
 }
@@ -30,11 +30,11 @@ static __always_inline void save_registers(struct gp_call *call, struct pt_regs 
  * Copies the text that an argument points to. A program can pass any address, so memory of the kernel is read
  * only where it is the kernel that calls.
  */
-static __always_inline void read_text(struct gp_call *call, __u64 address, bool by_kernel)
+static __always_inline void read_text(struct gp_call *call, __u64 address, bool from_linux)
 {
 	long length;
 
-	if (by_kernel && address >> 63)
+	if (from_linux && address >> 63)
 		length = bpf_probe_read_kernel_str(call->pointee.bytes, sizeof(call->pointee.bytes),
 						   (void *)address);
 	else
@@ -95,9 +95,9 @@ static __always_inline struct gp_call *push_call(struct gp_thread *thread, const
 }
 
 /* The same for what has no library and does nothing to memory: whatever the kernel runs. */
-static __always_inline struct gp_call *push_in_kernel(struct gp_thread *thread, const struct gp_call *outer,
-						      const struct gp_function *function, __u32 index,
-						      __u64 stack_pointer)
+static __always_inline struct gp_call *push_linux_call(struct gp_thread *thread, const struct gp_call *outer,
+						       const struct gp_function *function, __u32 index,
+						       __u64 stack_pointer)
 {
 	struct gp_call *call = push_call(thread, outer, function, index);
 
@@ -125,7 +125,7 @@ static __always_inline void send_call(const struct gp_call *call, const struct g
 }
 
 /* Tells that a call has begun, where it is told of at all. */
-static __always_inline void tell_begin(struct gp_call *call, const struct gp_function *function)
+static __always_inline void send_begin_record(struct gp_call *call, const struct gp_function *function)
 {
 	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
 		return;
@@ -142,7 +142,7 @@ static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels
 }
 
 /* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
-GP_CHECKED_ONCE __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
+GP_GLOBAL_FUNC __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {
 	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
 
@@ -183,7 +183,7 @@ static __always_inline void count_entry(struct gp_thread *thread, __u32 function
 }
 
 /* What a call did in the driver is what the call around it did there, too. */
-static __always_inline void tell_driver_time(struct gp_thread *thread, const struct gp_call *call)
+static __always_inline void propagate_device_time(struct gp_thread *thread, const struct gp_call *call)
 {
 	struct gp_call *outer = innermost(thread);
 	__u32 entered;
@@ -195,7 +195,7 @@ static __always_inline void tell_driver_time(struct gp_thread *thread, const str
 	outer->driver_ns += call->driver_ns;
 }
 
-GP_OWN_FRAME int count_driver_time(struct gp_thread *thread, const struct gp_call *call)
+GP_OWN_FRAME int count_device_time(struct gp_thread *thread, const struct gp_call *call)
 {
 	struct gp_count *count = count_of(thread, call->function);
 

@@ -76,8 +76,8 @@ static __always_inline bool is_on_alternate_stack(struct task_struct *task, __u6
  * The first thread's stack is where the kernel put it. That of others ends in the thread's control block,
  * which the thread pointer points to; another mapping may have been joined to it above that.
  */
-static __always_inline void keep_own_stack(struct task_struct *task, __u64 address,
-					   struct gp_mapping *mapping)
+static __always_inline void trim_to_own_stack(struct task_struct *task, __u64 address,
+					      struct gp_mapping *mapping)
 {
 	__u64 top = BPF_CORE_READ(task, mm, start_stack);
 
@@ -103,7 +103,7 @@ static __always_inline void find_own_stack(struct gp_mapping *own, __u64 address
 
 	if (bpf_find_vma(task, address, note_mapping, &found, 0))
 		return;
-	keep_own_stack(task, address, &found);
+	trim_to_own_stack(task, address, &found);
 	if (found.end)
 		*own = found;
 }
@@ -114,7 +114,7 @@ static __always_inline bool is_in(const struct gp_mapping *mapping, __u64 addres
 }
 
 /* Whether there is no mapping at an address; false where it cannot be found out now. */
-GP_CHECKED_ONCE int is_unmapped(__u64 address)
+GP_GLOBAL_FUNC int is_unmapped(__u64 address)
 {
 	struct gp_mapping found = {};
 
@@ -125,7 +125,7 @@ GP_CHECKED_ONCE int is_unmapped(__u64 address)
  * What became of the open call whose return address is in this slot. `is_copier` is where that cannot be seen
  * there: the program copies stacks away and back.
  */
-GP_CHECKED_ONCE int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
+GP_GLOBAL_FUNC int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 address = 0;
@@ -165,7 +165,7 @@ static __always_inline bool restore_return(__u64 slot, __u64 address)
 }
 
 /* The same for all that are open on this thread, whichever stack they are on. */
-GP_CHECKED_ONCE int restore_returns(void)
+GP_GLOBAL_FUNC int restore_returns(void)
 {
 	struct return_instance *open = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
 
@@ -194,7 +194,7 @@ static __always_inline bool copies_stacks(void)
 }
 
 /* Looks for the stack that the thread was started on, and remembers it for the next time. */
-GP_CHECKED_ONCE int learn_own_stack(struct gp_thread *thread, __u64 stack_pointer)
+GP_GLOBAL_FUNC int learn_own_stack(struct gp_thread *thread, __u64 stack_pointer)
 {
 	struct gp_mapping own = {};
 
@@ -241,7 +241,7 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
  * all on one stack, so each is inside the next of the list. That does not hold where return addresses are
  * written back: the list then has calls on other stacks that no longer return by the kernel.
  */
-GP_CHECKED_ONCE int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_copier)
+GP_GLOBAL_FUNC int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_copier)
 {
 	struct return_instance *open = (void *)instance;
 
@@ -264,7 +264,7 @@ GP_CHECKED_ONCE int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_c
  * The general case of may_return(): something is open, and not close above on the thread's own stack. There
  * is no state of a thread whose process is not watched.
  */
-GP_CHECKED_ONCE int may_return_beside(struct gp_thread *thread, __u64 stack_pointer)
+GP_GLOBAL_FUNC int may_return_slow(struct gp_thread *thread, __u64 stack_pointer)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct return_instance *open = BPF_CORE_READ(task, utask, return_instances);
@@ -331,7 +331,7 @@ static __always_inline bool may_return(struct gp_thread *thread, struct task_str
 	if (thread && is_in(&thread->own_stack, stack_pointer) && is_in(&thread->own_stack, open->stack) &&
 	    open->stack - stack_pointer - 1 < GP_NEAR_ON_OWN_STACK && !has_stack_copiers())
 		return true;
-	return may_return_beside(thread, stack_pointer);
+	return may_return_slow(thread, stack_pointer);
 }
 
 #endif

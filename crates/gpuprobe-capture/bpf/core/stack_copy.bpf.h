@@ -22,7 +22,7 @@ static __always_inline __u64 trampoline_of(struct task_struct *task)
 }
 
 /* The return address that a return probe has replaced at a place of the stack, whoever's probe that is. */
-GP_CHECKED_ONCE __u64 replaced_at(__u64 slot)
+GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 {
 	struct return_instance *replaced = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
 
@@ -69,7 +69,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 }
 
 /* The stack of an allocation, not of a call that is told. */
-static __always_inline void name_site(struct gp_stack_record *head, __u32 site)
+static __always_inline void set_site(struct gp_stack_record *head, __u32 site)
 {
 	head->kind = GP_RECORD_SITE;
 	head->id = site;

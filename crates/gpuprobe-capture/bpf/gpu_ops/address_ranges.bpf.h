@@ -15,7 +15,7 @@
 /* a range has at most two parts of each size */
 #define GP_MOST_PARTS 128
 /* ranges left behind that one look takes away */
-#define GP_MOST_LEFT 4
+#define GP_MOST_STALE_RANGES 4
 
 struct range {
 	struct gp_range_key key;
@@ -51,8 +51,8 @@ static long change_part(__u64 index, struct range *range)
 }
 
 /* Keeps a range, or forgets it. */
-GP_CHECKED_ONCE int change_range(const struct gp_call *call, __u64 start, __u64 bytes, bool is_mapping,
-				 bool is_new)
+GP_GLOBAL_FUNC int change_range(const struct gp_call *call, __u64 start, __u64 bytes, bool is_mapping,
+				bool is_new)
 {
 	struct range range = {.value = {.start = start, .is_mapping = is_mapping},
 			      .from = start,
@@ -69,15 +69,15 @@ GP_CHECKED_ONCE int change_range(const struct gp_call *call, __u64 start, __u64 
 }
 
 /* What an address is part of. */
-struct place {
+struct address_info {
 	bool is_known;
 	__u8 space;
 	__u8 device;
 };
 
 /* Whether what was found is still there; then its kind. */
-static __always_inline bool is_held(const struct gp_call *call, const struct gp_range *range, __u64 address,
-				    struct place *place)
+static __always_inline bool is_still_live(const struct gp_call *call, const struct gp_range *range,
+					  __u64 address, struct address_info *info)
 {
 	struct gp_live_key key = {.pointer = range->start, .instance = call->instance, .tgid = call->tgid};
 
@@ -88,41 +88,41 @@ static __always_inline bool is_held(const struct gp_call *call, const struct gp_
 		if (!mapping || address - range->start >= mapping->bytes)
 			return false;
 		memory = bpf_map_lookup_elem(&physical, &mapping->physical);
-		place->space = GP_SPACE_VMM;
-		place->device = memory ? memory->device : GP_NO_DEVICE;
+		info->space = GP_SPACE_VMM;
+		info->device = memory ? memory->device : GP_NO_DEVICE;
 	} else {
-		struct gp_live *held = bpf_map_lookup_elem(&live, &key);
+		struct gp_live *entry = bpf_map_lookup_elem(&live, &key);
 		struct gp_context *context;
 
-		if (!held || held->since_ns & GP_SPARE || address - range->start >= held->bytes)
+		if (!entry || entry->since_ns & GP_SPARE || address - range->start >= entry->bytes)
 			return false;
-		context = context_of(held->context);
+		context = context_of(entry->context);
 		if (!context)
 			return false;
-		place->space = held->space;
-		place->device = device_of(context);
+		info->space = entry->space;
+		info->device = device_of(context);
 	}
-	place->is_known = true;
+	info->is_known = true;
 	return true;
 }
 
 /* Finds what an address is part of. */
-GP_CHECKED_ONCE int find_place(const struct gp_call *call, __u64 address, struct place *place)
+GP_GLOBAL_FUNC int find_memory_at(const struct gp_call *call, __u64 address, struct address_info *info)
 {
 	struct gp_range_key key = {.address = __builtin_bswap64(address)};
 
-	if (!call || !place)
+	if (!call || !info)
 		return 0;
 	key.tgid = call->tgid;
 	key.instance = call->instance;
-	place->is_known = false;
-	place->device = GP_NO_DEVICE;
-	for (int i = 0; i < GP_MOST_LEFT; i++) {
+	info->is_known = false;
+	info->device = GP_NO_DEVICE;
+	for (int i = 0; i < GP_MOST_STALE_RANGES; i++) {
 		struct gp_range *range;
 
 		key.prefix = GP_PROCESS_BITS + 64;
 		range = bpf_map_lookup_elem(&ranges, &key);
-		if (!range || is_held(call, range, address, place))
+		if (!range || is_still_live(call, range, address, info))
 			return 0;
 		/* the rest of the address does not matter */
 		key.prefix = range->prefix;

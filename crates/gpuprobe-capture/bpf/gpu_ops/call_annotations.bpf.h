@@ -32,7 +32,7 @@ static __always_inline __u32 find_part(const struct gp_call *call, __u8 kind, __
 }
 
 /* Adds a copy to the parts of a batch, which are by kind and size. */
-GP_CHECKED_ONCE int add_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
+GP_GLOBAL_FUNC int add_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
 {
 	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8, size_log2 = log2_bucket(bytes);
 	struct gp_part *part;
@@ -58,7 +58,7 @@ GP_CHECKED_ONCE int add_part(struct gp_call *call, __u32 kind_and_host, __u64 by
 	return 0;
 }
 
-GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, __u64 bytes, bool failed)
+GP_GLOBAL_FUNC int annotate_copy(struct gp_call *call, __u32 kind_and_host, __u64 bytes, bool failed)
 {
 	if (!call)
 		return 0;
@@ -72,8 +72,8 @@ GP_CHECKED_ONCE int tell_copy(struct gp_call *call, __u32 kind_and_host, __u64 b
 }
 
 /* A graph was launched, or was to be. */
-GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *call,
-				      const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int annotate_graph_launch(struct gp_thread *thread, struct gp_call *call,
+					 const struct gp_function *function, bool failed)
 {
 	struct gp_stream *stream = NULL;
 	struct gp_live_key key;
@@ -96,7 +96,8 @@ GP_CHECKED_ONCE int tell_graph_launch(struct gp_thread *thread, struct gp_call *
 }
 
 /* What is known of a copy is known of the one around it, which is the same. */
-static __always_inline void tell_outer(struct gp_thread *thread, const struct gp_call *call, bool failed)
+static __always_inline void propagate_to_parent(struct gp_thread *thread, const struct gp_call *call,
+						bool failed)
 {
 	struct gp_call *outer = open_call(thread, thread->depth - 1);
 	__u32 index = outer->function & (GP_FUNCTIONS - 1);

@@ -71,7 +71,7 @@ static __always_inline struct end end_of_struct(__u64 at, struct layout layout, 
 	return end;
 }
 
-GP_CHECKED_ONCE int read_struct(__u64 at, __u32 shape, struct copy *copy)
+GP_GLOBAL_FUNC int read_struct(__u64 at, __u32 shape, struct copy *copy)
 {
 	struct layout layout = layout_of(shape);
 	__u64 target = at + layout.target;
@@ -98,7 +98,7 @@ static __always_inline struct end operand(__u64 at, bool *failed)
 	return end;
 }
 
-GP_CHECKED_ONCE int read_operation(__u64 at, struct copy *copy)
+GP_GLOBAL_FUNC int read_operation(__u64 at, struct copy *copy)
 {
 	bool failed = false;
 
@@ -131,24 +131,24 @@ struct found {
 static __always_inline void look_up(const struct gp_call *call, const struct end *end, struct found *found)
 {
 	bool may_be_host = end->type == GP_TYPE_HOST || end->type == GP_TYPE_UNIFIED;
-	struct place place = {.device = GP_NO_DEVICE};
+	struct address_info info = {.device = GP_NO_DEVICE};
 
 	if (may_be_host)
-		find_place(call, end->address, &place);
-	found->device = place.device;
+		find_memory_at(call, end->address, &info);
+	found->device = info.device;
 	found->host = GP_NO_HOST;
 	found->is_host = end->type == GP_TYPE_HOST;
 	found->is_unknown = false;
 	if (!may_be_host)
 		return;
-	if (!place.is_known) {
+	if (!info.is_known) {
 		/* memory of the program's own, unless it may have been allocated before the probes came */
 		bool is_pageable = is_known_from_start();
 
 		found->is_host |= is_pageable;
 		found->is_unknown = !found->is_host;
 		found->host = is_pageable ? GP_PAGEABLE : GP_UNKNOWN_HOST;
-	} else if (place.space == GP_SPACE_PINNED) {
+	} else if (info.space == GP_SPACE_PINNED) {
 		found->is_host = true;
 		found->host = GP_PINNED;
 	} else if (found->is_host) {
@@ -178,8 +178,8 @@ static __always_inline __u32 host_of(const struct found *source, const struct fo
 }
 
 /* Counts a copy or a memset. */
-GP_CHECKED_ONCE int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
-			     bool failed)
+GP_GLOBAL_FUNC int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
+			    bool failed)
 {
 	struct gp_copy_key key = {.kind = kind_and_host, .host = kind_and_host >> 8, .is_async = is_async};
 	struct gp_copies *row;
@@ -221,8 +221,8 @@ static __always_inline bool is_async(const struct gp_call *call, const struct gp
 	return !argument(call, function->task.other, &waits) || !(__u32)waits;
 }
 
-GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *function,
-			       const struct copy *copy)
+GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *function,
+			      const struct copy *copy)
 {
 	struct found source, target;
 	__u32 kind_and_host;
@@ -236,7 +236,7 @@ GP_CHECKED_ONCE int count_copy(struct gp_call *call, const struct gp_function *f
 	if (gp_config.told && is_batch(function) && !copy->failed)
 		add_part(call, kind_and_host, copy->bytes);
 	else if (gp_config.told)
-		tell_copy(call, kind_and_host, copy->bytes, copy->failed);
+		annotate_copy(call, kind_and_host, copy->bytes, copy->failed);
 	if (copy->is_untimed)
 		kind_and_host |= GP_UNTIMED;
 	if (gp_config.rows)
@@ -283,15 +283,15 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	return 0;
 }
 
-GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct batch batch = {.failed = failed};
-	const struct gp_task *task;
+	const struct gp_task *op;
 	__u64 count = 0;
 
 	if (!call || !function)
 		return 0;
-	task = &function->task;
+	op = &function->task;
 	if (gp_config.told) {
 		/* told anew, part by part */
 		call->effect = GP_EFFECT_BATCH;
@@ -300,10 +300,10 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 	}
 	batch.call = call;
 	batch.function = function;
-	argument(call, task->count, &count);
-	argument(call, task->sizes, &batch.sizes);
-	argument(call, task->target, &batch.targets);
-	argument(call, task->shape == GP_COPY_OPERATIONS ? task->params : task->source, &batch.sources);
+	argument(call, op->count, &count);
+	argument(call, op->sizes, &batch.sizes);
+	argument(call, op->target, &batch.targets);
+	argument(call, op->shape == GP_COPY_OPERATIONS ? op->params : op->source, &batch.sources);
 	if (count > GP_MOST_COPIES) {
 		count_loss(GP_LOSS_UNREAD_WORK);
 		count = GP_MOST_COPIES;
@@ -314,35 +314,35 @@ GP_CHECKED_ONCE int end_batch(struct gp_call *call, const struct gp_function *fu
 }
 
 /* A copy of one piece has returned. */
-GP_CHECKED_ONCE int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct copy copy = {.failed = failed};
-	const struct gp_task *task;
+	const struct gp_task *op;
 	__u64 kind, at = 0;
 	bool is_read = true;
 
 	if (!call || !function)
 		return 0;
-	task = &function->task;
-	kind = task->copy_kind;
+	op = &function->task;
+	kind = op->copy_kind;
 	copy.is_peer = kind == GP_PEER;
-	argument(call, task->params, &at);
-	switch (task->shape) {
+	argument(call, op->params, &at);
+	switch (op->shape) {
 	case GP_COPY_LINEAR:
 		if (kind == GP_BY_ARGUMENT) {
-			argument(call, task->kind, &kind);
+			argument(call, op->kind, &kind);
 			kind = (__u32)kind <= GP_D2D ? (__u32)kind : GP_BY_ADDRESS;
 		}
 		set_types(&copy, kind);
-		argument(call, task->source, &copy.source.address);
-		argument(call, task->target, &copy.target.address);
+		argument(call, op->source, &copy.source.address);
+		argument(call, op->target, &copy.target.address);
 		copy.bytes = call->bytes;
 		break;
 	case GP_COPY_OPERATION:
 		is_read = read_operation(at, &copy) && described_bytes(call, function, &copy.bytes);
 		break;
 	default:
-		is_read = read_struct(at, task->shape, &copy) && described_bytes(call, function, &copy.bytes);
+		is_read = read_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
 	}
 	/* a failed one may have been given anything */
 	if (!is_read && !failed)
@@ -367,7 +367,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 	}
 	if (function->task.work == GP_WORK_MEMSET) {
 		if (gp_config.told)
-			tell_copy(call, GP_FILL, call->bytes, failed);
+			annotate_copy(call, GP_FILL, call->bytes, failed);
 		if (gp_config.rows)
 			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
 	} else if (is_batch(function)) {

@@ -56,8 +56,8 @@ static long add_piece(__u64 index, struct pieces *pieces)
 }
 
 /* Whether the bytes of a call could be read, of which no more are read than there may be copies. */
-GP_CHECKED_ONCE int described_bytes(const struct gp_call *call, const struct gp_function *function,
-				    __u64 *bytes)
+GP_GLOBAL_FUNC int described_bytes(const struct gp_call *call, const struct gp_function *function,
+				   __u64 *bytes)
 {
 	struct pieces pieces = {};
 	__u64 count = 1;
@@ -75,22 +75,22 @@ GP_CHECKED_ONCE int described_bytes(const struct gp_call *call, const struct gp_
 }
 
 /* An extent by value: three words from a place on. */
-static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_place place)
+static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_place loc)
 {
 	__u64 bytes = 1;
 
 	for (int i = 0; i < 3; i++) {
 		__u64 word = 0;
 
-		argument(call, place, &word);
+		argument(call, loc, &word);
 		bytes = times(bytes, word);
-		place.index++;
+		loc.index++;
 	}
 	return bytes;
 }
 
 /* A copy or a memset has returned success. */
-static __always_inline void end_bytes(struct gp_call *call, const struct gp_function *function)
+static __always_inline void set_bytes_moved(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 bytes = 0;
 

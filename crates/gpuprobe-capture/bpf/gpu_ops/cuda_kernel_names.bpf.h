@@ -10,7 +10,7 @@
 #include "../core/common.bpf.h"
 
 /* as much of a name as is compared */
-#define GP_COMPARED 64
+#define GP_COMPARED_BYTES 64
 
 struct gp_short_name {
 	struct gp_name_record head;
@@ -73,25 +73,25 @@ static __always_inline void name_head(struct gp_name_record *head, const struct 
 
 static __always_inline void read_compared(__u64 *text, __u64 address)
 {
-	__builtin_memset(text, 0, GP_COMPARED);
-	bpf_probe_read_user_str(text, GP_COMPARED, (void *)address);
+	__builtin_memset(text, 0, GP_COMPARED_BYTES);
+	bpf_probe_read_user_str(text, GP_COMPARED_BYTES, (void *)address);
 }
 
 struct matching {
 	__u64 object;
 	__u32 matches;
 	__u32 reserved;
-	__u64 text[GP_COMPARED / 8];
+	__u64 text[GP_COMPARED_BYTES / 8];
 };
 
 static long match_word(__u64 index, struct matching *matching)
 {
-	__u64 other[GP_COMPARED / 8], word = 0, differs = 0;
+	__u64 other[GP_COMPARED_BYTES / 8], word = 0, differs = 0;
 
 	if (bpf_probe_read_user(&word, sizeof(word), (void *)(matching->object + 8 * index)))
 		return 1;
 	read_compared(other, word);
-	for (int i = 0; i < GP_COMPARED / 8; i++)
+	for (int i = 0; i < GP_COMPARED_BYTES / 8; i++)
 		differs |= matching->text[i] ^ other[i];
 	if (!differs)
 		matching->matches |= 1u << (index & (GP_HANDLE_WORDS - 1));
@@ -99,7 +99,7 @@ static long match_word(__u64 index, struct matching *matching)
 }
 
 /* The words of the object that point to this text. */
-static __always_inline __u32 matching_words(__u64 object, __u64 text_address)
+static __always_inline __u32 words_pointing_to(__u64 object, __u64 text_address)
 {
 	struct matching matching = {.object = object};
 
@@ -110,7 +110,7 @@ static __always_inline __u32 matching_words(__u64 object, __u64 text_address)
 }
 
 /* A call that registers or looks up a kernel has succeeded. */
-GP_OWN_FRAME void tell_name(const struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_name_record head;
 	__u64 handle = 0, address = 0, other = 0;
@@ -137,15 +137,16 @@ GP_OWN_FRAME void tell_name(const struct gp_call *call, const struct gp_function
 	else
 		argument(call, function->name, &address);
 	name_head(&head, call, GP_NAME_TOLD, handle);
-	head.matches = matching_words(handle, address);
+	head.matches = words_pointing_to(handle, address);
 	send_name(&head, address);
 }
 
 /* The first launch of a handle tells of it, and what stands there where names have been found before. */
-GP_OWN_FRAME void meet_kernel(const struct gp_call *call, const struct gp_function *function,
-			      const struct gp_call *outer)
+GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_function *function,
+				    const struct gp_call *outer)
 {
-	struct gp_kernel_key key = {.instance = call->instance, .tgid = call->tgid, .library = call->library};
+	struct gp_cuda_kernel_key key = {
+	    .instance = call->instance, .tgid = call->tgid, .library = call->library};
 	struct gp_name_record head;
 	struct gp_function *around;
 	__u32 one = 1, zero = 0, *word, index;

@@ -8,8 +8,8 @@
 #include "launches.bpf.h"
 
 /* bits of gp_call.actions */
-#define GP_DOES_LAUNCH 16
-#define GP_DOES_COPY 32
+#define GP_OPEN_LAUNCH 16
+#define GP_OPEN_COPY 32
 
 static __always_inline bool is_launch(const struct gp_function *function)
 {
@@ -22,33 +22,33 @@ static __always_inline bool is_copy(const struct gp_function *function)
 }
 
 /* Whether a call matters only where something is captured, and nothing ever was. */
-static __always_inline bool is_idle(__u8 work)
+static __always_inline bool is_irrelevant(__u8 op_kind)
 {
-	return !gp_config.rows && !gp_has_captured && work >= GP_WORK_STREAM_DESTROY &&
-	       work <= GP_WORK_EVENT_DESTROY;
+	return !gp_config.rows && !gp_has_captured && op_kind >= GP_WORK_STREAM_DESTROY &&
+	       op_kind <= GP_WORK_EVENT_DESTROY;
 }
 
-static __always_inline void begin_work(struct gp_thread *thread, struct gp_call *call,
-				       const struct gp_function *function)
+static __always_inline void begin_op(struct gp_thread *thread, struct gp_call *call,
+				     const struct gp_function *function)
 {
-	__u8 work = function->task.work;
-	__u8 does = is_launch(function) ? GP_DOES_LAUNCH : is_copy(function) ? GP_DOES_COPY : 0;
+	__u8 op_kind = function->task.work;
+	__u8 open_op = is_launch(function) ? GP_OPEN_LAUNCH : is_copy(function) ? GP_OPEN_COPY : 0;
 
 	/* what one call does is counted once, by the outermost */
-	if (call->actions & does)
+	if (call->actions & open_op)
 		call->flags |= GP_NESTED_WORK;
-	call->actions |= does;
-	if (work == GP_WORK_EVENT_DESTROY && !is_idle(work))
+	call->actions |= open_op;
+	if (op_kind == GP_WORK_EVENT_DESTROY && !is_irrelevant(op_kind))
 		forget_event(call, function);
-	if ((work == GP_WORK_GRAPH_DESTROY || work == GP_WORK_EXEC_DESTROY ||
-	     work == GP_WORK_STREAM_DESTROY) &&
-	    !is_idle(work))
+	if ((op_kind == GP_WORK_GRAPH_DESTROY || op_kind == GP_WORK_EXEC_DESTROY ||
+	     op_kind == GP_WORK_STREAM_DESTROY) &&
+	    !is_irrelevant(op_kind))
 		begin_destroy(thread, call, function);
 }
 
 /* A launch has returned. One inside another is of the same kernel, which is captured once. */
-GP_CHECKED_ONCE int tell_launch(struct gp_thread *thread, struct gp_call *call,
-				const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int annotate_launch(struct gp_thread *thread, struct gp_call *call,
+				   const struct gp_function *function, bool failed)
 {
 	struct launch launch = {};
 	struct gp_stream *stream;
@@ -63,44 +63,44 @@ GP_CHECKED_ONCE int tell_launch(struct gp_thread *thread, struct gp_call *call,
 }
 
 /* The same where no rows are kept: true where there is nothing left to do. */
-static __always_inline bool is_told(struct gp_thread *thread, struct gp_call *call,
-				    const struct gp_function *function, bool failed)
+static __always_inline bool annotate_op(struct gp_thread *thread, struct gp_call *call,
+					const struct gp_function *function, bool failed)
 {
-	__u8 work = function->task.work;
+	__u8 op_kind = function->task.work;
 
-	if (work == GP_WORK_GRAPH_LAUNCH)
-		tell_graph_launch(thread, call, function, failed);
-	else if (work == GP_WORK_LAUNCH && gp_has_captured && function->task.shape < GP_LAUNCH_LIST)
-		tell_launch(thread, call, function, failed);
-	return is_launch(function) || is_idle(work);
+	if (op_kind == GP_WORK_GRAPH_LAUNCH)
+		annotate_graph_launch(thread, call, function, failed);
+	else if (op_kind == GP_WORK_LAUNCH && gp_has_captured && function->task.shape < GP_LAUNCH_LIST)
+		annotate_launch(thread, call, function, failed);
+	return is_launch(function) || is_irrelevant(op_kind);
 }
 
 /* Tells whether the call is counted with what it did. */
-static __always_inline bool end_work(struct gp_thread *thread, struct gp_call *call,
-				     const struct gp_function *function, bool failed)
+static __always_inline bool end_op(struct gp_thread *thread, struct gp_call *call,
+				   const struct gp_function *function, bool failed)
 {
-	__u8 work = function->task.work;
+	__u8 op_kind = function->task.work;
 
 	/* what is counted in rows is annotated as it is counted */
 	if (gp_config.told && (!gp_config.rows || call->flags & GP_NESTED_WORK) &&
-	    is_told(thread, call, function, failed))
+	    annotate_op(thread, call, function, failed))
 		return false;
 	if (call->flags & GP_NESTED_WORK)
 		return false;
-	if (work == GP_WORK_LAUNCH) {
+	if (op_kind == GP_WORK_LAUNCH) {
 		if (function->task.shape < GP_LAUNCH_LIST)
 			return end_launch(thread, call, function, failed);
 		end_launches(thread, call, function, failed);
-	} else if (work == GP_WORK_GRAPH_LAUNCH) {
+	} else if (op_kind == GP_WORK_GRAPH_LAUNCH) {
 		end_graph_launch(thread, call, function, failed);
 	} else if (is_copy(function)) {
 		end_move(thread, call, function, failed);
-	} else if (work == GP_WORK_SYNC_ALL) {
+	} else if (op_kind == GP_WORK_SYNC_ALL) {
 		if (!failed)
 			note_sync(thread, call, all_streams(thread, call));
-	} else if (work == GP_WORK_EVENT_DESTROY) {
+	} else if (op_kind == GP_WORK_EVENT_DESTROY) {
 		return false;
-	} else if (work <= GP_WORK_CAPTURE_END) {
+	} else if (op_kind <= GP_WORK_CAPTURE_END) {
 		after_stream_call(thread, call, function, failed);
 	} else if (failed) {
 		cancel_destroy(call, function);

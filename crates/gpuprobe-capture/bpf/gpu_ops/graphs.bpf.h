@@ -21,7 +21,7 @@ enum {
 
 static __always_inline struct gp_capture *capture_of(const struct gp_call *call, __u64 number)
 {
-	struct gp_context_key key = context_key(who(call), number);
+	struct gp_context_key key = context_key(process_of(call), number);
 
 	return number ? bpf_map_lookup_elem(&captures, &key) : NULL;
 }
@@ -42,7 +42,7 @@ static __always_inline struct gp_capture *capture_on(const struct gp_call *call,
 
 static __always_inline struct gp_graph_counts *graph_counts_of(const struct gp_call *call)
 {
-	struct gp_process_key key = who(call);
+	struct gp_process_key key = process_of(call);
 	struct gp_graph_counts *counts = bpf_map_lookup_elem(&graph_counts, &key);
 
 	if (!counts) {
@@ -56,8 +56,8 @@ static __always_inline struct gp_graph_counts *graph_counts_of(const struct gp_c
 	return counts;
 }
 
-GP_CHECKED_ONCE int add_captured(const struct gp_call *call, struct gp_stream *stream, __u64 kernels,
-				 bool failed)
+GP_GLOBAL_FUNC int add_captured(const struct gp_call *call, struct gp_stream *stream, __u64 kernels,
+				bool failed)
 {
 	struct gp_graph_counts *counts;
 	struct gp_capture *capture;
@@ -84,7 +84,7 @@ static __always_inline bool is_captured(const struct gp_call *call, struct gp_st
 }
 
 /* How many kernels a graph has, of either kind. */
-static __always_inline __u64 kernels_of(void *map, const struct gp_call *call, __u64 handle)
+static __always_inline __u64 kernel_count_of(void *map, const struct gp_call *call, __u64 handle)
 {
 	struct gp_live_key key = key_of(call, handle);
 	struct gp_graph *graph = bpf_map_lookup_elem(map, &key);
@@ -137,7 +137,7 @@ static __always_inline void add_any_node(const struct gp_call *call, const struc
 		add_node(call, graph, 1);
 	} else if (type == GP_NODE_GRAPH) {
 		bpf_probe_read_user(&child, sizeof(child), (void *)(at + GP_NODE_CHILD));
-		add_node(call, graph, kernels_of(&graphs, call, child));
+		add_node(call, graph, kernel_count_of(&graphs, call, child));
 	}
 }
 
@@ -156,7 +156,7 @@ static __always_inline void begin_capture(struct gp_stream *stream, const struct
 					  bool replaces)
 {
 	__u64 number = __sync_fetch_and_add(&gp_next_id, 1);
-	struct gp_context_key key = context_key(who(call), number);
+	struct gp_context_key key = context_key(process_of(call), number);
 	struct gp_capture capture = {.graph = graph, .replaces = replaces};
 
 	gp_has_captured = 1;
@@ -181,7 +181,7 @@ static __always_inline void end_capture(struct gp_stream *stream, const struct g
 			set_graph(&graphs, call, capture->graph ? capture->graph : call->out[0],
 				  capture->kernels);
 	}
-	key = context_key(who(call), stream->capture);
+	key = context_key(process_of(call), stream->capture);
 	bpf_map_delete_elem(&captures, &key);
 	stream->capture = 0;
 }
@@ -221,8 +221,8 @@ static __always_inline void wait_for_event(const struct gp_call *call, struct gp
 }
 
 /* A graph was launched, or was to be. */
-GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, struct gp_call *call,
-				     const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *call,
+				    const struct gp_function *function, bool failed)
 {
 	struct gp_graph_counts *counts;
 	struct gp_stream *stream;
@@ -267,8 +267,8 @@ GP_CHECKED_ONCE int end_graph_launch(struct gp_thread *thread, struct gp_call *c
  * What is destroyed leaves its table when the call begins: its handle may be given to another thread before
  * the call returns.
  */
-GP_CHECKED_ONCE int begin_destroy(struct gp_thread *thread, struct gp_call *call,
-				  const struct gp_function *function)
+GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
+				 const struct gp_function *function)
 {
 	struct gp_live_key key;
 	struct gp_graph *graph;
@@ -313,7 +313,7 @@ static __always_inline void cancel_destroy(const struct gp_call *call, const str
 }
 
 /* A call has changed graphs. */
-GP_CHECKED_ONCE int after_graph_call(const struct gp_call *call, const struct gp_function *function)
+GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 graph = 0, other = 0, out;
 
@@ -327,13 +327,13 @@ GP_CHECKED_ONCE int after_graph_call(const struct gp_call *call, const struct gp
 		set_graph(&graphs, call, out, 0);
 		break;
 	case GP_WORK_GRAPH_CLONE:
-		set_graph(&graphs, call, out, kernels_of(&graphs, call, graph));
+		set_graph(&graphs, call, out, kernel_count_of(&graphs, call, graph));
 		break;
 	case GP_WORK_ADD_KERNEL:
 		add_node(call, graph, 1);
 		break;
 	case GP_WORK_ADD_GRAPH:
-		add_node(call, graph, kernels_of(&graphs, call, other));
+		add_node(call, graph, kernel_count_of(&graphs, call, other));
 		break;
 	case GP_WORK_ADD_NODE:
 		add_any_node(call, function, graph);
@@ -342,18 +342,18 @@ GP_CHECKED_ONCE int after_graph_call(const struct gp_call *call, const struct gp
 		destroy_node(call, graph);
 		break;
 	case GP_WORK_EXEC_CREATE:
-		set_graph(&execs, call, out, kernels_of(&graphs, call, graph));
+		set_graph(&execs, call, out, kernel_count_of(&graphs, call, graph));
 		break;
 	case GP_WORK_EXEC_UPDATE:
-		set_graph(&execs, call, other, kernels_of(&graphs, call, graph));
+		set_graph(&execs, call, other, kernel_count_of(&graphs, call, graph));
 		break;
 	}
 	return 0;
 }
 
 /* A call has changed what a stream does. */
-GP_CHECKED_ONCE int after_stream_call(struct gp_thread *thread, const struct gp_call *call,
-				      const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int after_stream_call(struct gp_thread *thread, const struct gp_call *call,
+				     const struct gp_function *function, bool failed)
 {
 	__u64 graph = 0, event = 0;
 	struct gp_stream *stream;

@@ -30,25 +30,25 @@ static __always_inline __u64 volume(__u64 packed)
 	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
 }
 
-static __always_inline void three_arguments(const struct gp_call *call, const struct gp_place *places,
-					    __u64 *packed)
+static __always_inline void three_dimensions(const struct gp_call *call, const struct gp_place *locs,
+					     __u64 *packed)
 {
 	__u64 x = 0, y = 1, z = 1;
 
-	if (!argument(call, places[0], &x))
+	if (!argument(call, locs[0], &x))
 		return;
-	argument(call, places[1], &y);
-	argument(call, places[2], &z);
+	argument(call, locs[1], &y);
+	argument(call, locs[2], &z);
 	*packed = dimensions(x, y, z);
 }
 
 /* A dim3 is two words: x and y in the first. */
-static __always_inline void two_words(const struct gp_call *call, const struct gp_place *places,
-				      __u64 *packed)
+static __always_inline void dim3_argument(const struct gp_call *call, const struct gp_place *locs,
+					  __u64 *packed)
 {
 	__u64 xy = 0, z = 0;
 
-	if (argument(call, places[0], &xy) && argument(call, places[1], &z))
+	if (argument(call, locs[0], &xy) && argument(call, locs[1], &z))
 		*packed = dimensions(xy, xy >> 32, z);
 }
 
@@ -74,39 +74,39 @@ static __always_inline __u64 read_usual(const struct gp_call *call, struct launc
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
 {
-	const struct gp_task *task = &function->task;
+	const struct gp_task *op = &function->task;
 	const __u32 *config = (const __u32 *)call->pointee.bytes;
-	__u64 given = 0;
+	__u64 stream_handle = 0;
 
-	if (task->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
+	if (op->shape == GP_LAUNCH_USUAL && !(call->flags & GP_UNREAD_STACK)) {
 		launch->stream = stream_named(call, function, read_usual(call, launch));
 		return;
 	}
 	argument(call, function->kernel, &launch->handle);
-	if (task->shape == GP_LAUNCH_CONFIG) {
+	if (op->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {
 			launch->grid = dimensions(config[0], config[1], config[2]);
 			launch->block = dimensions(config[3], config[4], config[5]);
 			launch->shared = config[6];
-			given = *(const __u64 *)(call->pointee.bytes + 32);
+			stream_handle = *(const __u64 *)(call->pointee.bytes + 32);
 		}
 	} else {
-		if (task->shape == GP_LAUNCH_DIM3) {
-			two_words(call, task->grid, &launch->grid);
-			two_words(call, task->block, &launch->block);
+		if (op->shape == GP_LAUNCH_DIM3) {
+			dim3_argument(call, op->grid, &launch->grid);
+			dim3_argument(call, op->block, &launch->block);
 		} else {
-			three_arguments(call, task->grid, &launch->grid);
-			three_arguments(call, task->block, &launch->block);
+			three_dimensions(call, op->grid, &launch->grid);
+			three_dimensions(call, op->block, &launch->block);
 		}
-		if (argument(call, task->shared, &launch->shared))
+		if (argument(call, op->shared, &launch->shared))
 			launch->shared = (__u32)launch->shared;
-		argument(call, task->stream, &given);
+		argument(call, op->stream, &stream_handle);
 	}
-	launch->stream = stream_named(call, function, given);
+	launch->stream = stream_named(call, function, stream_handle);
 }
 
 /* The number of the row of a kernel on a stream; 0 where there is no room. */
-GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launch *launch)
+GP_GLOBAL_FUNC int find_launches(const struct gp_call *call, const struct launch *launch)
 {
 	__u32 *known, row;
 	struct gp_launch_key key;
@@ -132,7 +132,7 @@ GP_CHECKED_ONCE int find_launches(const struct gp_call *call, const struct launc
 }
 
 /* Lets a range take in what lies outside of it. A row that has none yet has 0. */
-GP_CHECKED_ONCE int widen(__u64 *least, __u64 *most, __u64 packed)
+GP_GLOBAL_FUNC int widen(__u64 *least, __u64 *most, __u64 packed)
 {
 	if (!least || !most)
 		return 0;
@@ -188,41 +188,41 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 #define GP_IN_A_ROW 2
 
 /* One kernel was launched, or was to be. */
-GP_CHECKED_ONCE int count_launch(struct gp_thread *thread, struct gp_call *call, const struct launch *launch,
-				 bool failed)
+GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, const struct launch *launch,
+				bool failed)
 {
 	struct gp_launches *row;
 	struct gp_stream *stream;
-	struct gp_met *met;
+	struct gp_launch_cache_entry *cached;
 	__u32 number;
-	int told = 0;
+	int outcome = 0;
 
 	if (!thread || !call || !launch)
 		return 0;
-	met = place_to_meet(thread, launch->handle, launch->stream, launch->counted_as);
-	if (!met->launches_row) {
-		met->stream_row = find_stream(call, launch->stream);
-		met->launches_row = find_launches(call, launch);
-		told = GP_NEW_KERNEL;
+	cached = launch_cache_entry(thread, launch->handle, launch->stream, launch->counted_as);
+	if (!cached->launches_row) {
+		cached->stream_row = find_stream(call, launch->stream);
+		cached->launches_row = find_launches(call, launch);
+		outcome = GP_NEW_KERNEL;
 	}
-	stream = stream_row(met->stream_row);
+	stream = stream_row(cached->stream_row);
 	if (stream && is_captured(call, stream, 1, failed)) {
 		call->flags |= GP_CAPTURED;
-		return told;
+		return outcome;
 	}
-	number = met->launches_row;
+	number = cached->launches_row;
 	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
 	if (row) {
 		count_in_row(row, call, launch, failed);
-		told |= GP_IN_A_ROW;
+		outcome |= GP_IN_A_ROW;
 	}
 	if (failed)
-		return told;
+		return outcome;
 	/* once more, for kernel 6.1's verifier does not remember that it was there */
-	stream = stream_row(met->stream_row);
+	stream = stream_row(cached->stream_row);
 	if (stream)
 		note_launch(thread, call, stream);
-	return told;
+	return outcome;
 }
 
 struct listing {
@@ -232,7 +232,7 @@ struct listing {
 	struct launch first;
 };
 
-static long launch_of_list(__u64 index, struct listing *listing)
+static long count_list_entry(__u64 index, struct listing *listing)
 {
 	count_launch(listing->thread, listing->call, &listing->first, listing->failed);
 	return 0;
@@ -240,16 +240,16 @@ static long launch_of_list(__u64 index, struct listing *listing)
 
 /* The first entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime
  * has behind the arguments. */
-GP_CHECKED_ONCE int read_list(const struct gp_call *call, const struct gp_function *function,
-			      struct launch *launch)
+GP_GLOBAL_FUNC int read_list(const struct gp_call *call, const struct gp_function *function,
+			     struct launch *launch)
 {
 	__u64 at = 0, words[GP_LIST_ENTRY / 8];
 	const __u32 *halves = (const __u32 *)words;
-	bool of_runtime;
+	bool is_runtime_list;
 
 	if (!call || !function || !launch)
 		return 0;
-	of_runtime = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	is_runtime_list = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
 	launch->stream = stream_named(call, function, 0);
 	if (!argument(call, function->task.params, &at) ||
 	    bpf_probe_read_user(words, sizeof(words), (void *)at))
@@ -257,35 +257,35 @@ GP_CHECKED_ONCE int read_list(const struct gp_call *call, const struct gp_functi
 	launch->handle = words[0];
 	launch->grid = dimensions(halves[2], halves[3], halves[4]);
 	launch->block = dimensions(halves[5], halves[6], halves[7]);
-	launch->shared = (__u32)words[of_runtime ? 5 : 4];
-	launch->stream = stream_named(call, function, words[of_runtime ? 6 : 5]);
+	launch->shared = (__u32)words[is_runtime_list ? 5 : 4];
+	launch->stream = stream_named(call, function, words[is_runtime_list ? 6 : 5]);
 	return 1;
 }
 
 /* A launch has returned. Tells whether its call is counted with it. */
-GP_CHECKED_ONCE int end_launch(struct gp_thread *thread, struct gp_call *call,
-			       const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_launch(struct gp_thread *thread, struct gp_call *call,
+			      const struct gp_function *function, bool failed)
 {
 	struct launch launch = {};
-	int told;
+	int outcome;
 
 	if (!thread || !call || !function)
 		return 0;
 	if (function->flags & GP_COUNT)
 		launch.counted_as = call->function + 1;
 	read_launch(call, function, &launch);
-	told = count_launch(thread, call, &launch, failed);
-	if (told & GP_NEW_KERNEL && gp_config.names)
-		meet_kernel(call, function, NULL);
-	return !!(told & GP_IN_A_ROW);
+	outcome = count_launch(thread, call, &launch, failed);
+	if (outcome & GP_NEW_KERNEL && gp_config.names)
+		report_new_kernel(call, function, NULL);
+	return !!(outcome & GP_IN_A_ROW);
 }
 
 /*
  * One kernel was launched on several GPUs. CUDA wants all entries of the list to be alike but for their
  * streams, so each counts as a launch like the first, on the stream of the first.
  */
-GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
-				 const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_launches(struct gp_thread *thread, struct gp_call *call,
+				const struct gp_function *function, bool failed)
 {
 	struct listing listing = {.failed = failed};
 	__u64 count = 0;
@@ -299,7 +299,7 @@ GP_CHECKED_ONCE int end_launches(struct gp_thread *thread, struct gp_call *call,
 	/* a failed one may have been given anything */
 	if (!read_list(call, function, &listing.first) && !failed)
 		count_loss(GP_LOSS_UNREAD_WORK);
-	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, launch_of_list, &listing, 0);
+	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, count_list_entry, &listing, 0);
 	return 0;
 }
 

@@ -10,7 +10,7 @@
 #include "gpu_op_maps.bpf.h"
 
 /* the thread's own default stream, as programs name it */
-#define GP_OWN_STREAM 2
+#define GP_PER_THREAD_STREAM 2
 /* what stands for it, and for all streams of a process: no addresses */
 #define GP_STREAM_OF(tid) (1ULL << 63 | (tid))
 #define GP_ALL_STREAMS (~0ULL)
@@ -22,41 +22,42 @@ static __always_inline struct gp_live_key key_of(const struct gp_call *call, __u
 
 /* A stream by what a call was given for it. */
 static __always_inline __u64 stream_named(const struct gp_call *call, const struct gp_function *function,
-					  __u64 given)
+					  __u64 handle)
 {
-	if (given == GP_OWN_STREAM || (!given && function->flags & GP_PER_THREAD))
+	if (handle == GP_PER_THREAD_STREAM || (!handle && function->flags & GP_PER_THREAD))
 		return GP_STREAM_OF(call->tid);
 	/* the default stream has two names */
-	return given == 1 ? 0 : given;
+	return handle == 1 ? 0 : handle;
 }
 
 static __always_inline __u64 stream_of(const struct gp_call *call, const struct gp_function *function)
 {
-	__u64 given = 0;
+	__u64 handle = 0;
 
-	argument(call, function->task.stream, &given);
-	return stream_named(call, function, given);
+	argument(call, function->task.stream, &handle);
+	return stream_named(call, function, handle);
 }
 
-static __always_inline bool is_met(const struct gp_met *met, __u64 handle, __u64 stream, __u32 counted_as)
+static __always_inline bool is_cached(const struct gp_launch_cache_entry *cached, __u64 handle, __u64 stream,
+				      __u32 counted_as)
 {
-	return met->handle == handle && met->stream == stream && met->counted_as == counted_as;
+	return cached->handle == handle && cached->stream == stream && cached->counted_as == counted_as;
 }
 
 /*
  * Where a thread remembers a kernel and a stream, without numbers of rows where it does not yet. There are
  * two places for each; what comes takes the first and leaves the second to the one before it.
  */
-static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __u64 handle, __u64 stream,
-						    __u32 counted_as)
+static __always_inline struct gp_launch_cache_entry *
+launch_cache_entry(struct gp_thread *thread, __u64 handle, __u64 stream, __u32 counted_as)
 {
 	__u64 hash = (handle ^ stream << 1) * 0x9e3779b97f4a7c15ULL >> 32;
-	struct gp_met *first = &thread->met[hash & (GP_MET - 2)];
-	struct gp_met *second = &thread->met[(hash & (GP_MET - 2)) + 1];
+	struct gp_launch_cache_entry *first = &thread->launch_cache[hash & (GP_LAUNCH_CACHE - 2)];
+	struct gp_launch_cache_entry *second = &thread->launch_cache[(hash & (GP_LAUNCH_CACHE - 2)) + 1];
 
-	if (is_met(first, handle, stream, counted_as))
+	if (is_cached(first, handle, stream, counted_as))
 		return first;
-	if (is_met(second, handle, stream, counted_as))
+	if (is_cached(second, handle, stream, counted_as))
 		return second;
 	*second = *first;
 	first->handle = handle;
@@ -68,7 +69,7 @@ static __always_inline struct gp_met *place_to_meet(struct gp_thread *thread, __
 }
 
 /* The number of the row of a stream; 0 where there is no room. */
-GP_CHECKED_ONCE int find_stream(const struct gp_call *call, __u64 stream)
+GP_GLOBAL_FUNC int find_stream(const struct gp_call *call, __u64 stream)
 {
 	struct gp_live_key key;
 
@@ -87,11 +88,11 @@ static __always_inline struct gp_stream *stream_row(__u32 number)
 static __always_inline __u32 used_stream_row(struct gp_thread *thread, const struct gp_call *call,
 					     __u64 stream)
 {
-	struct gp_met *met = place_to_meet(thread, 0, stream, 0);
+	struct gp_launch_cache_entry *cached = launch_cache_entry(thread, 0, stream, 0);
 
-	if (!met->stream_row)
-		met->stream_row = find_stream(call, stream);
-	return met->stream_row;
+	if (!cached->stream_row)
+		cached->stream_row = find_stream(call, stream);
+	return cached->stream_row;
 }
 
 static __always_inline struct gp_stream *used_stream(struct gp_thread *thread, const struct gp_call *call,
@@ -108,7 +109,7 @@ static __always_inline struct gp_stream *all_streams(struct gp_thread *thread, c
 }
 
 /* Keeps a gap in the place of the shortest of the longest. Two threads that do this at once may lose one. */
-GP_CHECKED_ONCE int keep_gap(struct gp_stream *row, const struct gp_gap *gap)
+GP_GLOBAL_FUNC int keep_gap(struct gp_stream *row, const struct gp_gap *gap)
 {
 	__u64 least = ~0ULL;
 	__u32 at = 0;

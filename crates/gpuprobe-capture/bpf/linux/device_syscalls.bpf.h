@@ -35,7 +35,7 @@ struct {
 	__type(value, __u8);
 } devices SEC(".maps");
 
-static __always_inline __u32 driver_call(long number)
+static __always_inline __u32 device_syscall(long number)
 {
 	switch (number) {
 	case GP_NR_IOCTL:
@@ -201,7 +201,7 @@ static __always_inline bool end_open(struct gp_call *call, const struct pt_regs 
 }
 
 /* Whether an open call is one of the kernel's. */
-static __always_inline bool is_driver_call(const struct gp_call *call)
+static __always_inline bool is_device_syscall(const struct gp_call *call)
 {
 	return call->function - gp_config.driver_rows < GP_DRIVER_CALLS;
 }
@@ -215,7 +215,7 @@ static __always_inline void drop_below(struct gp_thread *thread, __u64 stack_poi
 		if (!thread->depth)
 			return;
 		top = open_call(thread, thread->depth - 1);
-		if (top->stack_pointer >= stack_pointer && !is_driver_call(top) && !is_in_kernel(top))
+		if (top->stack_pointer >= stack_pointer && !is_device_syscall(top) && !is_linux_call(top))
 			return;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
@@ -224,10 +224,10 @@ static __always_inline void drop_below(struct gp_thread *thread, __u64 stack_poi
 
 /* Forgets functions of the kernel whose end was not seen: when a call of the kernel ends, all of them have.
  */
-static __always_inline void drop_functions(struct gp_thread *thread)
+static __always_inline void drop_linux_calls(struct gp_thread *thread)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
-		if (!thread->depth || !is_in_kernel(open_call(thread, thread->depth - 1)))
+		if (!thread->depth || !is_linux_call(open_call(thread, thread->depth - 1)))
 			return;
 		thread->depth--;
 		count_loss(GP_LOSS_ABANDONED);
@@ -237,7 +237,7 @@ static __always_inline void drop_functions(struct gp_thread *thread)
 SEC("tp_btf/sys_enter")
 int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 {
-	__u32 which = driver_call(syscall), index, number = 0;
+	__u32 which = device_syscall(syscall), index, number = 0;
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
 	struct gp_function *function;
@@ -262,7 +262,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	if (!function)
 		return 0;
 	drop_below(thread, regs->sp);
-	call = push_in_kernel(thread, innermost(thread), function, index, regs->sp);
+	call = push_linux_call(thread, innermost(thread), function, index, regs->sp);
 	if (!call)
 		return 0;
 	begin_device_call(call, regs, number, kind);
@@ -272,7 +272,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 		read_name(call, path_argument(regs));
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases || gp_config.entry_only)
-		tell_begin(call, function);
+		send_begin_record(call, function);
 	if (gp_config.entry_only)
 		thread->depth--;
 	return 0;
@@ -284,7 +284,7 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 {
 	call->entered = 1;
 	call->driver_ns = call->duration_ns;
-	tell_driver_time(thread, call);
+	propagate_device_time(thread, call);
 	if (function->flags & GP_COUNT) {
 		struct gp_count *count = count_of(thread, call->function);
 
@@ -315,7 +315,7 @@ GP_OWN_FRAME int end_unseen_open(struct pt_regs *regs, long result, __u64 now)
 	    gp_config.entry_only || !find_device(result, &number, &kind))
 		return 0;
 	thread = current_thread();
-	call = thread ? push_in_kernel(thread, innermost(thread), function, index, regs->sp) : NULL;
+	call = thread ? push_linux_call(thread, innermost(thread), function, index, regs->sp) : NULL;
 	if (!call)
 		return 0;
 	begin_device_call(call, regs, number, kind);
@@ -340,21 +340,21 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 	__u32 index;
 
 #if defined(__TARGET_ARCH_x86)
-	if (driver_call(regs->orig_ax) == GP_DRIVER_CALLS)
+	if (device_syscall(regs->orig_ax) == GP_DRIVER_CALLS)
 		return 0;
 #endif
 	thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 #if defined(__TARGET_ARCH_x86)
-	if (!thread && driver_call(regs->orig_ax) == GP_OPEN)
+	if (!thread && device_syscall(regs->orig_ax) == GP_OPEN)
 		return end_unseen_open(regs, result, now);
 #endif
 	if (!thread || is_stopped_at(now))
 		return 0;
-	drop_functions(thread);
+	drop_linux_calls(thread);
 	if (!thread->depth)
 		return 0;
 	call = open_call(thread, thread->depth - 1);
-	if (!is_driver_call(call) || call->stack_pointer != regs->sp)
+	if (!is_device_syscall(call) || call->stack_pointer != regs->sp)
 		return 0;
 	thread->depth--;
 	index = call->function;

@@ -99,7 +99,7 @@ static __always_inline __u32 status_of(const struct gp_call *call)
 #define GP_MOST_COMMANDS 512
 
 /* A row for a command that has none yet, where there is room. */
-static __always_inline void new_command(__u32 row, const struct gp_command_key *key)
+static __always_inline void add_command_row(__u32 row, const struct gp_command_key *key)
 {
 	struct gp_memory *process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
 	struct gp_command none = {};
@@ -121,7 +121,7 @@ GP_OWN_FRAME int count_command(const struct gp_thread *thread, const struct gp_c
 	struct gp_command *command = bpf_map_lookup_elem(&commands, &key);
 
 	if (!command) {
-		new_command(thread->memory_row, &key);
+		add_command_row(thread->memory_row, &key);
 		command = bpf_map_lookup_elem(&commands, &key);
 	}
 	if (!command) {

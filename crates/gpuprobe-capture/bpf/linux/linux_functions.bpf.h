@@ -22,7 +22,7 @@
 #define GP_EXITING 4
 
 /* of a place on the stack that is not known */
-#define GP_ANYWHERE 0
+#define GP_UNKNOWN_POSITION 0
 
 #if defined(__TARGET_ARCH_x86)
 extern const struct pcpu_hot pcpu_hot __ksym __weak;
@@ -80,7 +80,7 @@ static __always_inline struct gp_thread *calling_thread(bool makes_one)
 		return NULL;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	/* its end has been told, and what is counted of it may be forgotten */
-	if (thread && thread->has_ended)
+	if (thread && thread->has_exited)
 		return NULL;
 	if (thread || !makes_one)
 		return thread;
@@ -100,8 +100,8 @@ GP_OWN_FRAME int count_error(const struct gp_thread *thread, const struct gp_cal
 }
 
 /* Counts what is over. */
-static __always_inline void count_in_kernel(struct gp_thread *thread, const struct gp_call *call,
-					    const struct gp_function *function, bool failed)
+static __always_inline void count_linux_call(struct gp_thread *thread, const struct gp_call *call,
+					     const struct gp_function *function, bool failed)
 {
 	struct gp_count *count;
 
@@ -124,7 +124,7 @@ static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __
 			return;
 		top = open_call(thread, thread->depth - 1);
 		/* equal, but of another function: that one jumped here at its end */
-		if (!is_in_kernel(top) || top->stack_pointer > at ||
+		if (!is_linux_call(top) || top->stack_pointer > at ||
 		    (top->stack_pointer == at && top->function != function))
 			return;
 		thread->depth--;
@@ -133,7 +133,7 @@ static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __
 }
 
 /* Copies the text among the arguments, of a call of the kernel that has them saved. */
-static __always_inline void read_text_in_kernel(struct gp_call *call, const struct gp_function *function)
+static __always_inline void read_linux_text(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;
 
@@ -174,14 +174,14 @@ static __always_inline int begin_function(struct gp_thread *thread, __u64 at, vo
 	if (!function)
 		return 1;
 	drop_returned(thread, at, index);
-	call = push_in_kernel(thread, innermost(thread), function, index, at);
+	call = push_linux_call(thread, innermost(thread), function, index, at);
 	if (!call)
 		return 1;
 	save_arguments(call, ctx, is_traced);
-	read_text_in_kernel(call, function);
+	read_linux_text(call, function);
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases || gp_config.entry_only)
-		tell_begin(call, function);
+		send_begin_record(call, function);
 	if (gp_config.entry_only) {
 		thread->depth--;
 		return 1;
@@ -202,9 +202,9 @@ static __always_inline struct gp_call *pop_function(struct gp_thread *thread, __
 		if (i >= thread->depth)
 			break;
 		call = open_call(thread, thread->depth - 1 - i);
-		if (!is_in_kernel(call))
+		if (!is_linux_call(call))
 			break;
-		if (call->function != index || (at != GP_ANYWHERE && call->stack_pointer != at))
+		if (call->function != index || (at != GP_UNKNOWN_POSITION && call->stack_pointer != at))
 			continue;
 		thread->depth -= i + 1;
 		if (i)
@@ -233,8 +233,8 @@ static __always_inline int end_function(struct gp_thread *thread, __u64 at, __u3
 		failed = call->result >= (__u64)-4095;
 	}
 	/* what it called may have entered the driver by another way */
-	tell_driver_time(thread, call);
-	count_in_kernel(thread, call, function, failed);
+	propagate_device_time(thread, call);
+	count_linux_call(thread, call, function, failed);
 	if (function->flags & GP_STREAM && is_wanted(call, failed))
 		send_call(call, function);
 	return 0;
@@ -263,7 +263,7 @@ static __always_inline int leave_probed(struct pt_regs *ctx, __u64 at)
 /* Where a function that returns was entered. The function graph does not tell. */
 static __always_inline __u64 entered_at(struct pt_regs *ctx)
 {
-	return bpf_core_type_exists(struct fprobe_hlist) ? GP_ANYWHERE
+	return bpf_core_type_exists(struct fprobe_hlist) ? GP_UNKNOWN_POSITION
 							 : PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN;
 }
 
@@ -303,10 +303,10 @@ int kernel_perf_return(struct pt_regs *ctx)
  * Where a program's context lies: on the stack, in the frame that the kernel puts around the function, the
  * same at both ends of a call. What is a pointer for the verifier is a number once it has been in memory.
  */
-static __always_inline __u64 place_of(struct gp_thread *thread, void *ctx)
+static __always_inline __u64 stack_position_of(struct gp_thread *thread, void *ctx)
 {
-	*(volatile __u64 *)&thread->here = (__u64)ctx;
-	return *(volatile __u64 *)&thread->here;
+	*(volatile __u64 *)&thread->stack_position = (__u64)ctx;
+	return *(volatile __u64 *)&thread->stack_position;
 }
 
 GP_OWN_FRAME int enter_traced(void *ctx)
@@ -314,7 +314,7 @@ GP_OWN_FRAME int enter_traced(void *ctx)
 	struct gp_thread *thread = is_interrupt(false) ? NULL : calling_thread(true);
 
 	if (thread)
-		begin_function(thread, place_of(thread, ctx), ctx, true);
+		begin_function(thread, stack_position_of(thread, ctx), ctx, true);
 	return 0;
 }
 
@@ -326,7 +326,7 @@ GP_OWN_FRAME int leave_traced(void *ctx)
 	if (!thread)
 		return 0;
 	bpf_get_func_ret(ctx, &result);
-	return end_function(thread, place_of(thread, ctx), function_of(ctx), result);
+	return end_function(thread, stack_position_of(thread, ctx), function_of(ctx), result);
 }
 
 /* A program of this kind is loaded for one function, so there are as many pairs as functions can be traced

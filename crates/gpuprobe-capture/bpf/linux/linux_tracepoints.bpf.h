@@ -9,7 +9,7 @@
 #include "linux_functions.bpf.h"
 
 /* how large the kernel's stack of a task is, where it does not tell */
-#define GP_KERNEL_STACK 16384
+#define GP_LINUX_STACK_BYTES 16384
 
 /* The arguments lie in words behind the context, as many as user space knows it to have. */
 static __always_inline void save_words(struct gp_call *call, const struct gp_function *function, void *ctx)
@@ -35,15 +35,15 @@ static __always_inline void save_words(struct gp_call *call, const struct gp_fun
  * not tell where it counts interrupts, but on x86 they have stacks of their own, unless they come while the
  * program itself runs.
  */
-static __always_inline bool is_of_task(struct gp_thread *thread, void *ctx)
+static __always_inline bool is_in_task(struct gp_thread *thread, void *ctx)
 {
 #if defined(__TARGET_ARCH_x86)
 	__u64 stack = (__u64)BPF_CORE_READ(bpf_get_current_task_btf(), stack);
-	__u64 bytes = GP_KERNEL_STACK;
+	__u64 bytes = GP_LINUX_STACK_BYTES;
 
 	if (bpf_core_type_exists(union thread_union))
 		bytes = bpf_core_type_size(union thread_union);
-	return place_of(thread, ctx) - stack < bytes;
+	return stack_position_of(thread, ctx) - stack < bytes;
 #else
 	return !is_interrupt(false);
 #endif
@@ -56,20 +56,20 @@ GP_OWN_FRAME int at_tracepoint(void *ctx, __u32 number)
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 	struct gp_call *call, *outer;
 
-	if (!thread || !function || !is_of_task(thread, ctx))
+	if (!thread || !function || !is_in_task(thread, ctx))
 		return 0;
 	outer = innermost(thread);
 	/* a call that ends just now is still read at the first place that is free, and may be what came here
 	 */
 	thread->depth++;
-	call = push_in_kernel(thread, outer, function, index, 0);
+	call = push_linux_call(thread, outer, function, index, 0);
 	thread->depth -= call ? 2 : 1;
 	if (!call)
 		return 0;
 	save_words(call, function, ctx);
-	read_text_in_kernel(call, function);
+	read_linux_text(call, function);
 	call->start_ns = bpf_ktime_get_ns();
-	count_in_kernel(thread, call, function, false);
+	count_linux_call(thread, call, function, false);
 	if (function->flags & GP_STREAM && is_wanted(call, false))
 		send_call(call, function);
 	return 0;

@@ -79,7 +79,7 @@ static __always_inline __u64 next_argument(struct gp_arguments *arguments)
  * The function has the message as a format and what to fill it with. User space fills it; which arguments are
  * texts is not known here, so each is read as one, which fails for numbers.
  */
-static __always_inline int report(struct pci_dev *gpu, __u32 number, const char *format, void *given)
+static __always_inline int report(struct pci_dev *gpu, __u32 number, const char *format, void *va_list_at)
 {
 	struct gp_xid_record *record = bpf_ringbuf_reserve(&control, sizeof(*record), 0);
 	struct gp_arguments arguments = {};
@@ -89,7 +89,7 @@ static __always_inline int report(struct pci_dev *gpu, __u32 number, const char 
 		return 0;
 	}
 	describe(record, gpu, number, format);
-	record->is_format = !bpf_probe_read_kernel(&arguments, sizeof(arguments), given);
+	record->is_format = !bpf_probe_read_kernel(&arguments, sizeof(arguments), va_list_at);
 	/* what cannot be read is zero */
 	for (int i = 0; i < GP_REPORT_WORDS; i++) {
 		__u64 word = 0;

@@ -20,13 +20,13 @@ enum site_change {
 };
 
 /* A process and a site in one word. */
-static __always_inline __u64 who_at(__u32 tgid, __u32 site)
+static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
 {
 	return (__u64)tgid << 32 | site;
 }
 
 /* Returns the site to keep with the memory: that of no row where there was no room for one. */
-GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
+GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
 {
 	struct gp_site first = {.live_bytes = bytes,
 				.live_allocations = 1,
@@ -62,11 +62,12 @@ GP_CHECKED_ONCE __u32 hold_site(__u64 instance, __u64 context, __u64 where, __u6
 }
 
 /* The same for the memory of a call. Where there are no sites not even the function is called. */
-static __always_inline __u32 hold_at(const struct gp_call *call, __u64 context, __u32 site, __u32 change)
+static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u64 context, __u32 site,
+						 __u32 change)
 {
 	if (!gp_config.sites)
 		return site;
-	return hold_site(call->instance, context, who_at(call->tgid, site), call->bytes, change);
+	return change_site(call->instance, context, process_and_site(call->tgid, site), call->bytes, change);
 }
 
 /* Whether what a call did has a site. */
@@ -120,7 +121,7 @@ static long walk_step(__u64 step, struct walk *walk)
  * Sends the stack of an allocation by a way that is not known, under a number that is its site. The call has
  * just been taken off the thread's stack of open ones.
  */
-GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
+GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	struct gp_copied_stack *copy;
@@ -151,7 +152,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&part->head, call, ctx);
 		copy_part(part);
-		name_site(&part->head, site);
+		set_site(&part->head, site);
 		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
 	} else if (waiting < room / 4) {
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
@@ -159,7 +160,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&copy->head, call, ctx);
 		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
-		name_site(&copy->head, site);
+		set_site(&copy->head, site);
 		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
 	} else {
 		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
@@ -167,7 +168,7 @@ GP_CHECKED_ONCE __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&brief->head, call, ctx);
 		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
-		name_site(&brief->head, site);
+		set_site(&brief->head, site);
 		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
 	}
 	return site;

@@ -73,13 +73,13 @@ static __always_inline bool is_known_from_start(void)
 static __always_inline void retain_primary(struct gp_call *call, const struct gp_function *function)
 {
 	__u32 device = device_argument(call, function);
-	struct gp_context_key key = context_key(who(call), device);
+	struct gp_context_key key = context_key(process_of(call), device);
 	__u64 context = call->out[0];
 	struct gp_context *row;
 
 	if (call->flags & GP_UNREAD_OUT)
 		return;
-	row = context_of(known_context(who(call), context));
+	row = context_of(known_context(process_of(call), context));
 	if (!row)
 		return;
 	row->device = device + 1;
@@ -95,18 +95,18 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 /* The context that a call ends if it succeeds; 0 for none. */
 static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
 	__u64 *primary, address = 0, number;
 	struct gp_context *row;
 
 	if (function->op == GP_CONTEXT_DESTROY) {
 		argument(call, function->pointer, &address);
-		return number_of(who(call), address);
+		return context_number_at(process_of(call), address);
 	}
 	primary = bpf_map_lookup_elem(&primaries, &key);
 	if (!primary)
 		return 0;
-	number = number_of(who(call), *primary);
+	number = context_number_at(process_of(call), *primary);
 	if (function->op == GP_PRIMARY_RESET)
 		return number;
 	row = context_of(number);
@@ -143,13 +143,13 @@ static __always_inline bool ends_contexts(const struct gp_function *function)
 /* The primary context of a GPU ends with its last reference. */
 static __always_inline void release_primary(struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
 	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
 	struct gp_context *row;
 
 	if (!primary)
 		return;
-	row = context_of(number_of(who(call), *primary));
+	row = context_of(context_number_at(process_of(call), *primary));
 	if (!row)
 		return;
 	if (__sync_fetch_and_add(&row->references, -1) != 1 || !call->detail.ending.context)
@@ -161,7 +161,7 @@ static __always_inline void release_primary(struct gp_call *call, const struct g
 /* Everything in it ends, but it is there again when somebody uses it, and its references stay. */
 static __always_inline void reset_primary(struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
 	__u64 *primary = bpf_map_lookup_elem(&primaries, &key);
 	struct gp_context *row = context_of(call->detail.ending.context);
 	__u64 references, address;
@@ -184,9 +184,9 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 }
 
 /* Which GPU one of the process's is. Where there is no room its number stays the process's own. */
-GP_OWN_FRAME void tell_device(struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void record_gpu_identity(struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_context_key key = context_key(who(call), device_argument(call, function));
+	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
 	__u8 identity[16] = {};
 	__u64 address = 0;
 
@@ -198,7 +198,8 @@ GP_OWN_FRAME void tell_device(struct gp_call *call, const struct gp_function *fu
 }
 
 /* What a successful call did to contexts and physical memory. */
-GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call,
+				  const struct gp_function *function)
 {
 	__u64 context = 0;
 
@@ -235,7 +236,7 @@ GP_OWN_FRAME void after_op(struct gp_thread *thread, struct gp_call *call, const
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
 	case GP_DEVICE_TOLD:
-		return tell_device(call, function);
+		return record_gpu_identity(call, function);
 	}
 }
 

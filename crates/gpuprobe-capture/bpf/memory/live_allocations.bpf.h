@@ -56,7 +56,7 @@ static __always_inline __u64 at_least_one(__u64 n)
 }
 
 /* All levels together: each has half the elements of the one before in every dimension. */
-GP_CHECKED_ONCE __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
+GP_GLOBAL_FUNC __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
 {
 	__u64 sum = 0;
 
@@ -161,8 +161,8 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 		__sync_fetch_and_add(&memory->entries, -1);
 	call->effect = GP_EFFECT_FREE;
 	call->device = device_of(row);
-	hold_bytes(memory, row, call->space, call->bytes, -1);
-	hold_at(call, call->detail.freed.context, call->site, GP_SITE_FREED);
+	change_live_bytes(memory, row, call->space, call->bytes, -1);
+	change_site_of_call(call, call->detail.freed.context, call->site, GP_SITE_FREED);
 }
 
 static __always_inline void count_free(const struct gp_call *call, struct gp_memory *memory)
@@ -172,7 +172,7 @@ static __always_inline void count_free(const struct gp_call *call, struct gp_mem
 }
 
 /* A free that failed, or did not return, has freed nothing, unless its memory is gone all the same. */
-static __always_inline void put_back(struct gp_call *call, struct gp_memory *memory)
+static __always_inline void restore_freed(struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
 	struct gp_live back = {.bytes = call->bytes,
@@ -193,8 +193,8 @@ static __always_inline void put_back(struct gp_call *call, struct gp_memory *mem
 			 : !bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
 		if (!spare)
 			__sync_fetch_and_add(&memory->entries, 1);
-		hold_bytes(memory, row, call->space, call->bytes, 1);
-		hold_at(call, back.context, call->site, GP_SITE_BACK);
+		change_live_bytes(memory, row, call->space, call->bytes, 1);
+		change_site_of_call(call, back.context, call->site, GP_SITE_BACK);
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	} else {
@@ -214,7 +214,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 		/* of what nobody asked for, failures are not counted */
 		__sync_fetch_and_add(&memory->failed_frees, call->is_told);
 		if (call->effect == GP_EFFECT_FREE)
-			put_back(call, memory);
+			restore_freed(call, memory);
 		else
 			call->bytes = 0;
 		return;
@@ -237,9 +237,9 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 
 	/* what goes with a context is counted when that has ended */
 	if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
-		hold_bytes(memory, before, old->space, old->bytes, -1);
-		hold_site(call->instance, old->context, who_at(call->tgid, old->site), old->bytes,
-			  GP_SITE_FREED);
+		change_live_bytes(memory, before, old->space, old->bytes, -1);
+		change_site(call->instance, old->context, process_and_site(call->tgid, old->site), old->bytes,
+			    GP_SITE_FREED);
 		__sync_fetch_and_add(&memory->replaced, 1);
 		__sync_fetch_and_add(&memory->replaced_bytes, old->bytes);
 		call->effect = GP_EFFECT_REPLACE;
@@ -248,7 +248,7 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 	}
 }
 
-static __always_inline void keep_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
+static __always_inline void store_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
 {
 	struct gp_live_key key = live_key(call);
 	struct gp_context *row = context_of(context);
@@ -266,7 +266,7 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		if (!(__sync_lock_test_and_set(&old->since_ns, ~0ULL) & GP_SPARE))
 			replace(call, memory, old);
 	}
-	value.site = hold_at(call, context, call->site, GP_SITE_NEW);
+	value.site = change_site_of_call(call, context, call->site, GP_SITE_NEW);
 	if (old) {
 		old->bytes = value.bytes;
 		old->context = value.context;
@@ -274,13 +274,13 @@ static __always_inline void keep_allocation(struct gp_call *call, struct gp_memo
 		old->site = value.site;
 		*(volatile __u64 *)&old->since_ns = value.since_ns;
 	} else if (bpf_map_update_elem(&live, &key, &value, BPF_ANY)) {
-		hold_at(call, context, value.site, GP_SITE_FREED);
+		change_site_of_call(call, context, value.site, GP_SITE_FREED);
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
 	} else {
 		__sync_fetch_and_add(&memory->entries, 1);
 	}
-	annotate_live(call, memory, hold_bytes(memory, row, call->space, call->bytes, 1));
+	annotate_live(call, memory, change_live_bytes(memory, row, call->space, call->bytes, 1));
 }
 
 /* The thread's context is told by its address. */
@@ -313,7 +313,7 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	}
 	__sync_fetch_and_add(&memory->allocations, 1);
 	__sync_fetch_and_add(&memory->allocated_bytes, call->bytes);
-	keep_allocation(call, memory, context_of_thread(thread, address));
+	store_allocation(call, memory, context_of_thread(thread, address));
 }
 
 #endif

@@ -12,15 +12,15 @@
 /* a power of two */
 #define GP_MOST_CONTEXTS (1 << 24)
 
-static __always_inline struct gp_process_key who(const struct gp_call *call)
+static __always_inline struct gp_process_key process_of(const struct gp_call *call)
 {
 	return (struct gp_process_key){.instance = call->instance, .tgid = call->tgid};
 }
 
 /* What a process did to memory; nothing where there was no room for it. */
-static __always_inline struct gp_memory *memory_of(struct gp_process_key who)
+static __always_inline struct gp_memory *memory_of(struct gp_process_key process)
 {
-	__u32 row = row_of_process(who.instance, who.tgid);
+	__u32 row = row_of_process(process.instance, process.tgid);
 
 	return row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
 }
@@ -38,9 +38,9 @@ static __always_inline struct gp_memory *memory_of_thread(struct gp_thread *thre
 	return bpf_map_lookup_elem(&memory_rows, &row);
 }
 
-static __always_inline struct gp_context_key context_key(struct gp_process_key who, __u64 id)
+static __always_inline struct gp_context_key context_key(struct gp_process_key process, __u64 id)
 {
-	return (struct gp_context_key){.instance = who.instance, .id = id, .tgid = who.tgid};
+	return (struct gp_context_key){.instance = process.instance, .id = id, .tgid = process.tgid};
 }
 
 /* What is held in the context of this number; nothing where it has ended. */
@@ -53,18 +53,18 @@ static __always_inline struct gp_context *context_of(__u64 number)
 }
 
 /* The number of the context at an address; 0 where none is known. */
-static __always_inline __u64 number_of(struct gp_process_key who, __u64 address)
+static __always_inline __u64 context_number_at(struct gp_process_key process, __u64 address)
 {
-	struct gp_context_key key = context_key(who, address);
+	struct gp_context_key key = context_key(process, address);
 	__u64 *number = bpf_map_lookup_elem(&addresses, &key);
 
 	return number ? *number : 0;
 }
 
 /* Gives a row back. Of two threads that do it at once, one has. */
-static __always_inline bool drop_context(struct gp_process_key who, __u64 number)
+static __always_inline bool drop_context(struct gp_process_key process, __u64 number)
 {
-	struct gp_context_key key = context_key(who, number);
+	struct gp_context_key key = context_key(process, number);
 	struct gp_context *context = context_of(number);
 	__u32 row = number & (GP_MOST_CONTEXTS - 1);
 
@@ -76,12 +76,12 @@ static __always_inline bool drop_context(struct gp_process_key who, __u64 number
 }
 
 /* A row for a context, under a number that is returned; 0 where there is no room. */
-static __always_inline __u64 new_number(struct gp_process_key who)
+static __always_inline __u64 new_context_number(struct gp_process_key process)
 {
 	__u32 row = take_row(&context_rows, &unused_contexts, &gp_context_rows_used);
 	__u64 number = __sync_fetch_and_add(&gp_next_context, 1) * GP_MOST_CONTEXTS + row;
 	struct gp_context *context = bpf_map_lookup_elem(&context_rows, &row);
-	struct gp_context_key key = context_key(who, number);
+	struct gp_context_key key = context_key(process, number);
 
 	if (!row || !context)
 		return 0;
@@ -93,18 +93,18 @@ static __always_inline __u64 new_number(struct gp_process_key who)
 }
 
 /* Gives a number and a row to the context at an address; 0 where there is no room. */
-GP_CHECKED_ONCE __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
+GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 {
-	struct gp_process_key who = {.instance = instance, .tgid = tgid};
-	struct gp_context_key at = context_key(who, address);
-	__u64 number = new_number(who), before, *known;
+	struct gp_process_key process = {.instance = instance, .tgid = tgid};
+	struct gp_context_key at = context_key(process, address);
+	__u64 number = new_context_number(process), before, *known;
 	struct gp_context *succeeded;
 
 	if (!number) {
 		count_loss(GP_LOSS_PROCESSES_FULL);
 		return 0;
 	}
-	before = number_of(who, address);
+	before = context_number_at(process, address);
 	if (!before && !bpf_map_update_elem(&addresses, &at, &number, BPF_NOEXIST))
 		return number;
 	/* of two threads that do this at once, one wins */
@@ -115,16 +115,16 @@ GP_CHECKED_ONCE __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 			__sync_fetch_and_or(&succeeded->flags, GP_SUCCEEDED);
 		return number;
 	}
-	drop_context(who, number);
+	drop_context(process, number);
 	return known ? *known : 0;
 }
 
 /* The number of the context at an address, which has a row from now on. */
-static __always_inline __u64 known_context(struct gp_process_key who, __u64 address)
+static __always_inline __u64 known_context(struct gp_process_key process, __u64 address)
 {
-	__u64 number = number_of(who, address);
+	__u64 number = context_number_at(process, address);
 
-	return context_of(number) ? number : new_context(who.instance, who.tgid, address);
+	return context_of(number) ? number : new_context(process.instance, process.tgid, address);
 }
 
 /*
@@ -133,11 +133,11 @@ static __always_inline __u64 known_context(struct gp_process_key who, __u64 addr
  */
 static __always_inline __u64 context_of_thread(struct gp_thread *thread, __u64 address)
 {
-	struct gp_process_key who = {.instance = thread->instance, .tgid = thread->tgid};
+	struct gp_process_key process = {.instance = thread->instance, .tgid = thread->tgid};
 	struct gp_context *last = context_of(thread->context);
 
 	if (!last || thread->context_address != address || last->flags & (GP_ENDING | GP_SUCCEEDED)) {
-		thread->context = known_context(who, address);
+		thread->context = known_context(process, address);
 		thread->context_address = address;
 	}
 	return thread->context;
@@ -149,37 +149,38 @@ static __always_inline __u32 device_of(const struct gp_context *row)
 	return row->device ? row->device - 1 : GP_NO_DEVICE;
 }
 
-static __always_inline void raise_peak(struct gp_memory *memory, __u64 held)
+static __always_inline void raise_peak(struct gp_memory *memory, __u64 live_bytes)
 {
 	for (int i = 0; i < GP_UPDATES; i++) {
 		__u64 peak = memory->peak_bytes;
 
-		if (held <= peak || __sync_val_compare_and_swap(&memory->peak_bytes, peak, held) == peak)
+		if (live_bytes <= peak ||
+		    __sync_val_compare_and_swap(&memory->peak_bytes, peak, live_bytes) == peak)
 			return;
 	}
 }
 
 /* Adds to what a process and one of its contexts hold. Returns the bytes that the process holds then. */
-static __always_inline __u64 hold_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
-					__u64 bytes, __s64 sign)
+static __always_inline __u64 change_live_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
+					       __u64 bytes, __s64 sign)
 {
-	__u64 held;
+	__u64 live_bytes;
 
 	if (space >= GP_SPACES)
 		return 0;
-	held = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
+	live_bytes = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
 	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
 	__sync_fetch_and_add(&row->live_allocations[space], sign);
-	return held;
+	return live_bytes;
 }
 
 /* An allocation: its record tells what the process holds with it. */
-static __always_inline void annotate_live(struct gp_call *call, struct gp_memory *memory, __u64 held)
+static __always_inline void annotate_live(struct gp_call *call, struct gp_memory *memory, __u64 live_bytes)
 {
-	raise_peak(memory, held);
+	raise_peak(memory, live_bytes);
 	if (call->effect != GP_EFFECT_REPLACE)
 		call->effect = GP_EFFECT_ALLOC;
-	call->detail.allocated.live_bytes = held;
+	call->detail.allocated.live_bytes = live_bytes;
 }
 
 /*
@@ -190,7 +191,7 @@ static __always_inline void annotate_live(struct gp_call *call, struct gp_memory
 static __always_inline bool end_context(struct gp_call *call, __u64 number)
 {
 	struct gp_context *row = context_of(number);
-	struct gp_memory *memory = memory_of(who(call));
+	struct gp_memory *memory = memory_of(process_of(call));
 	__u64 all = 0, allocations = 0;
 
 	if (!row || !memory)
@@ -201,7 +202,7 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		call->stack.ended[space].bytes = row->live_bytes[space];
 	}
 	/* once */
-	if (!drop_context(who(call), number))
+	if (!drop_context(process_of(call), number))
 		return false;
 	for (int space = 0; space < GP_SPACES; space++) {
 		allocations += call->stack.ended[space].allocations;

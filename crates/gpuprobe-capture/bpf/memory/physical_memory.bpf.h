@@ -19,43 +19,43 @@
 #define GP_PROP_LOCATION_ID 12
 #define GP_LOCATION_DEVICE 1
 
-static __always_inline struct gp_live_key handle_key(struct gp_process_key who, __u64 handle)
+static __always_inline struct gp_live_key handle_key(struct gp_process_key process, __u64 handle)
 {
-	return (struct gp_live_key){.pointer = handle, .instance = who.instance, .tgid = who.tgid};
+	return (struct gp_live_key){.pointer = handle, .instance = process.instance, .tgid = process.tgid};
 }
 
 /*
  * Adds or, where `change` is negative, takes away the bytes of one allocation. `where` is who_at() of the
  * process and the site; `call` is the one that allocates. Returns the site to keep.
  */
-GP_CHECKED_ONCE __u32 hold_physical(struct gp_call *call, __u64 instance, __u64 where, __u32 device,
-				    __s64 change)
+GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64 where, __u32 device,
+				     __s64 change)
 {
 	__s64 sign = change < 0 ? -1 : 1;
-	__u64 bytes = change < 0 ? -change : change, held;
-	struct gp_process_key who = {.instance = instance, .tgid = where >> 32};
-	struct gp_memory *memory = memory_of(who);
-	struct gp_context *row = context_of(known_context(who, GP_OF_DEVICE(device)));
+	__u64 bytes = change < 0 ? -change : change, live_bytes;
+	struct gp_process_key process = {.instance = instance, .tgid = where >> 32};
+	struct gp_memory *memory = memory_of(process);
+	struct gp_context *row = context_of(known_context(process, GP_OF_DEVICE(device)));
 
 	/* where there was no room for its row, which is counted, what was not added is not subtracted */
 	if (!memory || !row || (sign < 0 && !row->live_allocations[GP_SPACE_VMM]))
 		return GP_NO_SITE_ROW;
 	if (device != GP_NO_DEVICE)
 		row->device = device + 1;
-	held = hold_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
+	live_bytes = change_live_bytes(memory, row, GP_SPACE_VMM, bytes, sign);
 	if (sign > 0) {
 		__sync_fetch_and_add(&memory->allocations, 1);
 		__sync_fetch_and_add(&memory->allocated_bytes, bytes);
 		if (call)
-			annotate_live(call, memory, held);
+			annotate_live(call, memory, live_bytes);
 		else
-			raise_peak(memory, held);
+			raise_peak(memory, live_bytes);
 	} else {
 		__sync_fetch_and_add(&memory->frees, 1);
 		__sync_fetch_and_add(&memory->freed_bytes, bytes);
 	}
-	return hold_site(instance, GP_OF_DEVICE(device), where, bytes,
-			 sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
+	return change_site(instance, GP_OF_DEVICE(device), where, bytes,
+			   sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
 }
 
 /* What a call ended. */
@@ -68,8 +68,8 @@ struct ended_memory {
 };
 
 /* Gives up uses; the last one ends the memory. */
-static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 uses,
-				    struct ended_memory *ended)
+static __always_inline void drop_uses(struct gp_process_key process, __u64 id, __u64 uses,
+				      struct ended_memory *ended)
 {
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
 	__u64 bytes;
@@ -82,14 +82,14 @@ static __always_inline void give_up(struct gp_process_key who, __u64 id, __u64 u
 	site = memory->site;
 	if (bpf_map_delete_elem(&physical, &id) || !bytes)
 		return;
-	hold_physical(NULL, who.instance, who_at(who.tgid, site), device, -bytes);
+	change_physical(NULL, process.instance, process_and_site(process.tgid, site), device, -bytes);
 	ended->bytes += bytes;
 	ended->allocations++;
 	ended->device = device;
 	ended->site = site;
 }
 
-static __always_inline void tell_ended(struct gp_call *call, const struct ended_memory *ended)
+static __always_inline void annotate_release(struct gp_call *call, const struct ended_memory *ended)
 {
 	call->bytes = ended->bytes;
 	if (ended->bytes) {
@@ -112,12 +112,12 @@ static __always_inline __u32 device_of_prop(const struct gp_call *call)
 }
 
 /* Holds physical memory from now on. It was not there before this call, so nobody gives it up meanwhile. */
-static __always_inline void hold_new(struct gp_call *call, __u64 id, __u32 device, __u64 bytes)
+static __always_inline void add_physical(struct gp_call *call, __u64 id, __u32 device, __u64 bytes)
 {
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
 	__u32 site = memory ? memory->site : 0;
 
-	site = hold_physical(call, call->instance, who_at(call->tgid, site), device, bytes);
+	site = change_physical(call, call->instance, process_and_site(call->tgid, site), device, bytes);
 	if (memory)
 		memory->site = site;
 	call->site = site;
@@ -131,7 +131,7 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 				  .handle = call->out[0],
 				  .instance = call->instance,
 				  .tgid = call->tgid};
-	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	struct gp_live_key key = handle_key(process_of(call), call->out[0]);
 	__u64 id = call->id;
 
 	if (call->flags & GP_UNREAD_OUT) {
@@ -154,11 +154,11 @@ static __always_inline void vmm_create(struct gp_call *call, bool imported)
 	call->pointer = call->out[0];
 	call->device = new.device;
 	if (!imported)
-		hold_new(call, id, new.device, new.bytes);
+		add_physical(call, id, new.device, new.bytes);
 }
 
 struct searching {
-	struct gp_process_key who;
+	struct gp_process_key process;
 	__u64 address;
 	__u64 from;
 	__u64 found;
@@ -167,7 +167,7 @@ struct searching {
 /* The mapping that an address lies in, from there downwards. */
 static long find_mapping(__u64 step, struct searching *searching)
 {
-	struct gp_live_key at = handle_key(searching->who, searching->from);
+	struct gp_live_key at = handle_key(searching->process, searching->from);
 	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
 
 	if (mapping) {
@@ -182,7 +182,7 @@ static long find_mapping(__u64 step, struct searching *searching)
 /* One more reference to what is mapped at an address: the handle is the one it has, or had. */
 static __always_inline void vmm_retain(struct gp_call *call, const struct gp_function *function)
 {
-	struct gp_live_key key = handle_key(who(call), call->out[0]);
+	struct gp_live_key key = handle_key(process_of(call), call->out[0]);
 	__u64 *known = bpf_map_lookup_elem(&handles, &key);
 	struct gp_physical *memory;
 	__u64 id;
@@ -191,7 +191,7 @@ static __always_inline void vmm_retain(struct gp_call *call, const struct gp_fun
 		id = *known;
 	} else {
 		/* its last handle was released while it was mapped */
-		struct searching searching = {.who = who(call)};
+		struct searching searching = {.process = process_of(call)};
 
 		if (!argument(call, function->pointer, &searching.address))
 			return;
@@ -218,7 +218,7 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 
 	if (!argument(call, function->pointer, &call->pointer))
 		return;
-	key = handle_key(who(call), call->pointer);
+	key = handle_key(process_of(call), call->pointer);
 	known = bpf_map_lookup_elem(&handles, &key);
 	if (!known)
 		return;
@@ -236,7 +236,7 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 
 GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 {
-	struct gp_live_key key = handle_key(who(call), call->pointer);
+	struct gp_live_key key = handle_key(process_of(call), call->pointer);
 	struct gp_physical *memory;
 	__u64 id = call->detail.released.physical;
 
@@ -257,9 +257,9 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 		if (bpf_map_delete_elem(&physical, &id))
 			return;
 		if (ended.bytes)
-			hold_physical(NULL, call->instance, who_at(call->tgid, ended.site), ended.device,
-				      -ended.bytes);
-		tell_ended(call, &ended);
+			change_physical(NULL, call->instance, process_and_site(call->tgid, ended.site),
+					ended.device, -ended.bytes);
+		annotate_release(call, &ended);
 	}
 }
 
@@ -273,14 +273,14 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	if (!argument(call, function->kernel, &handle) || !argument(call, function->pointer, &address) ||
 	    !argument(call, function->size_a, &size))
 		return;
-	key = handle_key(who(call), handle);
+	key = handle_key(process_of(call), handle);
 	known = bpf_map_lookup_elem(&handles, &key);
 	memory = known ? bpf_map_lookup_elem(&physical, known) : NULL;
 	if (!memory)
 		return;
 	new.physical = *known;
 	new.bytes = size;
-	at = handle_key(who(call), address);
+	at = handle_key(process_of(call), address);
 	if (bpf_map_update_elem(&mapped, &at, &new, BPF_ANY)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 		return;
@@ -290,14 +290,14 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	/* what was imported has a size now */
 	size = plausible(size);
 	if (size && !memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
-		hold_new(call, new.physical, memory->device, size);
+		add_physical(call, new.physical, memory->device, size);
 		call->bytes = size;
 		call->device = memory->device;
 	}
 }
 
 struct unmapping {
-	struct gp_process_key who;
+	struct gp_process_key process;
 	__u64 from;
 	__u64 to;
 	struct ended_memory ended;
@@ -305,7 +305,7 @@ struct unmapping {
 
 static long unmap_one(__u64 step, struct unmapping *unmapping)
 {
-	struct gp_live_key at = handle_key(unmapping->who, unmapping->from);
+	struct gp_live_key at = handle_key(unmapping->process, unmapping->from);
 	struct gp_mapped *mapping = bpf_map_lookup_elem(&mapped, &at);
 	__u64 id, bytes;
 
@@ -317,7 +317,7 @@ static long unmap_one(__u64 step, struct unmapping *unmapping)
 	bytes = mapping->bytes;
 	if (bpf_map_delete_elem(&mapped, &at))
 		return 1;
-	give_up(unmapping->who, id, GP_MAPPING, &unmapping->ended);
+	drop_uses(unmapping->process, id, GP_MAPPING, &unmapping->ended);
 	unmapping->from += bytes;
 	return unmapping->from >= unmapping->to;
 }
@@ -325,14 +325,14 @@ static long unmap_one(__u64 step, struct unmapping *unmapping)
 /* One call may take away several mappings that lie side by side. */
 GP_OWN_FRAME void vmm_unmap(struct gp_call *call, const struct gp_function *function)
 {
-	struct unmapping unmapping = {.who = who(call)};
+	struct unmapping unmapping = {.process = process_of(call)};
 	__u64 size = 0;
 
 	if (!argument(call, function->pointer, &unmapping.from) || !argument(call, function->size_a, &size))
 		return;
 	unmapping.to = unmapping.from + size;
 	bpf_loop(GP_MOST_MAPPED, unmap_one, &unmapping, 0);
-	tell_ended(call, &unmapping.ended);
+	annotate_release(call, &unmapping.ended);
 }
 
 #endif
