@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The programs. Entry and return are the same code on every attach tier; user space loads only those of the
- * tier that the kernel has.
+ * The programs. Entry and return probes run the same code on every attach tier; user space loads only the
+ * programs of the tier that the Linux kernel supports.
  */
 #include "call/bare_programs.bpf.h"
 #include "linux/device_syscalls.bpf.h"
@@ -62,7 +62,7 @@ int loader_perf(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Every call that is open now, thread by thread, the outermost first. */
+/* Writes every open call, thread by thread, the outermost first. */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
 {
@@ -77,7 +77,7 @@ int open_calls(struct bpf_iter__task *ctx)
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;
-		/* it will not be seen to return */
+		/* its return will not be observed */
 		if (gp_stop_ns)
 			undo_entry(thread, &thread->open[i]);
 		bpf_seq_write(ctx->meta->seq, &thread->open[i], sizeof(struct gp_call));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Programs that do nothing, for measurements: what the kernel itself takes for a probe. */
+/* Programs that do nothing. They measure what the Linux kernel itself costs for each kind of probe. */
 #ifndef GP_BARE_PROGRAMS_BPF_H
 #define GP_BARE_PROGRAMS_BPF_H
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/*
- * Accounts for what calls did to memory and contexts, also for those whose return is not observed.
- */
+/* Accounts for what calls did to memory and contexts, including calls whose return is not observed. */
 #ifndef GP_CALL_ACCOUNTING_BPF_H
 #define GP_CALL_ACCOUNTING_BPF_H
 
@@ -17,7 +15,10 @@ static __always_inline bool can_free(const struct gp_function *function)
 	       function->op == GP_VMM_UNMAP || ends_contexts(function);
 }
 
-/* Accounts for what a call did to objects: contexts, and memory that is mapped apart from its creation. */
+/*
+ * Accounts for what a call did to objects: contexts, and physical memory, which is created and mapped by
+ * separate calls.
+ */
 static __always_inline void account_object(struct gp_thread *thread, struct gp_call *call,
 					   const struct gp_function *function, bool failed)
 {
@@ -32,8 +33,8 @@ static __always_inline void account_object(struct gp_thread *thread, struct gp_c
 }
 
 /*
- * Accounts for the innermost call, which frees and whose return will not be observed: frees hardly ever fail,
- * and memory must not be shown as live that was freed.
+ * Accounts for the innermost call, which is a free whose return will not be observed. Frees hardly ever
+ * fail, and freed memory must not be shown as live, so the free is taken to have succeeded.
  */
 GP_GLOBAL_FUNC int account_unobserved_free(struct gp_thread *thread, __u32 index)
 {
@@ -43,7 +44,7 @@ GP_GLOBAL_FUNC int account_unobserved_free(struct gp_thread *thread, __u32 index
 	if (!thread || !thread->depth || !function)
 		return 0;
 	call = open_call(thread, thread->depth - 1);
-	/* a free inside it finds nothing more to free */
+	/* a free nested inside this one finds nothing left to free */
 	if (call->effect == GP_EFFECT_FREE)
 		end_free(thread, call, false);
 	if (function->op)
@@ -52,8 +53,8 @@ GP_GLOBAL_FUNC int account_unobserved_free(struct gp_thread *thread, __u32 index
 }
 
 /*
- * Undoes what the entry of a free did, for one that will not be seen to return: it is not known to have freed
- * anything, unless its address has been given out again.
+ * Undoes what the entry of a free did, for a free whose return will not be observed. It is not known to
+ * have freed anything, unless its address has been allocated again.
  */
 GP_GLOBAL_FUNC int undo_entry(struct gp_thread *thread, struct gp_call *call)
 {

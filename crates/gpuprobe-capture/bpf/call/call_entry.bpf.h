@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The entry and, in call_return.bpf.h, the return that serve every function, on every attach tier. Calls open
- * on a thread form a stack; entry pushes, return pops. A program may jump out of calls (longjmp, exceptions),
- * so the stack pointer tells which open calls are still there: that of an enclosing call is always higher.
+ * The entry probe of every function, on every attach tier; call_return.bpf.h has the return probe. The open
+ * calls of a thread form a stack: entry pushes, return pops. A program may jump out of calls (longjmp,
+ * exceptions). The stack pointer shows which open calls are still there, because an enclosing call always
+ * has a higher one.
  */
 #ifndef GP_CALL_ENTRY_BPF_H
 #define GP_CALL_ENTRY_BPF_H
@@ -34,9 +35,9 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 }
 
 /*
- * Whether the function entered now was jumped to by the one that was entered at the same stack pointer: then
- * what it returns to is the kernel's return trampoline, put there for the first. A new call brings a return
- * address of the program's own.
+ * Whether the function entered now was reached by a tail jump from the call that was entered at the same
+ * stack pointer. In that case its return address is the Linux kernel's return trampoline, which was written
+ * for the first call. A new call has a return address in the program's own code.
  */
 static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 {
@@ -46,7 +47,7 @@ static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 	if (bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx)) ||
 	    bpf_probe_read_user(&code, sizeof(code), (void *)address))
 		return false;
-	/* push %rax; push %rcx; push %r11 since 6.11, a breakpoint before */
+	/* push %rax; push %rcx; push %r11 since Linux 6.11, a breakpoint before */
 	return (__u32)code == 0x53415150 || (__u8)code == 0xcc;
 #else
 	address = ctx->regs[30];
@@ -57,19 +58,23 @@ static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 #endif
 }
 
-/* Whether an open call is still there as another begins. */
+/* Whether an open call still encloses the call that begins now. */
 static __always_inline bool is_enclosing(const struct gp_call *top, struct pt_regs *ctx, __u32 function)
 {
 	__u64 stack_pointer = PT_REGS_SP(ctx);
 
-	/* equal: that one jumped here at its end and will return after this, or it was left; while a program
-	 * runs, none of the kernel's functions does */
+	/*
+	 * equal stack pointers: either the open call jumped here at its end and returns after this one, or
+	 * the program jumped out of it. While a program runs in user space, no Linux function is open.
+	 */
 	return !is_linux_call(top) &&
 	       (top->stack_pointer > stack_pointer ||
 		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
 }
 
-/* Forgets a call that the program jumped out of. A free counts as such: the loss marks memory as incomplete.
+/*
+ * Drops a call that the program jumped out of. This applies to frees too: the loss marks the memory totals
+ * as incomplete.
  */
 static __always_inline void drop_innermost(struct gp_thread *thread)
 {
@@ -77,7 +82,7 @@ static __always_inline void drop_innermost(struct gp_thread *thread)
 	count_loss(GP_LOSS_ABANDONED);
 }
 
-/* Forgets calls that the program jumped out of before this one began. */
+/* Drops calls that the program jumped out of before this one began. */
 GP_OWN_FRAME int drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, __u32 function)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
@@ -88,7 +93,10 @@ GP_OWN_FRAME int drop_abandoned(struct gp_thread *thread, struct pt_regs *ctx, _
 	return 0;
 }
 
-/* Where the function returns to. One that was jumped to returns where the one before it would have. */
+/*
+ * The address that the function returns to. A function reached by a tail jump returns to where its
+ * predecessor would have returned.
+ */
 static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp_call *outer)
 {
 	__u64 address = 0;
@@ -103,8 +111,10 @@ static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp
 	return address;
 }
 
-/* Tells that a call has begun, where that is wanted, and where it was called from when nobody will tell
- * later. */
+/*
+ * Sends the record that a call has begun, if such records are wanted. Where there are no return probes, the
+ * stack is sent here too, because no later record will carry it.
+ */
 static __always_inline void send_begin_with_stack(struct gp_call *call, const struct gp_function *function,
 						  struct pt_regs *ctx)
 {
@@ -116,8 +126,9 @@ static __always_inline void send_begin_with_stack(struct gp_call *call, const st
 }
 
 /*
- * Makes sure that the return probe of the call that begins now does no harm. False where it must not be
- * prepared; a tier that cannot decline it gives up the returns of the calls that are open instead.
+ * Makes sure that the return probe of the call that begins now cannot harm the program. Returns false if
+ * the return probe must not be prepared. A tier that cannot decline a return probe gives up the returns of
+ * the open calls instead, and this returns true.
  */
 static __always_inline bool make_return_safe(struct gp_thread *thread, struct task_struct *current_task,
 					     struct pt_regs *ctx, const struct gp_function *function,
@@ -135,7 +146,10 @@ static __always_inline bool make_return_safe(struct gp_thread *thread, struct ta
 	return true;
 }
 
-/* Whether a call is not observed because not all probes of its library are in. `state` is not active. */
+/*
+ * Whether a call is ignored because not all probes of its library are attached. `state` is not
+ * GP_LIBRARY_ACTIVE.
+ */
 GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
 {
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
@@ -143,7 +157,11 @@ GP_OWN_FRAME int is_ignored(__u32 state, __u32 index)
 	return state != GP_LIBRARY_DETACHING || !function || !can_free(function);
 }
 
-/* Returns 0 when the return is wanted, 1 when it is not. */
+/*
+ * Returns 0 if the return probe is wanted, 1 if it is not. The steps: decide whether the call is observed
+ * and whether its return may be probed; push it; read its arguments; begin frees, context ends and GPU
+ * operations; and start its clock last.
+ */
 static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 {
 	struct task_struct *current_task = bpf_get_current_task_btf();
@@ -160,19 +178,19 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (!(function->flags & GP_PAUSED) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
 		thread = thread_of(current_task);
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
-	/* where a return cannot be declined, calls that are not observed have one too */
+	/* where a return probe cannot be declined, calls that are not observed have one too */
 	is_declined = has_return && (thread || !can_decline) &&
 		      !make_return_safe(thread, current_task, ctx, function, can_decline);
 	if (!thread)
 		return 1;
 	if (is_declined) {
-		/* of a free that is neither counted nor sent nothing is lost: it is accounted for below */
+		/* a free that is neither counted nor sent loses nothing: it is accounted for below */
 		if (!can_free(function) || function->flags & (GP_COUNT | GP_STREAM))
 			count_loss(GP_LOSS_UNOBSERVED_RETURN);
 		if (!can_free(function))
 			return 1;
 	}
-	/* calls that are open are on another stack then */
+	/* the open calls are on another stack in that case */
 	outer = is_declined ? NULL : innermost(thread);
 	if (outer && !is_enclosing(outer, ctx, index)) {
 		drop_abandoned(thread, ctx, index);
@@ -202,7 +220,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	if (gp_config.copies && function->action == GP_FREE)
 		begin_ranges(call);
-	/* kernels without sessions have too little stack for it */
+	/* programs for kernels without sessions do not have enough stack for it */
 	if (can_decline && (is_declined || !has_return) && !gp_config.entry_only && can_free(function))
 		account_unobserved_free(thread, index);
 	if (is_declined) {
@@ -211,7 +229,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	if (function->task.work)
 		begin_op(thread, call, function);
-	/* a launch that is counted is met when it has no row yet */
+	/* a launch counted in a row is reported when its row is created: see end_launch() */
 	if (gp_config.names && function->flags & GP_LAUNCH &&
 	    (!gp_config.launches || gp_config.told || outer))
 		report_new_kernel(call, function, outer);
@@ -227,7 +245,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		thread->depth--;
 		return 1;
 	}
-	/* as late as possible, so that the time of this probe is not the function's */
+	/* as late as possible, so that the time spent in this probe is not counted as the function's */
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases)
 		send_begin_with_stack(call, function, ctx);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The return of a call: it is taken off its thread's stack, accounted for, annotated, counted and emitted. */
+/*
+ * The return probe of every function: the call is popped off its thread's stack, accounted for, annotated,
+ * counted and emitted.
+ */
 #ifndef GP_CALL_RETURN_BPF_H
 #define GP_CALL_RETURN_BPF_H
 
@@ -20,14 +23,14 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 	}
 }
 
-/* Whether a call that has returned, and whose outs were read, has failed. */
+/* Whether a call has failed. It has returned, and its outs have been read. */
 static __always_inline bool has_failed(const struct gp_call *call, const struct gp_function *function)
 {
 	__u32 status = status_of_call(call, function);
 
 	if (function->flags & GP_GIVES_RESULT && !call->result)
 		return true;
-	/* 600 (not ready) is an answer, not a failure */
+	/* 600 (CUDA_ERROR_NOT_READY) is an answer, not a failure */
 	return status && status != 600;
 }
 
@@ -37,8 +40,8 @@ static __always_inline bool is_same_call(const struct gp_call *call, __u64 stack
 }
 
 /*
- * Whether nothing is missed with a call whose beginning was not observed: its function is probed only for
- * what it does, and an open call around it does the same and accounts for it.
+ * Whether a return without an observed entry loses nothing: the function is probed only for its effect, and
+ * an open call around it has the same effect and accounts for it.
  */
 static __always_inline bool is_accounted_by_outer(struct gp_thread *thread, __u32 index)
 {
@@ -48,7 +51,9 @@ static __always_inline bool is_accounted_by_outer(struct gp_thread *thread, __u3
 	       open_call(thread, thread->depth - 1)->actions & (1 << (function->action & 3));
 }
 
-/* Forgets calls that the program jumped out of, above the one that returns now. Tells whether that is there.
+/*
+ * Drops the calls that the program jumped out of, which are above the one that returns now on the stack of
+ * open calls. Returns 1 if the returning call is there.
  */
 GP_GLOBAL_FUNC int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
 {
@@ -73,7 +78,7 @@ GP_GLOBAL_FUNC int drop_above(struct gp_thread *thread, __u64 stack_pointer, __u
 	return 0;
 }
 
-/* The open call that returns now, taken off the stack; those above it were abandoned. */
+/* Pops the call that returns now. Calls above it were abandoned. */
 static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack_pointer, __u64 cookie)
 {
 	__u32 function = cookie & (GP_FUNCTIONS - 1);
@@ -90,8 +95,16 @@ static __always_inline struct gp_call *pop(struct gp_thread *thread, __u64 stack
 }
 
 /*
- * What is done when a call returns, in this order: account for what it did to memory and contexts, annotate
- * its record and that of the call around it, count it, and emit its record.
+ * The steps when a call returns, in this order:
+ *
+ * 1. account: apply its effect to live memory, call sites, address ranges and contexts;
+ * 2. end_op: count its GPU operation in rows, or annotate the record with it;
+ * 3. annotate: pass on to the enclosing call what only this call knows;
+ * 4. count: add it to the counters of its function and process;
+ * 5. emit: send its record.
+ *
+ * Accounting comes first because the record carries its result (bytes, call site, live bytes). Emitting
+ * comes last because all other steps write to the record.
  */
 
 /* Accounts for memory, its call sites and address ranges, contexts and physical memory. */
@@ -117,7 +130,10 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 		end_ranges(call, function);
 }
 
-/* The same of a copy or memset: of the runtime's, whether the driver was called at all. */
+/*
+ * Annotates a copy or memset, and passes it on to the enclosing call. For a call of the CUDA runtime the
+ * record shows whether it called the CUDA driver at all.
+ */
 static __always_inline void annotate_move(struct gp_thread *thread, struct gp_call *call,
 					  const struct gp_function *function, bool failed)
 {
@@ -133,7 +149,7 @@ static __always_inline void annotate_move(struct gp_thread *thread, struct gp_ca
 		propagate_to_parent(thread, call, failed);
 }
 
-/* Adds to the record of the call around it what only this call knows. */
+/* Adds to the record of the enclosing call what only this call knows. */
 static __always_inline void annotate(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
@@ -155,7 +171,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	count_latency(count, call->duration_ns, failed);
 }
 
-/* Counts the call, unless it is counted with what it did. */
+/* Counts the call, unless it was already counted with its launch (`is_counted`). */
 static __always_inline void count(struct gp_thread *thread, struct gp_call *call,
 				  const struct gp_function *function, bool failed, bool is_counted)
 {
@@ -171,7 +187,7 @@ static __always_inline void count(struct gp_thread *thread, struct gp_call *call
 		count_device_time(thread, call);
 }
 
-/* Sends the name that the call gave a handle, and the record of the call with its stack. */
+/* Sends the name that the call gave to a handle, and the record of the call with its stack. */
 static __always_inline void emit(struct gp_call *call, const struct gp_function *function,
 				 struct pt_regs *ctx, bool failed)
 {
@@ -210,7 +226,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	read_at_return(call, function);
 	failed = has_failed(call, function);
 	account(thread, call, function, ctx, failed);
-	/* counts or annotates, as it was configured */
+	/* counts or annotates the GPU operation, depending on the configuration */
 	if (function->task.work)
 		is_counted = end_op(thread, call, function, failed);
 	annotate(thread, call, function, failed);

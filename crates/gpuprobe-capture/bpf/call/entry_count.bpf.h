@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Functions whose calls are counted as they begin, and nothing else: without a return probe they cost two
- * thirds. */
+/*
+ * Functions of which only the entries are counted. Without a return probe a call costs two thirds of what
+ * it costs with one.
+ */
 #ifndef GP_ENTRY_COUNT_BPF_H
 #define GP_ENTRY_COUNT_BPF_H
 

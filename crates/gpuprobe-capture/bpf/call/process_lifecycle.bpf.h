@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The lives of processes: whom to follow, when to forget, and the hold that gives probes time to come. */
+/*
+ * The life cycle of processes: which ones to follow, when to drop their state, and how to pause them until
+ * their probes are attached.
+ */
 #ifndef GP_PROCESS_LIFECYCLE_BPF_H
 #define GP_PROCESS_LIFECYCLE_BPF_H
 
 #include "call_entry.bpf.h"
 
 #define GP_SIGSTOP 19
-/* struct r_debug of <link.h>: version, map, brk, then the state */
+/* offset of r_state in struct r_debug of <link.h>: it follows version, map and brk */
 #define GP_R_STATE 24
 #define GP_RT_CONSISTENT 0
-/* the most that bpf_loop takes */
+/* the most iterations that bpf_loop allows */
 #define GP_MOST_STEPS (1 << 23)
-/* how long nobody may have looked at a question, and how long the answer may take then */
+/* how long to wait for user space to see a question, and then for its answer */
 #define GP_WAIT_UNSEEN_NS 1000000ULL
 #define GP_WAIT_SEEN_NS 20000000ULL
-/* longer than attaching takes; who takes probes out, or attaches in another gpuprobe, may have to wait for
- * this */
+/*
+ * longer than attaching takes. Detaching probes, or attaching them from another gpuprobe, may have to wait
+ * this long.
+ */
 #define GP_WAIT_SLEEPING_NS 300000000ULL
 
 /*
- * Asks user space to look at what the current process has mapped. The record is reserved before anything
- * else: without one nobody would answer.
+ * Asks user space to look at what the current process has mapped. The record is reserved first: without it
+ * no answer would ever come.
  */
 static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 {
@@ -36,7 +41,7 @@ static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 	record->tgid = bpf_get_current_pid_tgid() >> 32;
 	record->tid = bpf_get_current_pid_tgid();
 	record->id = ticket;
-	/* SIGCONT must not come before SIGSTOP: hence before the record is sent */
+	/* SIGCONT must not arrive before SIGSTOP, so the signal is sent before the record */
 	if (how & GP_STOPPED && bpf_send_signal(GP_SIGSTOP)) {
 		bpf_ringbuf_discard(record, 0);
 		return false;
@@ -48,7 +53,7 @@ static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 struct waiting {
 	__u64 until_ns;
 	__u64 longest_ns;
-	/* an address of the process that can be read */
+	/* a readable address of the process */
 	__u64 address;
 	__u32 tgid;
 	__u32 ticket;
@@ -81,8 +86,10 @@ static long wait_step(__u64 step, struct waiting *waiting)
 	return look_for_answer(waiting);
 }
 
-/* The read is of no use but for what it passes on its way: a place where the kernel runs somebody else who
- * waits. */
+/*
+ * The data read is not used. The read is here because it passes a point where the Linux kernel may schedule
+ * another task that is waiting.
+ */
 static long wait_sleeping_step(__u64 step, struct waiting *waiting)
 {
 	__u32 ignored;
@@ -93,14 +100,15 @@ static long wait_sleeping_step(__u64 step, struct waiting *waiting)
 }
 
 /*
- * Processes are kept until user space has looked at what they mapped, by waiting in the kernel: a stop by
- * signal is seen by parents that wait for one (shells with job control, su, sudo, debuggers), which then act
- * on it.
+ * A process is paused until user space has looked at what it mapped. It waits inside the probe instead of
+ * being stopped by SIGSTOP, because parents that wait for their children (shells with job control, su,
+ * sudo, debuggers) see a stop and act on it.
  *
- * Where a program may sleep, it lets others run meanwhile and can wait for as long as attaching takes.
- * Elsewhere the wait takes a CPU for itself, so it is given up at once where user space does not show on
- * another one, and probes cannot be attached while it lasts, for that needs every CPU to have left such
- * places once. Then the process is stopped after all.
+ * There are two ways to wait. Where the BPF program may sleep, it lets other tasks run and can wait for as
+ * long as attaching takes (pause_sleeping). Elsewhere the wait occupies a CPU, and no probe can be attached
+ * while it lasts, because attaching waits until every CPU has left such sections once. There the wait is
+ * short, it ends at once if user space does not react on another CPU, and then the process is stopped by
+ * SIGSTOP after all.
  */
 static __always_inline void pause_without_sleeping(__u32 how)
 {
@@ -139,7 +147,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	__u32 tgid = BPF_CORE_READ(child, tgid);
 	__u32 one = 1;
 
-	/* a new thread of the same process is nothing new */
+	/* a new thread of the same process needs nothing */
 	if (tgid == parent_tgid || !gp_config.only_targets || !gp_config.follow_forks ||
 	    !bpf_map_lookup_elem(&targets, &parent_tgid))
 		return 0;
@@ -157,8 +165,8 @@ static long note_file(struct task_struct *task, struct vm_area_struct *vma, stru
 }
 
 /*
- * Whether the program that begins does so in a loader that has a probe: then that probe will hold it in time.
- * Where it begins is in its registers; what cannot be found out is taken as unknown.
+ * Whether the new program starts in a dynamic loader that has a probe. If so, that probe will pause it in
+ * time. The start address is in its registers; if it cannot be read, the loader counts as unknown.
  */
 static __always_inline bool has_known_loader(void)
 {
@@ -173,7 +181,7 @@ static __always_inline bool has_known_loader(void)
 	return bpf_map_lookup_elem(&loaders, &file);
 }
 
-/* Sends the calls that are open on a thread which will not return from them. */
+/* Sends the open calls of a thread, which will not return from them. */
 static __always_inline void end_open_calls(struct gp_thread *thread)
 {
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
@@ -197,10 +205,10 @@ int BPF_PROG(on_exec, struct task_struct *task)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	__u32 tgid = BPF_CORE_READ(task, tgid);
-	/* the count of execs has just gone up by one */
+	/* the exec count has just been incremented */
 	struct gp_process_key before = {.instance = instance_of(task) - 1, .tgid = tgid};
 
-	/* calls that were open belong to the program that is gone; so does its instance */
+	/* the open calls belong to the previous program, and so does the thread's instance */
 	if (thread)
 		end_open_calls(thread);
 	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
@@ -235,9 +243,9 @@ int BPF_PROG(on_exit, struct task_struct *task)
 }
 
 /*
- * On the dynamic loader's _dl_debug_state, which it calls when libraries begin to be mapped and again when
- * they are mapped but their constructors have not run. The cookie is the distance from that function to
- * _r_debug, where the loader says which of the two it is; 0 where it is not known.
+ * Runs at _dl_debug_state of the dynamic loader, which the loader calls when it begins to map libraries,
+ * and again when they are mapped but before their constructors run. The cookie is the distance from that
+ * function to _r_debug, where the loader stores which of the two it is; 0 if the distance is not known.
  */
 static __always_inline bool loader_is_done(struct pt_regs *ctx)
 {

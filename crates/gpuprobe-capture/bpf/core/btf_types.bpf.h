@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Types that user space knows and no map names: the compiler leaves what nothing is made of out of the type
- * information, from which Rust's types and constants are generated.
+ * Types that user space needs and that no map uses. The compiler omits types without a variable from the
+ * BTF type information, and Rust's types and constants are generated from that.
  */
 #ifndef GP_BTF_TYPES_BPF_H
 #define GP_BTF_TYPES_BPF_H
 
 #include "maps.bpf.h"
 
-/* No program reads or writes it: it takes some bytes of a page that is there anyway, and no time. */
+/* No program reads or writes this variable. It occupies some bytes of a page that exists anyway. */
 struct gp_types {
 	struct gp_process_record process_record;
 	struct gp_name_record name_record;

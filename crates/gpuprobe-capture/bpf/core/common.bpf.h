@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Who is calling, what was lost, and ids. */
+/*
+ * Helpers that every other file uses: state of the calling thread and process, ids, arguments, and size
+ * arithmetic.
+ */
 #ifndef GP_COMMON_BPF_H
 #define GP_COMMON_BPF_H
 
@@ -8,28 +11,30 @@
 #include <bpf/bpf_tracing.h>
 
 /*
- * A program has 512 bytes of stack, and everything that is inlined into it adds to its frame. What needs much
- * and is done seldom has a frame of its own, which takes the room only while it runs.
+ * A program has 512 bytes of stack, and everything inlined into it adds to its frame. A function that needs
+ * much stack and runs rarely gets a frame of its own, which takes stack only while it runs.
  */
 #define GP_OWN_FRAME static __noinline
 
 /*
- * The verifier goes through a static function anew for each path that leads to it. One that is not static it
- * checks once, by what its arguments are declared to be; that keeps loading fast.
+ * A BPF global function. The verifier checks a static function again for every path that leads to it. It
+ * checks a global function once, from the declared types of its arguments, which keeps loading fast. That
+ * is why every global function checks its pointer arguments for NULL.
  */
 #define GP_GLOBAL_FUNC __noinline
 
 #define GP_ID_BLOCK 64
 
 /*
- * The most bytes that one allocation or copy can have: no machine has so much memory, and sums of 65,535 of
- * these still fit. What is larger is a number that a program made up, and would make sums wrap around.
+ * The largest plausible size of one allocation or copy: no machine has that much memory, and a sum of
+ * 65,535 of these still fits into 64 bits. A larger value is a number that a program made up, and would
+ * make sums wrap around.
  */
 #define GP_MOST_BYTES (1ULL << 48)
 #define GP_IMPLAUSIBLE (~0ULL)
 
 #if defined(__TARGET_ARCH_x86)
-/* at entry the return address lies on top of the stack; at return it is gone */
+/* on entry the return address is on top of the stack; on return it has been popped */
 #define GP_FIRST_STACK_ARGUMENT 8
 #define GP_POPPED_BY_RETURN 8
 #else
@@ -38,21 +43,21 @@
 #endif
 
 /*
- * Kernel 6.13 has it without an argument, 7.0 with the context. The loader leaves out what follows the three
- * underscores and binds the one whose prototype fits; weak, because the other programs of this file load on
- * kernels that have never heard of it.
+ * Linux 6.13 has this function without an argument, 7.0 with the context. libbpf ignores what follows the
+ * three underscores and binds the one whose prototype fits. Weak, because the other programs of this object
+ * also load on kernels without the function.
  */
 extern bool bpf_session_is_return___plain(void) __ksym __weak;
 extern bool bpf_session_is_return___context(void *ctx) __ksym __weak;
 
-/* Which end of a call the program of a session is at. */
+/* Whether the program of a session runs at the return of a call, not at its entry. */
 static __always_inline bool is_return_of_session(void *ctx)
 {
 	return bpf_ksym_exists(bpf_session_is_return___context) ? bpf_session_is_return___context(ctx)
 								: bpf_session_is_return___plain();
 }
 
-/* A product of sizes, where the product itself may not fit. */
+/* A product of sizes that may overflow. */
 static __always_inline __u64 times(__u64 a, __u64 b)
 {
 	return b && a > GP_MOST_BYTES / b ? GP_IMPLAUSIBLE : a * b;
@@ -63,7 +68,7 @@ static __always_inline __u64 plus(__u64 a, __u64 b)
 	return a > GP_MOST_BYTES || b > GP_MOST_BYTES ? GP_IMPLAUSIBLE : a + b;
 }
 
-/* A size as it is counted: one that cannot be is counted as lost, and as 0 in sums. */
+/* The size to count. An implausible size is counted as a loss, and as 0 in sums. */
 static __always_inline __u64 plausible(__u64 bytes)
 {
 	if (bytes <= GP_MOST_BYTES)
@@ -72,7 +77,10 @@ static __always_inline __u64 plausible(__u64 bytes)
 	return 0;
 }
 
-/* The state of the library that a probe is in, by the upper half of its cookie. */
+/*
+ * The state of the library that the probed function is in. The upper half of the cookie is the library's
+ * number.
+ */
 static __always_inline __u32 library_state(__u64 cookie)
 {
 	__u32 row = (cookie >> 32) & (GP_LIBRARIES - 1);
@@ -81,7 +89,7 @@ static __always_inline __u32 library_state(__u64 cookie)
 	return state ? *state : GP_LIBRARY_ACTIVE;
 }
 
-/* Whether what happens at this time is not observed any more. */
+/* Whether observation has ended at this time. */
 static __always_inline bool is_stopped_at(__u64 now)
 {
 	__u64 stop_ns = gp_stop_ns;
@@ -100,16 +108,18 @@ static __always_inline bool is_target(__u32 tgid)
 }
 
 /*
- * Tells runs apart that share a pid: start times differ when a pid is used again, and the count of execs
- * rises with each exec. Their sum differs whenever one of them does, for all practical purposes.
+ * Distinguishes runs that share a pid. The start time changes when a pid is reused, and the exec count
+ * grows with every exec. For all practical purposes their sum changes whenever one of them does.
  */
 static __always_inline __u64 instance_of(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, group_leader, start_boottime) + BPF_CORE_READ(task, self_exec_id);
 }
 
-/* The pid in the innermost namespace: a struct pid has a number for each level, and may be longer than we
- * declare. */
+/*
+ * The pid in the innermost pid namespace. A struct pid has one number per level, and may be longer than
+ * declared here.
+ */
 static __always_inline __u32 ns_tgid_of(struct task_struct *task)
 {
 	struct pid *pid = BPF_CORE_READ(task, group_leader, thread_pid);
@@ -123,8 +133,8 @@ static __always_inline __u32 ns_tgid_of(struct task_struct *task)
 }
 
 /*
- * How to submit a record of the ring of calls: the reader is woken once, as the mark is passed. It also looks
- * by itself from time to time.
+ * The flags to submit a record to the ring of calls with. The reader is woken once, when the fill level
+ * crosses the mark. It also polls from time to time.
  */
 static __always_inline __u64 wakes_reader(__u64 bytes)
 {
@@ -144,7 +154,7 @@ static __always_inline struct kernfs_node *parent_of(struct kernfs_node *node)
 	return BPF_CORE_READ(node, parent);
 }
 
-/* The innermost cgroups of a task, in the one hierarchy that new kernels have. */
+/* The innermost cgroups of a task, in the unified hierarchy (cgroup v2). */
 static __always_inline void note_cgroups(struct gp_process_record *record, struct task_struct *task)
 {
 	struct kernfs_node *node = BPF_CORE_READ(task, cgroups, dfl_cgrp, kn), *outer = parent_of(node);
@@ -181,8 +191,8 @@ static __always_inline void send_process(struct task_struct *task, __u32 change,
 }
 
 /*
- * The row of the process that runs, which the first call makes; 0 where the table is full. A row that did not
- * fit when the process began is tried for again.
+ * The row of the current process, which its first call creates; 0 if the table is full. If there was no row
+ * when the process started, a later call tries again.
  */
 GP_GLOBAL_FUNC __u32 row_of_process(__u64 instance, __u32 tgid)
 {
@@ -221,7 +231,7 @@ static __always_inline struct gp_thread *new_thread(struct task_struct *task, __
 	return thread;
 }
 
-/* The state of the thread that runs, which is `task`, where its process is watched. */
+/* The state of the current thread, whose task is `task`; NULL if its process is not watched. */
 static __always_inline struct gp_thread *thread_of(struct task_struct *task)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, task, 0, 0);
@@ -251,8 +261,8 @@ static __always_inline __u64 new_id(struct gp_thread *thread)
 }
 
 /*
- * One of the open calls. The barrier keeps the mask: the compiler may know the bound already, but only from a
- * copy that kernel 6.1's verifier does not connect with this one.
+ * One of the open calls. The barrier keeps the mask: the compiler may already know the bound, but only from
+ * a copy of the index that the verifier of Linux 6.1 does not connect with this one.
  */
 static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32 index)
 {
@@ -261,9 +271,10 @@ static __always_inline struct gp_call *open_call(struct gp_thread *thread, __u32
 }
 
 /*
- * Reads arguments on the stack. Kernels that check what they copy to look up the object in the heap that a
- * call is part of; a program's own stack they know. So what is short is read there. More than was asked for
- * may be read, and be told to nobody.
+ * Reads arguments from the program's stack. Kernels that check the destination of a copy have to look up
+ * the heap object that the call is part of. They recognise a BPF program's own stack without that, so short
+ * reads go through the stack. This may read more words than were asked for; the extra words are not
+ * reported.
  */
 static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 {
@@ -279,12 +290,12 @@ static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 	return !bpf_probe_read_user(call->stack.words, bytes, at);
 }
 
-/* The value of an argument that the call has saved; false where it has none. */
+/* The value of an argument that the call has saved; false if there is none. */
 static __always_inline bool argument(const struct gp_call *call, struct gp_place loc, __u64 *value)
 {
 	__u32 index = loc.index;
 
-	/* the barriers keep the two bounds apart, so that the verifier sees each at its load */
+	/* the barriers keep the two bounds separate, so that the verifier sees each one at its load */
 	if (loc.kind == GP_IN_REGISTER) {
 		barrier_var(index);
 		if (index >= GP_REGISTERS)
@@ -303,31 +314,37 @@ static __always_inline bool argument(const struct gp_call *call, struct gp_place
 }
 
 /*
- * The bucket of a histogram of powers of two. Without a branch: the verifier would go through all that
- * follows once for each of 32 ways.
+ * The bucket in a histogram of powers of two. There is no branch, because the verifier would check all the
+ * following code once for each of 32 paths.
  */
 static __always_inline __u32 log2_bucket(__u64 n)
 {
 	__u64 high = n >> 32, bucket = 0;
 
-	/* what is larger than the last bucket begins is in it: all of the lower half is set */
+	/*
+	 * anything above the last bucket's lower bound goes into the last bucket: set all bits of the lower
+	 * half
+	 */
 	n = (__u32)(n | -high >> 32);
 	for (int bits = 16, digit = 4; bits; bits >>= 1, digit--) {
-		/* negative where n is wider than this, and the sign is what is asked for */
+		/* negative if n has more bits than this; only the sign is used */
 		__u64 wider = (1ULL << bits) - 1 - n;
 
-		/* or the compiler makes a comparison of it, and a branch of that */
+		/* otherwise the compiler turns this into a comparison, and that into a branch */
 		barrier_var(wider);
 		wider = wider >> 63 << digit;
 		n >>= wider;
 		bucket += wider;
 	}
-	/* the compiler knows that it is a bucket, kernel 6.1's verifier does not: masks stay */
+	/*
+	 * the compiler knows that this is a valid bucket, but the verifier of Linux 6.1 does not, so the
+	 * mask must stay
+	 */
 	barrier_var(bucket);
 	return bucket & (GP_BUCKETS - 1);
 }
 
-/* Whether a call that has returned is one of those asked for. */
+/* Whether a call that has returned passes the filters. */
 static __always_inline bool is_wanted(const struct gp_call *call, bool failed)
 {
 	return !(gp_config.outermost_only && call->parent) && !(gp_config.errors_only && !failed) &&

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Failures by function and error. A failure is counted where it came from: a call of the runtime that fails
- * because a call of the driver inside it did is not another one.
+ * Failures by function and error. A failure is counted where it came from: if a CUDA runtime call fails
+ * because a CUDA driver call inside it failed, that is one failure, not two.
  */
 #ifndef GP_FAILURES_BPF_H
 #define GP_FAILURES_BPF_H
 
 #include "common.bpf.h"
 
-/* A plain hash: failures are seldom, and what is forgotten would be missing from a counter. */
+/* A plain hash, not an LRU: failures are rare, and an evicted row would be missing from a counter. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 10240); /* set at load */
@@ -17,11 +17,13 @@ struct {
 	__type(value, __u64);
 } failures SEC(".maps");
 
-/* Kinds of failures that a process has rows for: a library can return any number, and others need room too.
+/*
+ * The most rows for kinds of failures per process. A library can return any number, and other processes
+ * need room too.
  */
 #define GP_MOST_FAILURES 64
 
-/* A row for a kind of failure that has none yet, which has happened once. */
+/* Creates the row for a kind of failure that has happened for the first time. */
 static __always_inline bool add_failure_row(struct gp_memory *process, const struct gp_failure_key *key)
 {
 	__u64 *count, one = 1;
@@ -29,7 +31,7 @@ static __always_inline bool add_failure_row(struct gp_memory *process, const str
 	if (__sync_fetch_and_add(&process->failure_rows, 1) < GP_MOST_FAILURES) {
 		if (!bpf_map_update_elem(&failures, key, &one, BPF_NOEXIST))
 			return true;
-		/* of two threads that do this at once, one wins */
+		/* if two threads do this at once, one wins */
 		count = bpf_map_lookup_elem(&failures, key);
 		if (count)
 			__sync_fetch_and_add(count, 1);
@@ -40,7 +42,7 @@ static __always_inline bool add_failure_row(struct gp_memory *process, const str
 	return count;
 }
 
-/* The status of a call that has returned, and whose outs were read; 0 where it has none. */
+/* The status of a call that has returned and whose outs have been read; 0 if it has none. */
 static __always_inline __u32 status_of_call(const struct gp_call *call, const struct gp_function *function)
 {
 	__u32 last = (function->outs - 1) & (GP_OUTS - 1);
@@ -50,8 +52,10 @@ static __always_inline __u32 status_of_call(const struct gp_call *call, const st
 	return function->flags & GP_STATUS ? call->result : 0;
 }
 
-/* What finds no room is the rest of its function's errors, where these are counted, and else of its
- * process's. */
+/*
+ * A failure that finds no row is counted with the other errors of its function if these are counted, and
+ * otherwise with those of its process.
+ */
 static __always_inline int add_failure(const struct gp_thread *thread, const struct gp_call *call,
 				       const struct gp_function *function)
 {
@@ -89,8 +93,8 @@ GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *c
 }
 
 /*
- * A return without its call. Nothing is counted of a function that is there for its failures alone, nor of a
- * library whose calls are not observed yet.
+ * Counts a return without an observed entry. Functions that are probed only for their failures are not
+ * counted, nor are libraries whose calls are not observed yet.
  */
 GP_GLOBAL_FUNC int count_unmatched(__u64 cookie)
 {

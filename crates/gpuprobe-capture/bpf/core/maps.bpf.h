@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Every map, with why it is of that type and size. Sizes marked "set at load" are settings of user space. */
+/*
+ * The maps that all parts use, with the reason for each type and size. Sizes marked "set at load" are set
+ * by user space before loading.
+ */
 #ifndef GP_MAPS_BPF_H
 #define GP_MAPS_BPF_H
 
@@ -8,34 +11,44 @@
 #include "../gpuprobe.h"
 #include "../wire/live_memory.h"
 #include "../wire/call_site.h"
+#include "thread_state.bpf.h"
 
-/* a section of its own, so that user space fills in this and nothing else */
+/* in a section of its own, so that user space fills in this and nothing else */
 volatile const struct gp_config gp_config SEC(".rodata.config") = {};
 
-/* Ids of calls and process records; threads take them in blocks so that they do not fight for this line. */
+/*
+ * The next id of a call or process record. Threads take ids in blocks, so that they do not contend for this
+ * cache line.
+ */
 __u64 gp_next_id = 1;
 
 /*
- * When observation ends, on the clock of bpf_ktime_get_ns(); 0 while it goes on. A time in the near future
- * ends it at the same instant on all CPUs. In a section of its own, so that user space can write it alone.
+ * When observation ends, on the clock of bpf_ktime_get_ns(); 0 while it goes on. User space writes a time
+ * in the near future, so that observation ends at the same instant on all CPUs. In a section of its own, so
+ * that user space can write it alone.
  */
 volatile __u64 gp_stop_ns SEC(".data.stop");
 
-/* Numbers of ways that are not known yet: each is a site until user space says which one it is. */
+/*
+ * The next number for a stack that is not known yet. Each such stack is a site of its own until user space
+ * finds out which site it is.
+ */
 __u32 gp_next_site = 1;
 
-/* Contexts ever seen. */
+/* Counts contexts; part of the number of each context: see new_context_number(). */
 __u64 gp_next_context = 1;
 
-/* Rows ever used of `memory_rows`, `context_rows` and `count_rows`. */
+/* How many rows of `memory_rows`, `context_rows` and `count_rows` were ever used. */
 __u32 gp_memory_rows_used = 0;
 __u32 gp_context_rows_used = 0;
 __u32 gp_count_rows_used = 0;
 
-/* Questions to user space. */
+/* The number of the next question to user space. */
 __u32 gp_next_ticket = 1;
 
-/* One row per function of the catalogue. An array: the cookie is the index, and a lookup is an addition. */
+/*
+ * One row per function of the catalogue. An array: the cookie is the index, and a lookup is one addition.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GP_FUNCTIONS);
@@ -44,8 +57,8 @@ struct {
 } functions SEC(".maps");
 
 /*
- * The state of each probed library, by its number: see enum gp_library_state. An array: a lookup is an
- * addition. Row 0 belongs to functions of no library and stays active.
+ * The state of each probed library, by library number: see enum gp_library_state. An array: a lookup is one
+ * addition. Row 0 is for functions of no library and stays active.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -54,65 +67,7 @@ struct {
 	__type(value, __u32);
 } library_states SEC(".maps");
 
-/* A kernel and a stream that a thread launched it on, with the numbers of their rows: 0 for none. */
-struct gp_launch_cache_entry {
-	__u64 handle;
-	__u64 stream;
-	/* as in the key of its launches */
-	__u32 counted_as;
-	__u32 launches_row;
-	__u32 stream_row;
-	__u32 reserved;
-};
-
-/* A range of addresses of a process. */
-struct gp_mapping {
-	__u64 start;
-	__u64 end;
-};
-
-/* The row that counts a function of the thread's process. */
-struct gp_counted {
-	__u32 function;
-	__u32 row;
-};
-
-/* The calls open on each thread. Task storage: it goes with the thread, and costs less than a hash. */
-struct gp_thread {
-	__u64 instance;
-	__u32 tgid;
-	__u32 tid;
-	__u32 depth;
-	__u32 ids_left;
-	__u64 next_id;
-	/* contexts made current, one over the other */
-	__u64 contexts[GP_CONTEXTS];
-	__u32 contexts_depth;
-	/* of its process; 0 where it has none */
-	__u32 memory_row;
-	/* the number of the context that it allocated in last, and the address that this had */
-	__u64 context;
-	__u64 context_address;
-	/* rows of functions called last, each at a place that follows from its number */
-	struct gp_counted counted[GP_COUNTED];
-	/* the row that waits for all streams are noted in */
-	__u32 all_streams_row;
-	/* of the calls since the last launch or wait, the one that took longest: 1 more than its function */
-	__u32 meanwhile;
-	__u64 meanwhile_ns;
-	__u64 meanwhile_since_ns;
-	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
-	/* where return probes send this process; 0 where it has not been asked for */
-	__u64 trampoline;
-	/* the stack that it was started on, once it has been looked for: see return_safety.bpf.h */
-	struct gp_mapping own_stack;
-	/* its end has been told */
-	__u64 has_exited;
-	/* where on the kernel's stack it is, of a program that is told by a pointer alone */
-	__u64 stack_position;
-	struct gp_call open[GP_DEPTH];
-};
-
+/* The state of each thread. Task storage: it is freed with the thread, and costs less than a hash. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -120,7 +75,7 @@ struct {
 	__type(value, struct gp_thread);
 } threads SEC(".maps");
 
-/* Processes to watch when only_targets is set. */
+/* The processes to watch if only_targets is set. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -129,7 +84,10 @@ struct {
 	__type(value, __u32);
 } targets SEC(".maps");
 
-/* Processes that copy stacks away and back, as greenlet does; user space finds them by what they map. */
+/*
+ * Processes that copy stacks away and back, as greenlet does. User space recognises them by the libraries
+ * that they map.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -138,7 +96,7 @@ struct {
 	__type(value, __u32);
 } stack_copiers SEC(".maps");
 
-/* Whether there ever was one of them. An array: where there was none, nothing is looked up in a hash. */
+/* Whether there ever was such a process. An array: if there was none, no hash lookup is needed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -155,7 +113,7 @@ struct {
 	__type(value, __u32);
 } loaders SEC(".maps");
 
-/* Of processes that are held, how far user space is with their last question. */
+/* For paused processes: how far user space is with their last question; see GP_HELD(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -164,8 +122,10 @@ struct {
 	__type(value, __u64);
 } held SEC(".maps");
 
-/* Processes that made a call, with the number of their row. User space removes them some time after they
- * ended. */
+/*
+ * Processes that made a call, with their row numbers. User space removes them some time after they have
+ * exited.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192); /* set at load */
@@ -174,8 +134,8 @@ struct {
 } processes SEC(".maps");
 
 /*
- * What they did to memory. An array, because every allocation and every free needs its row: threads know the
- * number, and a lookup is an addition. The first row is nobody's.
+ * Memory totals of these processes. An array, because every allocation and every free needs its row:
+ * threads cache the row number, and a lookup is one addition. Row 0 is not used.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -184,14 +144,14 @@ struct {
 	__type(value, struct gp_memory);
 } memory_rows SEC(".maps");
 
-/* Rows of it that were given back. */
+/* Rows of `memory_rows` that were returned and can be used again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 8192); /* set at load */
 	__type(value, __u32);
 } unused_memory SEC(".maps");
 
-/* Handles of kernels that have been told of. */
+/* Handles of CUDA kernels that have been reported. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -200,7 +160,7 @@ struct {
 	__type(value, __u32);
 } kernels SEC(".maps");
 
-/* Which word of a handle is looked at for a name: what user space has found out. */
+/* The word of a CUDA kernel's handle that points to its name, as user space has found out. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -208,7 +168,7 @@ struct {
 	__type(value, __u32);
 } name_word SEC(".maps");
 
-/* Live allocations. A plain hash: an LRU would forget the oldest, which are the leaks. */
+/* Live allocations. A plain hash: an LRU would evict the oldest entries, which are the leaks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1048576); /* set at load */
@@ -218,8 +178,9 @@ struct {
 } live SEC(".maps");
 
 /*
- * The contexts of each process, by numbers of our own: an address may be given to another one before the call
- * that ends it has returned. The number ends in that of its row.
+ * The contexts of each process, by numbers that gpuprobe assigns. An address does not identify a context,
+ * because it may be reused before the call that destroyed its context has returned. The low bits of the
+ * number are the row number.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -229,7 +190,7 @@ struct {
 	__type(value, __u32);
 } contexts SEC(".maps");
 
-/* What is held in them. An array as `memory_rows` is. */
+/* Live memory of each context. An array, for the same reason as `memory_rows`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 16385); /* set at load */
@@ -237,14 +198,16 @@ struct {
 	__type(value, struct gp_context);
 } context_rows SEC(".maps");
 
-/* Rows of it that were given back. */
+/* Rows of `context_rows` that were returned and can be used again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 16384); /* set at load */
 	__type(value, __u32);
 } unused_contexts SEC(".maps");
 
-/* The number of the context that an address is. It stays when the context has ended, until there is another.
+/*
+ * The number of the context at an address. The entry stays after the context has ended, until another
+ * context has this address.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -254,7 +217,7 @@ struct {
 	__type(value, __u64);
 } addresses SEC(".maps");
 
-/* The address of the primary context of a GPU. */
+/* The address of each GPU's primary context. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
@@ -263,7 +226,7 @@ struct {
 	__type(value, __u64);
 } primaries SEC(".maps");
 
-/* What the driver told each process of its GPUs: the first bytes of its answer. */
+/* How the CUDA driver identified its GPUs to each process: the first bytes of its answer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
@@ -272,7 +235,10 @@ struct {
 	__type(value, __u8[16]);
 } identities SEC(".maps");
 
-/* Physical memory by a number of our own: a handle's may be given again while the memory is still mapped. */
+/*
+ * Physical memory, by numbers that gpuprobe assigns. A handle does not identify it, because a handle may be
+ * reused while the memory is still mapped.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1048576); /* set at load */
@@ -281,7 +247,7 @@ struct {
 	__type(value, struct gp_physical);
 } physical SEC(".maps");
 
-/* Handles to these numbers. */
+/* The number of the physical memory that a handle refers to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1048576); /* set at load */
@@ -290,7 +256,7 @@ struct {
 	__type(value, __u64);
 } handles SEC(".maps");
 
-/* Where physical memory is mapped. */
+/* The addresses where physical memory is mapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1048576); /* set at load */
@@ -299,8 +265,10 @@ struct {
 	__type(value, struct gp_mapped);
 } mapped SEC(".maps");
 
-/* What is held from each site. User space sums up those that it found to be the same, and takes out what is
- * over. */
+/*
+ * Live memory of each call site. User space adds up the sites that it finds to be the same, and removes
+ * rows that are no longer needed.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536); /* set at load */
@@ -309,7 +277,10 @@ struct {
 	__type(value, struct gp_site);
 } sites SEC(".maps");
 
-/* Ways to allocations by the address that the call returns to, which tells most of them apart. */
+/*
+ * The roots of the decision trees that find an allocation's call site, by the return address of the
+ * allocating call. Most call sites differ in that address already.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -318,7 +289,7 @@ struct {
 	__type(value, struct gp_way);
 } ways SEC(".maps");
 
-/* And how they go on. The first row is none. */
+/* The inner nodes of these trees. Row 0 means none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 131072); /* set at load */
@@ -326,7 +297,7 @@ struct {
 	__type(value, struct gp_site_node);
 } site_nodes SEC(".maps");
 
-/* Which row counts a function of a process. */
+/* The row number of each function's counters in each process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 10240); /* set at load */
@@ -334,7 +305,10 @@ struct {
 	__type(value, __u32);
 } counts SEC(".maps");
 
-/* The counts, a copy per CPU so that threads do not share lines. An array as `memory_rows` is. */
+/*
+ * The counters, one copy per CPU so that threads do not share cache lines. An array, for the same reason as
+ * `memory_rows`.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 10241); /* set at load */
@@ -342,7 +316,7 @@ struct {
 	__type(value, struct gp_count);
 } count_rows SEC(".maps");
 
-/* Rows of it that were given back, and are empty. */
+/* Rows of `count_rows` that were returned and can be used again. They are zero. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 10240); /* set at load */
@@ -356,13 +330,15 @@ struct {
 	__type(value, __u64);
 } losses SEC(".maps");
 
-/* Records of calls. */
+/* Records of calls, names and stacks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 32 * 1024 * 1024); /* set at load */
 } calls SEC(".maps");
 
-/* Processes and holds: a ring of its own, so that a flood of calls never hides them. */
+/*
+ * Records of processes, pauses and XIDs. A ring of its own, so that a burst of calls never displaces them.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1024 * 1024);

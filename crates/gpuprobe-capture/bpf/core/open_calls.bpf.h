@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* A call that is open, of whatever it is: its beginning, its record, and what is counted of it. */
+/*
+ * Open calls of any kind (library functions, system calls, Linux functions): how they begin, how their
+ * records are sent, and their counters.
+ */
 #ifndef GP_OPEN_CALLS_BPF_H
 #define GP_OPEN_CALLS_BPF_H
 
 #include "common.bpf.h"
 
-/* Whether an open call is one of a function of the kernel: its stack lies where the kernel's do. */
+/* Whether an open call is a call of a Linux function: its stack pointer is a kernel address. */
 static __always_inline bool is_linux_call(const struct gp_call *call)
 {
 	return call->stack_pointer >> 63;
@@ -27,8 +30,8 @@ static __always_inline void save_registers(struct gp_call *call, struct pt_regs 
 }
 
 /*
- * Copies the text that an argument points to. A program can pass any address, so memory of the kernel is read
- * only where it is the kernel that calls.
+ * Copies the text that an argument points to. A program can pass any address, so kernel memory is read only
+ * if it is the Linux kernel that makes the call.
  */
 static __always_inline void read_text(struct gp_call *call, __u64 address, bool from_linux)
 {
@@ -46,7 +49,10 @@ static __always_inline void read_text(struct gp_call *call, __u64 address, bool 
 		call->flags |= GP_CUT_TEXT;
 }
 
-/* A call that has been put on its thread's stack: all that an earlier one may have left there is gone. */
+/*
+ * Initialises a call that was pushed on its thread's stack. It overwrites every field that an earlier call
+ * may have left there.
+ */
 static __always_inline void begin_call(struct gp_thread *thread, struct gp_call *call,
 				       const struct gp_call *outer, const struct gp_function *function,
 				       __u32 index)
@@ -72,13 +78,13 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->driver_ns = 0;
 }
 
-/* The call that is open and has no other inside it. */
+/* The innermost open call; NULL if there is none. */
 static __always_inline struct gp_call *innermost(struct gp_thread *thread)
 {
 	return thread->depth ? open_call(thread, thread->depth - 1) : NULL;
 }
 
-/* Puts a call on its thread's stack, inside `outer`; NULL where there is no room for one more. */
+/* Pushes a call on its thread's stack, inside `outer`; NULL if the stack is full. */
 static __always_inline struct gp_call *push_call(struct gp_thread *thread, const struct gp_call *outer,
 						 const struct gp_function *function, __u32 index)
 {
@@ -94,7 +100,10 @@ static __always_inline struct gp_call *push_call(struct gp_thread *thread, const
 	return call;
 }
 
-/* The same for what has no library and does nothing to memory: whatever the kernel runs. */
+/*
+ * The same for what the Linux kernel runs: system calls, Linux functions and tracepoints. They have no
+ * library and no effect on memory.
+ */
 static __always_inline struct gp_call *push_linux_call(struct gp_thread *thread, const struct gp_call *outer,
 						       const struct gp_function *function, __u32 index,
 						       __u64 stack_pointer)
@@ -124,7 +133,7 @@ static __always_inline void send_call(const struct gp_call *call, const struct g
 		count_loss(GP_LOSS_RING_FULL);
 }
 
-/* Tells that a call has begun, where it is told of at all. */
+/* Sends the record that a call has begun, if the function's calls are sent. */
 static __always_inline void send_begin_record(struct gp_call *call, const struct gp_function *function)
 {
 	if (!(function->flags & GP_STREAM) || (gp_config.outermost_only && call->parent))
@@ -134,14 +143,14 @@ static __always_inline void send_begin_record(struct gp_call *call, const struct
 	call->flags &= ~GP_BEGUN;
 }
 
-/* The graph of the call has so many kernels. */
+/* The call is on a graph with this many CUDA kernels. */
 static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels)
 {
 	call->effect = GP_EFFECT_GRAPH;
 	call->detail.graph.kernels = kernels;
 }
 
-/* The row that counts a function of a process, which its first call makes; 0 where the table is full. */
+/* The row of a function's counters in a process, which the first call creates; 0 if the table is full. */
 GP_GLOBAL_FUNC __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {
 	struct gp_count_key key = {.instance = instance, .tgid = tgid, .function = function};
@@ -164,7 +173,7 @@ static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32
 	return bpf_map_lookup_elem(&count_rows, &row);
 }
 
-/* A CPU's copy, but programs may be preempted on it: hence atomic. */
+/* The counters are per CPU, but programs may be preempted, so the additions are atomic. */
 static __always_inline void count_latency(struct gp_count *count, __u64 duration_ns, bool failed)
 {
 	if (failed)
@@ -182,7 +191,7 @@ static __always_inline void count_entry(struct gp_thread *thread, __u32 function
 		__sync_fetch_and_add(&count->tallied, 1);
 }
 
-/* What a call did in the driver is what the call around it did there, too. */
+/* Adds the system calls that a call made on the NVIDIA devices, and their time, to the enclosing call. */
 static __always_inline void propagate_device_time(struct gp_thread *thread, const struct gp_call *call)
 {
 	struct gp_call *outer = innermost(thread);

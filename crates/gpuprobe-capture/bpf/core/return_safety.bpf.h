@@ -2,31 +2,33 @@
 /*
  * Decides whether a return probe may be prepared for a call, so that no program is ever killed by one.
  *
- * The kernel replaces the return address of a probed call by the address of its trampoline and keeps the true
- * one in a list of the thread (utask->return_instances). It pairs returns with that list by stack pointer: an
- * entry with a lower stack pointer than the current one is taken for a call that the program jumped out of,
- * and is dropped. That is right on one stack. A thread that runs on several (a signal handler on an alternate
- * stack, fibers, coroutines) can still return from a call that was dropped. It then arrives at the
- * trampoline, the kernel does not know where to continue, and kills the program by SIGILL.
+ * The Linux kernel replaces the return address of a probed call by the address of its trampoline, and keeps
+ * the real one in a list of the thread (utask->return_instances). It matches returns with that list by
+ * stack pointer: an entry with a lower stack pointer than the current one is taken for a call that the
+ * program jumped out of, and is dropped. That is correct on one stack. A thread that runs on several stacks
+ * (a signal handler on an alternate stack, fibers, coroutines) can still return from a call that was
+ * dropped. It then reaches the trampoline, the Linux kernel does not know where to continue, and kills the
+ * program with SIGILL.
  *
  * So at any time only one stack of a thread may have open calls with return probes. The list is read here
- * before the kernel adds to it, which also covers probes of other tracers:
+ * before the Linux kernel adds to it, which also covers the probes of other tracers:
  *
- * - Nothing is open, or what is open lies close above on the same stack: prepare the return.
- * - An open call is on another stack: do not (on a session). The call is counted as
- * GP_LOSS_UNOBSERVED_RETURN.
- * - The program jumped out of the open call: prepare the return; the kernel cleans up.
+ * - Nothing is open, or the open call is close above on the same stack: prepare the return.
+ * - An open call is on another stack: do not prepare it (session tier). The call is counted as
+ *   GP_LOSS_UNOBSERVED_RETURN.
+ * - The program jumped out of the open call: prepare the return; the Linux kernel cleans up.
  *
- * How an open call is told from one that was left: while it is open, its return address on the stack is the
- * trampoline's. Where that is still so although the thread has risen above it on its own stack, it was left
- * by a jump, unless it runs code of the program: then a fiber may have been resumed whose stack is an array
- * on this one. For that case the true return address is written back to where the kernel took it from, and it
- * does not matter any more: an open call returns to its caller without the kernel. This takes CAP_SYS_ADMIN
- * and a kernel that is not locked down. Without these the return is not prepared.
+ * How to recognise that the program jumped out of a call: while a call is open, its return address on the
+ * stack is the trampoline's. If it still is although the thread has risen above it on the same stack, the
+ * program jumped out of the call, unless the call runs code of the program. In that case a fiber may have
+ * been resumed whose stack is an array on this stack. Then the real return address is written back to where
+ * the Linux kernel took it from, and the question no longer matters: the open call returns to its caller
+ * without the Linux kernel. Writing back needs CAP_SYS_ADMIN and a kernel that is not locked down. Without
+ * these the return is not prepared.
  *
- * The multi and perf tiers cannot decline a return probe. There the addresses of all open calls are written
- * back when a call begins on another stack; where that is not permitted, functions that run code of the
- * program are probed at their entry alone.
+ * The multi and perf tiers cannot decline a return probe. There the return addresses of all open calls are
+ * written back when a call begins on another stack. Where that is not permitted, functions that run code of
+ * the program get an entry probe only.
  */
 #ifndef GP_RETURN_SAFETY_BPF_H
 #define GP_RETURN_SAFETY_BPF_H
@@ -34,25 +36,27 @@
 #include "stack_copy.bpf.h"
 
 /*
- * How far below an open call another one may begin and be taken for one inside it: on the stack that the
- * thread was started on, and on others, which may be small and lie next to each other.
+ * How far below an open call another call may begin and still count as nested in it: on the stack that the
+ * thread was started on, and on other stacks, which may be small and adjacent.
  */
 #define GP_NEAR_ON_OWN_STACK (64 << 10)
 #define GP_NEAR_ON_OTHER_STACK (8 << 10)
-/* open calls of a thread that are looked at; the kernel prepares no more than 64 */
+/* open calls of a thread that are examined; the Linux kernel prepares at most 64 */
 #define GP_MOST_OPEN_RETURNS 64
 #define GP_ENOENT 2
 /* ARCH_SHSTK_SHSTK: a bit of thread.features */
 #define GP_SHADOW_STACK 1
-/* abandoned calls above one that is still open; more than these are not looked through */
+/* how many abandoned calls above an open one are examined */
 #define GP_MOST_STALE_RETURNS 8
 
 enum gp_return_state {
-	/* still open, or it cannot be told */
+	/* still open, or not known */
 	GP_RETURN_OPEN,
-	/* the program has left the call */
+	/* the program has jumped out of the call */
 	GP_RETURN_STALE,
-	/* the function that begins was jumped to by the one that is open, and returns in its place */
+	/*
+	 * the function that begins was reached by a tail jump from the open call, and returns in its place
+	 */
 	GP_RETURN_HERE,
 };
 
@@ -63,7 +67,7 @@ static long note_mapping(struct task_struct *task, struct vm_area_struct *vma, s
 	return 0;
 }
 
-/* Whether an address is on the alternate stack for signals, which only the kernel switches to. */
+/* Whether an address is on the alternate signal stack, which only the Linux kernel switches to. */
 static __always_inline bool is_on_alternate_stack(struct task_struct *task, __u64 address)
 {
 	__u64 size = BPF_CORE_READ(task, sas_ss_size);
@@ -72,9 +76,10 @@ static __always_inline bool is_on_alternate_stack(struct task_struct *task, __u6
 }
 
 /*
- * The part of a mapping that is the stack that the thread was started on; nothing where it is another one.
- * The first thread's stack is where the kernel put it. That of others ends in the thread's control block,
- * which the thread pointer points to; another mapping may have been joined to it above that.
+ * Reduces a mapping to the stack that the thread was started on; to nothing if it is another stack. The
+ * first thread's stack is where the Linux kernel put it. The stack of any other thread ends at the thread
+ * control block, which the thread pointer points to; another mapping may have been merged with it above
+ * that.
  */
 static __always_inline void trim_to_own_stack(struct task_struct *task, __u64 address,
 					      struct gp_mapping *mapping)
@@ -88,14 +93,14 @@ static __always_inline void trim_to_own_stack(struct task_struct *task, __u64 ad
 #else
 	top = BPF_CORE_READ(task, thread.uw.tp_value);
 #endif
-	/* the first thread's control block is somewhere else */
+	/* the first thread's control block is elsewhere */
 	if (BPF_CORE_READ(task, pid) != BPF_CORE_READ(task, tgid) && top > address && top < mapping->end)
 		mapping->end = top;
 	else
 		mapping->end = 0;
 }
 
-/* Finds the thread's own stack, if `address` is on it. */
+/* Finds the stack that the thread was started on, if `address` is on it. */
 static __always_inline void find_own_stack(struct gp_mapping *own, __u64 address)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -113,7 +118,7 @@ static __always_inline bool is_in(const struct gp_mapping *mapping, __u64 addres
 	return address >= mapping->start && address < mapping->end;
 }
 
-/* Whether there is no mapping at an address; false where it cannot be found out now. */
+/* Whether nothing is mapped at an address; false if that cannot be found out now. */
 GP_GLOBAL_FUNC int is_unmapped(__u64 address)
 {
 	struct gp_mapping found = {};
@@ -122,36 +127,45 @@ GP_GLOBAL_FUNC int is_unmapped(__u64 address)
 }
 
 /*
- * What became of the open call whose return address is in this slot. `is_copier` is where that cannot be seen
- * there: the program copies stacks away and back.
+ * The state of the open call whose return address is in this slot. `is_copier` is set if the slot does not
+ * show it, because the program copies stacks away and back.
  */
 GP_GLOBAL_FUNC int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 address = 0;
 
-	/* the kernel starts each handler at the top of the alternate stack, over whatever is there */
+	/*
+	 * the Linux kernel starts every handler at the top of the alternate stack, over anything that is
+	 * there
+	 */
 	if (is_on_alternate_stack(task, slot) && !is_on_alternate_stack(task, stack_pointer))
 		return GP_RETURN_STALE;
-	/* a page that is swapped out cannot be read either: only a stack that is unmapped is surely left */
+	/*
+	 * a page that is swapped out cannot be read either, so only an unmapped stack proves that the call
+	 * was left
+	 */
 	if (bpf_probe_read_user(&address, sizeof(address), (void *)slot))
 		return is_unmapped(slot) ? GP_RETURN_STALE : GP_RETURN_OPEN;
 #if defined(__TARGET_ARCH_x86)
 	if (address != trampoline_of(task))
 		return is_copier ? GP_RETURN_OPEN : GP_RETURN_STALE;
 #endif
-	/* elsewhere the address was in a register, and nobody knows where the function has put it */
+	/*
+	 * on other architectures the return address was in a register, and it is not known where the
+	 * function stored it
+	 */
 	return stack_pointer == slot ? GP_RETURN_HERE : GP_RETURN_OPEN;
 }
 
-/* Writes back what the kernel has replaced in this slot, so that the call there returns without it. */
+/* Writes the real return address back to this slot, so that the call returns without the Linux kernel. */
 static __always_inline bool restore_return(__u64 slot, __u64 address)
 {
 #if defined(__TARGET_ARCH_x86)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 found = 0;
 
-	/* the processor compares return addresses with those on a second stack, which cannot be written */
+	/* the processor compares return addresses with those on a shadow stack, which cannot be written */
 	if (bpf_core_field_exists(task->thread.features) &&
 	    BPF_CORE_READ(task, thread.features) & GP_SHADOW_STACK)
 		return false;
@@ -164,7 +178,7 @@ static __always_inline bool restore_return(__u64 slot, __u64 address)
 #endif
 }
 
-/* The same for all that are open on this thread, whichever stack they are on. */
+/* The same for all open calls of this thread, on any stack. */
 GP_GLOBAL_FUNC int restore_returns(void)
 {
 	struct return_instance *open = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
@@ -185,7 +199,10 @@ static __always_inline bool has_stack_copiers(void)
 	return any && *any;
 }
 
-/* Whether a process copies stacks away and back; user space finds out by the libraries that it maps. */
+/*
+ * Whether the process copies stacks away and back. User space recognises such processes by the libraries
+ * that they map.
+ */
 static __always_inline bool copies_stacks(void)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
@@ -193,7 +210,7 @@ static __always_inline bool copies_stacks(void)
 	return has_stack_copiers() && bpf_map_lookup_elem(&stack_copiers, &tgid);
 }
 
-/* Looks for the stack that the thread was started on, and remembers it for the next time. */
+/* Looks up the stack that the thread was started on, and stores it in the thread's state. */
 GP_GLOBAL_FUNC int learn_own_stack(struct gp_thread *thread, __u64 stack_pointer)
 {
 	struct gp_mapping own = {};
@@ -206,7 +223,7 @@ GP_GLOBAL_FUNC int learn_own_stack(struct gp_thread *thread, __u64 stack_pointer
 	return 0;
 }
 
-/* Forgets the innermost open call, if it is the one whose return address was in this slot. */
+/* Drops the innermost open call, if its return address was in this slot. */
 static __always_inline void drop_stale(struct gp_thread *thread, __u64 slot)
 {
 	if (thread && thread->depth && open_call(thread, thread->depth - 1)->stack_pointer == slot) {
@@ -216,8 +233,8 @@ static __always_inline void drop_stale(struct gp_thread *thread, __u64 slot)
 }
 
 /*
- * Whether the open call whose return address is in this slot runs no code of the program. Then the thread can
- * have risen above it in one way only: a signal handler has jumped out of it.
+ * Whether the open call whose return address is in this slot runs no code of the program. If so, the thread
+ * can only have risen above it because a signal handler jumped out of it.
  */
 static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
 {
@@ -230,16 +247,17 @@ static __always_inline bool runs_no_code(struct gp_thread *thread, __u64 slot)
 	call = open_call(thread, thread->depth - 1);
 	if (call->stack_pointer != slot)
 		return false;
-	/* kernel 6.1 takes no key from the memory of an argument */
+	/* Linux 6.1 does not accept a key in memory that came as an argument */
 	index = call->function;
 	function = bpf_map_lookup_elem(&functions, &index);
 	return function && !(function->flags & GP_RUNS_CODE);
 }
 
 /*
- * Whether a call around this open one was left by a jump, and this one with it. Open calls of a thread are
- * all on one stack, so each is inside the next of the list. That does not hold where return addresses are
- * written back: the list then has calls on other stacks that no longer return by the kernel.
+ * Whether the program jumped out of a call that encloses this open one, and so out of this one too. The
+ * open calls of a thread are all on one stack, so each is nested in the next one in the list. That is not
+ * true where return addresses are written back: the list then also has calls on other stacks that no longer
+ * return through the Linux kernel.
  */
 GP_GLOBAL_FUNC int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_copier)
 {
@@ -261,8 +279,8 @@ GP_GLOBAL_FUNC int is_outer_stale(__u64 instance, __u64 stack_pointer, int is_co
 }
 
 /*
- * The general case of may_return(): something is open, and not close above on the thread's own stack. There
- * is no state of a thread whose process is not watched.
+ * The slow path of may_return(): a call is open, and it is not close above on the thread's own stack.
+ * `thread` is NULL if the process is not watched.
  */
 GP_GLOBAL_FUNC int may_return_slow(struct gp_thread *thread, __u64 stack_pointer)
 {
@@ -309,9 +327,9 @@ GP_GLOBAL_FUNC int may_return_slow(struct gp_thread *thread, __u64 stack_pointer
 }
 
 /*
- * Whether the kernel may prepare a return probe for the call that begins now. A function that runs code of
- * the program may be resumed on another thread, if it is on the stack of a fiber: it must be on the stack
- * that its thread was started on.
+ * Whether the Linux kernel may prepare a return probe for the call that begins now. A function that runs
+ * code of the program must be on the stack that its thread was started on: on a fiber's stack it could be
+ * resumed on another thread.
  */
 static __always_inline bool may_return(struct gp_thread *thread, struct task_struct *task,
 				       struct pt_regs *ctx, bool runs_code)

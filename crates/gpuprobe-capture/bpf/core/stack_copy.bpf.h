@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Copies of stacks: most programs have no frame pointers, so they are unwound by user space. */
+/* Copies of stacks. Most programs have no frame pointers, so user space unwinds the stacks. */
 #ifndef GP_STACK_COPY_BPF_H
 #define GP_STACK_COPY_BPF_H
 
@@ -15,13 +15,18 @@ struct gp_short_stack {
 	__u8 bytes[GP_FEW_STACK_PAGES][GP_STACK_PAGE];
 };
 
-/* Where return probes send a process of which they have replaced return addresses; 0 where there is none. */
+/*
+ * The address of the return trampoline in the current process; 0 if no return probe has been prepared yet.
+ */
 static __always_inline __u64 trampoline_of(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr);
 }
 
-/* The return address that a return probe has replaced at a place of the stack, whoever's probe that is. */
+/*
+ * The real return address that a return probe, of gpuprobe or of another tracer, has replaced in a stack
+ * slot; 0 if none.
+ */
 GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 {
 	struct return_instance *replaced = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
@@ -37,8 +42,9 @@ GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 }
 
 /*
- * Whose stack it is, and from where on: from the caller's frame. Return probes, ours and those of others,
- * have replaced return addresses by the kernel's trampoline: the true ones go along.
+ * Fills the header: whose stack it is, and the registers of the caller's frame, where it starts. Return
+ * probes, of gpuprobe and of other tracers, have replaced return addresses by the trampoline, so the real
+ * ones are in `patch`.
  */
 static __always_inline void describe_stack(struct gp_stack_record *head, const struct gp_call *call,
 					   struct pt_regs *ctx)
@@ -68,7 +74,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 	}
 }
 
-/* The stack of an allocation, not of a call that is told. */
+/* Marks the stack as that of an allocation site, not of a call that is sent. */
 static __always_inline void set_site(struct gp_stack_record *head, __u32 site)
 {
 	head->kind = GP_RECORD_SITE;
@@ -81,7 +87,7 @@ static __always_inline void copy_pages(struct gp_stack_record *head, __u8 (*byte
 	head->length = 0;
 	for (__u32 i = 0; i < pages; i++) {
 		__u64 from = head->stack_pointer + (__u64)i * GP_STACK_PAGE;
-		/* what is left of the page that it begins in, for the stack may end there */
+		/* the rest of the first page, because the stack may end there */
 		__u64 rest = -from & (GP_STACK_PAGE - 1);
 
 		if (!bpf_probe_read_user(bytes[i], GP_STACK_PAGE, (void *)from)) {
@@ -102,7 +108,7 @@ struct gp_part_of_stack {
 static __always_inline void copy_part(struct gp_part_of_stack *part)
 {
 	__u64 from = part->head.stack_pointer;
-	/* where it does not reach into the next page, which may not be there */
+	/* up to the next boundary, because the next page may not be mapped */
 	__u64 rest = -from & (GP_STACK_PART - 1);
 
 	part->head.length = 0;
@@ -112,7 +118,7 @@ static __always_inline void copy_part(struct gp_part_of_stack *part)
 		part->head.length = rest;
 }
 
-/* Sends the stack of a call that is told. */
+/* Sends the stack of a call that is sent. */
 static __always_inline void send_stack(const struct gp_call *call, struct pt_regs *ctx)
 {
 	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Tables of rows that are addressed by number, so that a thread can remember the number: an array of rows, a
- * hash from keys to numbers, a queue of the numbers that were given back, and how many were ever used.
+ * Tables whose rows are addressed by number, so that threads can cache the number. A table consists of an
+ * array of rows, a hash from keys to row numbers, a stack of the row numbers that were returned, and a
+ * count of the rows ever used.
  */
 #ifndef GP_TABLE_ROWS_BPF_H
 #define GP_TABLE_ROWS_BPF_H
@@ -21,8 +22,10 @@ static __always_inline void count_loss(__u32 cause)
 	count_losses(cause, 1);
 }
 
-/* The number of a row that nobody has: one that was given back, or the next that was never used; 0 where
- * there is none. */
+/*
+ * Takes a free row: one that was returned, or else the next one that was never used. Returns 0 if there is
+ * none.
+ */
 static __always_inline __u32 take_row(void *rows, void *unused, __u32 *used)
 {
 	__u32 row = 0;
@@ -42,8 +45,10 @@ static __always_inline void give_back_row(void *unused, __u32 row)
 		bpf_map_push_elem(unused, &row, BPF_ANY);
 }
 
-/* Puts a row into the table. The number of the row that the key has then: of two threads that do this at
- * once, one wins. */
+/*
+ * Stores the row number of a key. Returns the number that the key has afterwards: if two threads do this at
+ * once, one wins and both use its row.
+ */
 static __always_inline __u32 put_row(void *numbers, void *unused, const void *key, __u32 row)
 {
 	__u32 *known;
@@ -55,8 +60,10 @@ static __always_inline __u32 put_row(void *numbers, void *unused, const void *ke
 	return known ? *known : 0;
 }
 
-/* The number of the row of a key, which gets one where it has none; 0 where there is no room, which is
- * counted. */
+/*
+ * The row number of a key, which gets a row if it has none. If there is no room it returns 0 and counts the
+ * loss.
+ */
 static __always_inline __u32 row_of(void *numbers, void *rows, void *unused, __u32 *used, const void *key,
 				    __u32 loss)
 {

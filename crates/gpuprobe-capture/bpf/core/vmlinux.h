@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The few kernel types that the programs use. Fields are found by CO-RE at load time, so only names and kinds
- * matter here, not offsets; nobody has to dump a header from their own kernel.
+ * The few Linux types that the programs use. CO-RE finds the fields at load time, so only names and kinds
+ * matter here, not offsets, and no header has to be generated from the running kernel.
  */
 #ifndef GP_VMLINUX_H
 #define GP_VMLINUX_H
 
-/* bpf_tracing.h looks for this to choose the kernel's register names over user space's */
+/* bpf_tracing.h checks for this to choose the Linux kernel's register names over those of user space */
 #define __VMLINUX_H__
 
 typedef unsigned char __u8;
@@ -52,7 +52,7 @@ enum {
 	BPF_RB_RING_SIZE = 1,
 };
 
-/* Registers as the kernel saves them; this is ABI, so it is no CO-RE type. */
+/* Registers as the Linux kernel saves them. This is ABI, so it is no CO-RE type. */
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx;
@@ -66,7 +66,7 @@ struct pt_regs {
 	unsigned long sp, pc, pstate;
 };
 
-/* what a program gets there, and bpf_tracing.h asks for: the beginning of the above */
+/* the context of a program on arm64, which bpf_tracing.h expects: the beginning of the above */
 struct user_pt_regs {
 	unsigned long regs[31];
 	unsigned long sp, pc, pstate;
@@ -75,7 +75,7 @@ struct user_pt_regs {
 #error "this architecture has no registers here yet"
 #endif
 
-/* the name by which a function that is checked alone is known to take the context of a program */
+/* the type name by which the verifier recognises the context argument of a global function */
 typedef struct pt_regs bpf_user_pt_regs_t;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -138,7 +138,7 @@ struct signal_struct {
 	atomic_t live;
 };
 
-/* a return address that a return probe has replaced, and where on the stack */
+/* a return address that a return probe has replaced, and its stack slot */
 struct return_instance {
 	unsigned long stack;
 	unsigned long orig_ret_vaddr;
@@ -176,17 +176,17 @@ struct thread_struct {
 #else
 struct thread_struct {
 	unsigned long fsbase;
-	/* of user shadow stacks, since 6.6 */
+	/* bits of the user shadow stack, since Linux 6.6 */
 	unsigned long features;
 };
 
-/* what a CPU needs most often, on kernels 6.2 to 6.14 */
+/* per-CPU data in one cache line, on Linux 6.2 to 6.14 */
 struct pcpu_hot {
 	int preempt_count;
 };
 #endif
 
-/* of function probes that follow returns by the function graph, from kernel 6.14 on */
+/* exists where fprobe follows returns by the function graph, since Linux 6.14 */
 struct fprobe_hlist {
 	int size;
 };
@@ -196,7 +196,7 @@ struct kernfs_node {
 	struct kernfs_node *parent;
 };
 
-/* since 6.15 */
+/* since Linux 6.15 */
 struct kernfs_node___renamed {
 	struct kernfs_node *__parent;
 };
@@ -228,7 +228,7 @@ struct task_struct {
 	struct task_struct *real_parent;
 	struct signal_struct *signal;
 	struct pid *thread_pid;
-	/* the alternate stack for signals */
+	/* the alternate signal stack */
 	unsigned long sas_ss_sp;
 	unsigned long sas_ss_size;
 	struct thread_struct thread;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Which memory an address lies in. A range is kept as the parts of it whose sizes are powers of two and which
- * are aligned to them. What is found is looked up where it is held, because ranges may be left behind: by the
- * end of a context, or by an unmap of several mappings at once.
+ * Finds the memory that an address is in. A range is stored as aligned parts whose sizes are powers of two.
+ * A range that is found is checked against the table of live allocations or mappings, because stale ranges
+ * can remain after a context has ended, or after an unmap of several mappings at once.
  */
 #ifndef GP_ADDRESS_RANGES_BPF_H
 #define GP_ADDRESS_RANGES_BPF_H
@@ -10,11 +10,11 @@
 #include "../memory/contexts.bpf.h"
 #include "gpu_op_maps.bpf.h"
 
-/* bits of a key that are not the address: process and instance */
+/* bits of a key before the address: process and instance */
 #define GP_PROCESS_BITS 96
 /* a range has at most two parts of each size */
 #define GP_MOST_PARTS 128
-/* ranges left behind that one look takes away */
+/* stale ranges that one lookup removes at most */
 #define GP_MOST_STALE_RANGES 4
 
 struct range {
@@ -25,7 +25,7 @@ struct range {
 	__u64 is_new;
 };
 
-/* One part, the largest that begins where the range does. */
+/* Adds or removes one part: the largest that begins where the rest of the range does. */
 static long change_part(__u64 index, struct range *range)
 {
 	__u64 left = range->to - range->from;
@@ -50,7 +50,7 @@ static long change_part(__u64 index, struct range *range)
 	return 0;
 }
 
-/* Keeps a range, or forgets it. */
+/* Adds a range, or removes it. */
 GP_GLOBAL_FUNC int change_range(const struct gp_call *call, __u64 start, __u64 bytes, bool is_mapping,
 				bool is_new)
 {
@@ -68,14 +68,14 @@ GP_GLOBAL_FUNC int change_range(const struct gp_call *call, __u64 start, __u64 b
 	return 0;
 }
 
-/* What an address is part of. */
+/* The memory that an address is in. */
 struct address_info {
 	bool is_known;
 	__u8 space;
 	__u8 device;
 };
 
-/* Whether what was found is still there; then its kind. */
+/* Whether the range that was found is still live; if so, fills in its kind. */
 static __always_inline bool is_still_live(const struct gp_call *call, const struct gp_range *range,
 					  __u64 address, struct address_info *info)
 {
@@ -106,7 +106,7 @@ static __always_inline bool is_still_live(const struct gp_call *call, const stru
 	return true;
 }
 
-/* Finds what an address is part of. */
+/* Finds the memory that an address is in. */
 GP_GLOBAL_FUNC int find_memory_at(const struct gp_call *call, __u64 address, struct address_info *info)
 {
 	struct gp_range_key key = {.address = __builtin_bswap64(address)};
@@ -124,14 +124,14 @@ GP_GLOBAL_FUNC int find_memory_at(const struct gp_call *call, __u64 address, str
 		range = bpf_map_lookup_elem(&ranges, &key);
 		if (!range || is_still_live(call, range, address, info))
 			return 0;
-		/* the rest of the address does not matter */
+		/* the address bits beyond the prefix do not matter */
 		key.prefix = range->prefix;
 		bpf_map_delete_elem(&ranges, &key);
 	}
 	return 0;
 }
 
-/* What a free that begins takes away, and one that fails gives back. */
+/* A free removes its range when it begins, and adds it again if it fails. */
 static __always_inline void begin_ranges(const struct gp_call *call)
 {
 	if (call->effect == GP_EFFECT_FREE)
@@ -144,7 +144,7 @@ static __always_inline void restore_ranges(const struct gp_call *call)
 		change_range(call, call->pointer, call->bytes, false, true);
 }
 
-/* What a call has added or unmapped. */
+/* Adds or removes what a successful call allocated, mapped or unmapped. */
 static __always_inline void end_ranges(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0, bytes = 0;

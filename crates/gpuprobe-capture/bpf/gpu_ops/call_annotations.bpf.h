@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What became of the work that a call gives to a GPU, told by the record of the call. No rows are kept.
+ * Annotates the record of a call with its GPU operation: the direction of a copy, the number of CUDA
+ * kernels in a graph, whether it was captured. This writes to the record only, not to the rows of counters.
  */
 #ifndef GP_CALL_ANNOTATIONS_BPF_H
 #define GP_CALL_ANNOTATIONS_BPF_H
@@ -12,7 +13,7 @@ static __always_inline bool is_batch(const struct gp_function *function)
 	return function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS;
 }
 
-/* Where copies of a kind and size belong among the parts of a batch; GP_PARTS where there is no room. */
+/* The part of a batch where copies of this kind and size are added; GP_PARTS if there is no room. */
 static __always_inline __u32 find_part(const struct gp_call *call, __u8 kind, __u8 host, __u8 size_log2)
 {
 	__u32 same_kind = GP_PARTS;
@@ -26,12 +27,12 @@ static __always_inline __u32 find_part(const struct gp_call *call, __u8 kind, __
 		if (is_same)
 			same_kind = i;
 	}
-	/* then sizes are not exact */
+	/* from here on the sizes are not exact */
 	count_loss(GP_LOSS_UNREAD_WORK);
 	return same_kind;
 }
 
-/* Adds a copy to the parts of a batch, which are by kind and size. */
+/* Adds a copy to the parts of a batch, which are distinguished by kind and size. */
 GP_GLOBAL_FUNC int add_part(struct gp_call *call, __u32 kind_and_host, __u64 bytes)
 {
 	__u8 kind = kind_and_host + 1, host = kind_and_host >> 8, size_log2 = log2_bucket(bytes);
@@ -43,7 +44,7 @@ GP_GLOBAL_FUNC int add_part(struct gp_call *call, __u32 kind_and_host, __u64 byt
 	at = find_part(call, kind, host, size_log2);
 	barrier_var(at);
 	if (at >= GP_PARTS) {
-		/* nor are kinds */
+		/* nor are the kinds */
 		at = GP_PARTS - 1;
 		kind = GP_UNKNOWN_COPY + 1;
 		host = GP_UNKNOWN_HOST;
@@ -65,13 +66,13 @@ GP_GLOBAL_FUNC int annotate_copy(struct gp_call *call, __u32 kind_and_host, __u6
 	call->effect = GP_EFFECT_COPY;
 	call->detail.copy.kind = kind_and_host + 1;
 	call->detail.copy.host = kind_and_host >> 8;
-	/* what a struct describes had no size so far */
+	/* a copy described by a struct has no size yet */
 	if (!call->bytes && !failed)
 		call->bytes = bytes;
 	return 0;
 }
 
-/* A graph was launched, or was to be. */
+/* A graph launch has returned, successfully or not. */
 GP_GLOBAL_FUNC int annotate_graph_launch(struct gp_thread *thread, struct gp_call *call,
 					 const struct gp_function *function, bool failed)
 {
@@ -95,7 +96,7 @@ GP_GLOBAL_FUNC int annotate_graph_launch(struct gp_thread *thread, struct gp_cal
 	return 0;
 }
 
-/* What is known of a copy is known of the one around it, which is the same. */
+/* Copies what is known about a copy to the enclosing call, which is the same copy. */
 static __always_inline void propagate_to_parent(struct gp_thread *thread, const struct gp_call *call,
 						bool failed)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Copies, counted by direction, by whether the call waits for them, and by the host memory they touch. The
- * direction is in a function's name, in an argument or in a struct, or follows from the two addresses.
+ * Copies, counted by direction, by whether the call waits for them, and by the host memory they use. The
+ * direction is in the function's name, in an argument or in a struct, or follows from the two addresses.
  */
 #ifndef GP_COPIES_BPF_H
 #define GP_COPIES_BPF_H
@@ -11,7 +11,7 @@
 #include "address_ranges.bpf.h"
 #include "call_annotations.bpf.h"
 
-/* CUmemorytype; the last stands for what the address tells */
+/* CUmemorytype; with GP_TYPE_UNIFIED the address decides */
 enum {
 	GP_TYPE_HOST = 1,
 	GP_TYPE_DEVICE = 2,
@@ -19,7 +19,7 @@ enum {
 	GP_TYPE_UNIFIED = 4,
 };
 
-/* one end of a copy: an address where it has one, and a CUmemorytype */
+/* one end of a copy: its address, if it has one, and its CUmemorytype */
 struct end {
 	__u64 address;
 	__u64 type;
@@ -31,15 +31,15 @@ struct copy {
 	__u64 bytes;
 	__u32 is_peer;
 	__u32 failed;
-	/* one of a batch, whose time is counted with the first */
+	/* not the first copy of a batch: the time of the batch is counted with the first */
 	__u32 is_untimed;
 	__u32 reserved;
 };
 
-/* beside kind and host: see copy.is_untimed */
+/* bit above kind and host: see copy.is_untimed */
 #define GP_UNTIMED (1 << 16)
 
-/* The offsets of the structs that describe copies. */
+/* The offsets of the members in the structs that describe copies. */
 struct layout {
 	__u8 source;
 	__u8 target;
@@ -79,7 +79,7 @@ GP_GLOBAL_FUNC int read_struct(__u64 at, __u32 shape, struct copy *copy)
 
 	if (!copy)
 		return 0;
-	/* the old ones have their second half where it is aligned, so its members lie elsewhere */
+	/* in the old struct the second half is aligned differently, so its members have other offsets */
 	copy->source = end_of_struct(at, layout, &failed);
 	if (shape == GP_COPY_2D_OLD) {
 		layout.host = 12;
@@ -89,7 +89,7 @@ GP_GLOBAL_FUNC int read_struct(__u64 at, __u32 shape, struct copy *copy)
 	return !failed;
 }
 
-/* An operand of an operation is an address, or an array. */
+/* An operand of an operation is an address or an array. */
 static __always_inline struct end operand(__u64 at, bool *failed)
 {
 	struct end end = {.address = user_word(at + 8, 8, failed)};
@@ -109,7 +109,7 @@ GP_GLOBAL_FUNC int read_operation(__u64 at, struct copy *copy)
 	return !failed;
 }
 
-/* The two ends by a gp_copy_kind. */
+/* Sets the types of the two ends from a gp_copy_kind. */
 static __always_inline void set_types(struct copy *copy, __u32 kind)
 {
 	if (kind == GP_BY_ADDRESS || kind > GP_PEER) {
@@ -120,7 +120,7 @@ static __always_inline void set_types(struct copy *copy, __u32 kind)
 	copy->target.type = kind == GP_H2H || kind == GP_D2H ? GP_TYPE_HOST : GP_TYPE_DEVICE;
 }
 
-/* An end, when its address has been looked up. */
+/* One end of a copy after its address has been looked up. */
 struct found {
 	bool is_host;
 	bool is_unknown;
@@ -142,7 +142,10 @@ static __always_inline void look_up(const struct gp_call *call, const struct end
 	if (!may_be_host)
 		return;
 	if (!info.is_known) {
-		/* memory of the program's own, unless it may have been allocated before the probes came */
+		/*
+		 * memory of the program itself, unless it may have been allocated before the probes were
+		 * attached
+		 */
 		bool is_pageable = is_known_from_start();
 
 		found->is_host |= is_pageable;
@@ -168,7 +171,7 @@ static __always_inline __u32 kind_of(const struct found *source, const struct fo
 	return source->is_host ? (target->is_host ? GP_H2H : GP_H2D) : (target->is_host ? GP_D2H : GP_D2D);
 }
 
-/* The host memory that decides how fast it is: what is not pinned is copied twice. */
+/* The host memory that determines the speed: memory that is not pinned is copied twice. */
 static __always_inline __u32 host_of(const struct found *source, const struct found *target)
 {
 	__u32 one = source->is_host ? source->host : GP_NO_HOST;
@@ -211,7 +214,7 @@ GP_GLOBAL_FUNC int add_copy(const struct gp_call *call, __u32 kind_and_host, boo
 	return 0;
 }
 
-/* An argument may say that the call waits after all. */
+/* An argument may make an asynchronous function wait. */
 static __always_inline bool is_async(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 waits = 0;
@@ -232,7 +235,7 @@ GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *fu
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
 	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
-	/* a batch that failed is told like a copy */
+	/* a batch that failed is annotated like a single copy */
 	if (gp_config.told && is_batch(function) && !copy->failed)
 		add_part(call, kind_and_host, copy->bytes);
 	else if (gp_config.told)
@@ -253,7 +256,7 @@ struct batch {
 	__u64 failed;
 };
 
-/* One copy of a batch: from three lists, or from one of operations. */
+/* One copy of a batch: from three lists, or from one list of operations. */
 static long copy_of_batch(__u64 index, struct batch *batch)
 {
 	const struct gp_extent *extent = &batch->function->extent;
@@ -271,12 +274,12 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 		copy.bytes = user_word(batch->sizes + index * 8, 8, &unread);
 		set_types(&copy, GP_BY_ADDRESS);
 	}
-	/* a failed one may have been given anything */
+	/* a failed call may have had any arguments */
 	if (unread && !batch->failed) {
 		count_loss(GP_LOSS_UNREAD_WORK);
 		return 1;
 	}
-	/* that one is not plausible has been counted with the sum */
+	/* the implausible size was already counted when the sizes were added up */
 	if (copy.bytes > GP_MOST_BYTES)
 		copy.bytes = 0;
 	count_copy(batch->call, batch->function, &copy);
@@ -293,7 +296,7 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 		return 0;
 	op = &function->task;
 	if (gp_config.told) {
-		/* told anew, part by part */
+		/* the parts are added one by one below */
 		call->effect = GP_EFFECT_BATCH;
 		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
 		call->bytes = 0;
@@ -308,12 +311,12 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 		count_loss(GP_LOSS_UNREAD_WORK);
 		count = GP_MOST_COPIES;
 	}
-	/* a batch that fails is one failure, of the kind of its first copy */
+	/* a failed batch is one failure, of the kind of its first copy */
 	bpf_loop(failed ? 1 : count, copy_of_batch, &batch, 0);
 	return 0;
 }
 
-/* A copy of one piece has returned. */
+/* A single copy has returned. */
 GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct copy copy = {.failed = failed};
@@ -344,7 +347,7 @@ GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *func
 	default:
 		is_read = read_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
 	}
-	/* a failed one may have been given anything */
+	/* a failed call may have had any arguments */
 	if (!is_read && !failed)
 		count_loss(GP_LOSS_UNREAD_WORK);
 	if (is_read || failed)
@@ -358,7 +361,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 {
 	struct gp_stream *stream = NULL;
 
-	/* what waits is never captured */
+	/* a copy that waits is never captured */
 	if (is_async(call, function) && (gp_has_captured || gp_config.rows))
 		stream = used_stream(thread, call, stream_of(call, function));
 	if (stream && is_captured(call, stream, 0, failed)) {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Bytes that a call has moved where no argument tells them: a struct or a list does. They are read when the
- * call has returned, because the library has then read them itself, and no page of them is still to come.
+ * The bytes that a call moved, where no argument contains them but a struct or a list does. They are read
+ * when the call has returned: by then the library has read them itself, so their pages are present.
  */
 #ifndef GP_COPY_BYTES_BPF_H
 #define GP_COPY_BYTES_BPF_H
 
 #include "../core/common.bpf.h"
 
-/* operations of one call that are counted */
+/* the most operations that are counted per call */
 #define GP_MOST_COPIES 65536
 
 static __always_inline __u64 user_word(__u64 at, __u32 bytes, bool *failed)
@@ -20,7 +20,7 @@ static __always_inline __u64 user_word(__u64 at, __u32 bytes, bool *failed)
 	return word;
 }
 
-/* The product of the words that one struct has for its dimensions. */
+/* The product of the dimensions in one struct. */
 static __always_inline __u64 box_bytes(__u64 at, const struct gp_extent *extent, bool *failed)
 {
 	__u32 word = extent->word;
@@ -38,7 +38,7 @@ struct pieces {
 	bool failed;
 };
 
-/* One size of a list, or one struct. */
+/* Adds one size of a list, or one struct. */
 static long add_piece(__u64 index, struct pieces *pieces)
 {
 	const struct gp_extent *extent = &pieces->function->extent;
@@ -55,7 +55,10 @@ static long add_piece(__u64 index, struct pieces *pieces)
 	return 1;
 }
 
-/* Whether the bytes of a call could be read, of which no more are read than there may be copies. */
+/*
+ * Adds up the bytes that structs or a list describe, of at most GP_MOST_COPIES entries. Returns whether
+ * they could be read.
+ */
 GP_GLOBAL_FUNC int described_bytes(const struct gp_call *call, const struct gp_function *function,
 				   __u64 *bytes)
 {
@@ -74,7 +77,7 @@ GP_GLOBAL_FUNC int described_bytes(const struct gp_call *call, const struct gp_f
 	return !pieces.failed;
 }
 
-/* An extent by value: three words from a place on. */
+/* An extent passed by value: three consecutive argument words. */
 static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_place loc)
 {
 	__u64 bytes = 1;
@@ -89,7 +92,7 @@ static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_
 	return bytes;
 }
 
-/* A copy or a memset has returned success. */
+/* Sets the bytes of a copy or memset that has succeeded. */
 static __always_inline void set_bytes_moved(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 bytes = 0;
@@ -97,7 +100,7 @@ static __always_inline void set_bytes_moved(struct gp_call *call, const struct g
 	if (function->size_rule == GP_SIZE_EXTENT) {
 		call->bytes = extent_bytes(call, function->size_a);
 	} else if (function->size_rule >= GP_SIZE_BOX) {
-		/* where copies are counted, that counts what could not be read */
+		/* if copies are counted, counting them also counts what could not be read */
 		if (!described_bytes(call, function, &bytes) && !function->task.work)
 			count_loss(GP_LOSS_UNREAD_WORK);
 		call->bytes = bytes;

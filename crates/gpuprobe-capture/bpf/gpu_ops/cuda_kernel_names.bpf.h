@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What kernels are called. A launch has only a handle. Names come from the calls that register or look up
- * kernels; and a handle points to an object of the driver that holds its name somewhere, so for a handle
- * whose name is known we tell where in it that is, and for one that was never seen what it has there.
+ * Names of CUDA kernels. A launch has only a handle. Names come from the calls that register or look up
+ * CUDA kernels. Besides, a handle points to an object of the CUDA driver that contains a pointer to the
+ * name. So for a handle with a known name we report which words of the object point to it, and for a handle
+ * that was never seen before the text that the word found so far points to.
  */
 #ifndef GP_CUDA_KERNEL_NAMES_BPF_H
 #define GP_CUDA_KERNEL_NAMES_BPF_H
 
 #include "../core/common.bpf.h"
 
-/* as much of a name as is compared */
+/* how many bytes of a name are compared */
 #define GP_COMPARED_BYTES 64
 
 struct gp_short_name {
@@ -27,7 +28,9 @@ struct gp_long_name {
 	char text[GP_TEXT_LONG];
 };
 
-/* Sends a name in a record of one size; false where the text does not fit and a larger one may do. */
+/*
+ * Sends a name in a record of one size. False if the text does not fit and a larger record should be tried.
+ */
 #define GP_SEND_NAME(type, filled, address, is_last)                                                         \
 	({                                                                                                   \
 		type *record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);                              \
@@ -98,7 +101,7 @@ static long match_word(__u64 index, struct matching *matching)
 	return 0;
 }
 
-/* The words of the object that point to this text. */
+/* The words of the object that point to this text, as bits. */
 static __always_inline __u32 words_pointing_to(__u64 object, __u64 text_address)
 {
 	struct matching matching = {.object = object};
@@ -109,7 +112,7 @@ static __always_inline __u32 words_pointing_to(__u64 object, __u64 text_address)
 	return matching.matches;
 }
 
-/* A call that registers or looks up a kernel has succeeded. */
+/* Sends a name or an alias: a call that registers or looks up a CUDA kernel has succeeded. */
 GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_name_record head;
@@ -141,7 +144,7 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 	send_name(&head, address);
 }
 
-/* The first launch of a handle tells of it, and what stands there where names have been found before. */
+/* Reports a handle at its first launch, with the text that its name word points to. */
 GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_function *function,
 				    const struct gp_call *outer)
 {
@@ -154,7 +157,7 @@ GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_
 
 	if (!argument(call, function->kernel, &key.handle) || bpf_map_lookup_elem(&kernels, &key))
 		return;
-	/* when the table is full it is told of at every launch, which costs but loses nothing */
+	/* if the table is full, the handle is reported at every launch: slower, but nothing is lost */
 	bpf_map_update_elem(&kernels, &key, &one, BPF_ANY);
 	word = bpf_map_lookup_elem(&name_word, &zero);
 	if (!word)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The maps of work that is given to GPUs. Those whose work is not counted have no room. */
+/* The maps of GPU operations. Maps of operations that are not counted have one entry. */
 #ifndef GP_GPU_OP_MAPS_BPF_H
 #define GP_GPU_OP_MAPS_BPF_H
 
 #include "../core/maps.bpf.h"
 
-/* Rows of the two tables of rows below that were ever used. */
+/* How many rows of `launch_rows` and `stream_rows` were ever used. */
 __u32 gp_launch_rows_used;
 __u32 gp_stream_rows_used;
-/* Whether anything was ever captured: where nothing was, nobody has to ask. */
+/* Whether anything was ever captured. If not, no capture needs to be looked up. */
 __u32 gp_has_captured;
 
-/* Launches, an array as `memory_rows` is; but for the first, which stays empty. */
+/* Launches by CUDA kernel and stream. An array, for the same reason as `memory_rows`. Row 0 stays empty. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set at load */
@@ -33,7 +33,7 @@ struct {
 	__type(value, __u32);
 } unused_launches SEC(".maps");
 
-/* Streams, likewise. */
+/* Streams, with their gaps. An array too. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set at load */
@@ -55,7 +55,10 @@ struct {
 	__type(value, __u32);
 } unused_streams SEC(".maps");
 
-/* Captures by number: that of one that has ended stays with the streams that took part in it. */
+/*
+ * Captures, by numbers that gpuprobe assigns. Streams keep the number of a capture that has ended, and find
+ * out by it that the capture is no longer there.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1); /* set at load */
@@ -64,7 +67,7 @@ struct {
 	__type(value, struct gp_capture);
 } captures SEC(".maps");
 
-/* Captures by the events that were recorded in them. */
+/* The captures that events were recorded in, by event. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1); /* set at load */
@@ -90,7 +93,7 @@ struct {
 	__type(value, struct gp_graph);
 } execs SEC(".maps");
 
-/* Nodes that hold kernels, where their handles were seen. */
+/* Graph nodes that contain CUDA kernels, if their handles were seen. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1); /* set at load */
@@ -116,8 +119,9 @@ struct {
 } copies SEC(".maps");
 
 /*
- * What is allocated or mapped, by parts whose size is a power of two, which is what a trie of prefixes takes:
- * one look finds the part that an address is in. What has ended with a context may still be there.
+ * Allocations and mappings, as aligned parts whose sizes are powers of two. Such a part is a prefix of its
+ * addresses, so one lookup in a prefix trie finds the part that an address is in. Entries may outlive a
+ * context that has ended.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);

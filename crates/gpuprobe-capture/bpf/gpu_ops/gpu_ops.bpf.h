@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Work that calls give to GPUs, and what they do to streams and graphs: at their beginning and at their end.
+/*
+ * GPU operations (launches, copies, memsets, waits) and calls on streams and graphs, at the entry and at
+ * the return of a call. In this folder "kernel" means a CUDA kernel, unless it says Linux.
  */
 #ifndef GP_GPU_OPS_BPF_H
 #define GP_GPU_OPS_BPF_H
@@ -7,7 +9,7 @@
 #include "copies.bpf.h"
 #include "launches.bpf.h"
 
-/* bits of gp_call.actions */
+/* bits of gp_call.actions: this call or an enclosing one is a launch, or a copy */
 #define GP_OPEN_LAUNCH 16
 #define GP_OPEN_COPY 32
 
@@ -21,7 +23,7 @@ static __always_inline bool is_copy(const struct gp_function *function)
 	return function->task.work == GP_WORK_COPY || function->task.work == GP_WORK_MEMSET;
 }
 
-/* Whether a call matters only where something is captured, and nothing ever was. */
+/* Whether a call matters only if something was captured, and nothing ever was. */
 static __always_inline bool is_irrelevant(__u8 op_kind)
 {
 	return !gp_config.rows && !gp_has_captured && op_kind >= GP_WORK_STREAM_DESTROY &&
@@ -34,7 +36,7 @@ static __always_inline void begin_op(struct gp_thread *thread, struct gp_call *c
 	__u8 op_kind = function->task.work;
 	__u8 open_op = is_launch(function) ? GP_OPEN_LAUNCH : is_copy(function) ? GP_OPEN_COPY : 0;
 
-	/* what one call does is counted once, by the outermost */
+	/* one operation is counted once, by the outermost call */
 	if (call->actions & open_op)
 		call->flags |= GP_NESTED_WORK;
 	call->actions |= open_op;
@@ -46,7 +48,10 @@ static __always_inline void begin_op(struct gp_thread *thread, struct gp_call *c
 		begin_destroy(thread, call, function);
 }
 
-/* A launch has returned. One inside another is of the same kernel, which is captured once. */
+/*
+ * Annotates a launch that has returned. A nested launch is a launch of the same kernel, which is captured
+ * once.
+ */
 GP_GLOBAL_FUNC int annotate_launch(struct gp_thread *thread, struct gp_call *call,
 				   const struct gp_function *function, bool failed)
 {
@@ -62,7 +67,7 @@ GP_GLOBAL_FUNC int annotate_launch(struct gp_thread *thread, struct gp_call *cal
 	return 0;
 }
 
-/* The same where no rows are kept: true where there is nothing left to do. */
+/* Annotates the operation without counting it in rows. Returns true if nothing remains to be done. */
 static __always_inline bool annotate_op(struct gp_thread *thread, struct gp_call *call,
 					const struct gp_function *function, bool failed)
 {
@@ -75,13 +80,13 @@ static __always_inline bool annotate_op(struct gp_thread *thread, struct gp_call
 	return is_launch(function) || is_irrelevant(op_kind);
 }
 
-/* Tells whether the call is counted with what it did. */
+/* Ends the operation. Returns whether the call is counted with it, in the row of its launch. */
 static __always_inline bool end_op(struct gp_thread *thread, struct gp_call *call,
 				   const struct gp_function *function, bool failed)
 {
 	__u8 op_kind = function->task.work;
 
-	/* what is counted in rows is annotated as it is counted */
+	/* an operation that is counted in rows is annotated while it is counted */
 	if (gp_config.told && (!gp_config.rows || call->flags & GP_NESTED_WORK) &&
 	    annotate_op(thread, call, function, failed))
 		return false;

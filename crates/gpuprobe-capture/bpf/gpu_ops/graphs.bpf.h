@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Graphs: what is launched on a stream that captures is not run but becomes part of a graph, and runs as
- * often as the graph is launched. A capture spreads to other streams by events that are recorded in it. How
- * many kernels a graph has is learned as it is made.
+ * Graphs. What is submitted to a stream in capture mode is not run; it becomes part of a graph and runs
+ * each time the graph is launched. A capture spreads to other streams through events that are recorded in
+ * it. The number of kernels of a graph is counted while the graph is built.
  */
 #ifndef GP_GRAPHS_BPF_H
 #define GP_GRAPHS_BPF_H
 
 #include "streams.bpf.h"
 
-/* of CUgraphNodeParams */
+/* types of nodes, and the offset of the child graph, in CUgraphNodeParams */
 #define GP_NODE_KERNEL 0
 #define GP_NODE_GRAPH 4
 #define GP_NODE_CHILD 16
@@ -34,7 +34,7 @@ static __always_inline struct gp_capture *capture_on(const struct gp_call *call,
 	if (!stream->capture)
 		return NULL;
 	capture = capture_of(call, stream->capture);
-	/* it has ended, which is not told to the streams that it spread to */
+	/* the capture has ended; streams that it spread to are not updated when that happens */
 	if (!capture)
 		stream->capture = 0;
 	return capture;
@@ -76,14 +76,14 @@ GP_GLOBAL_FUNC int add_captured(const struct gp_call *call, struct gp_stream *st
 	return 1;
 }
 
-/* Whether what was given to a stream is captured and not run; then its kernels belong to a graph. */
+/* Whether an operation on a stream was captured and not run. If so, its kernels belong to a graph. */
 static __always_inline bool is_captured(const struct gp_call *call, struct gp_stream *stream, __u64 kernels,
 					bool failed)
 {
 	return stream->capture && add_captured(call, stream, kernels, failed);
 }
 
-/* How many kernels a graph has, of either kind. */
+/* How many kernels a graph or an executable graph has. */
 static __always_inline __u64 kernel_count_of(void *map, const struct gp_call *call, __u64 handle)
 {
 	struct gp_live_key key = key_of(call, handle);
@@ -112,7 +112,7 @@ static __always_inline void add_kernels(const struct gp_call *call, __u64 handle
 		set_graph(&graphs, call, handle, kernels);
 }
 
-/* A node with kernels was added. Its handle is told only where it is created by itself. */
+/* A node with kernels was added. Its handle is known only if the node was created by a call of its own. */
 static __always_inline void add_node(const struct gp_call *call, __u64 graph, __u64 kernels)
 {
 	struct gp_live_key key = key_of(call, call->out[0]);
@@ -123,7 +123,7 @@ static __always_inline void add_node(const struct gp_call *call, __u64 graph, __
 		count_loss(GP_LOSS_WORK_FULL);
 }
 
-/* A node of any kind: its parameters say which. */
+/* A node of any type: its parameters contain the type. */
 static __always_inline void add_any_node(const struct gp_call *call, const struct gp_function *function,
 					 __u64 graph)
 {
@@ -166,7 +166,7 @@ static __always_inline void begin_capture(struct gp_stream *stream, const struct
 		stream->capture = number;
 }
 
-/* What was captured becomes a graph, unless it went wrong. */
+/* The captured operations become a graph, unless the capture failed. */
 static __always_inline void end_capture(struct gp_stream *stream, const struct gp_call *call, bool failed)
 {
 	struct gp_capture *capture = capture_on(call, stream);
@@ -186,7 +186,7 @@ static __always_inline void end_capture(struct gp_stream *stream, const struct g
 	stream->capture = 0;
 }
 
-/* An event is of the capture that it was recorded in, until it is recorded elsewhere. */
+/* An event belongs to the capture that it was recorded in, until it is recorded elsewhere. */
 static __always_inline void record_event(const struct gp_call *call, struct gp_stream *stream, __u64 event)
 {
 	struct gp_live_key key = key_of(call, event);
@@ -199,7 +199,7 @@ static __always_inline void record_event(const struct gp_call *call, struct gp_s
 		count_loss(GP_LOSS_WORK_FULL);
 }
 
-/* One that is destroyed is of none any more: its handle may be given to another. */
+/* A destroyed event belongs to no capture: its handle may be reused. */
 static __always_inline void forget_event(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_live_key key;
@@ -210,7 +210,7 @@ static __always_inline void forget_event(const struct gp_call *call, const struc
 	bpf_map_delete_elem(&recorded, &key);
 }
 
-/* A stream that waits for such an event takes part from then on. */
+/* A stream that waits for such an event takes part in the capture from then on. */
 static __always_inline void wait_for_event(const struct gp_call *call, struct gp_stream *stream, __u64 event)
 {
 	struct gp_live_key key = key_of(call, event);
@@ -220,7 +220,7 @@ static __always_inline void wait_for_event(const struct gp_call *call, struct gp
 		stream->capture = *number;
 }
 
-/* A graph was launched, or was to be. */
+/* A graph launch has returned, successfully or not. */
 GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *call,
 				    const struct gp_function *function, bool failed)
 {
@@ -256,7 +256,7 @@ GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *ca
 		__sync_fetch_and_add(&counts->derived, exec->kernels);
 	else
 		__sync_fetch_and_add(&counts->unknown, 1);
-	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	/* looked up again, because the verifier of Linux 6.1 does not remember that it was not NULL */
 	stream = stream_row(number);
 	if (stream)
 		note_launch(thread, call, stream);
@@ -264,8 +264,8 @@ GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *ca
 }
 
 /*
- * What is destroyed leaves its table when the call begins: its handle may be given to another thread before
- * the call returns.
+ * An object is removed from its table when the call that destroys it begins: its handle may be reused by
+ * another thread before the call returns.
  */
 GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
 				 const struct gp_function *function)
@@ -293,7 +293,7 @@ GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
 	graph = bpf_map_lookup_elem(map, &key);
 	if (!graph)
 		return 0;
-	/* for when the call fails */
+	/* to restore it if the call fails */
 	annotate_kernels(call, graph->kernels);
 	bpf_map_delete_elem(map, &key);
 	return 0;
@@ -312,7 +312,7 @@ static __always_inline void cancel_destroy(const struct gp_call *call, const str
 		set_graph(&execs, call, handle, call->detail.graph.kernels);
 }
 
-/* A call has changed graphs. */
+/* A call on graphs has succeeded. */
 GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 graph = 0, other = 0, out;
@@ -351,7 +351,7 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 	return 0;
 }
 
-/* A call has changed what a stream does. */
+/* A call on a stream has returned. */
 GP_GLOBAL_FUNC int after_stream_call(struct gp_thread *thread, const struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
@@ -368,7 +368,7 @@ GP_GLOBAL_FUNC int after_stream_call(struct gp_thread *thread, const struct gp_c
 	argument(call, function->task.graph, &graph);
 	argument(call, function->task.other, &event);
 	if (function->task.work == GP_WORK_CAPTURE_END) {
-		/* these two leave it as it is */
+		/* these two errors leave the capture as it is */
 		if (status != GP_CAPTURE_UNMATCHED && status != GP_CAPTURE_WRONG_THREAD)
 			end_capture(stream, call, failed);
 		return 0;

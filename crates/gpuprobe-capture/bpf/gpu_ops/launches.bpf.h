@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* Launches of kernels, counted by kernel and stream at the outermost call. */
+/* Launches, counted by kernel and stream at the outermost call that launches. */
 #ifndef GP_LAUNCHES_BPF_H
 #define GP_LAUNCHES_BPF_H
 
@@ -11,11 +11,11 @@
 struct launch {
 	__u64 handle;
 	__u64 stream;
-	/* x in the low half, then y and z; 0 where it is not told */
+	/* x in the low half, then y and z; 0 if not known */
 	__u64 grid;
 	__u64 block;
 	__u64 shared;
-	/* as in the key of its row */
+	/* as in gp_launch_key */
 	__u32 counted_as;
 	__u32 reserved;
 };
@@ -42,7 +42,7 @@ static __always_inline void three_dimensions(const struct gp_call *call, const s
 	*packed = dimensions(x, y, z);
 }
 
-/* A dim3 is two words: x and y in the first. */
+/* A dim3 is two words: x and y are in the first. */
 static __always_inline void dim3_argument(const struct gp_call *call, const struct gp_place *locs,
 					  __u64 *packed)
 {
@@ -52,7 +52,9 @@ static __always_inline void dim3_argument(const struct gp_call *call, const stru
 		*packed = dimensions(xy, xy >> 32, z);
 }
 
-/* By the calling convention, without asking where each of them is. */
+/*
+ * Reads the arguments of cuLaunchKernel by the calling convention, without looking up the location of each.
+ */
 static __always_inline __u64 read_usual(const struct gp_call *call, struct launch *launch)
 {
 	const __u64 *registers = call->registers, *stack = call->stack.words;
@@ -70,7 +72,7 @@ static __always_inline __u64 read_usual(const struct gp_call *call, struct launc
 #endif
 }
 
-/* What a call launches, from its arguments. */
+/* Reads what a call launches from its arguments. */
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
 {
@@ -105,7 +107,7 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 	launch->stream = stream_named(call, function, stream_handle);
 }
 
-/* The number of the row of a kernel on a stream; 0 where there is no room. */
+/* The row number of a kernel on a stream; 0 if there is no room. */
 GP_GLOBAL_FUNC int find_launches(const struct gp_call *call, const struct launch *launch)
 {
 	__u32 *known, row;
@@ -122,7 +124,7 @@ GP_GLOBAL_FUNC int find_launches(const struct gp_call *call, const struct launch
 	if (known)
 		return *known;
 	row = take_row(&launch_rows, &unused_launches, &gp_launch_rows_used);
-	/* there have been very many streams: the others of this kernel are counted together */
+	/* there were very many streams: the remaining ones of this kernel are counted together */
 	if (!row || row > gp_config.rows_by_stream)
 		key.stream = GP_ALL_STREAMS;
 	row = put_row(&launches, &unused_launches, &key, row);
@@ -131,7 +133,7 @@ GP_GLOBAL_FUNC int find_launches(const struct gp_call *call, const struct launch
 	return row;
 }
 
-/* Lets a range take in what lies outside of it. A row that has none yet has 0. */
+/* Extends a range to include a value. 0 means that the row has no range yet. */
 GP_GLOBAL_FUNC int widen(__u64 *least, __u64 *most, __u64 packed)
 {
 	if (!least || !most)
@@ -182,12 +184,14 @@ static __always_inline void count_in_row(struct gp_launches *row, const struct g
 	raise(&row->shared_most, launch->shared);
 }
 
-/* What count_launch() tells: whether this thread may never have launched the kernel before, and whether the
- * launch is counted in a row. */
+/*
+ * The outcome of count_launch(), as bits: this thread may never have launched the kernel before, and the
+ * launch is counted in a row.
+ */
 #define GP_NEW_KERNEL 1
 #define GP_IN_A_ROW 2
 
-/* One kernel was launched, or was to be. */
+/* Counts one launch of a kernel, successful or not. */
 GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, const struct launch *launch,
 				bool failed)
 {
@@ -218,7 +222,7 @@ GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, 
 	}
 	if (failed)
 		return outcome;
-	/* once more, for kernel 6.1's verifier does not remember that it was there */
+	/* looked up again, because the verifier of Linux 6.1 does not remember that it was not NULL */
 	stream = stream_row(cached->stream_row);
 	if (stream)
 		note_launch(thread, call, stream);
@@ -238,8 +242,10 @@ static long count_list_entry(__u64 index, struct listing *listing)
 	return 0;
 }
 
-/* The first entry of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime
- * has behind the arguments. */
+/*
+ * Reads the first entry of a list: the kernel, six dimensions, shared memory and stream. In the CUDA
+ * runtime's struct the last two follow the kernel's arguments.
+ */
 GP_GLOBAL_FUNC int read_list(const struct gp_call *call, const struct gp_function *function,
 			     struct launch *launch)
 {
@@ -262,7 +268,7 @@ GP_GLOBAL_FUNC int read_list(const struct gp_call *call, const struct gp_functio
 	return 1;
 }
 
-/* A launch has returned. Tells whether its call is counted with it. */
+/* A launch has returned. Returns whether the call is counted in the row of the launch. */
 GP_GLOBAL_FUNC int end_launch(struct gp_thread *thread, struct gp_call *call,
 			      const struct gp_function *function, bool failed)
 {
@@ -281,8 +287,8 @@ GP_GLOBAL_FUNC int end_launch(struct gp_thread *thread, struct gp_call *call,
 }
 
 /*
- * One kernel was launched on several GPUs. CUDA wants all entries of the list to be alike but for their
- * streams, so each counts as a launch like the first, on the stream of the first.
+ * One kernel was launched on several GPUs. CUDA requires all entries of the list to be equal except for
+ * their streams, so each counts as a launch like the first, on the stream of the first.
  */
 GP_GLOBAL_FUNC int end_launches(struct gp_thread *thread, struct gp_call *call,
 				const struct gp_function *function, bool failed)
@@ -296,7 +302,7 @@ GP_GLOBAL_FUNC int end_launches(struct gp_thread *thread, struct gp_call *call,
 	listing.call = call;
 	argument(call, function->task.count, &count);
 	count = (__u32)count;
-	/* a failed one may have been given anything */
+	/* a failed call may have had any arguments */
 	if (!read_list(call, function, &listing.first) && !failed)
 		count_loss(GP_LOSS_UNREAD_WORK);
 	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, count_list_entry, &listing, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Streams, and the time in which they were given nothing to do: between the return of a wait, or of a launch,
- * and the beginning of the next launch.
+ * Streams and their gaps: the time between the return of a launch or a wait and the beginning of the next
+ * launch, when nothing was submitted.
  */
 #ifndef GP_STREAMS_BPF_H
 #define GP_STREAMS_BPF_H
@@ -9,9 +9,9 @@
 #include "../memory/live_totals.bpf.h"
 #include "gpu_op_maps.bpf.h"
 
-/* the thread's own default stream, as programs name it */
+/* CU_STREAM_PER_THREAD: the calling thread's own default stream */
 #define GP_PER_THREAD_STREAM 2
-/* what stands for it, and for all streams of a process: no addresses */
+/* stand-ins for that stream and for all streams of a process; no stream has such an address */
 #define GP_STREAM_OF(tid) (1ULL << 63 | (tid))
 #define GP_ALL_STREAMS (~0ULL)
 
@@ -20,13 +20,13 @@ static __always_inline struct gp_live_key key_of(const struct gp_call *call, __u
 	return (struct gp_live_key){.pointer = handle, .instance = call->instance, .tgid = call->tgid};
 }
 
-/* A stream by what a call was given for it. */
+/* The stream that the handle in a call refers to. */
 static __always_inline __u64 stream_named(const struct gp_call *call, const struct gp_function *function,
 					  __u64 handle)
 {
 	if (handle == GP_PER_THREAD_STREAM || (!handle && function->flags & GP_PER_THREAD))
 		return GP_STREAM_OF(call->tid);
-	/* the default stream has two names */
+	/* CU_STREAM_LEGACY is another name of the default stream */
 	return handle == 1 ? 0 : handle;
 }
 
@@ -45,8 +45,8 @@ static __always_inline bool is_cached(const struct gp_launch_cache_entry *cached
 }
 
 /*
- * Where a thread remembers a kernel and a stream, without numbers of rows where it does not yet. There are
- * two places for each; what comes takes the first and leaves the second to the one before it.
+ * The launch cache entry of a kernel and a stream. Its row numbers are 0 if it was not in the cache. Each
+ * set has two entries: a new one takes the first and moves the previous one to the second.
  */
 static __always_inline struct gp_launch_cache_entry *
 launch_cache_entry(struct gp_thread *thread, __u64 handle, __u64 stream, __u32 counted_as)
@@ -68,7 +68,7 @@ launch_cache_entry(struct gp_thread *thread, __u64 handle, __u64 stream, __u32 c
 	return first;
 }
 
-/* The number of the row of a stream; 0 where there is no room. */
+/* The row number of a stream; 0 if there is no room. */
 GP_GLOBAL_FUNC int find_stream(const struct gp_call *call, __u64 stream)
 {
 	struct gp_live_key key;
@@ -84,7 +84,7 @@ static __always_inline struct gp_stream *stream_row(__u32 number)
 	return number ? bpf_map_lookup_elem(&stream_rows, &number) : NULL;
 }
 
-/* The number of the row of a stream, which a thread remembers beside those of its kernels. */
+/* The row number of a stream, from the launch cache. */
 static __always_inline __u32 used_stream_row(struct gp_thread *thread, const struct gp_call *call,
 					     __u64 stream)
 {
@@ -108,7 +108,10 @@ static __always_inline struct gp_stream *all_streams(struct gp_thread *thread, c
 	return stream_row(thread->all_streams_row);
 }
 
-/* Keeps a gap in the place of the shortest of the longest. Two threads that do this at once may lose one. */
+/*
+ * Stores a gap in place of the shortest of the longest gaps. If two threads do this at once, one gap may be
+ * lost.
+ */
 GP_GLOBAL_FUNC int keep_gap(struct gp_stream *row, const struct gp_gap *gap)
 {
 	__u64 least = ~0ULL;
@@ -135,7 +138,7 @@ GP_GLOBAL_FUNC int keep_gap(struct gp_stream *row, const struct gp_gap *gap)
 	return 0;
 }
 
-/* A launch begins on a stream. What was idle before its first one is not its own idleness. */
+/* A launch begins on a stream, which ends its gap. Before the first launch on a stream there is no gap. */
 static __always_inline void end_gap(struct gp_thread *thread, const struct gp_call *call,
 				    struct gp_stream *row)
 {
@@ -153,7 +156,7 @@ static __always_inline void end_gap(struct gp_thread *thread, const struct gp_ca
 		gap.since_ns = all->synced_ns;
 		gap.kind = GP_AFTER_SYNC;
 	}
-	/* another thread's launch has not begun after this one */
+	/* a launch of another thread returned after this one began */
 	if (call->start_ns <= gap.since_ns)
 		return;
 	gap.ns = call->start_ns - gap.since_ns;
@@ -167,7 +170,7 @@ static __always_inline void end_gap(struct gp_thread *thread, const struct gp_ca
 	}
 }
 
-/* Something was given to a stream, or waited for. */
+/* Something was submitted to a stream, or waited for. */
 static __always_inline void forget_meanwhile(struct gp_thread *thread)
 {
 	thread->meanwhile = 0;
@@ -192,7 +195,7 @@ static __always_inline void note_sync(struct gp_thread *thread, const struct gp_
 	forget_meanwhile(thread);
 }
 
-/* What the host does between two launches. */
+/* Keeps the longest call of the host between two launches. */
 static __always_inline void note_meanwhile(struct gp_thread *thread, const struct gp_call *call)
 {
 	if (call->duration_ns < thread->meanwhile_ns)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Calls of the kernel on devices of the NVIDIA driver, by the tracepoints of system calls, which every kernel
- * has. They are put on the stack of open calls as functions are, so that the call that makes one is its
- * parent. A thread makes one at a time.
+ * System calls on NVIDIA devices, by the tracepoints of system calls, which every kernel has. They are
+ * pushed on the stack of open calls as functions are, so that the call that makes one is its parent. A
+ * thread makes one system call at a time.
  */
 #ifndef GP_DEVICE_SYSCALLS_BPF_H
 #define GP_DEVICE_SYSCALLS_BPF_H
@@ -24,10 +24,10 @@
 #endif
 
 #define GP_ANONYMOUS 0x20
-/* files that one poll waits for, and of which we look at no more */
+/* how many of the files that one poll waits for are examined */
 #define GP_POLLED 4
 
-/* Devices of the driver, by the number that the kernel has for them. */
+/* NVIDIA devices, by device number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -56,7 +56,7 @@ static __always_inline __u32 device_syscall(long number)
 	}
 }
 
-/* The number of the device that a file is, and of which kind; false where it is none of the driver's. */
+/* The device number of a file, and its kind; false if it is not an NVIDIA device. */
 GP_OWN_FRAME bool find_device(__u32 fd, __u32 *number, __u8 *kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -109,7 +109,7 @@ static __always_inline __u64 syscall_argument(const struct pt_regs *regs, int in
 #endif
 }
 
-/* The path that open or openat is given; only x86 has both. */
+/* The path argument of open or openat; only x86 has both. */
 static __always_inline __u64 path_argument(const struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -128,8 +128,8 @@ static __always_inline void begin_device_call(struct gp_call *call, const struct
 }
 
 /*
- * Whether a name begins as those of the driver's devices do. One in a page that nobody has touched yet cannot
- * be read; then it may, and the file itself will tell.
+ * Whether a path begins like those of the NVIDIA devices. A path in a page that was never touched cannot be
+ * read. For a watched process it then counts as possible, and the opened file decides.
  */
 static __always_inline bool may_name_device(__u64 address, bool is_watched)
 {
@@ -145,7 +145,7 @@ static __always_inline bool may_name_device(__u64 address, bool is_watched)
 	return true;
 }
 
-/* Whether one of the first files that are waited for is a device of the driver. */
+/* Whether one of the first files that poll waits for is an NVIDIA device. */
 static __always_inline bool find_polled(__u64 address, __u64 count, __u32 *number, __u8 *kind)
 {
 	for (__u32 i = 0; i < GP_POLLED && i < count; i++) {
@@ -159,8 +159,7 @@ static __always_inline bool find_polled(__u64 address, __u64 count, __u32 *numbe
 	return false;
 }
 
-/* Whether the call is on a device of the driver, and on which. That of a file to be opened is not known yet.
- */
+/* Whether the system call is on an NVIDIA device, and on which. For an open the device is not known yet. */
 static __always_inline bool is_on_device(__u32 which, const struct pt_regs *regs, bool is_watched,
 					 __u32 *number, __u8 *kind)
 {
@@ -182,7 +181,7 @@ static __always_inline void read_name(struct gp_call *call, __u64 address)
 		call->flags |= GP_UNREAD_STACK;
 }
 
-/* What has been opened; false where it is none of the driver's devices after all. */
+/* Fills in the device that was opened; false if it is not an NVIDIA device after all. */
 static __always_inline bool end_open(struct gp_call *call, const struct pt_regs *regs, long result)
 {
 	bool was_read = !(call->flags & GP_UNREAD_STACK);
@@ -200,13 +199,15 @@ static __always_inline bool end_open(struct gp_call *call, const struct pt_regs 
 	return was_read || may_name_device(path, false);
 }
 
-/* Whether an open call is one of the kernel's. */
+/* Whether an open call is a system call. */
 static __always_inline bool is_device_syscall(const struct gp_call *call)
 {
 	return call->function - gp_config.driver_rows < GP_DRIVER_CALLS;
 }
 
-/* Forgets calls that the program jumped out of, and calls of the kernel whose end was not seen. */
+/*
+ * Drops calls that the program jumped out of, and system calls and Linux functions whose end was not seen.
+ */
 static __always_inline void drop_below(struct gp_thread *thread, __u64 stack_pointer)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
@@ -222,8 +223,7 @@ static __always_inline void drop_below(struct gp_thread *thread, __u64 stack_poi
 	}
 }
 
-/* Forgets functions of the kernel whose end was not seen: when a call of the kernel ends, all of them have.
- */
+/* Drops Linux functions whose end was not seen: when a system call ends, all of them have ended. */
 static __always_inline void drop_linux_calls(struct gp_thread *thread)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
@@ -250,7 +250,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread && !is_target(pid_tgid >> 32))
 		return 0;
-	/* of whom nothing is known but that everybody is watched, nothing is kept on suspicion */
+	/* if every process is watched, no state is created for a thread whose file may be no device */
 	if (!is_on_device(which, regs, thread || gp_config.only_targets, &number, &kind))
 		return 0;
 	if (!thread)
@@ -278,7 +278,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	return 0;
 }
 
-/* What is counted of a call of the kernel that has returned, and told. */
+/* Counts and sends a system call that has returned. */
 static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call *call,
 					const struct gp_function *function, bool failed)
 {
@@ -299,8 +299,8 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 
 #if defined(__TARGET_ARCH_x86)
 /*
- * The first device that a process opens, of which nothing was known, by a name in a page that it had not
- * touched yet: when it began, the name could not be read. How long it took is not known either.
+ * The first device that an unknown process opens, with a path in a page that it had not touched yet: at the
+ * entry the path could not be read. The duration is not known either.
  */
 GP_OWN_FRAME int end_unseen_open(struct pt_regs *regs, long result, __u64 now)
 {

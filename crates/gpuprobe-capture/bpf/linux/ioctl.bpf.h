@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* What an ioctl asks of the driver: its argument, the command in it, and the driver's own status. */
+/*
+ * What an ioctl asks of the NVIDIA kernel module: its argument, the command in it, and the module's own
+ * status.
+ */
 #ifndef GP_IOCTL_BPF_H
 #define GP_IOCTL_BPF_H
 
 #include "../core/open_calls.bpf.h"
 
-/* what of an argument is read: all that names a command and tells its status */
+/* how many bytes of an argument are read: enough for every command and status */
 #define GP_ARGUMENT (GP_STACK_WORDS * 8)
-/* of an argument whose length is not known, when that much is not there */
+/* for an argument of unknown length, if fewer bytes are readable */
 #define GP_SHORT_ARGUMENT 32
 
-/* ioctls of the driver are of type 'F'; numbers of those that tell more in their argument */
+/* ioctls of the resource manager have type 'F'; these are the numbers of those whose argument says more */
 #define GP_TYPE_RM 0x46
 #define GP_ESC_FREE 0x29
 #define GP_ESC_CONTROL 0x2a
 #define GP_ESC_ALLOC 0x2b
 #define GP_ESC_XFER 211
 
-/* What was asked of the driver, where that is counted. */
+/* The commands of each process, if they are counted. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set at load */
@@ -27,8 +30,8 @@ struct {
 } commands SEC(".maps");
 
 /*
- * Copies the beginning of an ioctl's argument, and of one that wraps another that of the inner one, whose
- * request it then bears.
+ * Copies the beginning of an ioctl's argument. If the ioctl wraps another one, the inner one's argument and
+ * request are recorded instead.
  */
 static __always_inline void read_ioctl(struct gp_call *call)
 {
@@ -64,7 +67,7 @@ static __always_inline void read_ioctl(struct gp_call *call)
 	}
 }
 
-/* Whether the argument was read and is of the length that the driver has for it. */
+/* Whether the argument was read and has the length that the kernel module expects. */
 static __always_inline bool is_whole(const struct gp_call *call, __u32 escape, __u32 bytes)
 {
 	const struct gp_device_call *device = &call->detail.device;
@@ -73,7 +76,7 @@ static __always_inline bool is_whole(const struct gp_call *call, __u32 escape, _
 	       device->kind <= GP_DEVICE_GPU && !(call->flags & GP_UNREAD_STACK);
 }
 
-/* The command or the class that an ioctl names in its argument. */
+/* The command or class in the argument of an ioctl. */
 static __always_inline __u32 detail_of(const struct gp_call *call)
 {
 	if (is_whole(call, GP_ESC_CONTROL, 32))
@@ -83,7 +86,7 @@ static __always_inline __u32 detail_of(const struct gp_call *call)
 	return 0;
 }
 
-/* The driver's own status, where its place is known; 0 is success. */
+/* The kernel module's own status, if its position is known; 0 is success. */
 static __always_inline __u32 status_of(const struct gp_call *call)
 {
 	if (is_whole(call, GP_ESC_FREE, 16))
@@ -95,10 +98,13 @@ static __always_inline __u32 status_of(const struct gp_call *call)
 	return 0;
 }
 
-/* Commands that a process has rows for: it can make up any number of them, and others need room too. */
+/*
+ * The most rows for commands per process. A process can make up any number of commands, and other processes
+ * need room too.
+ */
 #define GP_MOST_COMMANDS 512
 
-/* A row for a command that has none yet, where there is room. */
+/* Creates the row of a command, if there is room. */
 static __always_inline void add_command_row(__u32 row, const struct gp_command_key *key)
 {
 	struct gp_memory *process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;

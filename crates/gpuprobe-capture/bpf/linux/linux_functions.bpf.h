@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Functions of the kernel: those of the driver's modules, and any that the user has named. They are put on
- * the stack of open calls as the functions of libraries are, so that the ioctl or the fault that they serve
- * is their parent. Their place on the kernel's stack tells them apart, and tells one call of a function from
- * another.
+ * Linux functions: those of the NVIDIA kernel modules, and any others that the user has named. They are
+ * pushed on the stack of open calls as library functions are, so that the ioctl or the fault that they
+ * serve is their parent. Their position on the Linux kernel's stack identifies them, and distinguishes
+ * calls of the same function.
  */
 #ifndef GP_LINUX_FUNCTIONS_BPF_H
 #define GP_LINUX_FUNCTIONS_BPF_H
@@ -11,17 +11,17 @@
 #include "../core/failures.bpf.h"
 #include "../core/open_calls.bpf.h"
 
-/* how the kernel counts what a CPU is in the middle of */
+/* bits of the preemption count: what the CPU is in the middle of */
 #define GP_IN_SOFT_INTERRUPT 0x100
 #define GP_HARD_INTERRUPT 0x10000
 #define GP_HARD_INTERRUPTS 0xf0000
 #define GP_UNMASKABLE 0x100000
 #define GP_UNMASKABLES 0xf00000
 
-/* of a task: it has begun to end */
+/* PF_EXITING of task_struct.flags */
 #define GP_EXITING 4
 
-/* of a place on the stack that is not known */
+/* an unknown position on the stack */
 #define GP_UNKNOWN_POSITION 0
 
 #if defined(__TARGET_ARCH_x86)
@@ -43,8 +43,8 @@ static __always_inline __u32 interrupts(void)
 }
 
 /*
- * Whether an interrupt is served: then the task that runs is not the one that calls. A probe by a breakpoint
- * looks like an interrupt that cannot be masked itself.
+ * Whether the CPU serves an interrupt: then the current task is not the one that makes the call. A
+ * breakpoint probe itself looks like a non-maskable interrupt.
  */
 static __always_inline bool is_interrupt(bool may_be_breakpoint)
 {
@@ -56,9 +56,9 @@ static __always_inline bool is_interrupt(bool may_be_breakpoint)
 }
 
 /*
- * Whether a thread of which nothing is known is of a process to be told of: one that was named, or where
- * nobody was, one that has used a GPU. Whatever runs on the host calls functions of the kernel. What has
- * ended may have been forgotten by user space, and is not begun again.
+ * Whether a thread without state belongs to a watched process: one that the user named or, if none was
+ * named, one that has used a GPU. Everything on the host calls Linux functions, so other processes are
+ * ignored. An exiting process is not watched again, because user space may already have dropped its state.
  */
 GP_OWN_FRAME bool is_watched(struct task_struct *task, __u32 tgid)
 {
@@ -69,7 +69,7 @@ GP_OWN_FRAME bool is_watched(struct task_struct *task, __u32 tgid)
 	return gp_config.only_targets ? is_target(tgid) : !!bpf_map_lookup_elem(&processes, &key);
 }
 
-/* The thread that calls, where it is watched. */
+/* The state of the calling thread, if it is watched. */
 static __always_inline struct gp_thread *calling_thread(bool makes_one)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -79,7 +79,7 @@ static __always_inline struct gp_thread *calling_thread(bool makes_one)
 	if (pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
 		return NULL;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
-	/* its end has been told, and what is counted of it may be forgotten */
+	/* its exit has been reported, and its counters may be gone */
 	if (thread && thread->has_exited)
 		return NULL;
 	if (thread || !makes_one)
@@ -92,14 +92,14 @@ static __always_inline __u32 function_of(void *ctx)
 	return bpf_get_attach_cookie(ctx) & (GP_FUNCTIONS - 1);
 }
 
-/* An error of the kernel is not why a call of CUDA around it fails: what that one returns is counted too. */
+/* An error of a Linux function is not the reason why the enclosing CUDA call fails, so both are counted. */
 GP_OWN_FRAME int count_error(const struct gp_thread *thread, const struct gp_call *call,
 			     const struct gp_function *function)
 {
 	return add_failure(thread, call, function);
 }
 
-/* Counts what is over. */
+/* Counts a call that has ended. */
 static __always_inline void count_linux_call(struct gp_thread *thread, const struct gp_call *call,
 					     const struct gp_function *function, bool failed)
 {
@@ -114,7 +114,10 @@ static __always_inline void count_linux_call(struct gp_thread *thread, const str
 		count_error(thread, call, function);
 }
 
-/* Forgets functions whose end was not seen: what was called by one that still runs is lower on the stack. */
+/*
+ * Drops functions whose end was not seen. A function called by one that is still running is lower on the
+ * stack.
+ */
 static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __u32 function)
 {
 	for (int i = 0; i < GP_DEPTH; i++) {
@@ -123,7 +126,7 @@ static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __
 		if (!thread->depth)
 			return;
 		top = open_call(thread, thread->depth - 1);
-		/* equal, but of another function: that one jumped here at its end */
+		/* equal positions but another function: that one jumped here at its end */
 		if (!is_linux_call(top) || top->stack_pointer > at ||
 		    (top->stack_pointer == at && top->function != function))
 			return;
@@ -132,7 +135,7 @@ static __always_inline void drop_returned(struct gp_thread *thread, __u64 at, __
 	}
 }
 
-/* Copies the text among the arguments, of a call of the kernel that has them saved. */
+/* Copies the text argument of a Linux function whose arguments have been saved. */
 static __always_inline void read_linux_text(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;
@@ -146,8 +149,8 @@ static __always_inline void read_linux_text(struct gp_call *call, const struct g
 }
 
 /*
- * Where a function has its arguments: in registers, or as words behind the context of a program that was
- * loaded for it.
+ * Saves the arguments: from registers, or for a program that was loaded for one function (fentry) from the
+ * words behind its context.
  */
 static __always_inline void save_arguments(struct gp_call *call, void *ctx, bool is_traced)
 {
@@ -158,13 +161,13 @@ static __always_inline void save_arguments(struct gp_call *call, void *ctx, bool
 	for (__u32 i = 0; i < GP_REGISTERS; i++) {
 		__u64 value = 0;
 
-		/* fails where there are fewer */
+		/* fails if there are fewer arguments */
 		bpf_get_func_arg(ctx, i, &value);
 		call->registers[i] = value;
 	}
 }
 
-/* Returns 0 when the return is wanted, 1 when it is not. */
+/* Returns 0 if the return probe is wanted, 1 if it is not. */
 static __always_inline int begin_function(struct gp_thread *thread, __u64 at, void *ctx, bool is_traced)
 {
 	__u32 index = function_of(ctx);
@@ -190,9 +193,8 @@ static __always_inline int begin_function(struct gp_thread *thread, __u64 at, vo
 }
 
 /*
- * The open call of a function that returns now, taken off the stack with those that it called and whose ends
- * were not seen. Where the kernel does not tell the place on the stack, the last that was entered returns
- * first.
+ * Pops the call of a function that returns now, with the calls inside it whose ends were not seen. If the
+ * position on the stack is not known, the last call entered returns first.
  */
 static __always_inline struct gp_call *pop_function(struct gp_thread *thread, __u64 at, __u32 index)
 {
@@ -227,12 +229,12 @@ static __always_inline int end_function(struct gp_thread *thread, __u64 at, __u3
 	call->duration_ns = now - call->start_ns;
 	call->result = result;
 	if (function->flags & GP_STATUS) {
-		/* the other half of an int is whatever was there */
+		/* the upper half of an int result is undefined */
 		if (!(function->flags & GP_WIDE))
 			call->result = (__s64)(__s32)result;
 		failed = call->result >= (__u64)-4095;
 	}
-	/* what it called may have entered the driver by another way */
+	/* functions that it called may have made system calls on the devices */
 	propagate_device_time(thread, call);
 	count_linux_call(thread, call, function, failed);
 	if (function->flags & GP_STREAM && is_wanted(call, failed))
@@ -260,7 +262,10 @@ static __always_inline int leave_probed(struct pt_regs *ctx, __u64 at)
 	return thread ? end_function(thread, at, function_of(ctx), PT_REGS_RC(ctx)) : 0;
 }
 
-/* Where a function that returns was entered. The function graph does not tell. */
+/*
+ * The stack position at which the returning function was entered. Where fprobe uses the function graph, it
+ * is not known.
+ */
 static __always_inline __u64 entered_at(struct pt_regs *ctx)
 {
 	return bpf_core_type_exists(struct fprobe_hlist) ? GP_UNKNOWN_POSITION
@@ -300,8 +305,9 @@ int kernel_perf_return(struct pt_regs *ctx)
 }
 
 /*
- * Where a program's context lies: on the stack, in the frame that the kernel puts around the function, the
- * same at both ends of a call. What is a pointer for the verifier is a number once it has been in memory.
+ * The position of a program's context. It is on the stack, in the frame that the Linux kernel puts around
+ * the function, so it is the same at both ends of a call. The detour through memory turns the pointer into
+ * a number for the verifier.
  */
 static __always_inline __u64 stack_position_of(struct gp_thread *thread, void *ctx)
 {
@@ -329,8 +335,10 @@ GP_OWN_FRAME int leave_traced(void *ctx)
 	return end_function(thread, stack_position_of(thread, ctx), function_of(ctx), result);
 }
 
-/* A program of this kind is loaded for one function, so there are as many pairs as functions can be traced
- * so. */
+/*
+ * Programs of this kind are loaded for one function each. There are as many pairs as functions can be
+ * traced this way.
+ */
 #define GP_TRACED(n)                                                                                         \
 	SEC("fentry")                                                                                        \
 	int traced_entry_##n(__u64 *ctx)                                                                     \

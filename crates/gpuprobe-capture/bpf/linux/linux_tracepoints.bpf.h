@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Tracepoints that the user has named. Each is a moment: it has a record as a call has, whose parent is the
- * call that is open then, and is over at once.
+ * Tracepoints that the user has named. A tracepoint is an instant: its record is like that of a call, its
+ * parent is the innermost open call, and it has no duration.
  */
 #ifndef GP_LINUX_TRACEPOINTS_BPF_H
 #define GP_LINUX_TRACEPOINTS_BPF_H
 
 #include "linux_functions.bpf.h"
 
-/* how large the kernel's stack of a task is, where it does not tell */
+/* the size of a task's kernel stack, if the type information does not have it */
 #define GP_LINUX_STACK_BYTES 16384
 
-/* The arguments lie in words behind the context, as many as user space knows it to have. */
+/* Copies the arguments, which are words behind the context. User space knows how many there are. */
 static __always_inline void save_words(struct gp_call *call, const struct gp_function *function, void *ctx)
 {
 	__u32 words = function->stack_words, more = 0;
@@ -31,8 +31,8 @@ static __always_inline void save_words(struct gp_call *call, const struct gp_fun
 }
 
 /*
- * Whether a tracepoint is passed for the task that runs, and not by an interrupt that it serves. A kernel may
- * not tell where it counts interrupts, but on x86 they have stacks of their own, unless they come while the
+ * Whether a tracepoint is passed by the current task, and not by an interrupt. A kernel may not expose
+ * where it counts interrupts, but on x86 interrupts have stacks of their own, unless they arrive while the
  * program itself runs.
  */
 static __always_inline bool is_in_task(struct gp_thread *thread, void *ctx)
@@ -59,7 +59,9 @@ GP_OWN_FRAME int at_tracepoint(void *ctx, __u32 number)
 	if (!thread || !function || !is_in_task(thread, ctx))
 		return 0;
 	outer = innermost(thread);
-	/* a call that ends just now is still read at the first place that is free, and may be what came here
+	/*
+	 * a call that is just ending is still being read in the first free slot, and may be what led here,
+	 * so that slot is skipped
 	 */
 	thread->depth++;
 	call = push_linux_call(thread, outer, function, index, 0);
@@ -75,7 +77,10 @@ GP_OWN_FRAME int at_tracepoint(void *ctx, __u32 number)
 	return 0;
 }
 
-/* A program of this kind is not told which tracepoint it is at before kernel 6.10: hence one for each. */
+/*
+ * Before Linux 6.10 a program of this kind cannot find out which tracepoint it is attached to, so there is
+ * one program per tracepoint.
+ */
 #define GP_AT_TRACEPOINT(n)                                                                                  \
 	SEC("raw_tp")                                                                                        \
 	int tracepoint_##n(void *ctx)                                                                        \

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Faults and migrations of unified memory, by the function through which the driver tells its own parts of
- * them, one call for each. It runs where the driver serves them: a fault of a GPU in a thread of the
- * driver's, and memory that is moved to make room in whatever process needs it. So the process is the one
- * whose memory it is, which the driver keeps with it.
+ * Faults and migrations of unified memory, at the function by which the NVIDIA UVM module notifies its own
+ * parts of each event. It runs wherever the module serves the event: a GPU fault in a thread of the module,
+ * a migration that makes room in any process. So the current process does not matter; the event belongs to
+ * the process that owns the memory, which the module stores with it.
  *
- * The types are the driver's own, and differ between its releases; without those of the module that is loaded
- * these programs do not load.
+ * The types are the module's own and differ between releases. Without the type information of the loaded
+ * module these programs do not load.
  */
 #ifndef GP_UNIFIED_MEMORY_BPF_H
 #define GP_UNIFIED_MEMORY_BPF_H
@@ -58,7 +58,9 @@ struct {
 	__type(value, struct gp_unified);
 } unified SEC(".maps");
 
-/* Whose memory it is; nobody's that is known where several processes share it. */
+/*
+ * The task that owns the memory; NULL if several processes share it, because then the owner is not known.
+ */
 static __always_inline struct task_struct *owner_of(uvm_perf_va_space_events_t *events)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

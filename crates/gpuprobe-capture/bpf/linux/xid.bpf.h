@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Errors of GPUs (XIDs), by the tracepoint that the driver has for them, or by the function that calls it.
- * They are told of where the driver finds out, in an interrupt or a thread of its own: whoever runs then need
- * not have to do with it.
+ * GPU errors (XIDs), by the tracepoint of the NVIDIA kernel module, or by the function that calls it. They
+ * are reported where the module detects them, in an interrupt or in a thread of its own, so the current
+ * process need not be the cause.
  */
 #ifndef GP_XID_BPF_H
 #define GP_XID_BPF_H
 
 #include "../core/common.bpf.h"
 
-/* the record without what a message is filled with */
+/* the record without the arguments of the message */
 #define GP_XID_HEAD __builtin_offsetof(struct gp_xid_record, words)
 
 static __always_inline void describe(struct gp_xid_record *record, struct pci_dev *gpu, __u32 number,
@@ -27,7 +27,7 @@ static __always_inline void describe(struct gp_xid_record *record, struct pci_de
 SEC("raw_tp/nvidia_dev_xid")
 int on_xid(struct bpf_raw_tracepoint_args *ctx)
 {
-	/* its message is whole, and nothing follows */
+	/* its message is complete, so no arguments follow */
 	struct gp_xid_record *record = bpf_ringbuf_reserve(&control, GP_XID_HEAD, 0);
 
 	if (!record) {
@@ -39,7 +39,7 @@ int on_xid(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* How a function keeps the arguments that it was given without a type, by the calling convention. */
+/* A va_list: how a function stores its variable arguments by the calling convention. */
 struct gp_arguments {
 #if defined(__TARGET_ARCH_x86)
 	__u32 of_registers;
@@ -55,7 +55,7 @@ struct gp_arguments {
 #endif
 };
 
-/* Where the next one lies. */
+/* The address of the next argument. */
 static __always_inline __u64 next_argument(struct gp_arguments *arguments)
 {
 	__u64 at;
@@ -76,8 +76,8 @@ static __always_inline __u64 next_argument(struct gp_arguments *arguments)
 }
 
 /*
- * The function has the message as a format and what to fill it with. User space fills it; which arguments are
- * texts is not known here, so each is read as one, which fails for numbers.
+ * The function gets the message as a format and a va_list. User space formats it. Which arguments are
+ * strings is not known here, so each one is read as a string, which fails for numbers.
  */
 static __always_inline int report(struct pci_dev *gpu, __u32 number, const char *format, void *va_list_at)
 {
@@ -90,7 +90,7 @@ static __always_inline int report(struct pci_dev *gpu, __u32 number, const char 
 	}
 	describe(record, gpu, number, format);
 	record->is_format = !bpf_probe_read_kernel(&arguments, sizeof(arguments), va_list_at);
-	/* what cannot be read is zero */
+	/* what cannot be read stays zero */
 	for (int i = 0; i < GP_REPORT_WORDS; i++) {
 		__u64 word = 0;
 

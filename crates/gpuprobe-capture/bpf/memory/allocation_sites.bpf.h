@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Where allocations come from. User space unwinds the stack of an allocation once and says where on it the
- * return addresses lie; from then on a few comparisons tell that an allocation came the same way. A way that
- * is not known gets a number of its own, and its stack is sent; what is counted under that number is never
- * lost to it.
+ * Where allocations come from. User space unwinds the stack of an allocation once and reports at which
+ * positions its return addresses are. From then on a few comparisons show that another allocation has the
+ * same stack. A stack that is not known gets a new site number and is sent to user space; memory counted
+ * under that number keeps it.
  */
 #ifndef GP_ALLOCATION_SITES_BPF_H
 #define GP_ALLOCATION_SITES_BPF_H
@@ -19,13 +19,16 @@ enum site_change {
 	GP_SITE_BACK,
 };
 
-/* A process and a site in one word. */
+/* A process and a site in one word: a BPF function has at most five arguments. */
 static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
 {
 	return (__u64)tgid << 32 | site;
 }
 
-/* Returns the site to keep with the memory: that of no row where there was no room for one. */
+/*
+ * Changes the counters of a site. Returns the site to store with the memory: GP_NO_SITE_ROW if there was no
+ * room for a row.
+ */
 GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
 {
 	struct gp_site first = {.live_bytes = bytes,
@@ -43,7 +46,10 @@ GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u
 	if (!row) {
 		if (change == GP_SITE_FREED)
 			return key.site;
-		/* with its counts, so that nobody takes it for one that is done */
+		/*
+		 * inserted with its counts, so that user space does not take an empty row for one that can
+		 * be removed
+		 */
 		if (!bpf_map_update_elem(&sites, &key, &first, BPF_NOEXIST))
 			return key.site;
 		row = bpf_map_lookup_elem(&sites, &key);
@@ -61,7 +67,7 @@ GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u
 	return key.site;
 }
 
-/* The same for the memory of a call. Where there are no sites not even the function is called. */
+/* The same for the memory of a call. If sites are off, not even the function call is made. */
 static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u64 context, __u32 site,
 						 __u32 change)
 {
@@ -70,7 +76,7 @@ static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u
 	return change_site(call->instance, context, process_and_site(call->tgid, site), call->bytes, change);
 }
 
-/* Whether what a call did has a site. */
+/* Whether the effect of a call has a site. */
 static __always_inline bool has_site(const struct gp_call *call, const struct gp_function *function)
 {
 	return (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION)) ||
@@ -87,7 +93,7 @@ struct walk {
 	__u32 reserved;
 };
 
-/* A word of the stack; where a return probe has put the kernel's trampoline, what stood there. */
+/* A word of the stack. Where a return probe has put the return trampoline, the real return address. */
 static __always_inline __u64 word_on_stack(const struct walk *walk, __u32 distance)
 {
 	__u64 slot = walk->stack_pointer + distance, word = 0;
@@ -118,8 +124,8 @@ static long walk_step(__u64 step, struct walk *walk)
 }
 
 /*
- * Sends the stack of an allocation by a way that is not known, under a number that is its site. The call has
- * just been taken off the thread's stack of open ones.
+ * Sends the stack of an allocation with an unknown stack, under a new number that is its site. The call has
+ * just been popped, so it is the first slot above the open calls.
  */
 GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 {
@@ -144,7 +150,10 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 		return 0;
 	}
 	site = __sync_fetch_and_add(&gp_next_site, 1);
-	/* of many that come at once most come by ways that others of them came by: less is enough */
+	/*
+	 * when many arrive at once, most have the same stack as others among them, so a shorter copy is
+	 * enough
+	 */
 	waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
 	if (waiting > room / 2) {
 		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
@@ -177,7 +186,7 @@ lost:
 	return 0;
 }
 
-/* The site that a call allocates from. */
+/* The site of a call that allocates. */
 GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
 {
 	struct walk walk = {.stack_pointer = call->stack_pointer};

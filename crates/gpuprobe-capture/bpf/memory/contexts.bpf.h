@@ -5,7 +5,7 @@
 
 #include "physical_memory.bpf.h"
 
-/* The context that a thread allocates in; 0 where it was made current before we looked. */
+/* The context that a thread allocates in; 0 if it was made current before the probes were attached. */
 static __always_inline __u64 current_context(const struct gp_thread *thread)
 {
 	__u32 top = thread->contexts_depth - 1;
@@ -20,7 +20,7 @@ static __always_inline void push_context(struct gp_thread *thread, __u64 context
 {
 	__u32 top = thread->contexts_depth;
 
-	/* deeper ones than are kept are taken for the last */
+	/* a context above the maximum depth replaces the last one */
 	if (top >= GP_CONTEXTS)
 		top = GP_CONTEXTS - 1;
 	else
@@ -50,7 +50,9 @@ static __always_inline __u32 device_argument(const struct gp_call *call, const s
 	return (__u32)device < GP_NO_DEVICE ? (__u32)device : GP_NO_DEVICE;
 }
 
-/* A new context. One that is known under this address has ended, but the call that ended it has not returned.
+/*
+ * A new context. If another one is known at this address, it has ended, but the call that ended it has not
+ * returned yet.
  */
 static __always_inline void create_context(struct gp_call *call, __u64 address, __u32 device)
 {
@@ -62,7 +64,7 @@ static __always_inline void create_context(struct gp_call *call, __u64 address, 
 	call->device = device;
 }
 
-/* Whether everything that a process did to the driver has been seen. */
+/* Whether all calls of the process to the CUDA driver have been observed. */
 static __always_inline bool is_known_from_start(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -92,7 +94,7 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 	__sync_fetch_and_add(&row->references, 1);
 }
 
-/* The context that a call ends if it succeeds; 0 for none. */
+/* The number of the context that a call ends if it succeeds; 0 if none. */
 static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
@@ -113,7 +115,10 @@ static __always_inline __u64 ending_context(const struct gp_call *call, const st
 	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? number : 0;
 }
 
-/* A call may end a context: its addresses may be given out again before the call returns. */
+/*
+ * A call may end a context. The context is marked at the entry, because its addresses may be reused before
+ * the call returns.
+ */
 GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_context *row;
@@ -125,7 +130,7 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 		__sync_fetch_and_or(&row->flags, function->op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
 }
 
-/* It did not. */
+/* The call did not end the context. */
 static __always_inline void cancel_end(struct gp_call *call)
 {
 	struct gp_context *row = context_of(call->detail.ending.context);
@@ -158,7 +163,10 @@ static __always_inline void release_primary(struct gp_call *call, const struct g
 	end_context(call, call->detail.ending.context);
 }
 
-/* Everything in it ends, but it is there again when somebody uses it, and its references stay. */
+/*
+ * A reset ends everything in the context. The context exists again at its next use, and keeps its
+ * references.
+ */
 static __always_inline void reset_primary(struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
@@ -183,7 +191,10 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 	row->flags = flags & ~GP_ENDING;
 }
 
-/* Which GPU one of the process's is. Where there is no room its number stays the process's own. */
+/*
+ * Stores how the CUDA driver identifies one of the process's GPUs. If there is no room, the GPU is shown by
+ * the process's own number.
+ */
 GP_OWN_FRAME void record_gpu_identity(struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
@@ -197,7 +208,7 @@ GP_OWN_FRAME void record_gpu_identity(struct gp_call *call, const struct gp_func
 	bpf_map_update_elem(&identities, &key, identity, BPF_ANY);
 }
 
-/* What a successful call did to contexts and physical memory. */
+/* Accounts for what a successful call did to contexts and physical memory. */
 GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call,
 				  const struct gp_function *function)
 {

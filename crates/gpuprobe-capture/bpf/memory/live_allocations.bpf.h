@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What calls do to live memory. The tables here are the truth about leaks, so nothing in this file depends on
+ * What calls do to live memory. The tables here decide what is a leak, so nothing in this file depends on
  * the ring buffer.
  */
 #ifndef GP_LIVE_ALLOCATIONS_BPF_H
@@ -13,7 +13,7 @@ static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 	return (struct gp_live_key){.pointer = call->pointer, .instance = call->instance, .tgid = call->tgid};
 }
 
-/* Bytes that a call moves or asks for, from its arguments; 0 where the rule needs more than these. */
+/* The bytes that a call moves or asks for, from its arguments; 0 if the rule needs more than these. */
 static __always_inline __u64 size_at_entry(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 a = 0, b = 1;
@@ -22,7 +22,7 @@ static __always_inline __u64 size_at_entry(const struct gp_call *call, const str
 		return 0;
 	if (!argument(call, function->size_a, &a))
 		return 0;
-	/* by far the most: one argument of bytes */
+	/* by far the most frequent rule: one argument contains the bytes */
 	if (function->size_rule == GP_SIZE_ARGUMENT && function->size_scale == 1)
 		return a;
 	if (function->size_rule == GP_SIZE_PRODUCT)
@@ -30,7 +30,7 @@ static __always_inline __u64 size_at_entry(const struct gp_call *call, const str
 	return times(times(a, b), function->size_scale);
 }
 
-/* Bytes of one channel of a driver's array; 0 for formats of blocks and planes. */
+/* Bytes of one channel of a CUDA driver array; 0 for block and planar formats. */
 static __always_inline __u64 format_bytes(__u32 format)
 {
 	switch (format) {
@@ -49,13 +49,16 @@ static __always_inline __u64 format_bytes(__u32 format)
 	return 0;
 }
 
-/* A dimension that is not there is 0. */
+/* A dimension that does not exist is 0. */
 static __always_inline __u64 at_least_one(__u64 n)
 {
 	return n ? n : 1;
 }
 
-/* All levels together: each has half the elements of the one before in every dimension. */
+/*
+ * The elements of all mipmap levels: each level has half the elements of the previous one in every
+ * dimension.
+ */
 GP_GLOBAL_FUNC __u64 elements(__u64 width, __u64 height, __u64 depth, __u64 levels)
 {
 	__u64 sum = 0;
@@ -121,8 +124,8 @@ static __always_inline bool swap_since(struct gp_live *entry, __u64 from, __u64 
 }
 
 /*
- * A free leaves the table when it begins: the driver may give the address to another thread before this call
- * returns, and that thread's allocation must not be the one that is taken away.
+ * A free removes the allocation from the table at its entry: the CUDA driver may give the address to
+ * another thread before this call returns, and that thread's allocation must not be removed.
  */
 GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 			     const struct gp_function *function)
@@ -149,9 +152,9 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	call->site = old->site;
 	row = context_of(call->detail.freed.context);
 	/*
-	 * What went with its context is not freed by anybody. It stays in the table until its address is
-	 * given out again: that may happen right now, and then it is another one's. Of two threads that free
-	 * the same address at once, one finds it gone.
+	 * Memory that ended with its context is not freed by this call. Its entry stays until the address
+	 * is allocated again, which may happen right now, and then the entry belongs to the new allocation.
+	 * If two threads free the same address at once, one of them finds it already freed.
 	 */
 	if (!row || row->flags & GP_ENDING || !swap_since(old, since_ns, since_ns | GP_SPARE)) {
 		call->bytes = 0;
@@ -171,7 +174,10 @@ static __always_inline void count_free(const struct gp_call *call, struct gp_mem
 	__sync_fetch_and_add(&memory->freed_bytes, call->bytes);
 }
 
-/* A free that failed, or did not return, has freed nothing, unless its memory is gone all the same. */
+/*
+ * A free that failed, or whose return was not observed, has freed nothing, unless its memory ended for
+ * another reason.
+ */
 static __always_inline void restore_freed(struct gp_call *call, struct gp_memory *memory)
 {
 	struct gp_live_key key = live_key(call);
@@ -185,7 +191,7 @@ static __always_inline void restore_freed(struct gp_call *call, struct gp_memory
 
 	call->effect = GP_EFFECT_NONE;
 	if (!row) {
-		/* it failed because its context ended meanwhile, and the memory with it */
+		/* it failed because its context ended in the meantime, and the memory with it */
 		call->effect = GP_EFFECT_GONE;
 		__sync_fetch_and_add(&memory->ended_allocations, 1);
 		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
@@ -198,7 +204,7 @@ static __always_inline void restore_freed(struct gp_call *call, struct gp_memory
 	} else if (!bpf_map_lookup_elem(&live, &key)) {
 		count_loss(GP_LOSS_LIVE_FULL);
 	} else {
-		/* its new owner is in the table */
+		/* the address has been allocated again */
 		call->effect = GP_EFFECT_REUSED;
 		count_free(call, memory);
 	}
@@ -211,7 +217,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 	if (!memory)
 		return;
 	if (failed) {
-		/* of what nobody asked for, failures are not counted */
+		/* failures of state-only probes are not counted */
 		__sync_fetch_and_add(&memory->failed_frees, call->is_told);
 		if (call->effect == GP_EFFECT_FREE)
 			restore_freed(call, memory);
@@ -222,20 +228,22 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 	if (!call->pointer)
 		return;
 	if (call->effect != GP_EFFECT_FREE) {
-		/* nor addresses that functions allocated which are not probed */
+		/* nor are frees of addresses that unprobed functions allocated */
 		__sync_fetch_and_add(&memory->unknown_frees, call->is_told);
 		return;
 	}
 	count_free(call, memory);
 }
 
-/* An address is given out whose last free was not seen: what stood there is gone all the same, or went with
- * its context. */
+/*
+ * An address is allocated whose last free was not observed. The memory that was there has been freed, or it
+ * ended with its context.
+ */
 static __always_inline void replace(struct gp_call *call, struct gp_memory *memory, const struct gp_live *old)
 {
 	struct gp_context *before = context_of(old->context);
 
-	/* what goes with a context is counted when that has ended */
+	/* memory of a context that is ending is counted when the context has ended */
 	if (before && !(before->flags & (GP_ENDING | GP_MAY_END))) {
 		change_live_bytes(memory, before, old->space, old->bytes, -1);
 		change_site(call->instance, old->context, process_and_site(call->tgid, old->site), old->bytes,
@@ -262,7 +270,7 @@ static __always_inline void store_allocation(struct gp_call *call, struct gp_mem
 		return;
 	call->device = device_of(row);
 	if (old) {
-		/* a free that fails must not put back what is about to be written over */
+		/* a free that fails must not restore an entry that is about to be overwritten */
 		if (!(__sync_lock_test_and_set(&old->since_ns, ~0ULL) & GP_SPARE))
 			replace(call, memory, old);
 	}
@@ -283,7 +291,7 @@ static __always_inline void store_allocation(struct gp_call *call, struct gp_mem
 	annotate_live(call, memory, change_live_bytes(memory, row, call->space, call->bytes, 1));
 }
 
-/* The thread's context is told by its address. */
+/* `address` is that of the thread's current context. */
 GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 			    const struct gp_function *function, bool failed, __u64 address)
 {
@@ -305,7 +313,7 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	else if (!(call->flags & GP_UNREAD_OUT))
 		call->pointer = call->out[0];
 	if (!call->pointer) {
-		/* a size of 0 gives no address and holds nothing */
+		/* a size of 0 yields no address and no memory */
 		if (call->bytes)
 			count_loss(GP_LOSS_UNREAD_ALLOCATION);
 		call->bytes = 0;

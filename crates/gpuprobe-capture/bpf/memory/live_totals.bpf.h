@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * What is held, and where it is counted: with the process, and with the context that it was allocated in, so
- * that the end of a context ends all of it at once.
+ * Live memory totals. They are kept per process and per context, so that the end of a context subtracts all
+ * of its memory at once.
  */
 #ifndef GP_LIVE_TOTALS_BPF_H
 #define GP_LIVE_TOTALS_BPF_H
@@ -9,7 +9,7 @@
 #include "../core/common.bpf.h"
 
 #define GP_UPDATES 8
-/* a power of two */
+/* a power of two: the low bits of a context's number are its row */
 #define GP_MOST_CONTEXTS (1 << 24)
 
 static __always_inline struct gp_process_key process_of(const struct gp_call *call)
@@ -17,7 +17,7 @@ static __always_inline struct gp_process_key process_of(const struct gp_call *ca
 	return (struct gp_process_key){.instance = call->instance, .tgid = call->tgid};
 }
 
-/* What a process did to memory; nothing where there was no room for it. */
+/* The memory totals of a process; NULL if there was no room. */
 static __always_inline struct gp_memory *memory_of(struct gp_process_key process)
 {
 	__u32 row = row_of_process(process.instance, process.tgid);
@@ -43,7 +43,7 @@ static __always_inline struct gp_context_key context_key(struct gp_process_key p
 	return (struct gp_context_key){.instance = process.instance, .id = id, .tgid = process.tgid};
 }
 
-/* What is held in the context of this number; nothing where it has ended. */
+/* The row of the context with this number; NULL if it has ended. */
 static __always_inline struct gp_context *context_of(__u64 number)
 {
 	__u32 row = number & (GP_MOST_CONTEXTS - 1);
@@ -52,7 +52,7 @@ static __always_inline struct gp_context *context_of(__u64 number)
 	return context && context->number == number ? context : NULL;
 }
 
-/* The number of the context at an address; 0 where none is known. */
+/* The number of the context at an address; 0 if none is known. */
 static __always_inline __u64 context_number_at(struct gp_process_key process, __u64 address)
 {
 	struct gp_context_key key = context_key(process, address);
@@ -61,7 +61,7 @@ static __always_inline __u64 context_number_at(struct gp_process_key process, __
 	return number ? *number : 0;
 }
 
-/* Gives a row back. Of two threads that do it at once, one has. */
+/* Returns the row of a context. If two threads do this at once, one of them gets true. */
 static __always_inline bool drop_context(struct gp_process_key process, __u64 number)
 {
 	struct gp_context_key key = context_key(process, number);
@@ -75,7 +75,7 @@ static __always_inline bool drop_context(struct gp_process_key process, __u64 nu
 	return true;
 }
 
-/* A row for a context, under a number that is returned; 0 where there is no room. */
+/* Takes a row for a new context and returns the context's number; 0 if there is no room. */
 static __always_inline __u64 new_context_number(struct gp_process_key process)
 {
 	__u32 row = take_row(&context_rows, &unused_contexts, &gp_context_rows_used);
@@ -92,7 +92,7 @@ static __always_inline __u64 new_context_number(struct gp_process_key process)
 	return number;
 }
 
-/* Gives a number and a row to the context at an address; 0 where there is no room. */
+/* Assigns a number and a row to the context at an address; 0 if there is no room. */
 GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 {
 	struct gp_process_key process = {.instance = instance, .tgid = tgid};
@@ -107,7 +107,7 @@ GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 	before = context_number_at(process, address);
 	if (!before && !bpf_map_update_elem(&addresses, &at, &number, BPF_NOEXIST))
 		return number;
-	/* of two threads that do this at once, one wins */
+	/* if two threads do this at once, one wins */
 	known = bpf_map_lookup_elem(&addresses, &at);
 	if (known && __sync_val_compare_and_swap(known, before, number) == before) {
 		succeeded = context_of(before);
@@ -119,7 +119,7 @@ GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
 	return known ? *known : 0;
 }
 
-/* The number of the context at an address, which has a row from now on. */
+/* The number of the context at an address, which gets a row if it has none. */
 static __always_inline __u64 known_context(struct gp_process_key process, __u64 address)
 {
 	__u64 number = context_number_at(process, address);
@@ -128,8 +128,8 @@ static __always_inline __u64 known_context(struct gp_process_key process, __u64 
 }
 
 /*
- * The same for the context that a thread allocates in. That is nearly always the one that it allocated in
- * last: its address need not be looked up as long as it is this one's.
+ * The same for the context that a thread allocates in. That is nearly always the one that it last allocated
+ * in, so the address need not be looked up while it still belongs to that context.
  */
 static __always_inline __u64 context_of_thread(struct gp_thread *thread, __u64 address)
 {
@@ -160,7 +160,10 @@ static __always_inline void raise_peak(struct gp_memory *memory, __u64 live_byte
 	}
 }
 
-/* Adds to what a process and one of its contexts hold. Returns the bytes that the process holds then. */
+/*
+ * Adds to the live memory of a process and of one of its contexts, or subtracts from it. Returns the live
+ * bytes of the process afterwards.
+ */
 static __always_inline __u64 change_live_bytes(struct gp_memory *memory, struct gp_context *row, __u32 space,
 					       __u64 bytes, __s64 sign)
 {
@@ -174,7 +177,7 @@ static __always_inline __u64 change_live_bytes(struct gp_memory *memory, struct 
 	return live_bytes;
 }
 
-/* An allocation: its record tells what the process holds with it. */
+/* Annotates an allocation with the live bytes of the process after it. */
 static __always_inline void annotate_live(struct gp_call *call, struct gp_memory *memory, __u64 live_bytes)
 {
 	raise_peak(memory, live_bytes);
@@ -184,9 +187,9 @@ static __always_inline void annotate_live(struct gp_call *call, struct gp_memory
 }
 
 /*
- * A context has ended, and with it what was allocated in it. Its row goes, so that what is left in the table
- * of allocations is known to be over. Nobody else may use a context while it is ended, so nothing is added
- * meanwhile.
+ * A context has ended, and with it everything allocated in it. Its row is returned, so that entries left in
+ * the table of allocations are known to have ended. CUDA does not allow other threads to use a context
+ * while it is being ended, so nothing is added in the meantime.
  */
 static __always_inline bool end_context(struct gp_call *call, __u64 number)
 {
@@ -201,7 +204,7 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		call->stack.ended[space].allocations = row->live_allocations[space];
 		call->stack.ended[space].bytes = row->live_bytes[space];
 	}
-	/* once */
+	/* only the thread that drops the context counts it */
 	if (!drop_context(process_of(call), number))
 		return false;
 	for (int space = 0; space < GP_SPACES; space++) {

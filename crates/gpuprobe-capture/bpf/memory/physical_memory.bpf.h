@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Physical memory by handle: it is held from its creation until the last reference and the last mapping are
- * gone, whichever goes last.
+ * Physical memory by handle. It is live from its creation until both the reference count and the mapping
+ * count are zero.
  */
 #ifndef GP_PHYSICAL_MEMORY_BPF_H
 #define GP_PHYSICAL_MEMORY_BPF_H
@@ -10,11 +10,11 @@
 
 #define GP_REFERENCE 1ULL
 #define GP_MAPPING (1ULL << 32)
-/* what every GPU hands out and maps physical memory by */
+/* the granularity in which every GPU allocates and maps physical memory */
 #define GP_GRANULARITY (2ULL << 20)
 /* steps of that size over an address range: a terabyte */
 #define GP_MOST_MAPPED (1 << 19)
-/* in struct CUmemAllocationProp */
+/* offsets in struct CUmemAllocationProp */
 #define GP_PROP_LOCATION_TYPE 8
 #define GP_PROP_LOCATION_ID 12
 #define GP_LOCATION_DEVICE 1
@@ -25,8 +25,8 @@ static __always_inline struct gp_live_key handle_key(struct gp_process_key proce
 }
 
 /*
- * Adds or, where `change` is negative, takes away the bytes of one allocation. `where` is who_at() of the
- * process and the site; `call` is the one that allocates. Returns the site to keep.
+ * Adds the bytes of one allocation or, if `change` is negative, subtracts them. `where` is
+ * process_and_site(); `call` is the call that allocates, or NULL. Returns the site to store.
  */
 GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64 where, __u32 device,
 				     __s64 change)
@@ -37,7 +37,10 @@ GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64
 	struct gp_memory *memory = memory_of(process);
 	struct gp_context *row = context_of(known_context(process, GP_OF_DEVICE(device)));
 
-	/* where there was no room for its row, which is counted, what was not added is not subtracted */
+	/*
+	 * if there was no room for its row, which is counted as a loss, the memory was never added and is
+	 * not subtracted
+	 */
 	if (!memory || !row || (sign < 0 && !row->live_allocations[GP_SPACE_VMM]))
 		return GP_NO_SITE_ROW;
 	if (device != GP_NO_DEVICE)
@@ -58,16 +61,16 @@ GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64
 			   sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
 }
 
-/* What a call ended. */
+/* The memory that a call ended. */
 struct ended_memory {
 	__u64 bytes;
 	__u64 allocations;
 	__u32 device;
-	/* of the last of them */
+	/* the site of the last allocation that ended */
 	__u32 site;
 };
 
-/* Gives up uses; the last one ends the memory. */
+/* Drops references or mappings. Dropping the last one ends the memory. */
 static __always_inline void drop_uses(struct gp_process_key process, __u64 id, __u64 uses,
 				      struct ended_memory *ended)
 {
@@ -111,7 +114,9 @@ static __always_inline __u32 device_of_prop(const struct gp_call *call)
 	return id;
 }
 
-/* Holds physical memory from now on. It was not there before this call, so nobody gives it up meanwhile. */
+/*
+ * Adds new physical memory. It did not exist before this call, so no other thread drops it in the meantime.
+ */
 static __always_inline void add_physical(struct gp_call *call, __u64 id, __u32 device, __u64 bytes)
 {
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
@@ -123,7 +128,10 @@ static __always_inline void add_physical(struct gp_call *call, __u64 id, __u32 d
 	call->site = site;
 }
 
-/* Created, or imported from another process, which is who holds its bytes until it is mapped here. */
+/*
+ * Memory was created, or imported from another process. The bytes of imported memory belong to the
+ * exporting process until the memory is mapped here.
+ */
 static __always_inline void vmm_create(struct gp_call *call, bool imported)
 {
 	struct gp_physical new = {.since_ns = call->start_ns + call->duration_ns,
@@ -164,7 +172,7 @@ struct searching {
 	__u64 found;
 };
 
-/* The mapping that an address lies in, from there downwards. */
+/* Finds the mapping that an address is in, searching downwards. */
 static long find_mapping(__u64 step, struct searching *searching)
 {
 	struct gp_live_key at = handle_key(searching->process, searching->from);
@@ -179,7 +187,7 @@ static long find_mapping(__u64 step, struct searching *searching)
 	return 0;
 }
 
-/* One more reference to what is mapped at an address: the handle is the one it has, or had. */
+/* Adds a reference to the memory mapped at an address. The handle is the one that it has, or had. */
 static __always_inline void vmm_retain(struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_live_key key = handle_key(process_of(call), call->out[0]);
@@ -207,8 +215,8 @@ static __always_inline void vmm_retain(struct gp_call *call, const struct gp_fun
 }
 
 /*
- * A reference goes when the call begins: with the last one the driver may give the handle to another thread
- * before this call returns.
+ * A reference is dropped at the entry: after the last release the CUDA driver may give the handle to
+ * another thread before this call returns.
  */
 GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *function)
 {
@@ -222,12 +230,12 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 	known = bpf_map_lookup_elem(&handles, &key);
 	if (!known)
 		return;
-	/* its number, for when the call fails */
+	/* its number, needed if the call fails */
 	id = *known;
 	memory = bpf_map_lookup_elem(&physical, &id);
 	if (!memory)
 		return;
-	/* the handle goes with its last reference, the memory stays where it is mapped */
+	/* the handle ends with its last reference; the memory stays as long as it is mapped */
 	if ((__u32)__sync_fetch_and_add(&memory->uses, -GP_REFERENCE) == 1)
 		bpf_map_delete_elem(&handles, &key);
 	call->effect = GP_EFFECT_PHYSICAL;
@@ -250,7 +258,10 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 		__sync_fetch_and_add(&memory->uses, GP_REFERENCE);
 		bpf_map_update_elem(&handles, &key, &id, BPF_NOEXIST);
 	} else if (!memory->uses) {
-		/* nothing uses it; of two that see this, the one that takes it out has ended it */
+		/*
+		 * nothing uses it any more. If two threads see this, the one that deletes the entry
+		 * accounts for it.
+		 */
 		struct ended_memory ended = {
 		    .bytes = memory->bytes, .allocations = 1, .device = memory->device, .site = memory->site};
 
@@ -287,7 +298,7 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	}
 	__sync_fetch_and_add(&memory->uses, GP_MAPPING);
 	call->bytes = 0;
-	/* what was imported has a size now */
+	/* imported memory has a size from now on */
 	size = plausible(size);
 	if (size && !memory->bytes && !__sync_val_compare_and_swap(&memory->bytes, 0, size)) {
 		add_physical(call, new.physical, memory->device, size);
@@ -322,7 +333,7 @@ static long unmap_one(__u64 step, struct unmapping *unmapping)
 	return unmapping->from >= unmapping->to;
 }
 
-/* One call may take away several mappings that lie side by side. */
+/* One call may remove several adjacent mappings. */
 GP_OWN_FRAME void vmm_unmap(struct gp_call *call, const struct gp_function *function)
 {
 	struct unmapping unmapping = {.process = process_of(call)};

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The wire, continued: how processes are held, and what the programs were told when they were loaded. */
+/* Part of the wire: how processes are paused, and the configuration of the programs at load time. */
 #ifndef GP_CONFIG_H
 #define GP_CONFIG_H
 
-/* How a process is held; gp_process_record.change. */
+/* How a process is paused; in gp_process_record.change. */
 enum gp_held_flags : __u16 {
 	GP_STOPPED = 1,
-	/* probes may be attached meanwhile */
+	/* the wait sleeps, so probes can be attached while it lasts */
 	GP_POLITELY = 2,
-	/* nothing but the program and its loader is mapped yet */
+	/* only the program and its loader are mapped so far */
 	GP_AT_EXEC = 4,
 };
 
-/* How far user space is with a question of a process that is held. */
+/* How far user space is with the question of a paused process. */
 enum gp_held {
 	GP_SEEN,
-	/* stop, so that probes can be attached */
+	/* the process is to stop, so that probes can be attached */
 	GP_STOP,
 	GP_ANSWERED,
 };
 
-/* higher for later questions, and as one goes on */
+/* increases with every question, and with every state of a question */
 #define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
 
 enum gp_hold : __u8 {
@@ -30,52 +30,58 @@ enum gp_hold : __u8 {
 };
 
 struct gp_config {
-	/* only processes in the targets map, and what they fork */
+	/* only processes in the targets map, and their children */
 	__u8 only_targets;
-	/* gp_hold: keep targets at exec and when their loader has mapped libraries, until they are probed */
+	/*
+	 * gp_hold: whether and how targets are paused, at exec and when their loader has mapped libraries,
+	 * until they are probed
+	 */
 	__u8 hold;
-	/* what targets fork is a target too */
+	/* children of targets are targets too */
 	__u8 follow_forks;
-	/* calls that fail */
+	/* send only calls that fail */
 	__u8 errors_only;
-	/* calls that are not made inside others */
+	/* send only calls that are not nested in others */
 	__u8 outermost_only;
-	/* a record when a call begins, and one when it has returned */
+	/* send a record when a call begins, and another one when it has returned */
 	__u8 phases;
 	/* there are no return probes */
 	__u8 entry_only;
-	/* the stack of every call that is sent */
+	/* send the stack of every call that is sent */
 	__u8 stacks;
-	/* handles of kernels that were never seen are told of */
+	/* report handles of CUDA kernels that were never seen before */
 	__u8 names;
-	/* where allocations come from */
+	/* record the call sites of allocations */
 	__u8 sites;
-	/* launches, graphs and gaps are followed; copies are */
+	/* follow launches, graphs and gaps; follow copies */
 	__u8 launches;
 	__u8 copies;
-	/* the record of a call tells what became of its work */
+	/* annotate the record of a call with its GPU operation */
 	__u8 told;
-	/* calls of the kernel on devices of the driver are looked at */
+	/* observe system calls on NVIDIA devices */
 	__u8 driver;
-	/* return addresses that the kernel replaced may be written back: see return_safety.bpf.h */
+	/* return addresses that the Linux kernel replaced may be written back: see return_safety.bpf.h */
 	__u8 may_write;
-	/* launches, graphs, gaps and copies are counted in rows */
+	/* count launches, graphs, gaps and copies in rows */
 	__u8 rows;
-	/* entries in the table of allocations up to which a process keeps those that it freed */
+	/* up to this many entries in the table of allocations, a process keeps the entries that it freed */
 	__u32 most_kept;
-	/* rows of launches up to which each stream of a kernel has one of its own */
+	/* up to this many rows of launches, every stream of a CUDA kernel has a row of its own */
 	__u32 rows_by_stream;
-	/* the first of the rows of the kernel's calls */
+	/* the first of the functions' rows that stand for system calls */
 	__u32 driver_rows;
-	/* ourselves, whose calls are nobody's concern */
+	/* gpuprobe itself, whose calls are ignored */
 	__u32 own_tgid;
-	/* the first of the rows of tracepoints */
+	/* the first of the functions' rows that stand for tracepoints */
 	__u32 tracepoint_rows;
-	/* data waiting in the ring that is worth waking the reader for */
+	/* how much data in the ring wakes the reader */
 	__u32 wakeup_bytes;
-	/* calls that take at least this long */
+	/* send only calls that take at least this long */
 	__u64 min_duration_ns;
-	/* processes that began later are known from their first call on; on the clock of process starts */
+	/*
+	 * processes that started later have been observed since their first call; on the clock of process
+	 * start times
+	 */
 	__u64 watched_since_ns;
 };
 

@@ -1,26 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The wire, continued: work that is given to GPUs, as it is counted in the kernel. Part of gpuprobe.h. */
+/*
+ * Part of the wire: GPU operations (launches, copies, memsets, waits, graphs) and how they are counted in
+ * BPF maps. In this header "kernel" means a CUDA kernel.
+ */
 #ifndef GP_GPU_OP_H
 #define GP_GPU_OP_H
 
-/* gaps that are kept one by one for each stream */
+/* the longest gaps that are kept for each stream */
 #define GP_LONGEST 10
 
-/* What a function does to streams and graphs, or the work that it gives to one. */
+/* The GPU operation of a function, or what it does to streams and graphs. */
 enum gp_work : __u8 {
 	GP_NO_WORK,
 	GP_WORK_LAUNCH,
 	GP_WORK_GRAPH_LAUNCH,
 	GP_WORK_COPY,
 	GP_WORK_MEMSET,
-	/* waits for one stream, or for more */
+	/* waits for one stream, or for several */
 	GP_WORK_SYNC_STREAM,
 	GP_WORK_SYNC_ALL,
 	GP_WORK_STREAM_DESTROY,
 	GP_WORK_EVENT_RECORD,
 	GP_WORK_EVENT_WAIT,
 	GP_WORK_EVENT_DESTROY,
-	/* into a graph of its own, added to a graph that is there, or in place of what is in one */
+	/* captures into a new graph, adds to an existing graph, or replaces the contents of one */
 	GP_WORK_CAPTURE_BEGIN,
 	GP_WORK_CAPTURE_ADD,
 	GP_WORK_CAPTURE_AGAIN,
@@ -38,32 +41,34 @@ enum gp_work : __u8 {
 	GP_WORK_EXEC_DESTROY,
 };
 
-/* How a launch tells what it launches. */
+/* How the arguments of a launch are passed. */
 enum gp_launch_shape : __u8 {
 	/* no dimensions, or some of them, each an argument */
 	GP_LAUNCH_WORDS,
-	/* as cuLaunchKernel: the kernel, six dimensions, shared memory and stream are the first arguments */
+	/*
+	 * as cuLaunchKernel: the kernel, six dimensions, shared memory and stream are the first arguments
+	 */
 	GP_LAUNCH_USUAL,
 	/* two dim3 by value, of two words each */
 	GP_LAUNCH_DIM3,
 	/* a struct that begins with the six dimensions */
 	GP_LAUNCH_CONFIG,
-	/* a list of structs, one for each GPU: those of the driver, and those of the runtime */
+	/* a list of structs, one per GPU: those of the CUDA driver, and those of the CUDA runtime */
 	GP_LAUNCH_LIST,
 	GP_LAUNCH_RUNTIME_LIST,
 };
 
-/* How a copy tells what it copies. */
+/* How the arguments of a copy are passed. */
 enum gp_copy_shape : __u8 {
 	GP_COPY_LINEAR,
-	/* structs of the driver; the old ones have halves for words */
+	/* structs of the CUDA driver; the old ones have 32-bit words */
 	GP_COPY_2D,
 	GP_COPY_2D_OLD,
 	GP_COPY_3D,
 	GP_COPY_3D_OLD,
 	/* three lists, of targets, sources and sizes */
 	GP_COPY_BATCH,
-	/* operations, one or a list of them */
+	/* one operation struct, or a list of them */
 	GP_COPY_OPERATION,
 	GP_COPY_OPERATIONS,
 };
@@ -77,9 +82,11 @@ enum gp_copy_kind : __u8 {
 	GP_PEER,
 	/* a memset */
 	GP_FILL,
-	/* memory from before the probes is at both ends, or at one that matters */
+	/* memory from before the probes were attached is at both ends, or at the one that decides */
 	GP_UNKNOWN_COPY,
-	/* told by an argument, or by what is known of the two addresses */
+	/*
+	 * only in gp_op_desc.copy_kind: decided by an argument, or by what is known about the two addresses
+	 */
 	GP_BY_ARGUMENT,
 	GP_BY_ADDRESS,
 };
@@ -93,9 +100,9 @@ enum gp_host_memory : __u8 {
 	GP_UNKNOWN_HOST,
 };
 
-/* What a function does to streams and graphs, and where its arguments for that are. */
+/* The GPU operation of a function, and the locations of its arguments. */
 struct gp_task {
-	/* gp_work; gp_launch_shape or gp_copy_shape */
+	/* gp_op; gp_launch_shape or gp_copy_shape */
 	__u8 work;
 	__u8 shape;
 	/* gp_copy_kind */
@@ -105,30 +112,30 @@ struct gp_task {
 	struct gp_place grid[3];
 	struct gp_place block[3];
 	struct gp_place shared;
-	/* the graph, executable graph or node that is meant; a second graph, or an event */
+	/* the graph, executable graph or node; a second graph, or an event */
 	struct gp_place graph;
 	struct gp_place other;
-	/* of a copy; the lists of a batch, and how long they are */
+	/* of a copy; for a batch, the lists and their length */
 	struct gp_place target;
 	struct gp_place source;
 	struct gp_place sizes;
 	struct gp_place count;
-	/* a cudaMemcpyKind; a struct that describes the copy, or a list of such */
+	/* a cudaMemcpyKind; a struct that describes the copy, or a list of them */
 	struct gp_place kind;
 	struct gp_place params;
 };
 
-/* A kernel on a stream. */
+/* Key: launches of a kernel on a stream. */
 struct gp_launch_key {
 	__u64 instance;
 	__u64 handle;
 	__u64 stream;
 	__u32 tgid;
-	/* 1 more than the function whose calls these are, which are then counted nowhere else; 0 for none */
+	/* the function whose calls these are, plus one: these calls are counted nowhere else; 0 for none */
 	__u32 counted_as;
 };
 
-/* Each launch is in one bucket, whether it failed or not. */
+/* The counters of launches. Every launch is in one bucket, whether it failed or not. */
 struct gp_launches {
 	__u64 errors;
 	__u64 threads;
@@ -143,14 +150,14 @@ struct gp_launches {
 	__u64 latency[GP_BUCKETS];
 };
 
-/* What a gap began with: in the order of GapKind in gpuprobe-event. */
+/* What a gap follows; in the order of GapKind in gpuprobe-event. */
 enum gp_gap_kind {
 	GP_AFTER_SYNC,
 	GP_AFTER_LAUNCH,
 	GP_GAP_KINDS,
 };
 
-/* Each gap is in one bucket. */
+/* Every gap is in one bucket. */
 struct gp_gaps {
 	__u64 total_ns;
 	__u64 lengths[GP_BUCKETS];
@@ -159,7 +166,10 @@ struct gp_gaps {
 struct gp_gap {
 	__u64 ns;
 	__u64 since_ns;
-	/* 1 more than the function that took the launching thread longest meanwhile; 0 for none */
+	/*
+	 * the function of the longest call that the launching thread made during the gap, plus one; 0 for
+	 * none
+	 */
 	__u32 meanwhile;
 	__u32 kind;
 };
@@ -170,27 +180,27 @@ struct gp_stream {
 	__u64 synced_ns;
 	/* the number of the capture that it takes part in */
 	__u64 capture;
-	/* gaps up to this are not among the longest */
+	/* gaps up to this length are not among the longest */
 	__u64 kept_ns;
 	struct gp_gaps gaps[GP_GAP_KINDS];
 	struct gp_gap longest[GP_LONGEST];
 };
 
-/* What is captured on some streams. */
+/* A capture, on one or more streams. */
 struct gp_capture {
 	__u64 kernels;
-	/* the graph that it goes into, where that was there before */
+	/* the graph that it goes into, if that existed before */
 	__u64 graph;
-	/* it takes the place of what is in the graph */
+	/* it replaces the contents of the graph */
 	__u64 replaces;
 };
 
-/* A graph, or an executable one. */
+/* A graph, or an executable graph. */
 struct gp_graph {
 	__u64 kernels;
 };
 
-/* A node that holds kernels. */
+/* A node that contains kernels. */
 struct gp_node {
 	__u64 graph;
 	__u64 kernels;
@@ -201,7 +211,7 @@ struct gp_graph_counts {
 	__u64 errors;
 	/* kernels of the graphs that were launched */
 	__u64 derived;
-	/* launches of graphs that were made before the probes came */
+	/* launches of graphs that were created before the probes were attached */
 	__u64 unknown;
 	/* launches of kernels that were captured, not run */
 	__u64 captured;
@@ -226,7 +236,10 @@ struct gp_copies {
 	__u64 sizes[GP_BUCKETS];
 };
 
-/* A part of an address space, of 2^(64 - bits of the address that count) bytes; the address is big-endian. */
+/*
+ * Key: an aligned part of an address space, of 2^(64 - n) bytes, where n is the number of address bits in
+ * the prefix. The address is big-endian.
+ */
 struct gp_range_key {
 	__u32 prefix;
 	__u32 tgid;
@@ -234,7 +247,7 @@ struct gp_range_key {
 	__u64 address;
 };
 
-/* The allocation or the mapping that it is part of. */
+/* The allocation or mapping that the part belongs to. */
 struct gp_range {
 	__u64 start;
 	__u32 prefix;

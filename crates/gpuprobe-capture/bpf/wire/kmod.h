@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The wire, continued: calls of the kernel on devices of the NVIDIA driver. */
+/* Part of the wire: what happens below CUDA, in the Linux kernel and in the NVIDIA kernel modules. */
 #ifndef GP_KMOD_H
 #define GP_KMOD_H
 
-/* Calls of the kernel that are looked at; their rows follow one another in this order. */
+/* System calls on NVIDIA devices; their rows in `functions` follow one another in this order. */
 enum gp_driver_call {
 	GP_IOCTL,
 	GP_MMAP,
@@ -28,7 +28,7 @@ enum gp_minor {
 	GP_ANY_MINOR = 0xfffff,
 };
 
-/* What was asked of the driver: by the request, and by the command or class in its argument. */
+/* Key: an ioctl, by its request and by the command or class in its argument. */
 struct gp_command_key {
 	__u64 instance;
 	__u32 tgid;
@@ -43,7 +43,7 @@ struct gp_command {
 	__u64 total_ns;
 };
 
-/* What happens to unified memory: who touched it where it was not, and from where to where it was moved. */
+/* Events of unified memory: a fault by a processor that does not have the page, or a migration. */
 enum gp_unified_event {
 	GP_CPU_FAULT,
 	GP_GPU_FAULT,
@@ -53,29 +53,29 @@ enum gp_unified_event {
 	GP_UNIFIED_EVENTS,
 };
 
-/* Of one process. */
+/* The events of one process. */
 struct gp_unified {
 	__u64 events[GP_UNIFIED_EVENTS];
 	__u64 bytes[GP_UNIFIED_EVENTS];
 };
 
-/* arguments of a message that are read, and how much of those that are texts */
+/* how many arguments of a message are read, and how many bytes of those that are strings */
 #define GP_REPORT_WORDS 8
 #define GP_REPORT_TEXT 96
 
-/* An error of a GPU. */
+/* A GPU error. */
 struct gp_xid_record {
 	__u16 kind;
-	/* whether the message is to be filled with what follows it */
+	/* whether the message is a format, to be filled with what follows */
 	__u16 is_format;
 	__u32 number;
 	__u64 id;
 	__u64 at_ns;
-	/* its place on the bus, as text */
+	/* its PCI address, as text */
 	char gpu[16];
-	/* what the driver says of it */
+	/* the NVIDIA kernel module's message */
 	char message[256];
-	/* arguments of the message, one after the other, and those that are texts */
+	/* the arguments of the message, and the text of those that are strings */
 	__u64 words[GP_REPORT_WORDS];
 	char texts[GP_REPORT_WORDS * GP_REPORT_TEXT];
 };

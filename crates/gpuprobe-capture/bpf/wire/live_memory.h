@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* The part of the wire that tells what is held. */
+/* Part of the wire: live memory. */
 #ifndef GP_LIVE_MEMORY_H
 #define GP_LIVE_MEMORY_H
 
 #include "../gpuprobe.h"
 
-/* What a process did to memory. What it holds is the sum over its contexts. */
+/* The memory totals of a process. Its live memory by kind is the sum over its contexts. */
 struct gp_memory {
 	__u64 allocated_bytes;
 	__u64 freed_bytes;
@@ -19,19 +19,22 @@ struct gp_memory {
 	/* by the end of a context */
 	__u64 ended_allocations;
 	__u64 ended_bytes;
-	/* of all spaces together, and the most that it ever was */
+	/* live bytes of all kinds of memory, and their maximum so far */
 	__u64 held_bytes;
 	__u64 peak_bytes;
-	/* in the table of allocations, with those that are kept to be used again */
+	/* entries in the table of allocations, with those that are kept to be reused */
 	__u64 entries;
-	/* failures that found no room under their names, of functions whose calls are not counted */
+	/* failures of functions whose calls are not counted that found no row of their own */
 	__u64 unnamed_failures;
 	/* rows in the tables of failures and of commands */
 	__u32 failure_rows;
 	__u32 command_rows;
 };
 
-/* A context by number or address, a GPU by number; of what was told of a GPU, the function above that. */
+/*
+ * Key: a context by number or address, or a GPU by number. In `identities` the function that gave the
+ * answer is in the upper half of `id`.
+ */
 struct gp_context_key {
 	__u64 instance;
 	__u64 id;
@@ -40,23 +43,25 @@ struct gp_context_key {
 };
 
 enum gp_context_flags {
-	/* the first reference was seen, so the last will be */
+	/* the first reference was seen, so the last one will be recognised */
 	GP_COUNTS_REFERENCES = 1,
-	/* a call is about to end it, so that nobody else may use it: its addresses may be given out again
-	 * before that call returns */
+	/*
+	 * a call is about to end it, so no other thread may use it: its addresses may be reused before that
+	 * call returns
+	 */
 	GP_ENDING = 2,
-	/* a call may end it, if no other one takes a reference before */
+	/* a call ends it, unless another call takes a reference before */
 	GP_MAY_END = 4,
-	/* its address is another one's now */
+	/* its address belongs to another context now */
 	GP_SUCCEEDED = 8,
 };
 
-/* What is held in one context, or on a GPU outside of any. */
+/* Live memory in one context, or on a GPU outside of any context. */
 struct gp_context {
-	/* 0 where the row is nobody's */
+	/* 0 if the row is free */
 	__u64 number;
 	__u64 references;
-	/* 1 more than the GPU's number; 0 where it is not known */
+	/* the GPU's number plus one; 0 if not known */
 	__u32 device;
 	__u32 flags;
 	__u64 live_bytes[GP_SPACES];
@@ -67,7 +72,7 @@ struct gp_context {
 struct gp_physical {
 	__u64 bytes;
 	__u64 since_ns;
-	/* references in the low half, mappings in the high one: it ends when both are 0 */
+	/* references in the low half, mappings in the high half: the memory ends when both are 0 */
 	__u64 uses;
 	__u64 handle;
 	__u64 instance;
@@ -89,11 +94,13 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
-/* Bits that mark a number of 64 bits. */
+/* Bits that mark a 64-bit number. */
 enum gp_bit {
 	/* gp_live.since_ns: freed, and kept for the next allocation at this address */
 	GP_SPARE_BIT = 63,
-	/* the number of a context: memory of a GPU that belongs to none; the number of the GPU is below */
+	/*
+	 * the number of a context: memory of a GPU that is in no context; the low bits are the GPU's number
+	 */
 	GP_OF_DEVICE_BIT = 63,
 };
 
