@@ -3,7 +3,7 @@
  * The wire: every struct and number that crosses between the BPF programs and user space. The headers in
  * wire/ are parts of it. Rust's types and constants are generated from the object's type information (BTF),
  * so this is the only definition: `GP_ALLOC` of `enum gp_action` is `number::ACTION_ALLOC` in Rust
- * (build/numbers.rs).
+ * (build/wire_constants.rs).
  *
  * An enum with an explicit type has the type of the fields that hold it; all others have 32 bits. Types
  * that no map uses must be listed in core/btf_types.bpf.h to get into the type information. Structs that
@@ -126,6 +126,10 @@ struct gp_out {
 
 #include "wire/gpu_op.h"
 
+/*
+ * The effect of a function that the outermost call with the same action accounts for: cudaMalloc and the
+ * cuMemAlloc_v2 inside it are one allocation. GP_MOVE is a copy or a memset.
+ */
 enum gp_action : __u8 {
 	GP_NOTHING,
 	GP_ALLOC,
@@ -156,6 +160,7 @@ enum gp_memory_op : __u8 {
 	GP_DEVICE_TOLD,
 };
 
+/* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
 enum gp_size_rule : __u8 {
 	GP_SIZE_UNKNOWN,
 	/* a * scale */
@@ -238,20 +243,29 @@ enum gp_function_flags {
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */
 struct gp_function {
+	/* gp_function_flags */
 	__u32 flags;
+	/* how much of a gp_call is sent: up to the last field that the function uses */
 	__u16 record_bytes;
+	/* gp_action, and the gp_space of the memory that it allocates or frees */
 	__u8 action;
 	__u8 space;
+	/* gp_size_rule, with its operands a and b: how many bytes are allocated or moved */
 	__u8 size_rule;
 	__u8 size_scale;
 	struct gp_place size_a;
 	struct gp_place size_b;
 	struct gp_extent extent;
+	/* the address that is freed, registered, mapped or unmapped; a context; or where an answer is written
+	 */
 	struct gp_place pointer;
+	/* the argument whose target is copied into gp_call.pointee at the entry, and how many bytes */
 	struct gp_place pointee;
 	__u8 pointee_bytes;
-	/* for a tracepoint, the number of all its arguments that are recorded */
+	/* how many argument words on the stack are read; for a tracepoint, how many arguments it has in all
+	 */
 	__u8 stack_words;
+	/* how many of `out` are used */
 	__u8 outs;
 	/* gp_memory_op */
 	__u8 op;
@@ -312,13 +326,18 @@ enum gp_call_flags : __u16 {
  * functions use are at the end, and are not sent for the others (gp_function.record_bytes).
  */
 struct gp_call {
+	/* GP_RECORD_CALL */
 	__u16 kind;
+	/* gp_call_flags */
 	__u16 flags;
+	/* its row in `functions` */
 	__u32 function;
 	__u64 id;
+	/* the id of the innermost enclosing call that is sent or counted; 0 if none */
 	__u64 parent;
 	__u64 start_ns;
 	__u64 duration_ns;
+	/* with tgid, one run of a program: see instance_of() */
 	__u64 instance;
 	__u32 tgid;
 	__u32 tid;
@@ -327,6 +346,7 @@ struct gp_call {
 	__u64 bytes;
 	/* the address that is allocated or freed; for physical memory, its handle */
 	__u64 pointer;
+	/* at the entry; identifies the call when it returns */
 	__u64 stack_pointer;
 	/* one bit per gp_action of this call and of the enclosing ones */
 	__u8 actions;
@@ -345,6 +365,7 @@ struct gp_call {
 	__u8 depth;
 	/* the number of the attached file that the function is in */
 	__u16 library;
+	/* the three unions are described in wire/effect.h */
 	union gp_detail detail;
 	/* the address that it returns to */
 	__u64 return_address;
@@ -363,72 +384,7 @@ struct gp_call {
 	union gp_pointee pointee;
 };
 
-enum gp_name_kind : __u16 {
-	/* the name of a handle or of a host function */
-	GP_NAME_TOLD,
-	/* the handle is an alias of `other` */
-	GP_NAME_ALIAS,
-	/*
-	 * for a handle that was never seen before, the text at the word where names were found; `other` is
-	 * the handle that the enclosing call launches
-	 */
-	GP_NAME_CANDIDATE,
-};
-
-/* The name of a CUDA kernel handle. */
-struct gp_name_record {
-	__u16 kind;
-	__u16 how;
-	__u32 tgid;
-	__u64 instance;
-	__u64 handle;
-	__u64 other;
-	/*
-	 * one bit per word of the object that the handle points to: set if that word points to the same
-	 * text
-	 */
-	__u32 matches;
-	/* for a candidate, the word that the text came from */
-	__u16 word;
-	__u16 library;
-	/*
-	 * length of the text with its NUL; the size of the record's text if it was truncated; 0 if the text
-	 * could not be read, because its page has never been touched
-	 */
-	__u32 length;
-	__u32 reserved;
-	/* the address of the text; for a candidate, 0 if its word could not be read */
-	__u64 address;
-};
-
-#define GP_CGROUP_NAME 144
-
-enum gp_process_change : __u16 {
-	GP_START = 1,
-	GP_EXEC,
-	GP_EXIT,
-};
-
-struct gp_process_record {
-	__u16 kind;
-	__u16 change;
-	__u32 tgid;
-	__u32 tid;
-	__u32 parent;
-	__u64 id;
-	__u64 at_ns;
-	__u64 instance;
-	__s32 exit_code;
-	/* the pid in the process's own pid namespace */
-	__u32 ns_tgid;
-	char comm[16];
-	/*
-	 * at a start: its cgroup and the parent cgroup, which name its container. They are in the record
-	 * because the process may have exited before user space could read them.
-	 */
-	char cgroup[GP_CGROUP_NAME];
-	char outer_cgroup[GP_CGROUP_NAME];
-};
+#include "wire/records.h"
 
 /* One run of one program in one process; see instance_of(). */
 struct gp_process_key {

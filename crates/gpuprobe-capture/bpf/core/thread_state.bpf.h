@@ -36,7 +36,9 @@ struct gp_thread {
 	__u64 instance;
 	__u32 tgid;
 	__u32 tid;
+	/* how many of `open` are in use */
 	__u32 depth;
+	/* what is left of the block of ids that it took from gp_next_id */
 	__u32 ids_left;
 	__u64 next_id;
 	/* the stack of contexts that the thread made current */

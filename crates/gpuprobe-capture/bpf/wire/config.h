@@ -12,7 +12,12 @@ enum gp_held_flags : __u16 {
 	GP_AT_EXEC = 4,
 };
 
-/* How far user space is with the question of a paused process. */
+/*
+ * How far user space is with the question of a paused process. The process asks by a record with a question
+ * number and waits for user space to write GP_HELD() with that number to the map `held`. If user space needs
+ * to attach probes, which a wait that does not sleep prevents, it answers GP_STOP: the process then stops by
+ * SIGSTOP and asks again with GP_STOPPED, and user space lets it continue by SIGCONT.
+ */
 enum gp_held {
 	GP_SEEN,
 	/* the process is to stop, so that probes can be attached */

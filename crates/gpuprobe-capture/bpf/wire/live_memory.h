@@ -7,13 +7,16 @@
 
 /* The memory totals of a process. Its live memory by kind is the sum over its contexts. */
 struct gp_memory {
+	/* sums over all successful calls */
 	__u64 allocated_bytes;
 	__u64 freed_bytes;
 	__u64 allocations;
 	__u64 failed_allocations;
 	__u64 frees;
 	__u64 failed_frees;
+	/* frees of addresses that were not in the table of allocations */
 	__u64 unknown_frees;
+	/* allocations at an address that was in the table: a free was not observed */
 	__u64 replaced;
 	__u64 replaced_bytes;
 	/* by the end of a context */

@@ -1,4 +1,4 @@
-//! The wire's structs and unions, and which of them may be made of any bytes.
+//! The wire's structs and unions, and which of them may be read from any bytes.
 
 use std::fmt::Write;
 
@@ -6,14 +6,14 @@ use libbpf_rs::btf::types::{Array, Composite, Int, IntEncoding, MemberAttr, Stru
 use libbpf_rs::btf::{Btf, BtfType, HasSize};
 
 /// Imports every `struct gp_*` and `union gp_*`, and calls `wire!` with those that are plain: made of integers, arrays and
-/// structs of these, without gaps. Of the others it says what keeps them from it.
+/// structs of these, without gaps. For the others a comment in the output has the reason why they are not.
 pub(crate) fn plain(types: &Btf<'_>) -> String {
     let structs = types.type_by_kind::<Struct<'_>>().map(|found| *found);
     let unions = types.type_by_kind::<Union<'_>>().map(|found| *found);
     let (mut names, mut plain, mut others, mut members) =
         (Vec::new(), Vec::new(), String::new(), String::new());
     for found in structs.chain(unions) {
-        let Some(name) = own_name(found) else { continue };
+        let Some(name) = wire_name(found) else { continue };
         names.push(name);
         match plain_size(types, found) {
             Ok(_) => {
@@ -31,7 +31,7 @@ pub(crate) fn plain(types: &Btf<'_>) -> String {
 
 const IN_MEMORY: &str = "a string can always be written to";
 
-fn own_name(found: BtfType<'_>) -> Option<&str> {
+fn wire_name(found: BtfType<'_>) -> Option<&str> {
     found.name().and_then(|name| name.to_str()).filter(|name| name.starts_with("gp_"))
 }
 
@@ -53,7 +53,7 @@ fn union_members(types: &Btf<'_>, name: &str, found: BtfType<'_>) -> String {
     out
 }
 
-/// How Rust calls a plain type.
+/// The name of a plain type in Rust.
 fn rust_type(found: BtfType<'_>) -> Option<String> {
     let found = found.skip_mods_and_typedefs();
     if let Ok(integer) = Int::try_from(found) {
@@ -62,16 +62,16 @@ fn rust_type(found: BtfType<'_>) -> Option<String> {
     if let Ok(array) = Array::try_from(found) {
         return Some(format!("[{}; {}]", rust_type(array.contained_type())?, array.capacity()));
     }
-    own_name(found).map(str::to_owned)
+    wire_name(found).map(str::to_owned)
 }
 
-/// How many bytes a type takes, all of which belong to integers; why they do not.
+/// The size of a plain type in bytes, or the reason why it is not plain.
 fn plain_size(types: &Btf<'_>, found: BtfType<'_>) -> Result<usize, String> {
     let found = found.skip_mods_and_typedefs();
     if let Ok(integer) = Int::try_from(found) {
         let is_bool = matches!(integer.encoding, IntEncoding::Bool);
         return if is_bool {
-            Err("a bool has bits that mean nothing".to_owned())
+            Err("a bool does not allow every bit pattern".to_owned())
         } else {
             Ok(bytes(integer.bits))
         };
@@ -80,7 +80,7 @@ fn plain_size(types: &Btf<'_>, found: BtfType<'_>) -> Result<usize, String> {
         return Ok(array.capacity() * plain_size(types, array.contained_type())?);
     }
     let Ok(composite) = Composite::try_from(found) else {
-        return Err(format!("it has a {:?}, which is no integer", found.kind()));
+        return Err(format!("it has a {:?}, which is not an integer", found.kind()));
     };
     size_of_members(types, composite)
 }
@@ -89,7 +89,7 @@ fn bytes(bits: u8) -> usize {
     usize::from(bits).div_ceil(8)
 }
 
-/// The members of a struct must follow each other up to its end, those of a union must each fill it.
+/// The members of a struct must be adjacent up to its end; those of a union must each fill it.
 fn size_of_members(types: &Btf<'_>, composite: Composite<'_>) -> Result<usize, String> {
     let size = composite.size();
     let mut end = 0;

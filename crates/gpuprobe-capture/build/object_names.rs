@@ -1,4 +1,4 @@
-//! The names of the object's maps and programs, as enums in the order in which libbpf has them.
+//! Enums of the object's maps and programs, in the order in which libbpf has them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,11 +14,11 @@ pub(crate) fn maps(object: &OpenObject) -> String {
 
 pub(crate) fn programs(object: &OpenObject) -> String {
     let names: Vec<_> = object.progs().map(|program| program.name().to_string_lossy().into_owned()).collect();
-    name_enum("ProgramName", "A program of the object.", &names, &numbered(&names))
+    name_enum("ProgramName", "A program of the object.", &names, &program_groups(&names))
 }
 
-/// Programs that differ only by a number at the end of their names, in the order of these.
-fn numbered(names: &[String]) -> String {
+/// A constant for each group of programs whose names differ only in a number at the end, in the order of that number.
+fn program_groups(names: &[String]) -> String {
     let mut groups: BTreeMap<&str, BTreeMap<usize, &String>> = BTreeMap::new();
     for name in names {
         if let Some((group, number)) = name.rsplit_once('_')
@@ -52,8 +52,8 @@ fn name_enum(name: &str, what: &str, members: &[String], more: &str) -> String {
     out
 }
 
-/// `call_session` is `CallSession`, `.rodata.config` is `RodataConfig`; what stands before the section of a global variable
-/// is the name of the object.
+/// `call_session` becomes `CallSession`, and `.rodata.config` `RodataConfig`. Sections of global variables are prefixed with
+/// the name of the object, which is dropped.
 fn variant(name: &str) -> String {
     let name = name.strip_prefix("gpuprobe.").unwrap_or(name);
     let words = name.split(['_', '.']).filter(|word| !word.is_empty());
