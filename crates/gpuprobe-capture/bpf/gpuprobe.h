@@ -316,7 +316,7 @@ enum gp_call_flags : __u16 {
 	/* with GP_BEGUN: its return is not probed, although returns in general are */
 	GP_UNOBSERVED = 8192,
 	/* a copy or memset that called the CUDA driver */
-	GP_ASKED_DRIVER = 16384,
+	GP_CALLED_CUDA_DRIVER = 16384,
 };
 
 #include "wire/effect.h"

@@ -137,14 +137,14 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 static __always_inline void annotate_move(struct gp_thread *thread, struct gp_call *call,
 					  const struct gp_function *function, bool failed)
 {
-	bool is_driver_call = function->task.work || call->flags & GP_ASKED_DRIVER;
+	bool is_driver_call = function->task.work || call->flags & GP_CALLED_CUDA_DRIVER;
 
 	if (!is_driver_call && call->effect == GP_EFFECT_NONE)
 		call->effect = GP_EFFECT_UNASKED;
 	if (!thread->depth)
 		return;
 	if (is_driver_call)
-		open_call(thread, thread->depth - 1)->flags |= GP_ASKED_DRIVER;
+		open_call(thread, thread->depth - 1)->flags |= GP_CALLED_CUDA_DRIVER;
 	if (call->flags & GP_NESTED_ACTION)
 		propagate_to_parent(thread, call, failed);
 }

@@ -158,7 +158,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct gp_cuda_kernel_key);
 	__type(value, __u32);
-} kernels SEC(".maps");
+} cuda_kernels SEC(".maps");
 
 /* The word of a CUDA kernel's handle that points to its name, as user space has found out. */
 struct {

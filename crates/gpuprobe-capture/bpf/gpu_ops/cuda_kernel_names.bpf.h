@@ -155,10 +155,10 @@ GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_
 	__u32 one = 1, zero = 0, *word, index;
 	__u64 address = 0;
 
-	if (!argument(call, function->kernel, &key.handle) || bpf_map_lookup_elem(&kernels, &key))
+	if (!argument(call, function->kernel, &key.handle) || bpf_map_lookup_elem(&cuda_kernels, &key))
 		return;
 	/* if the table is full, the handle is reported at every launch: slower, but nothing is lost */
-	bpf_map_update_elem(&kernels, &key, &one, BPF_ANY);
+	bpf_map_update_elem(&cuda_kernels, &key, &one, BPF_ANY);
 	word = bpf_map_lookup_elem(&name_word, &zero);
 	if (!word)
 		return;

@@ -171,7 +171,7 @@ static __always_inline __u64 change_live_bytes(struct gp_memory *memory, struct 
 
 	if (space >= GP_SPACES)
 		return 0;
-	live_bytes = __sync_fetch_and_add(&memory->held_bytes, sign * bytes) + sign * bytes;
+	live_bytes = __sync_fetch_and_add(&memory->live_bytes, sign * bytes) + sign * bytes;
 	__sync_fetch_and_add(&row->live_bytes[space], sign * bytes);
 	__sync_fetch_and_add(&row->live_allocations[space], sign);
 	return live_bytes;
@@ -211,7 +211,7 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		allocations += call->stack.ended[space].allocations;
 		all += call->stack.ended[space].bytes;
 	}
-	__sync_fetch_and_add(&memory->held_bytes, -all);
+	__sync_fetch_and_add(&memory->live_bytes, -all);
 	__sync_fetch_and_add(&memory->ended_allocations, allocations);
 	__sync_fetch_and_add(&memory->ended_bytes, all);
 	call->bytes = all;

@@ -23,7 +23,7 @@ struct gp_memory {
 	__u64 ended_allocations;
 	__u64 ended_bytes;
 	/* live bytes of all kinds of memory, and their maximum so far */
-	__u64 held_bytes;
+	__u64 live_bytes;
 	__u64 peak_bytes;
 	/* entries in the table of allocations, with those that are kept to be reused */
 	__u64 entries;
