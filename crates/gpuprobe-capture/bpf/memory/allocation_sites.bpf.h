@@ -192,17 +192,17 @@ GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, str
 	struct walk walk = {.stack_pointer = call->stack_pointer};
 	struct gp_way_key key = {
 	    .instance = call->instance, .address = call->return_address, .tgid = call->tgid};
-	struct gp_way *way;
+	struct gp_way *root;
 
 	if (!key.address)
 		return 0;
-	way = bpf_map_lookup_elem(&ways, &key);
-	if (way) {
+	root = bpf_map_lookup_elem(&ways, &key);
+	if (root) {
 		if (!thread->trampoline)
 			thread->trampoline = trampoline_of(bpf_get_current_task_btf());
 		walk.trampoline = thread->trampoline;
-		walk.node = way->node;
-		walk.site = way->site;
+		walk.node = root->node;
+		walk.site = root->site;
 		if (walk.node)
 			bpf_loop(GP_SITE_STEPS, walk_step, &walk, 0);
 		if (walk.site && !walk.node)
