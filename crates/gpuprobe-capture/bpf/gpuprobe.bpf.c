@@ -2,6 +2,15 @@
 /*
  * The programs. Entry and return probes run the same code on every attach tier; user space loads only the
  * programs of the tier that the Linux kernel supports.
+ *
+ * The folders, each of which includes only those above it:
+ *
+ * - gpuprobe.h, wire/: the structs and numbers that user space shares.
+ * - core/: maps, rows, threads, open calls, stacks, failures, and the safety of return probes.
+ * - memory/: live memory by process, context and call site.
+ * - gpu_ops/: launches, graphs, copies, streams and gaps.
+ * - linux/: system calls on NVIDIA devices, Linux functions and tracepoints, unified memory, XIDs.
+ * - call/: entry and return of library functions, which use memory/ and gpu_ops/, and processes.
  */
 #include "call/bare_programs.bpf.h"
 #include "linux/device_syscalls.bpf.h"

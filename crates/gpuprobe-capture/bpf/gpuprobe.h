@@ -197,6 +197,7 @@ struct gp_extent {
 	__u8 stride;
 };
 
+/* Bits of gp_function.flags. */
 enum gp_function_flags {
 	/* count calls, errors, bytes and latency in BPF maps */
 	GP_COUNT = 1,
@@ -283,6 +284,7 @@ struct gp_function {
 	__u16 reserved;
 };
 
+/* The kind of a record, in its first two bytes. */
 enum gp_record_kind : __u16 {
 	GP_RECORD_CALL = 1,
 	GP_RECORD_PROCESS,
@@ -294,6 +296,7 @@ enum gp_record_kind : __u16 {
 	GP_RECORD_XID,
 };
 
+/* Bits of gp_call.flags. */
 enum gp_call_flags : __u16 {
 	/* bits 0 to 3: out[i] could not be read */
 	GP_UNREAD_OUT = 1,
@@ -402,6 +405,7 @@ struct gp_cuda_kernel_key {
 	__u32 library;
 };
 
+/* Key: the counters of a function in a process. */
 struct gp_count_key {
 	__u64 instance;
 	__u32 tgid;

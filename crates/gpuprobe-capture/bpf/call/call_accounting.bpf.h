@@ -9,6 +9,9 @@
 #include "../gpu_ops/address_ranges.bpf.h"
 #include "../memory/physical_memory.bpf.h"
 
+/*
+ * Whether a function can end live memory. Such calls are accounted for even if their return is not probed.
+ */
 static __always_inline bool can_free(const struct gp_function *function)
 {
 	return function->action == GP_FREE || function->op == GP_VMM_RELEASE ||

@@ -14,6 +14,7 @@
 #include "../core/return_safety.bpf.h"
 #include "../gpu_ops/gpu_ops.bpf.h"
 
+/* Reads the stack arguments and the pointee that the function's row asks for. */
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
 	__u64 address = 0;

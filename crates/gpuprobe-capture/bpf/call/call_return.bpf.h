@@ -8,6 +8,7 @@
 
 #include "call_entry.bpf.h"
 
+/* Reads the output words through the pointer arguments. */
 static __always_inline void read_at_return(struct gp_call *call, const struct gp_function *function)
 {
 	for (int i = 0; i < GP_OUTS; i++) {
@@ -200,6 +201,7 @@ static __always_inline void emit(struct gp_call *call, const struct gp_function 
 	}
 }
 
+/* The return of a call. pop() finds nothing if the entry was not observed, and counts that. */
 static __always_inline int leave(struct pt_regs *ctx)
 {
 	__u64 now = bpf_ktime_get_ns();

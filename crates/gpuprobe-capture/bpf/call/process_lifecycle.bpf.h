@@ -50,6 +50,7 @@ static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 	return true;
 }
 
+/* A wait for the answer of user space. */
 struct waiting {
 	__u64 until_ns;
 	__u64 longest_ns;
@@ -61,6 +62,7 @@ struct waiting {
 	bool answered;
 };
 
+/* One step of a wait. Returns 1 when the wait is over: answered, asked to stop, or timed out. */
 static __always_inline long look_for_answer(struct waiting *waiting)
 {
 	__u64 *answer = bpf_map_lookup_elem(&held, &waiting->tgid);

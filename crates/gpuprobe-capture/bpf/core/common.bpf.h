@@ -215,6 +215,7 @@ GP_GLOBAL_FUNC __u32 row_of_process(__u64 instance, __u32 tgid)
 	return row;
 }
 
+/* Creates the state of the current thread, and with its first thread the row of the process. */
 static __always_inline struct gp_thread *new_thread(struct task_struct *task, __u64 pid_tgid)
 {
 	struct gp_thread *thread;

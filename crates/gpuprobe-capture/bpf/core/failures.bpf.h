@@ -80,6 +80,10 @@ static __always_inline int add_failure(const struct gp_thread *thread, const str
 	return 0;
 }
 
+/*
+ * Counts a failure if this call is its cause, and marks the enclosing call, so that it does not count the
+ * same failure again.
+ */
 GP_OWN_FRAME int count_failure(struct gp_thread *thread, const struct gp_call *call,
 			       const struct gp_function *function)
 {

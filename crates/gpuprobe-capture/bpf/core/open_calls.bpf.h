@@ -158,6 +158,7 @@ GP_GLOBAL_FUNC __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 	return row_of(&counts, &count_rows, &unused_counts, &gp_count_rows_used, &key, GP_LOSS_COUNTERS_FULL);
 }
 
+/* The counters of a function in the thread's process, through the thread's cache of row numbers. */
 static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32 function)
 {
 	struct gp_counted *last = &thread->counted[function & (GP_COUNTED - 1)];

@@ -49,6 +49,7 @@
 /* how many abandoned calls above an open one are examined */
 #define GP_MOST_STALE_RETURNS 8
 
+/* What an entry of utask->return_instances is found to be. */
 enum gp_return_state {
 	/* still open, or not known */
 	GP_RETURN_OPEN,

@@ -5,6 +5,7 @@
 
 #include "common.bpf.h"
 
+/* Stack records of three sizes. Ring records are reserved with a constant size. */
 struct gp_copied_stack {
 	struct gp_stack_record head;
 	__u8 bytes[GP_STACK_PAGES][GP_STACK_PAGE];
@@ -81,6 +82,7 @@ static __always_inline void set_site(struct gp_stack_record *head, __u32 site)
 	head->id = site;
 }
 
+/* Copies the stack page by page, up to the first page that cannot be read. */
 static __always_inline void copy_pages(struct gp_stack_record *head, __u8 (*bytes)[GP_STACK_PAGE],
 				       const __u32 pages)
 {

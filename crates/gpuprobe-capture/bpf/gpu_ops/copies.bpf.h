@@ -128,6 +128,7 @@ struct found {
 	__u8 device;
 };
 
+/* Finds out which memory one end of a copy is in. */
 static __always_inline void look_up(const struct gp_call *call, const struct end *end, struct found *found)
 {
 	bool may_be_host = end->type == GP_TYPE_HOST || end->type == GP_TYPE_UNIFIED;
@@ -159,6 +160,7 @@ static __always_inline void look_up(const struct gp_call *call, const struct end
 	}
 }
 
+/* The direction of a copy. A copy between two GPUs is a peer copy. */
 static __always_inline __u32 kind_of(const struct found *source, const struct found *target, bool is_peer)
 {
 	if (is_peer)
@@ -224,6 +226,7 @@ static __always_inline bool is_async(const struct gp_call *call, const struct gp
 	return !argument(call, function->task.other, &waits) || !(__u32)waits;
 }
 
+/* Looks up both ends of a copy, annotates the record with it, and counts it in a row. */
 GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *function,
 			      const struct copy *copy)
 {
@@ -286,6 +289,7 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	return 0;
 }
 
+/* A batch of copies has returned. */
 GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct batch batch = {.failed = failed};

@@ -52,6 +52,7 @@ struct gp_long_name {
 		done;                                                                                        \
 	})
 
+/* Sends a name in the smallest record that it fits into. Ring records are reserved with a constant size. */
 static __noinline int send_name(struct gp_name_record *head, __u64 address)
 {
 	if (!head)

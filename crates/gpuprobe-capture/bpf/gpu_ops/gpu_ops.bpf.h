@@ -30,6 +30,7 @@ static __always_inline bool is_irrelevant(__u8 op_kind)
 	       op_kind <= GP_WORK_EVENT_DESTROY;
 }
 
+/* Begins the operation: marks nested ones, and removes what is being destroyed from its table. */
 static __always_inline void begin_op(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function)
 {

@@ -20,6 +20,7 @@ struct launch {
 	__u32 reserved;
 };
 
+/* Packs three dimensions into one word: see gp_launches. */
 static __always_inline __u64 dimensions(__u64 x, __u64 y, __u64 z)
 {
 	return (__u32)x | (y & 0xffff) << 32 | (z & 0xffff) << 48;

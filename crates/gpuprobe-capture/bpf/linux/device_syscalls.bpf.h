@@ -35,6 +35,7 @@ struct {
 	__type(value, __u8);
 } devices SEC(".maps");
 
+/* The gp_device_syscall of a system call number; GP_DRIVER_CALLS if it is none of them. */
 static __always_inline __u32 device_syscall(long number)
 {
 	switch (number) {

@@ -29,6 +29,10 @@ extern const struct pcpu_hot pcpu_hot __ksym __weak;
 extern const int __preempt_count __ksym __weak;
 #endif
 
+/*
+ * The preemption count of this CPU, which contains the interrupts being served; 0 if the kernel does not
+ * expose it.
+ */
 static __always_inline __u32 interrupts(void)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -217,6 +221,7 @@ static __always_inline struct gp_call *pop_function(struct gp_thread *thread, __
 	return NULL;
 }
 
+/* A Linux function has returned: counts its call and sends its record. */
 static __always_inline int end_function(struct gp_thread *thread, __u64 at, __u32 index, __u64 result)
 {
 	__u64 now = bpf_ktime_get_ns();

@@ -49,6 +49,7 @@ static __always_inline bool is_in_task(struct gp_thread *thread, void *ctx)
 #endif
 }
 
+/* A tracepoint is passed: counts it and sends its record. */
 GP_OWN_FRAME int at_tracepoint(void *ctx, __u32 number)
 {
 	struct gp_thread *thread = calling_thread(true);

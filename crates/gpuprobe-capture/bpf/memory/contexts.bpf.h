@@ -72,6 +72,10 @@ static __always_inline bool is_known_from_start(void)
 	return BPF_CORE_READ(task, group_leader, start_boottime) > gp_config.watched_since_ns;
 }
 
+/*
+ * A reference to a GPU's primary context was taken. The last release is recognised only if the first
+ * reference was observed, so references count only for processes that were observed from their start.
+ */
 static __always_inline void retain_primary(struct gp_call *call, const struct gp_function *function)
 {
 	__u32 device = device_argument(call, function);

@@ -104,6 +104,7 @@ static __always_inline __u64 array_bytes(const struct gp_call *call, const struc
 	return times(elements(a, b, c, levels), bits) / 8;
 }
 
+/* The bytes of an allocation whose outs have been read. */
 static __always_inline __u64 size_at_return(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 a = 0, b = 1;
@@ -118,6 +119,7 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
 	return times(times(call->out[1], a), b);
 }
 
+/* Marks an entry as freed, or as live again. Atomic, so that only one of several threads succeeds. */
 static __always_inline bool swap_since(struct gp_live *entry, __u64 from, __u64 to)
 {
 	return __sync_val_compare_and_swap(&entry->since_ns, from, to) == from;
@@ -210,6 +212,7 @@ static __always_inline void restore_freed(struct gp_call *call, struct gp_memory
 	}
 }
 
+/* A free has returned: counts it, or restores the allocation if it failed. */
 GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool failed)
 {
 	struct gp_memory *memory = memory_of_thread(thread);
@@ -256,6 +259,10 @@ static __always_inline void replace(struct gp_call *call, struct gp_memory *memo
 	}
 }
 
+/*
+ * Adds an allocation to the table. An entry at the same address is reused: it was freed and kept, or its
+ * free was not observed.
+ */
 static __always_inline void store_allocation(struct gp_call *call, struct gp_memory *memory, __u64 context)
 {
 	struct gp_live_key key = live_key(call);

@@ -242,6 +242,7 @@ GP_OWN_FRAME void begin_release(struct gp_call *call, const struct gp_function *
 	call->detail.released.physical = id;
 }
 
+/* A release has returned: restores the reference if it failed, and ends the memory if nothing uses it. */
 GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 {
 	struct gp_live_key key = handle_key(process_of(call), call->pointer);
@@ -274,6 +275,7 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 	}
 }
 
+/* Physical memory was mapped. Imported memory is counted from its first mapping on. */
 static __always_inline void vmm_map(struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_live_key at, key;

@@ -71,6 +71,7 @@ struct gp_site_key {
 	__u32 site;
 };
 
+/* The memory of a call site in a context: live, and ever allocated. */
 struct gp_site {
 	__u64 live_bytes;
 	__u64 live_allocations;
@@ -89,6 +90,7 @@ struct gp_way_key {
 	__u32 reserved;
 };
 
+/* Whether user space wants stacks of a process that are not known yet. */
 enum gp_stacks_wanted {
 	GP_ALL_STACKS,
 	GP_NO_STACKS,

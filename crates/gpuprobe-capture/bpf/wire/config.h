@@ -28,12 +28,14 @@ enum gp_held {
 /* increases with every question, and with every state of a question */
 #define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
 
+/* Whether and how targets are paused. */
 enum gp_hold : __u8 {
 	GP_HOLD_NOT,
 	GP_HOLD_BY_WAITING,
 	GP_HOLD_BY_STOPPING,
 };
 
+/* Set by user space before the programs are loaded, and constant afterwards. */
 struct gp_config {
 	/* only processes in the targets map, and their children */
 	__u8 only_targets;

@@ -163,6 +163,7 @@ struct gp_gaps {
 	__u64 lengths[GP_BUCKETS];
 };
 
+/* One of the longest gaps of a stream. */
 struct gp_gap {
 	__u64 ns;
 	__u64 since_ns;
@@ -174,6 +175,7 @@ struct gp_gap {
 	__u32 kind;
 };
 
+/* The state of a stream, and its gaps. */
 struct gp_stream {
 	/* when the last launch on it returned, and the last wait for it */
 	__u64 launched_ns;
@@ -206,6 +208,7 @@ struct gp_node {
 	__u64 kernels;
 };
 
+/* Graph launches of one process. */
 struct gp_graph_counts {
 	__u64 launches;
 	__u64 errors;
@@ -217,6 +220,7 @@ struct gp_graph_counts {
 	__u64 captured;
 };
 
+/* Key: copies of one kind in a process. */
 struct gp_copy_key {
 	__u64 instance;
 	__u32 tgid;
@@ -227,6 +231,7 @@ struct gp_copy_key {
 	__u8 reserved;
 };
 
+/* The counters of copies. */
 struct gp_copies {
 	__u64 copies;
 	__u64 errors;

@@ -37,6 +37,7 @@ struct gp_command_key {
 	__u32 device;
 };
 
+/* The counters of an ioctl. */
 struct gp_command {
 	__u64 calls;
 	__u64 failures;

@@ -85,11 +85,13 @@ struct gp_physical {
 	__u32 reserved;
 };
 
+/* A mapping of physical memory, by its number. */
 struct gp_mapped {
 	__u64 physical;
 	__u64 bytes;
 };
 
+/* Key: an address or handle in a process. */
 struct gp_live_key {
 	__u64 pointer;
 	__u64 instance;
@@ -110,6 +112,7 @@ enum gp_bit {
 #define GP_SPARE (1ULL << GP_SPARE_BIT)
 #define GP_OF_DEVICE(device) (1ULL << GP_OF_DEVICE_BIT | (device))
 
+/* A live allocation, or a freed one that is kept for the next allocation at its address. */
 struct gp_live {
 	__u64 bytes;
 	__u64 since_ns;

@@ -3,6 +3,7 @@
 #ifndef GP_RECORDS_H
 #define GP_RECORDS_H
 
+/* What a record of a name says. */
 enum gp_name_kind : __u16 {
 	/* the name of a handle or of a host function */
 	GP_NAME_TOLD,
