@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The programs. Entry and return are the same code on every attach tier; user space loads only those of the
- * tier that the kernel has.
+ * The programs. Entry and return probes run the same code on every attach tier; user space loads only the
+ * programs of the tier that the Linux kernel supports.
+ *
+ * The folders, each of which includes only those above it:
+ *
+ * - gpuprobe.h, wire/: the structs and numbers that user space shares.
+ * - core/: maps, rows, threads, open calls, stacks, failures, and the safety of return probes.
+ * - memory/: live memory by process, context and call site.
+ * - gpu_ops/: launches, graphs, copies, streams and gaps.
+ * - linux/: system calls on NVIDIA devices, Linux functions and tracepoints, unified memory, XIDs.
+ * - call/: entry and return of library functions, which use memory/ and gpu_ops/, and processes.
  */
-#include "bare.bpf.h"
-#include "driver.bpf.h"
-#include "kernel.bpf.h"
-#include "leave.bpf.h"
-#include "process.bpf.h"
-#include "unified.bpf.h"
-#include "tally.bpf.h"
-#include "tracepoint.bpf.h"
-#include "types.bpf.h"
-#include "xid.bpf.h"
+#include "call/bare_programs.bpf.h"
+#include "linux/device_syscalls.bpf.h"
+#include "linux/linux_functions.bpf.h"
+#include "call/call_return.bpf.h"
+#include "call/process_lifecycle.bpf.h"
+#include "linux/unified_memory.bpf.h"
+#include "call/entry_count.bpf.h"
+#include "linux/linux_tracepoints.bpf.h"
+#include "core/btf_types.bpf.h"
+#include "linux/xid.bpf.h"
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)
@@ -50,7 +59,7 @@ SEC("uprobe.multi.s")
 int loader_multi(struct pt_regs *ctx)
 {
 	if (loader_is_done(ctx))
-		hold_politely(PT_REGS_IP(ctx));
+		pause_sleeping(PT_REGS_IP(ctx));
 	return 0;
 }
 
@@ -58,11 +67,11 @@ SEC("uprobe")
 int loader_perf(struct pt_regs *ctx)
 {
 	if (loader_is_done(ctx))
-		hold_here(0);
+		pause_without_sleeping(0);
 	return 0;
 }
 
-/* Every call that is open now, thread by thread, the outermost first. */
+/* Writes every open call, thread by thread, the outermost first. */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
 {
@@ -77,7 +86,7 @@ int open_calls(struct bpf_iter__task *ctx)
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;
-		/* it will not be seen to return */
+		/* its return will not be observed */
 		if (gp_stop_ns)
 			undo_entry(thread, &thread->open[i]);
 		bpf_seq_write(ctx->meta->seq, &thread->open[i], sizeof(struct gp_call));

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * The wire: every struct and number that crosses between the kernel side and user space. Rust's types and
- * constants are generated from the object's type information, so this file is the only definition. An enum
- * that says its type has that of the fields it stands in; all others are 32 bits. Those that only user space
- * needs by type are named in types.bpf.h.
+ * The wire: every struct and number that crosses between the BPF programs and user space. The headers in
+ * wire/ are parts of it. Rust's types and constants are generated from the object's type information (BTF),
+ * so this is the only definition: `GP_ALLOC` of `enum gp_action` is `number::ACTION_ALLOC` in Rust
+ * (build/wire_constants.rs).
+ *
+ * An enum with an explicit type has the type of the fields that hold it; all others have 32 bits. Types
+ * that no map uses must be listed in core/btf_types.bpf.h to get into the type information. Structs that
+ * Rust reads have no padding, so that it may read them from any bytes.
  */
 #ifndef GPUPROBE_H
 #define GPUPROBE_H
@@ -18,38 +22,40 @@ enum gp_length {
 	GP_OUTS = 4,
 	GP_STACK_WORDS = 12,
 	GP_POINTEE = 160,
-	/* copies of a batch that are told apart */
+	/* groups of equal copies in a batch: see gp_part */
 	GP_PARTS = 10,
-	/* contexts that one thread has made current one over the other */
+	/* depth of a thread's stack of current contexts */
 	GP_CONTEXTS = 8,
 	GP_BUCKETS = 32,
-	/* kernels and streams that a thread remembers; a power of two */
-	GP_MET = 128,
-	/* calls open at once on one thread; a power of two */
+	/* entries of a thread's launch cache; a power of two */
+	GP_LAUNCH_CACHE = 128,
+	/* open calls per thread; a power of two */
 	GP_DEPTH = 16,
-	/* functions whose rows a thread remembers; a power of two */
+	/* cached rows of functions per thread; a power of two */
 	GP_COUNTED = 16,
-	/* text of names that is sent, in three sizes of record: most are short, and few are longer than this
+	/*
+	 * the sizes of text in records of names: most names are short, and few are longer than the last
+	 * size
 	 */
 	GP_TEXT_SHORT = 256,
 	GP_TEXT_MIDDLE = 1024,
 	GP_TEXT_LONG = 4096,
-	/* words of a kernel's handle that are looked at for its name */
+	/* words of a CUDA kernel's handle that are searched for its name */
 	GP_HANDLE_WORDS = 16,
-	/* GPUs that one call launches a kernel on */
+	/* the most GPUs that one call launches a CUDA kernel on */
 	GP_MOST_LAUNCHED = 64,
-	/* rows for functions: the catalogue and room for hooks of the user's own; a power of two */
+	/* rows for functions: the catalogue and the user's hooks; a power of two */
 	GP_FUNCTIONS = 8192,
-	/* rows for the states of libraries, by the last bits of their numbers; a power of two */
+	/* rows for the states of libraries, indexed by the low bits of their numbers; a power of two */
 	GP_LIBRARIES = 4096,
 };
 
-/* calls of the kernel in one call that are counted; it stands for so many or more */
+/* the maximum of gp_call.entered: it stands for this many or more */
 #define GP_MOST_ENTERED 65535
 
-/* A GPU, as a process counts them. */
+/* A GPU, by the number that the process has for it. */
 enum gp_device : __u8 {
-	/* it is not known */
+	/* not known */
 	GP_NO_DEVICE = 255,
 };
 
@@ -64,17 +70,19 @@ enum gp_space : __u8 {
 	GP_SPACES,
 };
 
-/* What is observed of the calls of a library. */
+/* Which calls of a library are observed. */
 enum gp_library_state {
 	GP_LIBRARY_ACTIVE,
-	/* some of its probes are not in yet: nothing, so that no allocation is counted whose free would be
-	   missed */
+	/*
+	 * some of its probes are not attached yet: nothing is observed, so that no allocation is counted
+	 * whose free would not be seen
+	 */
 	GP_LIBRARY_ATTACHING,
-	/* its probes are about to go: only what ends memory that was counted */
+	/* its probes are about to be detached: only calls that free memory which was counted */
 	GP_LIBRARY_DETACHING,
 };
 
-/* In the order of LossCause in gpuprobe-event. */
+/* Reasons why something was lost; in the order of LossCause in gpuprobe-event. */
 enum gp_loss {
 	GP_LOSS_RING_FULL,
 	GP_LOSS_NO_THREAD_STATE,
@@ -103,7 +111,7 @@ enum gp_place_kind : __u8 {
 	GP_ON_STACK,
 };
 
-/* Where an argument lies at entry: a register, or a word counted from the first stack argument. */
+/* The location of an argument at entry: a register, or a word counted from the first stack argument. */
 struct gp_place {
 	__u8 kind;
 	__u8 index;
@@ -116,8 +124,12 @@ struct gp_out {
 	__u8 bytes;
 };
 
-#include "work.h"
+#include "wire/gpu_op.h"
 
+/*
+ * The effect of a function that the outermost call with the same action accounts for: cudaMalloc and the
+ * cuMemAlloc_v2 inside it are one allocation. GP_MOVE is a copy or a memset.
+ */
 enum gp_action : __u8 {
 	GP_NOTHING,
 	GP_ALLOC,
@@ -125,7 +137,7 @@ enum gp_action : __u8 {
 	GP_MOVE,
 };
 
-/* What a function does to memory beside handing it out and taking it back. */
+/* What a function does to memory other than allocate and free it. */
 enum gp_memory_op : __u8 {
 	GP_NO_OP,
 	/* physical memory by handle, and its mappings */
@@ -135,7 +147,7 @@ enum gp_memory_op : __u8 {
 	GP_VMM_RELEASE,
 	GP_VMM_MAP,
 	GP_VMM_UNMAP,
-	/* contexts, whose end frees what was allocated in them */
+	/* contexts: when one ends, everything allocated in it is freed */
 	GP_CONTEXT_CREATE,
 	GP_CONTEXT_DESTROY,
 	GP_CONTEXT_SET,
@@ -144,27 +156,29 @@ enum gp_memory_op : __u8 {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
-	/* tells which GPU one of the process's is: 16 bytes of a UUID, or a place on the bus as text */
+	/* identifies one of the process's GPUs: 16 bytes of a UUID, or its PCI address as text */
 	GP_DEVICE_TOLD,
 };
 
+/* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
 enum gp_size_rule : __u8 {
 	GP_SIZE_UNKNOWN,
 	/* a * scale */
 	GP_SIZE_ARGUMENT,
 	/* a * b * scale */
 	GP_SIZE_PRODUCT,
-	/* outs[1] * a, and * b where b has a place: the pitch is known when the call returns */
+	/* outs[1] * a, and * b if b has a location: the pitch is known when the call returns */
 	GP_SIZE_PITCH,
-	/* a driver's description of an array in the pointee, of two or three dimensions; times the levels in
-	   a */
+	/*
+	 * the CUDA driver's descriptor of a 2D or 3D array, in the pointee; times the number of levels in a
+	 */
 	GP_SIZE_ARRAY_2D,
 	GP_SIZE_ARRAY_3D,
-	/* bits of four channels in the pointee; elements a by b */
+	/* the bits of four channels in the pointee, times a * b elements */
 	GP_SIZE_CHANNELS,
-	/* the same; elements by an extent from a on, in as many levels as b says */
+	/* the same, for the elements of the extent that begins at a, and the number of levels in b */
 	GP_SIZE_CHANNELS_EXTENT,
-	/* an extent by value from a on */
+	/* an extent passed by value, beginning at a */
 	GP_SIZE_EXTENT,
 	/* the extent in the struct that a points to, or in each of the b structs there */
 	GP_SIZE_BOX,
@@ -172,7 +186,10 @@ enum gp_size_rule : __u8 {
 	GP_SIZE_LIST,
 };
 
-/* Where a struct has its dimensions, one behind the other, and how far the next struct of a list is. */
+/*
+ * Where a struct has its dimensions, which are adjacent words, and the distance to the next struct of a
+ * list.
+ */
 struct gp_extent {
 	__u8 offset;
 	__u8 word;
@@ -180,163 +197,188 @@ struct gp_extent {
 	__u8 stride;
 };
 
+/* Bits of gp_function.flags. */
 enum gp_function_flags {
-	/* keep calls, errors, bytes and latency in the kernel */
+	/* count calls, errors, bytes and latency in BPF maps */
 	GP_COUNT = 1,
-	/* send one record a call */
+	/* send one record per call */
 	GP_STREAM = 2,
-	/* the result register holds a status */
+	/* the result register contains a status */
 	GP_STATUS = 4,
-	/* the address is an argument, not read from outs[0] (host memory that is registered) */
+	/* the address is an argument, not read from outs[0] (registered host memory) */
 	GP_POINTER_IS_ARGUMENT = 8,
-	/* the pointee is text, up to its end */
+	/* the pointee is text up to a NUL */
 	GP_TEXT = 16,
-	/* `kernel` is the handle that is launched */
+	/* `kernel` is the location of the CUDA kernel handle that is launched */
 	GP_LAUNCH = 32,
-	/* a call that succeeds tells the name of a handle, or what it stands for */
+	/* a successful call gives a handle its name, or makes it an alias of another handle */
 	GP_NAMES = 64,
 	/* the handle is outs[0], not an argument */
 	GP_HANDLE_IS_OUT = 128,
-	/* the name is where outs[0] points */
+	/* outs[0] points to the name */
 	GP_NAME_IS_OUT = 256,
-	/* where it returns to is kept: allocations may be made inside */
+	/* its return address is kept, because it may allocate or contain calls that do */
 	GP_KEEPS_RETURN = 512,
-	/* the default stream is the thread's own */
+	/* its default stream is the per-thread one */
 	GP_PER_THREAD = 1024,
-	/* it returns before what it asks for is done */
+	/* it returns before the operation has completed */
 	GP_ASYNC = 2048,
-	/* keep its failures, but for those that a call inside has been counted with */
+	/* count its failures, except those caused by a call inside it that was counted */
 	GP_FAILURES = 4096,
 	/* the status is a whole word */
 	GP_WIDE = 8192,
-	/* what it gives, an address or a handle, is its result and not outs[0]: nothing at all is a failure
-	 */
+	/* the address or handle that it produces is its result, not outs[0]; a result of 0 is a failure */
 	GP_GIVES_RESULT = 16384,
-	/* the status is the last of outs, not its result */
+	/* the status is the last of outs, not the result */
 	GP_ERROR_IS_OUT = 32768,
-	/* it has no return probe, which could end the program: it runs callbacks (see returns.bpf.h), or a
-	 * C++ exception may leave it */
+	/*
+	 * it gets no return probe, because that could kill the program: it runs callbacks (see
+	 * return_safety.bpf.h), or a C++ exception may leave it
+	 */
 	GP_ENTRY_ONLY = 65536,
-	/* its probes are about to be taken out: calls that begin are ignored, open ones still return */
+	/* its probes are about to be detached: new calls are ignored, open calls still return */
 	GP_PAUSED = 131072,
-	/* it may run any code before it returns: a callback, or it is a function that the user named */
+	/* it may run any code before it returns: it takes a callback, or the user named it */
 	GP_RUNS_CODE = 262144,
 };
 
-/* What the probes of one function do; the attach cookie is its index. */
+/* What the probes of one function do. The low bits of the attach cookie are its index. */
 struct gp_function {
+	/* gp_function_flags */
 	__u32 flags;
+	/* how much of a gp_call is sent: up to the last field that the function uses */
 	__u16 record_bytes;
+	/* gp_action, and the gp_space of the memory that it allocates or frees */
 	__u8 action;
 	__u8 space;
+	/* gp_size_rule, with its operands a and b: how many bytes are allocated or moved */
 	__u8 size_rule;
 	__u8 size_scale;
 	struct gp_place size_a;
 	struct gp_place size_b;
 	struct gp_extent extent;
+	/* the address that is freed, registered, mapped or unmapped; a context; or where an answer is written
+	 */
 	struct gp_place pointer;
+	/* the argument whose target is copied into gp_call.pointee at the entry, and how many bytes */
 	struct gp_place pointee;
 	__u8 pointee_bytes;
-	/* of a tracepoint, all of its arguments that are told */
+	/* how many argument words on the stack are read; for a tracepoint, how many arguments it has in all
+	 */
 	__u8 stack_words;
+	/* how many of `out` are used */
 	__u8 outs;
 	/* gp_memory_op */
 	__u8 op;
-	/* the handle launched or named, its name, and the handle that it is another form of */
+	/*
+	 * the CUDA kernel handle that is launched or named (for a mapping, the handle of the physical
+	 * memory), its name, and the handle that it is an alias of
+	 */
 	struct gp_place kernel;
 	struct gp_place name;
 	struct gp_place alias;
-	/* the GPU that a context is made on, or that is asked for */
+	/* the GPU that a context is created on, or that is queried */
 	struct gp_place device;
 	struct gp_task task;
 	struct gp_out out[GP_OUTS];
 	__u16 reserved;
 };
 
+/* The kind of a record, in its first two bytes. */
 enum gp_record_kind : __u16 {
 	GP_RECORD_CALL = 1,
 	GP_RECORD_PROCESS,
 	GP_RECORD_HOLD,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
-	/* a stack whose way to an allocation is not known */
+	/* the stack of an allocation whose call site is not known yet */
 	GP_RECORD_SITE,
 	GP_RECORD_XID,
 };
 
+/* Bits of gp_call.flags. */
 enum gp_call_flags : __u16 {
 	/* bits 0 to 3: out[i] could not be read */
 	GP_UNREAD_OUT = 1,
 	GP_UNREAD_STACK = 16,
 	GP_UNREAD_POINTEE = 32,
-	/* an enclosing call of the same kind carries the bytes */
+	/* an enclosing call with the same action accounts for the bytes */
 	GP_NESTED_ACTION = 64,
 	/* the thread ended inside the call */
 	GP_UNFINISHED = 128,
-	/* it has been entered; its return is told apart, or not at all */
+	/* this record reports the entry; another one reports the return, or none does */
 	GP_BEGUN = 256,
-	/* the text has an end that was not read */
+	/* the text is longer than what was read */
 	GP_CUT_TEXT = 512,
-	/* an enclosing call is counted as the same work */
+	/* an enclosing call is counted as the same GPU operation */
 	GP_NESTED_WORK = 1024,
-	/* the work became part of a graph and was not run */
+	/* the operation became part of a graph and was not run */
 	GP_CAPTURED = 2048,
-	/* the bytes are those of the calls inside, which alone tell them */
+	/* the bytes come from calls inside this one, because its own arguments do not contain them */
 	GP_BYTES_OF_INNER = 4096,
-	/* with GP_BEGUN: its return is not probed, though those of others are */
+	/* with GP_BEGUN: its return is not probed, although returns in general are */
 	GP_UNOBSERVED = 8192,
-	/* a copy or memset that called the CUDA driver's */
-	GP_ASKED_DRIVER = 16384,
+	/* a copy or memset that called the CUDA driver */
+	GP_CALLED_CUDA_DRIVER = 16384,
 };
 
-#include "effect.h"
+#include "wire/effect.h"
 
 /*
- * One call: its state while it is open, and its record when it has returned. What a function does not use
- * lies at the end and is not sent.
+ * One call: its state while it is open, and its record when it has returned. The fields that only some
+ * functions use are at the end, and are not sent for the others (gp_function.record_bytes).
  */
 struct gp_call {
+	/* GP_RECORD_CALL */
 	__u16 kind;
+	/* gp_call_flags */
 	__u16 flags;
+	/* its row in `functions` */
 	__u32 function;
 	__u64 id;
+	/* the id of the innermost enclosing call that is sent or counted; 0 if none */
 	__u64 parent;
 	__u64 start_ns;
 	__u64 duration_ns;
+	/* with tgid, one run of a program: see instance_of() */
 	__u64 instance;
 	__u32 tgid;
 	__u32 tid;
 	__u64 result;
-	/* allocated, freed or moved */
+	/* bytes allocated, freed or moved */
 	__u64 bytes;
-	/* the address that is allocated or freed; of physical memory, its handle */
+	/* the address that is allocated or freed; for physical memory, its handle */
 	__u64 pointer;
+	/* at the entry; identifies the call when it returns */
 	__u64 stack_pointer;
-	/* bit per gp_action: this call and those around it */
+	/* one bit per gp_action of this call and of the enclosing ones */
 	__u8 actions;
-	/* the GPU of the memory, as the process counts them */
+	/* the GPU of the memory, by the process's number */
 	__u8 device;
-	/* it is told or counted: a probe that is there only for what other calls need is nobody's parent */
-	__u8 is_told;
-	/* a call inside it failed, and that is counted */
-	__u8 inner_failed;
-	/* gp_space, of memory that is allocated or freed */
-	__u8 space;
-	/* calls around this one that are told */
-	__u8 depth;
-	/* which attached file the function is in */
-	__u16 library;
-	union gp_detail detail;
-	/* where it returns to */
-	__u64 return_address;
-	/* the call site of what is allocated or freed */
-	__u32 site;
-	/* system calls that it made on devices of the driver, up to GP_MOST_ENTERED; driver_ns is their time
+	/*
+	 * it is sent or counted. A call of a state-only probe is neither, and is not the parent of other
+	 * calls.
 	 */
+	__u8 is_told;
+	/* a call inside it failed, and that failure was counted */
+	__u8 inner_failed;
+	/* gp_space of the memory that is allocated or freed */
+	__u8 space;
+	/* how many enclosing calls are sent or counted */
+	__u8 depth;
+	/* the number of the attached file that the function is in */
+	__u16 library;
+	/* the three unions are described in wire/effect.h */
+	union gp_detail detail;
+	/* the address that it returns to */
+	__u64 return_address;
+	/* the call site of the memory that is allocated or freed */
+	__u32 site;
+	/* system calls that it made on NVIDIA devices, at most GP_MOST_ENTERED; driver_ns is their time */
 	__u16 entered;
 	/* gp_effect */
 	__u8 effect;
-	/* gp_space, of what stood at the address of an allocation */
+	/* gp_space of the memory that an allocation replaced */
 	__u8 replaced_space;
 	__u64 driver_ns;
 	__u64 registers[GP_REGISTERS];
@@ -345,63 +387,7 @@ struct gp_call {
 	union gp_pointee pointee;
 };
 
-enum gp_name_kind : __u16 {
-	/* the name of a handle or of a host function */
-	GP_NAME_TOLD,
-	/* the handle is another form of `other` */
-	GP_NAME_ALIAS,
-	/* what a handle that was never seen before holds where names have been found; `other` is what the
-	 * call around it launches */
-	GP_NAME_CANDIDATE,
-};
-
-/* What a kernel's handle is called. */
-struct gp_name_record {
-	__u16 kind;
-	__u16 how;
-	__u32 tgid;
-	__u64 instance;
-	__u64 handle;
-	__u64 other;
-	/* bit per word of what the handle points to: that word points to the same text */
-	__u32 matches;
-	/* of a candidate: which word it came from */
-	__u16 word;
-	__u16 library;
-	/* of the text with its end; as long as the record has room where it was cut; 0 where it could not be
-	 * read, for pages that nobody has touched yet are not there */
-	__u32 length;
-	__u32 reserved;
-	/* where the text is; of a candidate 0 where its word could not be read */
-	__u64 address;
-};
-
-#define GP_CGROUP_NAME 144
-
-enum gp_process_change : __u16 {
-	GP_START = 1,
-	GP_EXEC,
-	GP_EXIT,
-};
-
-struct gp_process_record {
-	__u16 kind;
-	__u16 change;
-	__u32 tgid;
-	__u32 tid;
-	__u32 parent;
-	__u64 id;
-	__u64 at_ns;
-	__u64 instance;
-	__s32 exit_code;
-	/* as the process sees itself, in its own pid namespace */
-	__u32 ns_tgid;
-	char comm[16];
-	/* of a start: its cgroup and the one around it, which name its container; who asks later may find it
-	 * gone */
-	char cgroup[GP_CGROUP_NAME];
-	char outer_cgroup[GP_CGROUP_NAME];
-};
+#include "wire/records.h"
 
 /* One run of one program in one process; see instance_of(). */
 struct gp_process_key {
@@ -410,22 +396,23 @@ struct gp_process_key {
 	__u32 reserved;
 };
 
-/* A kernel, as one program launches it. */
-struct gp_kernel_key {
+/* A CUDA kernel that a program launches. */
+struct gp_cuda_kernel_key {
 	__u64 instance;
 	__u64 handle;
 	__u32 tgid;
-	/* the file that launches it: the runtime and the driver may use the same handle */
+	/* the file that launches it: the CUDA runtime and the CUDA driver may use the same handle value */
 	__u32 library;
 };
 
+/* Key: the counters of a function in a process. */
 struct gp_count_key {
 	__u64 instance;
 	__u32 tgid;
 	__u32 function;
 };
 
-/* How often a function of a process failed in one way. */
+/* How often a function of a process failed with one error. */
 struct gp_failure_key {
 	__u64 instance;
 	__u32 tgid;
@@ -434,12 +421,15 @@ struct gp_failure_key {
 	__u32 reserved;
 };
 
-/* Each call that was timed is in one bucket: how many there were is the sum. */
+/*
+ * The counters of a function. Every timed call is in one bucket, so the number of timed calls is the sum of
+ * the buckets.
+ */
 struct gp_count {
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;
-	/* calls that entered the driver, and their time there */
+	/* calls that made system calls on NVIDIA devices, and their time in these */
 	__u64 entered;
 	__u64 driver_ns;
 	/* calls of which only the entry is probed: these are in no bucket */
@@ -447,14 +437,14 @@ struct gp_count {
 	__u64 latency[GP_BUCKETS];
 };
 
-/* A file, as the kernel knows it. */
+/* A file, identified as the Linux kernel does. */
 struct gp_file {
 	__u64 inode;
 	__u32 device;
 	__u32 reserved;
 };
 
-#include "driver.h"
-#include "config.h"
+#include "wire/kmod.h"
+#include "wire/config.h"
 
 #endif

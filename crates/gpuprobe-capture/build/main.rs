@@ -1,9 +1,9 @@
-//! Compiles the BPF programs, and generates from the object what user space has to know of it: the structs and numbers of
-//! the wire, and the names of its maps and programs.
+//! Compiles the BPF programs, and generates from the object what user space needs: the structs and constants of the wire,
+//! and the names of the maps and programs.
 
-mod handles;
-mod numbers;
-mod structs;
+mod object_names;
+mod wire_constants;
+mod wire_structs;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 use libbpf_rs::btf::Btf;
 
-/// v3 has atomic operations that return a value; every kernel this runs on knows it.
+/// v3 has atomic operations that return a value. Every supported Linux kernel has it.
 const FLAGS: &str = "-Wall -Wextra -Werror -Wno-unused-parameter -mcpu=v3";
 
 fn main() {
@@ -29,32 +29,33 @@ fn main() {
         .obj(&object)
         .clang_args(args)
         .build_and_generate(out.join("wire.skel.rs"));
+    // a folder stands for all files below it
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-changed=build");
-    // for the test that compiles them for every architecture
+    // for the test that compiles the programs for every architecture
     println!("cargo:rustc-env=GPUPROBE_BPF_FLAGS={FLAGS}");
     if let Err(error) = built {
-        // the chain ends in what clang printed; a panic would bury it under a backtrace
+        // the chain of errors ends with the output of clang, which a panic would bury under a backtrace
         eprintln!("the BPF programs did not compile: {error:#}");
         std::process::exit(1);
     }
     if let Err(error) = generate(&object, &out.join("contract.rs")) {
-        eprintln!("what the BPF object has cannot be told: {error}");
+        eprintln!("the BPF object cannot be read: {error}");
         std::process::exit(1);
     }
 }
 
-/// Writes what both sides agree on, as the object has it.
+/// Writes the contract between the BPF programs and user space, as the object has it.
 fn generate(object: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(object)?;
     let types = Btf::from_raw("gpuprobe", &bytes)?.ok_or("it has no type information")?;
     let open = ObjectBuilder::default().name("gpuprobe")?.open_memory(&bytes)?;
     let parts = [
         "// Generated from the BPF object by the build script.\n".to_owned(),
-        numbers::constants(&types),
-        structs::plain(&types),
-        handles::maps(&open),
-        handles::programs(&open),
+        wire_constants::constants(&types),
+        wire_structs::plain(&types),
+        object_names::maps(&open),
+        object_names::programs(&open),
     ];
     Ok(fs::write(to, parts.join("\n"))?)
 }

@@ -111,7 +111,7 @@ pub(crate) struct Attach {
     pub(crate) library: LibraryNumber,
     /// The work that is counted.
     pub(crate) counted: Counted,
-    /// A return probe may be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
+    /// A return probe may be prepared on whatever stack a call is made: see `bpf/core/return_safety.bpf.h`.
     pub(crate) may_always_return: bool,
 }
 
@@ -135,7 +135,7 @@ impl Attach {
     }
 }
 
-/// The programs of a tier, and how each is attached. Entries first: they make returns safe (`bpf/returns.bpf.h`). What
+/// The programs of a tier, and how each is attached. Entries first: they make returns safe (`bpf/core/return_safety.bpf.h`). What
 /// begins before all are in is not observed.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(ProgramName, Way)] {
     match (tier, bare) {

@@ -19,7 +19,7 @@ use crate::load::quietly;
 use crate::support::Tier;
 use crate::wire::{OBJECT, ProgramName};
 
-/// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
+/// Functions that programs of their own are loaded for; as many pairs as `linux_functions.bpf.h` has.
 const MOST_TRACED: usize = ProgramName::TRACED_ENTRY.len();
 /// Functions that are probed one by one: taking one out waits a tenth of a second.
 const MOST_BY_PERF: usize = 64;

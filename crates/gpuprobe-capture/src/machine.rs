@@ -163,7 +163,7 @@ fn lockdown(text: &str) -> Check {
 }
 
 /// Whether BPF may write to memory of processes, which takes `CAP_SYS_ADMIN` and a kernel that is not locked down. It
-/// is used for one thing: to put a return address back that the kernel has replaced (`bpf/returns.bpf.h`).
+/// is used for one thing: to put a return address back that the kernel has replaced (`bpf/core/return_safety.bpf.h`).
 pub(crate) fn may_write_back() -> bool {
     static MAY: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: asks the kernel whether it takes a program of two instructions; there is nothing to point to.

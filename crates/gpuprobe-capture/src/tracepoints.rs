@@ -12,7 +12,7 @@ use crate::link::{MadeLink, make_at_tracepoint};
 use crate::load::CaptureConfig;
 use crate::wire::ProgramName;
 
-/// How many there can be at once; as many programs as `tracepoint.bpf.h` has.
+/// How many there can be at once; as many programs as `linux_tracepoints.bpf.h` has.
 pub const MOST_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
 
 /// A tracepoint to be told of. The rows of those that are not refused follow each other.

@@ -1,4 +1,4 @@
-//! The BPF programs compile for every architecture, and their records differ in the registers alone.
+//! The BPF programs compile for every architecture, and their records differ only in the number of registers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use libbpf_rs::HasSize as _;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 
-/// Sizes of the structs of the wire, and where their members lie, in bytes.
+/// The sizes of the wire's structs, and the offsets of their members, in bytes.
 type Layout = BTreeMap<String, (usize, Vec<(String, u32)>)>;
 
 const STRUCTS: [&str; 10] = [
@@ -48,7 +48,7 @@ fn layout(arch: &str) -> Layout {
 }
 
 #[test]
-fn aarch64_differs_in_two_more_registers_alone() {
+fn aarch64_records_differ_only_by_two_more_registers() {
     let mut x86 = layout("x86");
     let (size, members) = x86.get_mut("gp_call").unwrap();
     *size += 16;

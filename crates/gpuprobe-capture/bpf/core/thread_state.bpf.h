@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* The state that is kept for each thread: its open calls, and caches of what it used last. */
+#ifndef GP_THREAD_STATE_BPF_H
+#define GP_THREAD_STATE_BPF_H
+
+#include "vmlinux.h"
+#include "../gpuprobe.h"
+
+/*
+ * A launch cache entry: a CUDA kernel and the stream that a thread launched it on, with their row numbers
+ * (0 for none). With handle 0 it caches the row of a stream alone.
+ */
+struct gp_launch_cache_entry {
+	__u64 handle;
+	__u64 stream;
+	/* as in gp_launch_key */
+	__u32 counted_as;
+	__u32 launches_row;
+	__u32 stream_row;
+	__u32 reserved;
+};
+
+/* An address range of a process. */
+struct gp_mapping {
+	__u64 start;
+	__u64 end;
+};
+
+/* The cached row number of a function's counters. */
+struct gp_counted {
+	__u32 function;
+	__u32 row;
+};
+
+struct gp_thread {
+	__u64 instance;
+	__u32 tgid;
+	__u32 tid;
+	/* how many of `open` are in use */
+	__u32 depth;
+	/* what is left of the block of ids that it took from gp_next_id */
+	__u32 ids_left;
+	__u64 next_id;
+	/* the stack of contexts that the thread made current */
+	__u64 contexts[GP_CONTEXTS];
+	__u32 contexts_depth;
+	/* the row of its process; 0 if it has none */
+	__u32 memory_row;
+	/* the number of the context that it last allocated in, and that context's address */
+	__u64 context;
+	__u64 context_address;
+	/* cached rows of the functions called last, indexed by the low bits of the function number */
+	struct gp_counted counted[GP_COUNTED];
+	/* the row where waits for all streams are noted */
+	__u32 all_streams_row;
+	/* the longest call since the last launch or wait: its function plus one */
+	__u32 meanwhile;
+	__u64 meanwhile_ns;
+	__u64 meanwhile_since_ns;
+	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
+	/* the address of the return trampoline in this process; 0 if not looked up yet */
+	__u64 trampoline;
+	/* the stack that the thread was started on, once it has been looked up: see return_safety.bpf.h */
+	struct gp_mapping own_stack;
+	/* its exit has been reported */
+	__u64 has_exited;
+	/*
+	 * its position on the Linux kernel's stack, for programs that get only a pointer: see
+	 * stack_position_of()
+	 */
+	__u64 stack_position;
+	struct gp_call open[GP_DEPTH];
+};
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Names of CUDA kernels. A launch has only a handle. Names come from the calls that register or look up
+ * CUDA kernels. Besides, a handle points to an object of the CUDA driver that contains a pointer to the
+ * name. So for a handle with a known name we report which words of the object point to it, and for a handle
+ * that was never seen before the text that the word found so far points to.
+ */
+#ifndef GP_CUDA_KERNEL_NAMES_BPF_H
+#define GP_CUDA_KERNEL_NAMES_BPF_H
+
+#include "../core/common.bpf.h"
+
+/* how many bytes of a name are compared */
+#define GP_COMPARED_BYTES 64
+
+struct gp_short_name {
+	struct gp_name_record head;
+	char text[GP_TEXT_SHORT];
+};
+
+struct gp_middle_name {
+	struct gp_name_record head;
+	char text[GP_TEXT_MIDDLE];
+};
+
+struct gp_long_name {
+	struct gp_name_record head;
+	char text[GP_TEXT_LONG];
+};
+
+/*
+ * Sends a name in a record of one size. False if the text does not fit and a larger record should be tried.
+ */
+#define GP_SEND_NAME(type, filled, address, is_last)                                                         \
+	({                                                                                                   \
+		type *record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);                              \
+		bool done = true;                                                                            \
+		if (!record) {                                                                               \
+			count_loss(GP_LOSS_LOST_NAME);                                                       \
+		} else {                                                                                     \
+			long length =                                                                        \
+			    bpf_probe_read_user_str(record->text, sizeof(record->text), (void *)(address));  \
+			done = is_last || length < (long)sizeof(record->text);                               \
+			record->head = *(filled);                                                            \
+			record->head.address = (address);                                                    \
+			record->head.length = length > 0 ? length : 0;                                       \
+			if (done)                                                                            \
+				bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);                                \
+			else                                                                                 \
+				bpf_ringbuf_discard(record, BPF_RB_NO_WAKEUP);                               \
+		}                                                                                            \
+		done;                                                                                        \
+	})
+
+/* Sends a name in the smallest record that it fits into. Ring records are reserved with a constant size. */
+static __noinline int send_name(struct gp_name_record *head, __u64 address)
+{
+	if (!head)
+		return 0;
+	if (!GP_SEND_NAME(struct gp_short_name, head, address, false) &&
+	    !GP_SEND_NAME(struct gp_middle_name, head, address, false))
+		GP_SEND_NAME(struct gp_long_name, head, address, true);
+	return 0;
+}
+
+static __always_inline void name_head(struct gp_name_record *head, const struct gp_call *call, __u32 how,
+				      __u64 handle)
+{
+	__builtin_memset(head, 0, sizeof(*head));
+	head->kind = GP_RECORD_NAME;
+	head->how = how;
+	head->tgid = call->tgid;
+	head->instance = call->instance;
+	head->library = call->library;
+	head->handle = handle;
+}
+
+static __always_inline void read_compared(__u64 *text, __u64 address)
+{
+	__builtin_memset(text, 0, GP_COMPARED_BYTES);
+	bpf_probe_read_user_str(text, GP_COMPARED_BYTES, (void *)address);
+}
+
+struct matching {
+	__u64 object;
+	__u32 matches;
+	__u32 reserved;
+	__u64 text[GP_COMPARED_BYTES / 8];
+};
+
+static long match_word(__u64 index, struct matching *matching)
+{
+	__u64 other[GP_COMPARED_BYTES / 8], word = 0, differs = 0;
+
+	if (bpf_probe_read_user(&word, sizeof(word), (void *)(matching->object + 8 * index)))
+		return 1;
+	read_compared(other, word);
+	for (int i = 0; i < GP_COMPARED_BYTES / 8; i++)
+		differs |= matching->text[i] ^ other[i];
+	if (!differs)
+		matching->matches |= 1u << (index & (GP_HANDLE_WORDS - 1));
+	return 0;
+}
+
+/* The words of the object that point to this text, as bits. */
+static __always_inline __u32 words_pointing_to(__u64 object, __u64 text_address)
+{
+	struct matching matching = {.object = object};
+
+	read_compared(matching.text, text_address);
+	if (matching.text[0])
+		bpf_loop(GP_HANDLE_WORDS, match_word, &matching, 0);
+	return matching.matches;
+}
+
+/* Sends a name or an alias: a call that registers or looks up a CUDA kernel has succeeded. */
+GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_function *function)
+{
+	struct gp_name_record head;
+	__u64 handle = 0, address = 0, other = 0;
+
+	if (function->flags & (GP_HANDLE_IS_OUT | GP_NAME_IS_OUT) && call->flags & GP_UNREAD_OUT)
+		return;
+	if (function->flags & GP_HANDLE_IS_OUT)
+		handle = call->out[0];
+	else if (function->flags & GP_GIVES_RESULT)
+		handle = call->result;
+	else
+		argument(call, function->kernel, &handle);
+	if (!handle)
+		return;
+	if (argument(call, function->alias, &other)) {
+		name_head(&head, call, GP_NAME_ALIAS, handle);
+		head.other = other;
+		if (bpf_ringbuf_output(&calls, &head, sizeof(head), BPF_RB_NO_WAKEUP))
+			count_loss(GP_LOSS_LOST_NAME);
+		return;
+	}
+	if (function->flags & GP_NAME_IS_OUT)
+		address = call->out[0];
+	else
+		argument(call, function->name, &address);
+	name_head(&head, call, GP_NAME_TOLD, handle);
+	head.matches = words_pointing_to(handle, address);
+	send_name(&head, address);
+}
+
+/* Reports a handle at its first launch, with the text that its name word points to. */
+GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_function *function,
+				    const struct gp_call *outer)
+{
+	struct gp_cuda_kernel_key key = {
+	    .instance = call->instance, .tgid = call->tgid, .library = call->library};
+	struct gp_name_record head;
+	struct gp_function *around;
+	__u32 one = 1, zero = 0, *word, index;
+	__u64 address = 0;
+
+	if (!argument(call, function->kernel, &key.handle) || bpf_map_lookup_elem(&cuda_kernels, &key))
+		return;
+	/* if the table is full, the handle is reported at every launch: slower, but nothing is lost */
+	bpf_map_update_elem(&cuda_kernels, &key, &one, BPF_ANY);
+	word = bpf_map_lookup_elem(&name_word, &zero);
+	if (!word)
+		return;
+	name_head(&head, call, GP_NAME_CANDIDATE, key.handle);
+	head.word = *word;
+	if (outer) {
+		index = outer->function & (GP_FUNCTIONS - 1);
+		around = bpf_map_lookup_elem(&functions, &index);
+		if (around && around->flags & GP_LAUNCH)
+			argument(outer, around->kernel, &head.other);
+	}
+	bpf_probe_read_user(&address, sizeof(address), (void *)(key.handle + 8 * (__u64)head.word));
+	send_name(&head, address);
+}
+
+#endif

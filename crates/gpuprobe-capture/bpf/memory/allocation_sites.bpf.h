@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Where allocations come from. User space unwinds the stack of an allocation once and reports at which
+ * positions its return addresses are. From then on a few comparisons show that another allocation has the
+ * same stack. A stack that is not known gets a new site number and is sent to user space; memory counted
+ * under that number keeps it.
+ */
+#ifndef GP_ALLOCATION_SITES_BPF_H
+#define GP_ALLOCATION_SITES_BPF_H
+
+#include "live_totals.bpf.h"
+#include "../core/stack_copy.bpf.h"
+
+/* What happens to memory of a site. */
+enum site_change {
+	GP_SITE_NEW,
+	GP_SITE_FREED,
+	/* its free has failed */
+	GP_SITE_BACK,
+};
+
+/* A process and a site in one word: a BPF function has at most five arguments. */
+static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
+{
+	return (__u64)tgid << 32 | site;
+}
+
+/*
+ * Changes the counters of a site. Returns the site to store with the memory: GP_NO_SITE_ROW if there was no
+ * room for a row.
+ */
+GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
+{
+	struct gp_site first = {.live_bytes = bytes,
+				.live_allocations = 1,
+				.allocations = change == GP_SITE_NEW,
+				.allocated_bytes = change == GP_SITE_NEW ? bytes : 0};
+	struct gp_site_key key = {
+	    .instance = instance, .context = context, .tgid = where >> 32, .site = (__u32)where};
+	__s64 sign = change == GP_SITE_FREED ? -1 : 1;
+	struct gp_site *row;
+
+	if (!gp_config.sites || key.site == GP_NO_SITE_ROW)
+		return key.site;
+	row = bpf_map_lookup_elem(&sites, &key);
+	if (!row) {
+		if (change == GP_SITE_FREED)
+			return key.site;
+		/*
+		 * inserted with its counts, so that user space does not take an empty row for one that can
+		 * be removed
+		 */
+		if (!bpf_map_update_elem(&sites, &key, &first, BPF_NOEXIST))
+			return key.site;
+		row = bpf_map_lookup_elem(&sites, &key);
+		if (!row) {
+			count_loss(GP_LOSS_SITES_FULL);
+			return GP_NO_SITE_ROW;
+		}
+	}
+	__sync_fetch_and_add(&row->live_bytes, sign * bytes);
+	__sync_fetch_and_add(&row->live_allocations, sign);
+	if (change == GP_SITE_NEW) {
+		__sync_fetch_and_add(&row->allocations, 1);
+		__sync_fetch_and_add(&row->allocated_bytes, bytes);
+	}
+	return key.site;
+}
+
+/* The same for the memory of a call. If sites are off, not even the function call is made. */
+static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u64 context, __u32 site,
+						 __u32 change)
+{
+	if (!gp_config.sites)
+		return site;
+	return change_site(call->instance, context, process_and_site(call->tgid, site), call->bytes, change);
+}
+
+/* Whether the effect of a call has a site. */
+static __always_inline bool has_site(const struct gp_call *call, const struct gp_function *function)
+{
+	return (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION)) ||
+	       function->op == GP_VMM_CREATE || function->op == GP_VMM_IMPORT;
+}
+
+struct walk {
+	__u64 stack_pointer;
+	__u64 trampoline;
+	__u64 word;
+	__u32 distance;
+	__u32 node;
+	__u32 site;
+	__u32 reserved;
+};
+
+/* A word of the stack. Where a return probe has put the return trampoline, the real return address. */
+static __always_inline __u64 word_on_stack(const struct walk *walk, __u32 distance)
+{
+	__u64 slot = walk->stack_pointer + distance, word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)slot);
+	return word && word == walk->trampoline ? replaced_at(slot) : word;
+}
+
+static long walk_step(__u64 step, struct walk *walk)
+{
+	__u32 index = walk->node;
+	struct gp_site_node *node = bpf_map_lookup_elem(&site_nodes, &index);
+
+	if (!index || !node)
+		return 1;
+	if (node->distance != walk->distance) {
+		walk->distance = node->distance;
+		walk->word = word_on_stack(walk, node->distance) * GP_SCRAMBLE;
+	}
+	if (walk->word == node->address) {
+		walk->site = node->site;
+		walk->node = node->same;
+	} else {
+		walk->site = 0;
+		walk->node = walk->word < node->address ? node->lower : node->higher;
+	}
+	return !walk->node;
+}
+
+/*
+ * Sends the stack of an allocation with an unknown stack, under a new number that is its site. The call has
+ * just been popped, so it is the first slot above the open calls.
+ */
+GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct gp_copied_stack *copy;
+	struct gp_short_stack *brief;
+	struct gp_part_of_stack *part;
+	struct gp_way_key key = {};
+	struct gp_way *wanted;
+	struct gp_call *call;
+	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE);
+	__u32 site;
+
+	if (!thread)
+		return 0;
+	call = open_call(thread, thread->depth);
+	key.instance = call->instance;
+	key.tgid = call->tgid;
+	wanted = bpf_map_lookup_elem(&ways, &key);
+	if (wanted && wanted->node == GP_NO_STACKS) {
+		count_loss(GP_LOSS_SITES_FULL);
+		return 0;
+	}
+	site = __sync_fetch_and_add(&gp_next_site, 1);
+	/*
+	 * when many arrive at once, most have the same stack as others among them, so a shorter copy is
+	 * enough
+	 */
+	waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+	if (waiting > room / 2) {
+		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
+		if (!part)
+			goto lost;
+		describe_stack(&part->head, call, ctx);
+		copy_part(part);
+		set_site(&part->head, site);
+		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
+	} else if (waiting < room / 4) {
+		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
+		if (!copy)
+			goto lost;
+		describe_stack(&copy->head, call, ctx);
+		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
+		set_site(&copy->head, site);
+		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
+	} else {
+		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
+		if (!brief)
+			goto lost;
+		describe_stack(&brief->head, call, ctx);
+		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
+		set_site(&brief->head, site);
+		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
+	}
+	return site;
+lost:
+	count_loss(GP_LOSS_LOST_STACK);
+	return 0;
+}
+
+/* The site of a call that allocates. */
+GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
+{
+	struct walk walk = {.stack_pointer = call->stack_pointer};
+	struct gp_way_key key = {
+	    .instance = call->instance, .address = call->return_address, .tgid = call->tgid};
+	struct gp_way *root;
+
+	if (!key.address)
+		return 0;
+	root = bpf_map_lookup_elem(&ways, &key);
+	if (root) {
+		if (!thread->trampoline)
+			thread->trampoline = trampoline_of(bpf_get_current_task_btf());
+		walk.trampoline = thread->trampoline;
+		walk.node = root->node;
+		walk.site = root->site;
+		if (walk.node)
+			bpf_loop(GP_SITE_STEPS, walk_step, &walk, 0);
+		if (walk.site && !walk.node)
+			return walk.site;
+	}
+	return new_site(ctx);
+}
+
+#endif
