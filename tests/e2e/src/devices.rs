@@ -6,7 +6,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use crate::places;
+use crate::fixtures;
 
 /// Names and numbers. Those of the driver are devices of memory that know no ioctl: each fails with ENOTTY.
 const NODES: [(&str, u64, u64); 9] = [
@@ -28,7 +28,7 @@ pub fn make() {
     let (none, no_data) = (None::<&Path>, None::<&str>);
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, no_data)
         .unwrap_or_else(shown("keep mounts private"));
-    let folder = places::folder();
+    let folder = fixtures::folder();
     mount(Some("none"), folder.path(), Some("tmpfs"), MsFlags::empty(), no_data)
         .unwrap_or_else(shown("mount a tmpfs"));
     let everybody = Mode::from_bits_truncate(0o666);

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::places;
+use crate::fixtures;
 use crate::recording::Recording;
 
 /// Longer than anything here takes, even where another build keeps the machine busy. What is waited for comes much
@@ -107,7 +107,7 @@ impl Run {
 
     /// Runs it to its end and reads the trace.
     pub fn outcome(&self) -> Outcome {
-        let folder = places::folder();
+        let folder = fixtures::folder();
         self.outcome_in(&folder.path().join("trace.jsonl"))
     }
 
@@ -121,7 +121,7 @@ impl Run {
 
 /// The binary under test with these arguments, in a clean environment.
 pub fn gpuprobe(args: &[&str]) -> Command {
-    let mut command = Command::new(places::gpuprobe());
+    let mut command = Command::new(fixtures::gpuprobe());
     command.args(args);
     clean(&mut command);
     command
@@ -141,7 +141,7 @@ pub fn finish(command: &mut Command) -> Finished {
 
 /// Runs a command that may take this long to its end.
 pub fn finish_within(limit: Duration, command: &mut Command) -> Finished {
-    let folder = places::folder();
+    let folder = fixtures::folder();
     let (out, err) = (folder.path().join("out"), folder.path().join("err"));
     command.stdin(Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let start = Instant::now();
@@ -219,7 +219,7 @@ pub struct Talk {
 impl Talk {
     /// Starts it.
     pub fn start(command: &mut Command) -> Self {
-        let folder = places::folder();
+        let folder = fixtures::folder();
         clean(command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(create(&folder.path().join("err")));
         let mut started = Started::new(command);

@@ -7,6 +7,11 @@ use crate::process::{finish, gpuprobe};
 /// All of them, best first.
 const TIERS: [&str; 3] = ["session", "multi", "perf"];
 
+/// The best of those that work here, which `doctor` names.
+pub fn best() -> &'static str {
+    here()[0]
+}
+
 /// Those that work here: the one that `doctor` names and all below it.
 pub fn here() -> &'static [&'static str] {
     static HERE: LazyLock<&[&str]> = LazyLock::new(|| {

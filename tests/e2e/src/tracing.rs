@@ -9,7 +9,7 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::places;
+use crate::fixtures;
 use crate::process::{Finished, PATIENCE, Talk, finish, shown, until};
 use crate::recording::{Recording, pid_of};
 
@@ -24,10 +24,10 @@ pub struct Tracing {
 impl Tracing {
     /// Starts one and waits until it sees calls.
     pub fn start(options: &[&str]) -> Self {
-        let folder = places::folder();
+        let folder = fixtures::folder();
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec \"$@\" >\"$0\""]).arg(folder.path().join("out"));
-        shell.arg(places::gpuprobe()).arg("trace").args(options);
+        shell.arg(fixtures::gpuprobe()).arg("trace").args(options);
         let mut trace = Self { talk: Talk::start(&mut shell), folder, start: Instant::now() };
         until(PATIENCE, "it begins to trace", || {
             let said = trace.talk.stderr();
@@ -137,9 +137,9 @@ pub struct Private {
 impl Private {
     /// Of this workload.
     pub fn new(workload: &str, cuda: Cuda) -> Self {
-        let (folder, built) = (places::folder(), places::standins(cuda));
+        let (folder, built) = (fixtures::folder(), fixtures::standins(cuda));
         let runtime = built.libcudart.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        places::copies(&built, folder.path(), &[workload, "libcuda.so.1", runtime]);
+        fixtures::copies(&built, folder.path(), &[workload, "libcuda.so.1", runtime]);
         Self { program: folder.path().join(workload), folder, cuda }
     }
 

@@ -1,0 +1,182 @@
+//! Programs that allocate and free while probes are put into their library: nothing that they have freed is shown as live,
+//! and each of them is counted as late.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::recording::number;
+use gpuprobe_e2e::stalled_fs::compile;
+use gpuprobe_e2e::{Talk, bpf_test, fixtures};
+use gpuprobe_standin::Cuda;
+
+/// On perf the kernel has whoever puts probes in wait until those of daemons that have ended are out.
+const PROBED_WITHIN: Duration = Duration::from_secs(180);
+
+/// Programs that start together.
+const PROGRAMS: usize = 40;
+/// Programs that run when the daemon starts: those that allocate and free all the time, and those that do nothing.
+const BUSY: usize = 8;
+const IDLE: usize = 100;
+
+/// A library of their own and the program.
+struct Bed {
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let folder = fixtures::folder();
+        fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
+        compile("churn.c", &folder.path().join("churn"));
+        Self { folder }
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libcuda.so.1")
+    }
+
+    /// Starts so many of them, with these arguments.
+    fn start(&self, programs: usize, args: &[&str]) -> Vec<Talk> {
+        let program = self.folder.path().join("churn");
+        (0..programs).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
+    }
+}
+
+/// The most processes that can be late: ours, where the daemon has probed no library of anybody else on this machine.
+fn most_late(daemon: &Daemon, bed: &Bed, programs: usize) -> u64 {
+    let (said, ours) = (daemon.talk.stderr(), shown(bed.folder.path()));
+    let mut probed = said.lines().filter(|line| line.contains(" functions in "));
+    if probed.all(|line| line.contains(&ours)) { programs as u64 } else { u64::MAX }
+}
+
+/// What a program has done.
+#[derive(Debug)]
+struct Done {
+    pid: u32,
+    allocs: u64,
+}
+
+fn wait_begun(all: &mut [Talk]) {
+    for talk in all {
+        assert_eq!(talk.line(), "begun", "{}", talk.stderr());
+    }
+}
+
+/// Has all of them free what they hold and stop.
+fn stop(all: &mut [Talk]) -> Vec<Done> {
+    all.iter_mut().for_each(Talk::go_on);
+    stopped(all)
+}
+
+/// What they have done, once they have stopped.
+fn stopped(all: &mut [Talk]) -> Vec<Done> {
+    let stopped = all.iter_mut().map(|talk| {
+        let printed = talk.json();
+        assert_eq!(printed["allocs"], printed["frees"], "{printed}");
+        Done { pid: talk.pid(), allocs: number(&printed["allocs"]) }
+    });
+    stopped.collect()
+}
+
+fn attached(metrics: &Metrics, library: &Path) -> bool {
+    let library = shown(library);
+    metrics
+        .samples("gpuprobe_probes")
+        .any(|(l, n)| l["library"] == library && l["state"] == "attached" && n > 0)
+}
+
+/// Once everything that was done is shown, nothing is live; tells how many programs were not seen from the start.
+fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
+    let calls = |m: &Metrics, pid, function: &str| {
+        m.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
+    };
+    // four pages in a row that say the same: all that was done is in them
+    let sums = |m: &Metrics| -> Vec<u64> {
+        done.iter().flat_map(|d| ["cuMemAlloc_v2", "cuMemFree_v2"].map(|f| calls(m, d.pid, f))).collect()
+    };
+    let (mut before, mut same) = (Vec::new(), 0);
+    let metrics = gpuprobe_e2e::process::until(PATIENCE, "figures that stay", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let metrics = daemon.scrape();
+        let now = sums(&metrics);
+        let stays = now == before && now.iter().any(|n| *n > 0);
+        same = if stays { same + 1 } else { 0 };
+        before = now;
+        (same == 3).then_some(metrics)
+    });
+    let live: Vec<_> = done
+        .iter()
+        .map(|d| (d.pid, metrics.by("gpuprobe_memory_live_bytes", d.pid, "kind")))
+        .filter(|(_, kinds)| kinds.values().any(|bytes| *bytes > 0))
+        .collect();
+    assert!(
+        live.is_empty(),
+        "{what}: {} of {} are shown with memory that they freed: {live:?}",
+        live.len(),
+        done.len()
+    );
+    done.iter().filter(|d| calls(&metrics, d.pid, "cuMemAlloc_v2") < d.allocs).count() as u64
+}
+
+#[bpf_test(tiers, alone)]
+fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
+    let bed = Bed::new();
+    // each probe goes into every one of them before the next, which takes a while
+    let mut idle = bed.start(IDLE, &["0"]);
+    assert!(stopped(&mut idle).iter().all(|done| done.allocs == 0));
+    let mut all = bed.start(BUSY, &[]);
+    wait_begun(&mut all);
+    let daemon = Daemon::with(&["-v", "--attach", tier]);
+    assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
+    let late = daemon.scrape().lost("late_attach");
+    let most = most_late(&daemon, &bed, BUSY + IDLE);
+    let done = stop(&mut all);
+    let missed = assert_nothing_is_live(&daemon, &done, tier);
+    println!("{tier}: {missed} of {BUSY} were seen in part, {late} counted as late");
+    assert_eq!(missed, BUSY as u64, "{tier}: all of them ran before");
+    assert!(((BUSY + IDLE) as u64..=most).contains(&late), "{tier}: {late}");
+}
+
+#[bpf_test(tiers, alone)]
+fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str) {
+    let bed = Bed::new();
+    let daemon = Daemon::with(&["-v", "--attach", tier]);
+    let before = daemon.scrape().lost("late_attach");
+    let mut all = bed.start(PROGRAMS, &[]);
+    wait_begun(&mut all);
+    daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
+    let done = stop(&mut all);
+    let missed = assert_nothing_is_live(&daemon, &done, tier);
+    let late = daemon.scrape().lost("late_attach") - before;
+    println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
+    let most = most_late(&daemon, &bed, PROGRAMS);
+    assert!((missed..=most).contains(&late), "{tier}: {missed} seen in part, {late} late");
+    assert!(late > 0, "{tier}: the first is always late");
+}
+
+#[bpf_test(tiers, alone)]
+fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing(tier: &str) {
+    // each library is new to a daemon once
+    for _ in 0..if tier == "perf" { 1 } else { 3 } {
+        let daemon = Daemon::with(&["-v", "--attach", tier]);
+        let bed = Bed::new();
+        let before = daemon.scrape().lost("late_attach");
+        let mut all = bed.start(PROGRAMS, &["1"]);
+        wait_begun(&mut all);
+        let done = stopped(&mut all);
+        daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
+        // one whose calls are all there before anything is compared
+        let mut last = Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
+        wait_begun(std::slice::from_mut(&mut last));
+        let last = stopped(std::slice::from_mut(&mut last));
+        let missed =
+            assert_nothing_is_live(&daemon, &[done, last].into_iter().flatten().collect::<Vec<_>>(), tier);
+        let late = daemon.scrape().lost("late_attach") - before;
+        println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
+        let most = most_late(&daemon, &bed, PROGRAMS);
+        assert!((missed..=most).contains(&late), "{tier}: {missed} not seen, {late} late");
+    }
+}

@@ -1,0 +1,373 @@
+//! The daemon's endpoint as real clients find it: curl, crowds, slow ones, and those without the right papers.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::certificates::{Certificate, authority, signed};
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
+use gpuprobe_e2e::recording::pid_of;
+use gpuprobe_e2e::{Finished, Talk, bpf_test, fixtures};
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+/// Of `secret` and of `changed`, by another program than ours.
+const SECRET: &str = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
+const CHANGED: &str = "$2b$05$zyxwvutsrqponmlkjihgfez6uDSWBKnd0Z2LcFdCDUBBkVJJDkLGi";
+
+const REFUSED: &str = "gpuprobe_http_connections_refused_total";
+const LIMIT: Duration = Duration::from_millis(50);
+const SLOW_CLIENTS: usize = 50;
+const CROWD: usize = 200;
+/// One after the other.
+const CROWDS: usize = 15;
+const PROGRAMS: usize = 5;
+
+/// Status and body; the status is 0 where there was no answer.
+fn curl(args: &[&str], url: &str) -> (u16, String) {
+    let told = ["-sS", "--max-time", "30", "-w", "\n%{http_code}"];
+    let finished = finish(Command::new("curl").args(told).args(args).arg(url));
+    let (body, status) = finished.stdout.rsplit_once('\n').unwrap_or_else(|| panic!("{}", finished.stderr));
+    (status.parse().unwrap(), body.to_owned())
+}
+
+fn refused(metrics: &Metrics, reason: &str) -> u64 {
+    metrics.samples(REFUSED).find(|(labels, _)| labels["reason"] == reason).unwrap().1
+}
+
+/// The value of a metric without labels.
+fn bare(metrics: &Metrics, name: &str) -> f64 {
+    let mut values = metrics.text.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    values.next().unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+}
+
+/// What Prometheus adds to its requests, and what others do.
+const ENCODINGS: [(&str, &str); 2] = [("packed", "Accept-Encoding: gzip\r\n"), ("plain", "")];
+
+/// How long one scrape takes, from the connection to the last byte.
+fn scrape_time(address: SocketAddr, accept: &str, crowd: Option<&Barrier>) -> Duration {
+    let begun = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    crowd.map(Barrier::wait);
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}\r\n").unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+    begun.elapsed()
+}
+
+/// How long the threads of a daemon that answer, and this one, were ready and had no CPU.
+fn without_cpu(daemon: u32) -> Duration {
+    let threads = fs::read_dir(format!("/proc/{daemon}/task")).unwrap().map(|thread| thread.unwrap().path());
+    let waited = |thread: PathBuf| {
+        // one that has ended meanwhile waits no more
+        let stat = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+        stat.split(' ').nth(1).map_or(0, |ns| ns.parse::<u64>().unwrap())
+    };
+    let answers = |thread: &PathBuf| {
+        let name = fs::read_to_string(thread.join("comm")).unwrap_or_default();
+        ["http", "tokio-rt-worker"].contains(&name.trim_end())
+    };
+    let ours = waited(PathBuf::from("/proc/thread-self"));
+    Duration::from_nanos(ours + threads.filter(answers).map(waited).sum::<u64>())
+}
+
+/// How long a scrape by one client takes that begins when a crowd has just asked, all at once; and how much of that is the
+/// endpoint's doing: the crowd's threads and whatever else keeps the machine busy may have the CPUs meanwhile.
+fn time_beside_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
+    let (together, address) = (Barrier::new(CROWD + 1), daemon.address());
+    thread::scope(|scope| {
+        for _ in 0..CROWD {
+            scope.spawn(|| scrape_time(address, accept, Some(&together)));
+        }
+        together.wait();
+        let before = without_cpu(daemon.talk.pid());
+        let time = scrape_time(address, accept, None);
+        let waited = without_cpu(daemon.talk.pid()).saturating_sub(before);
+        (time.saturating_sub(waited), time)
+    })
+}
+
+/// Programs that have made calls of many kinds and go on living, so that there is something to tell.
+fn busy_host(folder: &Path, daemon: &Daemon) -> Vec<Talk> {
+    let start =
+        |_| Talk::start(Command::new(folder.join("ledger")).args(["--calls", "500", "--pauses", "1"]));
+    let mut programs: Vec<_> = (0..PROGRAMS).map(start).collect();
+    let pids: Vec<u32> = programs.iter_mut().map(|program| pid_of(&program.json())).collect();
+    daemon.until(PATIENCE, "all programs are seen", |m| {
+        pids.iter().all(|pid| m.of("gpuprobe_calls_total", *pid) > Some(0))
+    });
+    programs
+}
+
+fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
+    let mut times: Vec<_> = (0..CROWDS).map(|_| time_beside_a_crowd(daemon, accept)).collect();
+    times.sort_unstable();
+    let mut in_all: Vec<_> = times.iter().map(|(_, in_all)| *in_all).collect();
+    in_all.sort_unstable();
+    println!(
+        "{} bytes, {form}, beside {CROWD} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
+        daemon.scrape().text.len(),
+        times[CROWDS / 2].0,
+        times[CROWDS - 1].0,
+        in_all[CROWDS / 2],
+        in_all[CROWDS - 1]
+    );
+    assert!(times[CROWDS - 1].0 < LIMIT, "{times:?}");
+}
+
+#[bpf_test(alone)]
+fn a_normal_client_is_answered_at_once_beside_a_crowd_and_slow_ones() {
+    let folder = fixtures::folder();
+    let built = fixtures::standins(Cuda::Cuda12);
+    fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
+    let daemon = Daemon::displaying(0, &["-p", &shown(folder.path().join("libcuda.so.1"))]);
+    let address = daemon.address();
+    let _programs = busy_host(folder.path(), &daemon);
+    let mut slow: Vec<_> = (0..SLOW_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n";
+    thread::scope(|scope| {
+        // a byte a second, until they are cut off
+        let loris = scope.spawn(move || {
+            for byte in request.iter().take(7) {
+                slow.iter_mut().for_each(|stream| drop(stream.write_all(&[*byte])));
+                thread::sleep(Duration::from_secs(1));
+            }
+        });
+        for (form, accept) in ENCODINGS {
+            assert_prompt(&daemon, form, accept);
+        }
+        loris.join().unwrap();
+    });
+    let enough = |m: &Metrics| refused(m, "slow_request") == SLOW_CLIENTS as u64;
+    let metrics = daemon.until(PATIENCE, "all slow ones are cut off and counted", enough);
+    let answered =
+        metrics.samples("gpuprobe_http_requests_total").find(|(l, _)| l["code"] == "200").unwrap().1;
+    assert!(answered >= (ENCODINGS.len() * CROWDS * CROWD) as u64, "{answered}");
+    assert_eq!((refused(&metrics, "crowded_out"), refused(&metrics, "aborted")), (0, 0));
+}
+
+#[bpf_test]
+fn curl_finds_what_the_index_names() {
+    let daemon = Daemon::displaying(0, &[]);
+    let url = |path: &str| format!("http://{}{path}", daemon.address());
+    let (status, index) = curl(&[], &url("/"));
+    assert!(status == 200 && index.contains("href=\"/api/snapshot\""), "{index}");
+    assert_eq!(curl(&[], &url("/healthz")), (200, "ok\n".to_owned()));
+    assert_eq!(curl(&[], &url("/readyz")), (200, "ok\n".to_owned()));
+    assert_eq!(curl(&["-X", "DELETE"], &url("/metrics")).0, 405);
+    assert_eq!(curl(&["-d", "x=1"], &url("/metrics")).0, 413);
+    assert_eq!(curl(&["-I"], &url("/metrics")).0, 200);
+    let json: Value = serde_json::from_str(&curl(&[], &url("/api/snapshot")).1).unwrap();
+    let made = json["snapshot"]["unix_seconds"].as_f64().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 60.0..=now).contains(&made), "{made} is not now, {now}");
+
+    let metrics = daemon.scrape();
+    let resident = gpuprobe_e2e::process::resident_kilobytes(daemon.talk.pid()) as f64 * 1024.0;
+    let told = bare(&metrics, "process_resident_memory_bytes");
+    assert!((0.5..2.0).contains(&(told / resident)), "{told} is not about {resident}");
+    let started = bare(&metrics, "process_start_time_seconds");
+    assert!((now - 120.0..=now + 1.0).contains(&started), "{started} is not a moment before {now}");
+    for name in ["process_cpu_seconds_total", "process_open_fds", "process_max_fds"] {
+        assert!(bare(&metrics, name) > 0.0, "{name}");
+    }
+}
+
+/// A web config with certificates beside it.
+struct Papers {
+    folder: tempfile::TempDir,
+    ours: Certificate,
+    server: Certificate,
+}
+
+impl Papers {
+    fn new() -> Self {
+        let folder = fixtures::folder();
+        let ours = authority(folder.path(), "ours");
+        let server = signed(folder.path(), "server", &ours);
+        Self { folder, ours, server }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("web.yml")
+    }
+
+    /// Writes the file, with TLS and what else it shall say there, and one user.
+    fn write(&self, more_tls: &str, hash: &str) -> PathBuf {
+        // names of files are relative to that of the config
+        let text = format!(
+            "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n{more_tls}basic_auth_users:\n  ann: {hash}\n"
+        );
+        self.write_text(&text)
+    }
+
+    fn write_text(&self, text: &str) -> PathBuf {
+        // in one step, as those do who change a file in use
+        let new = self.folder.path().join("new.yml");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, self.path()).unwrap();
+        self.path()
+    }
+}
+
+#[bpf_test]
+fn tls_passwords_and_client_certificates_hold_and_change_while_it_runs() {
+    let papers = Papers::new();
+    let config = shown(papers.write("", SECRET));
+    let daemon = Daemon::displaying(0, &["--web-config", &config]);
+    assert!(daemon.talk.stderr().contains("metrics on https://127.0.0.1:"), "{}", daemon.talk.stderr());
+    let url = format!("https://{}/metrics", daemon.address());
+    let ca = shown(&papers.ours.cert);
+    let ask = |args: &[&str]| curl(&[&["--cacert", &ca], args].concat(), &url);
+    let (status, text) = ask(&["-u", "ann:secret"]);
+    assert!(status == 200 && text.contains("gpuprobe_build_info"), "{status} {text}");
+    for wrong in [&["-u", "ann:wrong"][..], &["-u", "eve:secret"], &[]] {
+        assert_eq!(ask(wrong).0, 401, "{wrong:?}");
+    }
+    assert_eq!(curl(&["-u", "ann:secret"], &url).0, 0, "curl does not know who signed");
+    let (status, text) = curl(&[], &url.replace("https", "http"));
+    assert!(status == 400 && text.contains("https://"), "{status} {text}");
+
+    papers.write("", CHANGED);
+    assert_eq!(ask(&["-u", "ann:secret"]).0, 401);
+    assert_eq!(ask(&["-u", "ann:changed"]).0, 200);
+    papers.write_text("nonsense: true\n");
+    assert_eq!(ask(&["-u", "ann:changed"]).0, 200, "a wrong file changes nothing");
+    let said = daemon.talk.stderr();
+    assert_eq!(said.lines().filter(|l| l.contains("unknown field `nonsense`")).count(), 1, "{said}");
+
+    papers.write("  min_version: TLS13\n", CHANGED);
+    assert_eq!(ask(&["--tls-max", "1.2", "-u", "ann:changed"]).0, 0);
+    assert_eq!(ask(&["-u", "ann:changed"]).0, 200);
+
+    assert_client_certificates(&papers, &|args| ask(&[args, &["-u", "ann:changed"]].concat()).0);
+
+    // a certificate that was renewed, by another authority
+    papers.write("", CHANGED);
+    let others = authority(papers.folder.path(), "others");
+    signed(papers.folder.path(), "server", &others);
+    assert_eq!(ask(&["-u", "ann:changed"]).0, 0);
+    let last = curl(&["--cacert", &shown(&others.cert), "-u", "ann:changed"], &url);
+    assert_eq!(last.0, 200);
+    let metrics = Metrics { text: last.1 };
+    assert_eq!(refused(&metrics, "not_tls"), 1);
+    assert!(refused(&metrics, "tls_handshake") > 0);
+}
+
+#[bpf_test(alone)]
+fn a_flood_of_wrong_passwords_does_not_lock_out_another_address() {
+    let folder = fixtures::folder();
+    let config = folder.path().join("web.yml");
+    // of `secret`, as slow to compare as most are
+    let slow = "$2b$10$abcdefghijklmnopqrstuuqflPDzB6gcMhKa1rZqKiun2YGL5sa2u";
+    fs::write(&config, format!("basic_auth_users:\n  ann: {slow}\n")).unwrap();
+    let daemon = Daemon::displaying(0, &["--web-config", &shown(&config)]);
+    let (address, done) = (daemon.address(), std::sync::atomic::AtomicBool::new(false));
+    thread::scope(|scope| {
+        for client in 0..32 {
+            let done = &done;
+            scope.spawn(move || {
+                for attempt in 0.. {
+                    if done.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                    ask_with_password(address, &format!("ann:{client}-{attempt}"));
+                }
+            });
+        }
+        let url = format!("http://{address}/metrics");
+        let statuses: Vec<_> =
+            (0..45).map(|_| curl(&["--interface", "127.0.0.2", "-u", "ann:secret"], &url).0).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(statuses, [200; 45]);
+    });
+}
+
+/// Asks once, whatever comes of it.
+fn ask_with_password(address: SocketAddr, pair: &str) {
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else { return };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let pair = base64(pair.as_bytes());
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {pair}\r\n\r\n").ok();
+    stream.read_to_end(&mut Vec::new()).ok();
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let of_three = |three: &[u8]| {
+        let word = (0..3).fold(0_usize, |word, at| word << 8 | usize::from(*three.get(at).unwrap_or(&0)));
+        let digit = |at: usize| char::from(DIGITS[word >> (18 - 6 * at) & 63]);
+        (0..4).map(|at| if at <= three.len() { digit(at) } else { '=' }).collect::<String>()
+    };
+    bytes.chunks(3).map(of_three).collect()
+}
+
+fn assert_client_certificates(papers: &Papers, ask: &dyn Fn(&[&str]) -> u16) {
+    let folder = papers.folder.path();
+    let known = signed(folder, "known", &papers.ours);
+    let stranger = authority(folder, "stranger");
+    let with = |papers: &Certificate| {
+        let (cert, key) = (shown(&papers.cert), shown(&papers.key));
+        ask(&["--cert", &cert, "--key", &key])
+    };
+    let wanted = |kind: &str, more: &str| {
+        papers.write(&format!("  client_auth_type: {kind}\n{more}"), CHANGED);
+        (ask(&[]), with(&stranger), with(&known))
+    };
+    let ours = "  client_ca_file: ours.crt\n";
+    assert_eq!(wanted("RequireAndVerifyClientCert", ours), (0, 0, 200));
+    assert_eq!(wanted("VerifyClientCertIfGiven", ours), (200, 0, 200));
+    assert_eq!(wanted("RequireAnyClientCert", ""), (0, 200, 200));
+    assert_eq!(wanted("RequestClientCert", ""), (200, 200, 200));
+}
+
+/// Ends with one line on stderr that has all of these words.
+fn assert_told(finished: &Finished, status: i32, words: &[&str]) {
+    assert_eq!(finished.status, status, "{}", finished.stderr);
+    assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    words.iter().for_each(|word| assert!(finished.stderr.contains(word), "{word}: {}", finished.stderr));
+}
+
+fn daemon(args: &[&str]) -> Finished {
+    finish(gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0"]).args(args))
+}
+
+#[test]
+fn what_keeps_the_endpoint_from_its_start_is_told_in_one_line() {
+    let papers = Papers::new();
+    let told = |text: &str, words: &[&str]| {
+        let config = shown(papers.write_text(text));
+        assert_told(&daemon(&["--web-config", &config]), 1, &[words, &["web.yml"]].concat());
+    };
+    let tls = |cert: &str, key: &str| format!("tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n");
+    told("basic_auth_user:\n  ann: x\n", &["unknown field `basic_auth_user`"]);
+    told("basic_auth_users:\n  ann: secret\n", &["ann", "htpasswd"]);
+    told(&tls("none.crt", "server.key"), &["cert_file none.crt", "No such file"]);
+    told(&tls("server.crt", "none.key"), &["key_file none.key", "No such file"]);
+    told(&tls("server.key", "server.key"), &["cert_file server.key", "no certificate"]);
+    told(&tls("server.crt", "server.crt"), &["key_file server.crt", "no private key"]);
+    told(&tls("server.crt", "ours.key"), &["key_file ours.key", "cert_file server.crt"]);
+    fs::write(papers.folder.path().join("broken.crt"), broken(&papers.server.cert)).unwrap();
+    told(&tls("broken.crt", "server.key"), &["broken.crt"]);
+    assert_told(&daemon(&["--web-config", "/none/web.yml"]), 1, &["/none/web.yml", "No such file"]);
+    assert_told(&daemon(&["--web-config", "/"]), 1, &["is not a file"]);
+    // an address for documents, which nobody has
+    let elsewhere = finish(&mut gpuprobe(&["daemon", "--metrics-addr", "192.0.2.1:9000"]));
+    assert_told(&elsewhere, 1, &["cannot listen on 192.0.2.1:9000", "--metrics-addr"]);
+    assert_eq!(finish(&mut gpuprobe(&["daemon", "--web-config"])).status, 2);
+}
+
+/// A certificate of which the middle is missing.
+fn broken(certificate: &Path) -> String {
+    let text = fs::read_to_string(certificate).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    [&lines[..3], &lines[lines.len() - 2..]].concat().join("\n")
+}

@@ -1,0 +1,202 @@
+//! Kernels with names of ten kilobytes, with quotes, ends of lines, escape sequences and bytes that are no text, in
+//! every output: it stays what it is, nothing is written to a terminal that is not to be seen, and every launch counts.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, finish, shown, until};
+use gpuprobe_e2e::recording::{Counts, Recording, number, pid_of};
+use gpuprobe_e2e::tracing::{Private, waiting};
+use gpuprobe_e2e::{Run, bpf_test, fixtures};
+use gpuprobe_event::Class;
+use gpuprobe_standin::Cuda;
+use serde_json::Value;
+
+/// Bytes of a name that are kept.
+const MOST_KEPT: usize = 4096;
+/// Bytes of a label at most: those of a name that are shown, each of which may have become a sign for itself.
+const MOST_SHOWN: usize = 3 * 200;
+/// Bytes of a line for people.
+const MOST_LINE: usize = 1000;
+
+/// The names, as bytes, and how often each was launched.
+fn kernels(books: &Value) -> Vec<(Vec<u8>, u64)> {
+    let byte = |hex: &[u8]| u8::from_str_radix(str::from_utf8(hex).unwrap(), 16).unwrap();
+    let name = |hex: &str| hex.as_bytes().chunks(2).map(byte).collect();
+    let all = books["kernels"].as_array().unwrap().iter();
+    all.map(|k| (name(k["name"].as_str().unwrap()), number(&k["launches"]))).collect()
+}
+
+fn launches(kernels: &[(Vec<u8>, u64)]) -> u64 {
+    kernels.iter().map(|(_, n)| n).sum()
+}
+
+/// Whether this is what a trace tells of a name.
+fn is_told_of(name: &[u8], told: &str) -> bool {
+    if name.starts_with(b"_Z") {
+        // it stands for more text than there is memory
+        return told.len() == MOST_KEPT && told.starts_with("f(A<int, int>, B00<A<int, int>");
+    }
+    if name.len() < MOST_KEPT {
+        return told == String::from_utf8_lossy(name);
+    }
+    told.len() <= MOST_KEPT && told.contains("KKK...~") && name.starts_with(&told.as_bytes()[..4000])
+}
+
+/// That a trace names every kernel, and has all of its launches once.
+fn assert_named(trace: &Recording, books: &Value) {
+    trace.assert_whole();
+    let mut told = Counts::new();
+    let outermost = |c: &&gpuprobe_event::Call| c.class == Class::Launch && c.parent.is_none();
+    for call in trace.of(pid_of(books)).filter(outermost) {
+        let name = call.effect.kernel().unwrap_or_else(|| panic!("no name: {call:?}"));
+        *told.entry(name.to_string()).or_default() += 1;
+    }
+    let kernels = kernels(books);
+    for (name, launches) in &kernels {
+        let found: Vec<_> = told.iter().filter(|(told, _)| is_told_of(name, told)).collect();
+        let [(_, count)] = found[..] else { panic!("{} as {found:?}", String::from_utf8_lossy(name)) };
+        assert_eq!(count, launches, "{}", String::from_utf8_lossy(name));
+    }
+    assert_eq!(told.len(), kernels.len(), "{:?}", told.keys());
+}
+
+/// That text for people has nothing in it that a terminal would obey, and no line without end.
+fn assert_harmless(text: &str) {
+    for line in text.lines() {
+        // the display sets its rows in by tabs
+        let bad = line
+            .trim_start_matches('\t')
+            .chars()
+            .find(|c| c.is_control() || ('\u{2028}'..='\u{202e}').contains(c));
+        assert_eq!(bad, None, "{line}");
+        assert!(line.len() < MOST_LINE, "{} bytes: {line:.200}", line.len());
+    }
+}
+
+/// That another reader of JSON takes every line.
+fn assert_json(file: &Path) {
+    let read = finish(Command::new("jq").args(["-c", ".type"]).arg(file));
+    assert_eq!(read.status, 0, "{}", read.stderr);
+    let lines = std::fs::read_to_string(file).unwrap().lines().count();
+    assert_eq!(read.stdout.lines().count(), lines, "objects and lines");
+}
+
+#[bpf_test]
+fn a_recording_and_its_summary_bear_every_name() {
+    let program = fixtures::standins(Cuda::Cuda12).workload("names");
+    for args in [&["--runtime"][..], &[]] {
+        let folder = fixtures::folder();
+        let trace = folder.path().join("trace.jsonl");
+        let run = finish(&mut Run::new(&program).args(args).command(&trace));
+        assert_eq!(run.status, 0, "{}", run.stderr);
+        assert_json(&trace);
+        assert_named(&Recording::read(&trace), run.json().last().unwrap());
+        assert_harmless(&run.stderr);
+        let (ours, printed): (Vec<&str>, Vec<&str>) = run.stdout.lines().partition(|l| !l.starts_with('{'));
+        assert_eq!(printed.len(), 2, "what the program printed");
+        assert_harmless(&ours.join("\n"));
+    }
+}
+
+#[bpf_test]
+fn live_lines_and_live_json_bear_every_name() {
+    for json in [false, true] {
+        let private = Private::new("names", Cuda::Cuda12);
+        let options: &[&str] = if json { &["--json"] } else { &["-e", "cuLaunchKernel", "-e", "cuModule*"] };
+        let (mut program, trace) = private.attached(options, &[]);
+        let (status, books) = program.finish();
+        assert_eq!(status, 0, "{}", program.stderr());
+        let traced = trace.end();
+        if json {
+            let file = private.folder.path().join("printed.jsonl");
+            std::fs::write(&file, &traced.stdout).unwrap();
+            assert_json(&file);
+            assert_named(&traced.recording(), &books);
+            continue;
+        }
+        let kernels = kernels(&books);
+        // each is looked up once
+        traced.assert_lines(usize::try_from(launches(&kernels)).unwrap() + kernels.len());
+        assert_harmless(&traced.stdout);
+        for sign in ["quote\"s and back\\slash\\ ", "line\\nfeed\\ttab\\r", "\\u{1b}[2J", "bad\u{fffd}"] {
+            assert!(traced.stdout.contains(sign), "{sign}");
+        }
+    }
+}
+
+/// The name and the labels of a sample, which must be written as both formats want it.
+fn sample(line: &str) -> (&str, &str) {
+    let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}"));
+    let (name, rest) = line.split_at(end);
+    assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'), "{line}");
+    let Some(labels) = rest.strip_prefix('{') else { return (name, "") };
+    let (mut is_inside, mut is_escaped) = (false, false);
+    for (at, c) in labels.char_indices() {
+        match c {
+            _ if is_escaped => {
+                assert!(matches!(c, '\\' | '"' | 'n'), "{line}");
+                is_escaped = false;
+            }
+            '\\' if is_inside => is_escaped = true,
+            '"' => is_inside = !is_inside,
+            '}' if !is_inside => {
+                assert!(labels[at + 2..].parse::<f64>().is_ok(), "{line}");
+                return (name, &labels[..at]);
+            }
+            _ => {}
+        }
+    }
+    panic!("labels without an end: {line}")
+}
+
+/// That a scrape is taken by who reads it: each line by itself, each series once, and no sign that ends it early.
+fn assert_readable(metrics: &Metrics) {
+    let mut series = BTreeSet::new();
+    for line in metrics.text.lines() {
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        if !line.starts_with("# ") {
+            assert!(series.insert(sample(line)), "twice: {line}");
+        }
+    }
+    assert!(metrics.text.ends_with('\n'));
+}
+
+#[bpf_test]
+fn metrics_and_the_display_bear_every_name() {
+    let private = Private::new("names", Cuda::Cuda12);
+    let library = shown(private.folder.path().join("libcuda.so.1"));
+    let mut daemon = Daemon::with(&["--cudatrace", "-p", &library]);
+    let (mut program, _) = waiting(&private.program, &[], &["--wait"]);
+    program.go_on();
+    let books = program.json();
+    let (kernels, pid) = (kernels(&books), pid_of(&books));
+    const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
+    let all = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>() >= launches(&kernels);
+    let metrics = daemon.until(PATIENCE, "all launches", all);
+    let told = metrics.by(LAUNCHES, pid, "kernel");
+    assert!(told.keys().all(|name| name.len() <= MOST_SHOWN), "{told:?}");
+    let mut counts: Vec<u64> = told.values().copied().collect();
+    counts.sort_unstable();
+    let expected: Vec<u64> = kernels.iter().map(|(_, n)| *n).collect();
+    assert_eq!(counts, expected, "two names that begin alike are two series: {told:?}");
+    for name in ["plain_kernel", "<script>alert('&amp;')</script>", "quote\"s and back\\slash\\"] {
+        assert!(told.contains_key(name), "{name}: {told:?}");
+    }
+    assert_readable(&metrics);
+    let open = daemon.scrape_as("application/openmetrics-text; version=1.0.0");
+    assert!(open.text.ends_with("\n# EOF\n") && open.text.matches("# EOF").count() == 1);
+    assert_readable(&open);
+    assert_eq!(open.by(LAUNCHES, pid, "kernel"), told);
+    let mut displayed = Vec::new();
+    until(PATIENCE, "the display names the process", || {
+        displayed.extend(daemon.talk.printed());
+        displayed.iter().any(|line| line.contains("names")).then_some(())
+    });
+    program.go_on();
+    assert_eq!(program.end(), 0, "{}", program.stderr());
+    displayed.extend(daemon.talk.printed());
+    assert_harmless(&displayed.join("\n"));
+}

@@ -1,0 +1,164 @@
+//! All families of memory, in random order, by sixteen threads: what a daemon says at every pause is what the program
+//! has in its own books.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use gpuprobe_e2e::memory_ledger::{self, ALLOCATED, LIVE_ALLOCATIONS, LIVE_BYTES, UNKNOWN_FREES};
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
+use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::recording::{number, pid_of};
+use gpuprobe_e2e::{Talk, bpf_test, fixtures, tiers};
+use gpuprobe_standin::Cuda;
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+/// When the gauges of a killed process must be gone: a second, and one for a slow machine.
+const GONE: Duration = Duration::from_secs(2);
+/// As often it may take longer, because something else kept the machine busy.
+const TRIES: usize = 5;
+
+/// Stand-ins that nobody else uses, with the torture.
+fn folder() -> tempfile::TempDir {
+    let folder = fixtures::folder();
+    let files = ["libcuda.so.1", "libcudart.so.12", "torture"];
+    fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &files);
+    folder
+}
+
+/// The torture with these arguments, which waits before its first call.
+fn torture(folder: &tempfile::TempDir, args: &[&str]) -> (Talk, u32) {
+    let mut command = Command::new(folder.path().join("torture"));
+    let mut talk = Talk::start(command.arg("--wait").args(args));
+    let pid = pid_of(&talk.json());
+    (talk, pid)
+}
+
+/// The books at the next pause, and before them those of the child, where one was forked.
+fn next(talk: &mut Talk) -> (Value, Option<Value>) {
+    let first = talk.json();
+    if first["ledger"] == "child" { (talk.json(), Some(first)) } else { (first, None) }
+}
+
+#[bpf_test(tiers, alone)]
+fn every_figure_is_exact(tier: &str) {
+    // on perf each function takes a tenth of a second to let go of
+    let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
+    let options = [features, &["--attach", tier]].concat();
+    // what is decided in the kernel is the same code on all: the best has the full length
+    let operations = if tier == tiers::best() { "1000000" } else { "300000" };
+    assert_exact(&options, &["--operations", operations], 20);
+}
+
+/// What a call did is there for others before it returns: addresses, handles and contexts are theirs at once.
+#[bpf_test(alone)]
+fn every_figure_is_exact_where_calls_return_late() {
+    const DELAYS: &str = "cuMemFree_v2:20,cuMemFreeAsync:20,cuMemFreeHost:20,cuArrayDestroy:20,\
+        cuMipmappedArrayDestroy:20,cuMemHostUnregister:20,cuMemRelease:20,cuMemUnmap:20,cuCtxDestroy_v2:200,\
+        cuDevicePrimaryCtxRelease_v2:200";
+    assert_exact(&[], &["--operations", "200000", "--seed", "5", "--delay-after", DELAYS], 4);
+}
+
+fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
+    let folder = folder();
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let mut daemon = Daemon::with(&[options, &["-p", &library]].concat());
+    let pauses_given = pauses.to_string();
+    let (mut talk, pid) = torture(&folder, &[&["--pauses", &pauses_given], args].concat());
+    assert_eq!(daemon.scrape().by(LIVE_BYTES, pid, "kind"), BTreeMap::new(), "nothing was called yet");
+    let mut children = 0;
+    for pause in 1..=pauses {
+        talk.go_on();
+        let (books, child) = next(&mut talk);
+        assert_eq!(number(&books["snapshot"]), pause);
+        memory_ledger::assert_equal(&daemon, &books);
+        if let Some(child) = child {
+            memory_ledger::assert_equal(&daemon, &child);
+            children += 1;
+        }
+    }
+    assert_eq!(children, 1);
+    talk.go_on();
+    let last = talk.json();
+    assert_eq!(talk.end(), 0, "{}", talk.stderr());
+    assert_was_torture(&last);
+    memory_ledger::assert_ended(&daemon, PATIENCE, &last);
+    daemon.talk.signal(Signal::SIGTERM);
+    assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
+}
+
+/// That the program did what its name says, so that the figures above mean something.
+fn assert_was_torture(books: &Value) {
+    for kind in ["device", "managed", "pinned", "pool", "vmm", "array"] {
+        let sums = &books["memory"][kind];
+        assert!(number(&sums["frees"]) > 1000, "{kind}: {sums}");
+        assert!(kind == "vmm" || number(&sums["ended"]) > 1000, "{kind}: {sums}");
+    }
+    for field in ["cross_thread_frees", "failed_frees", "unknown_frees", "null_frees", "failed_allocations"] {
+        assert!(number(&books[field]) > 500, "{field}");
+    }
+}
+
+#[bpf_test(alone)]
+fn what_does_not_fit_in_a_small_table_is_counted_one_by_one() {
+    const ROOM: u64 = 100;
+    let folder = folder();
+    // what ends with a context, or by other threads' handles, is not in the table: leave it out
+    let without = ["--without", "contexts,primary,reset,vmm,fork"];
+    let args = [&["--operations", "100000", "--pauses", "3"], &without[..]].concat();
+    let (mut talk, pid) = torture(&folder, &args);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    let room = ROOM.to_string();
+    // only this process: those of others would fill so small a table
+    let daemon = Daemon::with(&["-d", &pid.to_string(), "-p", &library, "--max-allocations", &room]);
+    for _ in 0..3 {
+        talk.go_on();
+        let books = talk.json();
+        let held = number(&books["live"]);
+        assert!(held > ROOM, "{held}");
+        // each that is missing did not fit, and is not one of those whose free came as a stranger's
+        let missing = |m: &Metrics| {
+            let told: u64 = m.by(LIVE_ALLOCATIONS, pid, "kind").values().sum();
+            let strangers = m.of(UNKNOWN_FREES, pid).unwrap_or_default();
+            assert!(told <= ROOM, "{told}");
+            [(held + strangers).saturating_sub(told), m.lost("live_full")]
+        };
+        let wanted = Some(number(&books["allocated_bytes"]));
+        daemon.until_equal(PATIENCE, |metrics, found| {
+            found.compare(ALLOCATED, &metrics.of(ALLOCATED, pid), &wanted);
+            let [missing, lost] = missing(metrics);
+            found.compare("what is missing and what was lost", &lost, &missing);
+        });
+    }
+    talk.go_on();
+    talk.json();
+    assert_eq!(talk.end(), 0, "{}", talk.stderr());
+}
+
+#[bpf_test(alone)]
+fn the_gauges_of_a_killed_process_go_and_its_totals_stay() {
+    let folder = folder();
+    let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
+    let took: Vec<Duration> = (0..TRIES)
+        .map(|_| gone_after_kill(&folder, &daemon))
+        .scan(false, |done, took| (!std::mem::replace(done, took < GONE)).then_some(took))
+        .collect();
+    assert!(took.last().is_some_and(|took| *took < GONE), "the gauges were there for {took:?}");
+}
+
+/// How long the gauges of a torture and its child are there after the torture was killed.
+fn gone_after_kill(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
+    let (mut talk, _) = torture(folder, &["--operations", "50000", "--pauses", "1"]);
+    talk.go_on();
+    let (books, child) = next(&mut talk);
+    memory_ledger::assert_equal(daemon, &books);
+    assert!(number(&books["live_bytes"]) > 0, "{books}");
+    let killed = Instant::now();
+    talk.signal(Signal::SIGKILL);
+    assert_eq!(talk.end(), 137);
+    memory_ledger::assert_ended(daemon, PATIENCE, &books);
+    // the child sees that its parent is gone, and ends as well
+    memory_ledger::assert_ended(daemon, PATIENCE, &child.unwrap());
+    killed.elapsed()
+}

@@ -1,0 +1,101 @@
+//! Where memory comes from, of a command: in its trace, and by `gpuprobe memory`, which says which places leak.
+
+use std::collections::BTreeSet;
+
+use gpuprobe_e2e::process::{finish, gpuprobe};
+use gpuprobe_e2e::site_ledger::{self, Books, Figures, SUSPECT};
+use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures, tiers};
+use gpuprobe_event::LossCause;
+use gpuprobe_standin::Cuda;
+
+/// What allocates and frees in the programs, for tiers on which every function costs.
+const FUNCTIONS: [&str; 11] = [
+    "cudaMalloc",
+    "cudaFree",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemAddressReserve",
+    "cuMemAddressFree",
+    "cuMemRetainAllocationHandle",
+];
+
+/// One of the programs under `gpuprobe run`, and its books.
+fn run(tier: &str, name: &str, file: &str, args: &[&str]) -> (Outcome, Books) {
+    println!("{name}, {tier}");
+    let run = Run::new(fixtures::standins(Cuda::Cuda12).workload(name));
+    let outcome = run.options(&tiers::options(tier, &FUNCTIONS)).args(args).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    let books = Books::of(&outcome.printed(), file);
+    (outcome, books)
+}
+
+#[bpf_test(tiers, alone)]
+fn the_sums_of_a_trace_by_call_site_are_those_of_the_program(tier: &str) {
+    // the program that only uses the CUDA driver adds nothing on the other tiers
+    let names: &[&str] = if tier == tiers::best() { &["leaks", "leaks_driver"] } else { &["leaks"] };
+    for name in names {
+        let (outcome, books) = run(tier, name, "leaks.cpp", &["--rounds", "200", "--threads", "4"]);
+        outcome.trace.assert_whole();
+        assert_eq!(site_ledger::traced(&outcome.trace, &books), books.by_name(|f| *f));
+    }
+}
+
+/// Each way has blocks of a size of its own, so the sizes tell which way was taken. They come faster than they can be
+/// learnt: what was not told is counted one by one.
+#[bpf_test(alone)]
+fn ten_thousand_ways_are_as_many_sites_or_counted_as_not_told() {
+    let args = ["--rounds", "3", "--threads", "1"];
+    let (outcome, books) = run(tiers::best(), "leaks_many", "leaks_many.cpp", &args);
+    let end = outcome.trace.assert_ended();
+    let (mut pairs, mut untold) = (BTreeSet::new(), 0);
+    for call in outcome.trace.of(books.pid) {
+        match (call.effect.size(), call.effect.site()) {
+            (Some(size), Some(site)) => drop(pairs.insert((site, size))),
+            (Some(_), None) => untold += 1,
+            _ => {}
+        }
+    }
+    println!("{} sites, {untold} allocations without one: {:?}", pairs.len(), end.lost);
+    let causes = [LossCause::SitesFull, LossCause::LostStack];
+    let lost: u64 = causes.iter().filter_map(|cause| end.lost.get(cause.as_str())).sum();
+    // on a slow machine the ring fills up, and some of the calls whose stacks were lost are lost themselves
+    let calls_lost = end.lost.get(LossCause::RingFull.as_str()).copied().unwrap_or(0);
+    assert!((untold..=untold + calls_lost).contains(&lost), "{untold} untold, {:?}", end.lost);
+    let sites: BTreeSet<_> = pairs.iter().map(|(site, _)| site).collect();
+    let sizes: BTreeSet<_> = pairs.iter().map(|(_, size)| size).collect();
+    assert_eq!(
+        (sites.len(), sizes.len()),
+        (pairs.len(), pairs.len()),
+        "a site is one way, and a way one site"
+    );
+    assert!(pairs.len() > 5000 && pairs.len() <= 10_000, "{}", pairs.len());
+}
+
+#[bpf_test(alone)]
+fn the_two_places_that_leak_are_named_and_ranked_and_the_others_are_not_accused() {
+    let program = fixtures::standins(Cuda::Cuda12).workload("leaks");
+    let mut memory = gpuprobe(&["memory", "--json", "--"]);
+    let finished = finish(memory.arg(program).args(["--rounds", "700", "--pace", "20"]));
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    let printed = finished.json();
+    let books = printed.iter().find(|line| line["ledger"] == "end");
+    let books = Books::of(books.unwrap_or_else(|| panic!("{}", finished.stdout)), "leaks.cpp");
+    let report = printed.iter().rev().find(|line| line["processes"].is_array());
+    let report = report.unwrap_or_else(|| panic!("{}", finished.stdout));
+    site_ledger::assert_complete(report);
+    let (told, other) = site_ledger::told(report, books.pid);
+    assert_eq!(other, Figures::default());
+    let name = |frame: &str| {
+        let place = books.places.iter().find(|place| place.is_shown_as(frame));
+        place.unwrap_or_else(|| panic!("{frame} is in no books")).name.clone()
+    };
+    let accused: Vec<_> =
+        told.iter().filter(|place| place.verdict == SUSPECT).map(|place| name(&place.name)).collect();
+    assert_eq!(accused, ["gradients", "events"], "the one that grows faster comes first: {told:#?}");
+    let all: BTreeSet<_> = told.iter().map(|place| name(&place.name)).collect();
+    assert_eq!(all.len(), books.places.len(), "every place is told: {told:#?}");
+}
