@@ -77,7 +77,7 @@ fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found:
         let cause = labels["cause"].as_str();
         let about_others =
             ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
-        // threads at full speed may send more stacks than fit: it costs fixtures, not figures
+        // threads at full speed may send more stacks than fit: it costs call sites, not figures
         let about_places = cause == LossCause::LostStack.as_str();
         assert!(lost == 0 || about_others || about_places, "{labels:?}: {lost}");
     }

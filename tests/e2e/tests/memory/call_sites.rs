@@ -60,7 +60,7 @@ fn what_each_place_holds_is_exact_in_the_metrics_of_a_daemon(tier: &str) {
 
 #[bpf_test(tiers, alone)]
 fn memory_reports_allocations_and_frees_of_each_call_site(tier: &str) {
-    // the program that only uses the CUDA driver adds nothing on the other tiers
+    // the program that uses only the CUDA driver runs on one tier, to save time
     let names: &[&str] = if tier == tiers::best() { &["leaks", "leaks_driver"] } else { &["leaks"] };
     for name in names {
         println!("{name}, {tier}");
