@@ -13,7 +13,7 @@ fn profile() -> PathBuf {
 }
 
 /// A folder for what is made once and kept between runs.
-pub fn kept(name: &str) -> PathBuf {
+pub fn cached(name: &str) -> PathBuf {
     let folder = profile().join("e2e").join(name);
     fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     folder
@@ -45,7 +45,7 @@ fn built(options: BuildOptions) -> Built {
     let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);
     // where the stand-ins' own tests have made the same; these run as root and must leave nothing there
     let made = profile().with_file_name("tmp").join(&name);
-    build_or_copy(&kept(&name), &options, Some(&made)).unwrap_or_else(|e| panic!("{e}"))
+    build_or_copy(&cached(&name), &options, Some(&made)).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// A folder of one test, taken away at its end.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::recording::{Counts, Recording, counts_of, number, pid_of};
 
 /// Returns what it is told, not how it went.
-const TELLS_ERRORS: &str = "cudaGetLastError";
+const LAST_ERROR: &str = "cudaGetLastError";
 
 /// A copy whose direction the addresses tell.
 const DEFAULT: &str = "Default";
@@ -23,7 +23,7 @@ const KERNELS: [(&str, [u32; 3], [u32; 3]); 3] = [
 ];
 
 /// Whether a call can change what is held.
-pub fn holds_memory(call: &Call) -> bool {
+pub fn affects_memory(call: &Call) -> bool {
     matches!(call.class, Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister)
 }
 
@@ -48,7 +48,7 @@ fn assert_errors(trace: &Recording, ledger: &Value) {
     let mut last_errors = 0;
     for call in trace.of(pid_of(ledger)).filter(|c| c.api == Api::Runtime && c.status != Some(0)) {
         let status = call.status.unwrap_or_else(|| panic!("no status: {call:?}"));
-        if call.name == TELLS_ERRORS {
+        if call.name == LAST_ERROR {
             last_errors += 1;
             continue;
         }
@@ -71,7 +71,7 @@ pub fn assert_parents(trace: &Recording, pid: u32) {
         assert_eq!(inner_of(outer), Some(&*inner.name), "{outer:?}");
         assert_eq!((inner.tgid, inner.tid), (outer.tgid, outer.tid), "{inner:?} in {outer:?}");
         assert!(inner.start_ns >= outer.start_ns && end_ns(inner) <= end_ns(outer), "{inner:?} in {outer:?}");
-        if outer.name != TELLS_ERRORS {
+        if outer.name != LAST_ERROR {
             assert_eq!(inner.failed(), outer.failed(), "{inner:?} in {outer:?}");
         }
         *children.entry(parent).or_default() += 1;
@@ -102,8 +102,8 @@ fn asked_kind(call: &Call) -> &str {
 pub fn assert_resolved(trace: &Recording, pid: u32) {
     let left_open = |c: &&Call| c.class == Class::Memcpy && asked_kind(c) == DEFAULT && !c.failed();
     for call in outermost(trace, pid).filter(left_open) {
-        let told = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
-        assert_eq!(told, Some((CopyDirection::HostToDevice, HostMemory::Pageable)), "{call:?}");
+        let reported = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
+        assert_eq!(reported, Some((CopyDirection::HostToDevice, HostMemory::Pageable)), "{call:?}");
     }
 }
 
@@ -119,7 +119,7 @@ fn end_ns(call: &Call) -> u64 {
 fn assert_memory(trace: &Recording, ledger: &Value) {
     let pid = pid_of(ledger);
     let mut kinds: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-    for call in trace.of(pid).filter(|c| holds_memory(c)) {
+    for call in trace.of(pid).filter(|c| affects_memory(c)) {
         let (kind, amounts) = match (call.effect.allocation(), call.effect.freed()) {
             (Some(allocation), _) => (allocation.kind, [1, 0, allocation.bytes, 0]),
             (_, Some(freed)) => (freed.kind, [0, freed.allocations, 0, freed.bytes]),

@@ -35,20 +35,20 @@ const NEVER: [&str; 2] = ["gpuprobe_memory_replaced_total", UNKNOWN_FREES];
 
 /// Waits until a daemon says the same as the books; tells every difference when it does not in time. To be called
 /// while nothing moves.
-pub fn assert_equal(daemon: &Daemon, books: &Value) -> Metrics {
+pub fn assert_equal(daemon: &Daemon, ledger: &Value) -> Metrics {
     daemon.until_equal(PATIENCE, |metrics, wrong| {
-        live(metrics, books, wrong);
-        counters(metrics, books, wrong);
+        live(metrics, ledger, wrong);
+        counters(metrics, ledger, wrong);
     })
 }
 
 /// As [`assert_equal`], after the process has ended: nothing is held, the counters stay.
-pub fn assert_ended(daemon: &Daemon, limit: Duration, books: &Value) -> Metrics {
+pub fn assert_ended(daemon: &Daemon, limit: Duration, ledger: &Value) -> Metrics {
     daemon.until_equal(limit, |metrics, wrong| {
         for name in [LIVE_BYTES, LIVE_ALLOCATIONS] {
-            wrong.compare(name, &metrics.by(name, pid_of(books), "kind"), &BTreeMap::new());
+            wrong.compare(name, &metrics.by(name, pid_of(ledger), "kind"), &BTreeMap::new());
         }
-        counters(metrics, books, wrong);
+        counters(metrics, ledger, wrong);
     })
 }
 
@@ -57,20 +57,20 @@ fn of_kinds(kinds: &Value, field: &str) -> BTreeMap<String, u64> {
     kinds.iter().map(|(kind, m)| (kind.clone(), number(&m[field]))).filter(|(_, n)| *n > 0).collect()
 }
 
-fn live(metrics: &Metrics, books: &Value, wrong: &mut Differences) {
-    let pid = pid_of(books);
+fn live(metrics: &Metrics, ledger: &Value, wrong: &mut Differences) {
+    let pid = pid_of(ledger);
     for (name, field) in [(LIVE_BYTES, "live_bytes"), (LIVE_ALLOCATIONS, "live")] {
         let mut got = metrics.by(name, pid, "kind");
         // kinds of which nothing is held need not be there
         got.retain(|_, n| *n > 0);
-        wrong.compare(name, &got, &of_kinds(&books["memory"], field));
-        by_device(metrics, name, books, field, wrong);
+        wrong.compare(name, &got, &of_kinds(&ledger["memory"], field));
+        by_device(metrics, name, ledger, field, wrong);
     }
 }
 
 /// Where the metric tells the GPU, also by that.
-fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &mut Differences) {
-    let pid = pid_of(books).to_string();
+fn by_device(metrics: &Metrics, name: &str, ledger: &Value, field: &str, wrong: &mut Differences) {
+    let pid = pid_of(ledger).to_string();
     let mut got: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for (labels, n) in metrics.samples(name).filter(|(l, n)| l.get("pid") == Some(&pid) && *n > 0) {
         let Some(gpu) = labels.get("gpu") else { return };
@@ -79,7 +79,7 @@ fn by_device(metrics: &Metrics, name: &str, books: &Value, field: &str, wrong: &
     if got.is_empty() {
         return;
     }
-    let devices = books["devices"].as_object().unwrap_or_else(|| panic!("no devices: {books}"));
+    let devices = ledger["devices"].as_object().unwrap_or_else(|| panic!("no devices: {ledger}"));
     let expected = devices.iter().map(|(device, kinds)| (device.clone(), of_kinds(kinds, field)));
     let expected: BTreeMap<_, _> = expected.filter(|(_, kinds)| !kinds.is_empty()).collect();
     wrong.compare(&format!("{name} by GPU"), &got, &expected);
@@ -99,10 +99,10 @@ fn is_of_memory(function: &str) -> bool {
     })
 }
 
-fn counters(metrics: &Metrics, books: &Value, wrong: &mut Differences) {
-    let pid = pid_of(books);
+fn counters(metrics: &Metrics, ledger: &Value, wrong: &mut Differences) {
+    let pid = pid_of(ledger);
     for (name, field) in COUNTERS {
-        wrong.compare(name, &metrics.of(name, pid), &Some(number(&books[field])));
+        wrong.compare(name, &metrics.of(name, pid), &Some(number(&ledger[field])));
     }
     for name in NEVER {
         wrong.compare(name, &metrics.of(name, pid), &Some(0));
@@ -110,11 +110,11 @@ fn counters(metrics: &Metrics, books: &Value, wrong: &mut Differences) {
     for (name, field) in [(CALLS, "calls"), (ERRORS, "errors")] {
         let got = metrics.by(name, pid, "function");
         let seen = metrics.by(CALLS, pid, "function");
-        for (function, n) in counts_of(&books[field]) {
+        for (function, n) in counts_of(&ledger[field]) {
             if is_of_memory(&function) || seen.contains_key(&function) {
                 // what never failed has no series
-                let told = got.get(&function).copied().unwrap_or(0);
-                wrong.compare(&format!("{name} {function}"), &told, &n);
+                let reported = got.get(&function).copied().unwrap_or(0);
+                wrong.compare(&format!("{name} {function}"), &reported, &n);
             }
         }
     }
@@ -130,9 +130,9 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         // sixteen threads at full speed that make and end contexts all the time may send more stacks, and need more rows
         // of places, than fit: it costs places, not figures
-        let about_places =
+        let about_call_sites =
             [LossCause::LostStack, LossCause::SitesFull].map(LossCause::as_str).contains(&cause);
-        if !about_others && !about_places {
+        if !about_others && !about_call_sites {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }
     }

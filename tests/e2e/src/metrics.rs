@@ -121,9 +121,9 @@ impl Differences {
     }
 
     /// Notes it where these are not the same.
-    pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, told: &T, books: &T) {
-        if told != books {
-            self.0.push(format!("{what}: it says {told:?}, the books {books:?}"));
+    pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, reported: &T, ledger: &T) {
+        if reported != ledger {
+            self.0.push(format!("{what}: it says {reported:?}, the books {ledger:?}"));
         }
     }
 }
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_values_may_hold_what_separates_them() {
+    fn label_values_may_contain_separators() {
         let text = "m{pid=\"7\",site=\"f(int, char) (a.c:3)\"} 5\nm{pid=\"8\",site=\"a\\\"b\\\\} 4\\n\"} 6\n";
         let metrics = Metrics { text: text.to_owned() };
         let sites: Vec<_> = metrics.samples("m").map(|(l, n)| (l["site"].clone(), n)).collect();

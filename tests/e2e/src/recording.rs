@@ -123,7 +123,7 @@ impl Recording {
     /// Allocations not freed at the end of the trace, and their bytes, of one process.
     pub fn live(&self, pid: u32) -> (u64, u64) {
         let (mut count, mut bytes) = (0, 0);
-        for call in self.of(pid).filter(|c| crate::ledger::holds_memory(c)) {
+        for call in self.of(pid).filter(|c| crate::ledger::affects_memory(c)) {
             if let Some(allocation) = call.effect.allocation() {
                 let replaced = allocation.replaced.map_or(0, |replaced| replaced.bytes);
                 let gone = u64::from(allocation.replaced.is_some());

@@ -50,7 +50,7 @@ impl Figures {
 
 /// A place in the books.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CallSite {
     /// What the books call it.
     pub name: String,
     /// The beginning of the name of the function that calls CUDA.
@@ -65,7 +65,7 @@ pub struct Place {
     pub figures: Figures,
 }
 
-impl Place {
+impl CallSite {
     fn of(value: &Value, file: &str) -> Self {
         let text =
             |field: &str| value[field].as_str().unwrap_or_else(|| panic!("{field}: {value}")).to_owned();
@@ -94,9 +94,9 @@ impl Place {
     }
 
     /// Whether a way, innermost first, leads to it.
-    fn is_reached_by(&self, way: &[String]) -> bool {
-        let from = way.iter().position(|frame| self.is_shown_as(frame));
-        from.is_some_and(|from| way[from..].iter().any(|frame| is_of(frame, &self.through)))
+    fn is_reached_by(&self, stack: &[String]) -> bool {
+        let from = stack.iter().position(|frame| self.is_shown_as(frame));
+        from.is_some_and(|from| stack[from..].iter().any(|frame| is_of(frame, &self.through)))
     }
 }
 
@@ -112,63 +112,63 @@ fn is_of(frame: &str, function: &str) -> bool {
 
 /// What a workload printed of all its places.
 #[derive(Clone, Debug)]
-pub struct Books {
+pub struct SiteLedger {
     /// Its process.
     pub pid: u32,
     /// Its places.
-    pub places: Vec<Place>,
+    pub sites: Vec<CallSite>,
 }
 
-impl Books {
+impl SiteLedger {
     /// Reads them, of a program that was made from this file.
     pub fn of(printed: &Value, file: &str) -> Self {
-        let places = printed["places"].as_array().unwrap_or_else(|| panic!("no places: {printed}"));
-        Self { pid: pid_of(printed), places: places.iter().map(|place| Place::of(place, file)).collect() }
+        let sites = printed["places"].as_array().unwrap_or_else(|| panic!("no places: {printed}"));
+        Self { pid: pid_of(printed), sites: sites.iter().map(|site| CallSite::of(site, file)).collect() }
     }
 
     /// By name, one of the figures of each place that has any.
     pub fn by_name<T: Default + PartialEq>(&self, figure: impl Fn(&Figures) -> T) -> BTreeMap<String, T> {
-        let all = self.places.iter().map(|place| (place.name.clone(), figure(&place.figures)));
+        let all = self.sites.iter().map(|site| (site.name.clone(), figure(&site.figures)));
         all.filter(|(_, figure)| *figure != T::default()).collect()
     }
 
     /// The name of the only place that this function and line belong to.
     fn shown_as(&self, frame: &str) -> String {
-        let mut found = self.places.iter().filter(|place| place.is_shown_as(frame));
-        found.next().map_or_else(|| format!("{STRANGE}: {frame}"), |place| place.name.clone())
+        let mut found = self.sites.iter().filter(|site| site.is_shown_as(frame));
+        found.next().map_or_else(|| format!("{STRANGE}: {frame}"), |site| site.name.clone())
     }
 
     /// The name of the place that this way leads to.
-    fn reached_by(&self, way: &[String]) -> String {
-        let found = self.places.iter().find(|place| place.is_reached_by(way));
-        found.map_or_else(|| format!("{STRANGE}: {way:?}"), |place| place.name.clone())
+    fn reached_by(&self, stack: &[String]) -> String {
+        let found = self.sites.iter().find(|site| site.is_reached_by(stack));
+        found.map_or_else(|| format!("{STRANGE}: {stack:?}"), |site| site.name.clone())
     }
 }
 
 /// Waits until the metrics of a daemon say the same of every place. To be called while nothing moves, of books with few
 /// enough places that each has a series, and each another function.
-pub fn assert_metrics(daemon: &Daemon, books: &Books) -> Metrics {
+pub fn assert_metrics(daemon: &Daemon, ledger: &SiteLedger) -> Metrics {
     daemon.until_equal(PATIENCE, |metrics, found| {
-        let by_place = |metric: &str| {
+        let by_site = |metric: &str| {
             let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-            for (frame, n) in metrics.by(metric, books.pid, SITE) {
-                *sums.entry(books.shown_as(&frame)).or_default() += n;
+            for (frame, n) in metrics.by(metric, ledger.pid, SITE) {
+                *sums.entry(ledger.shown_as(&frame)).or_default() += n;
             }
             sums.retain(|_, n| *n > 0);
             sums
         };
-        found.compare(SITE_LIVE_BYTES, &by_place(SITE_LIVE_BYTES), &books.by_name(|f| f.live_bytes));
-        found.compare(SITE_LIVE_ALLOCATIONS, &by_place(SITE_LIVE_ALLOCATIONS), &books.by_name(|f| f.live));
+        found.compare(SITE_LIVE_BYTES, &by_site(SITE_LIVE_BYTES), &ledger.by_name(|f| f.live_bytes));
+        found.compare(SITE_LIVE_ALLOCATIONS, &by_site(SITE_LIVE_ALLOCATIONS), &ledger.by_name(|f| f.live));
     })
 }
 
 /// A place as `gpuprobe memory --json` tells it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReportedSite {
     /// The function to show, with its line.
     pub name: String,
     /// All of the way, innermost first.
-    pub way: Vec<String>,
+    pub stack: Vec<String>,
     /// What is thought of it.
     pub verdict: String,
     /// What it holds.
@@ -176,18 +176,18 @@ pub struct Told {
 }
 
 /// The places of a process in a report, in its order, and what is told of all others together.
-pub fn told(report: &Value, pid: u32) -> (Vec<Told>, Figures) {
+pub fn reported(report: &Value, pid: u32) -> (Vec<ReportedSite>, Figures) {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned();
     let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("no list: {report}")).clone();
-    let place = |place: Value| Told {
-        name: text(&place["place"]),
-        way: list(&place["stack"]).iter().map(text).collect(),
-        verdict: text(&place["verdict"]),
+    let site = |site: Value| ReportedSite {
+        name: text(&site["place"]),
+        stack: list(&site["stack"]).iter().map(text).collect(),
+        verdict: text(&site["verdict"]),
         figures: Figures {
-            live: number(&place["live_allocations"]),
-            live_bytes: number(&place["live_bytes"]),
-            allocations: number(&place["allocations"]),
-            frees: number(&place["frees"]),
+            live: number(&site["live_allocations"]),
+            live_bytes: number(&site["live_bytes"]),
+            allocations: number(&site["allocations"]),
+            frees: number(&site["frees"]),
         },
     };
     let processes = list(&report["processes"]);
@@ -200,7 +200,7 @@ pub fn told(report: &Value, pid: u32) -> (Vec<Told>, Figures) {
         live_bytes: number(&other["live_bytes"]),
         ..Figures::default()
     };
-    (list(&process["places"]).into_iter().map(place).collect(), other)
+    (list(&process["places"]).into_iter().map(site).collect(), other)
 }
 
 /// That a report says it is whole.
@@ -222,17 +222,17 @@ impl Watching {
     }
 
     /// Waits until it says the same of every place. To be called while nothing moves.
-    pub fn assert_equal(&mut self, books: &Books) -> Value {
+    pub fn assert_equal(&mut self, ledger: &SiteLedger) -> Value {
         let start = Instant::now();
         loop {
             let report = self.0.json();
-            let mut by_place: BTreeMap<String, Figures> = BTreeMap::new();
-            for told in told(&report, books.pid).0 {
-                by_place.entry(books.reached_by(&told.way)).or_default().add(&told.figures);
+            let mut by_site: BTreeMap<String, Figures> = BTreeMap::new();
+            for reported in reported(&report, ledger.pid).0 {
+                by_site.entry(ledger.reached_by(&reported.stack)).or_default().add(&reported.figures);
             }
-            by_place.retain(|_, figures| *figures != Figures::default());
+            by_site.retain(|_, figures| *figures != Figures::default());
             let mut found = Differences::default();
-            found.compare("places", &by_place, &books.by_name(|figures| *figures));
+            found.compare("places", &by_site, &ledger.by_name(|figures| *figures));
             if found.is_empty() {
                 assert_complete(&report);
                 return report;
@@ -243,20 +243,20 @@ impl Watching {
 }
 
 /// What a trace says of every place, by the name in the books.
-pub fn traced(trace: &Recording, books: &Books) -> BTreeMap<String, Figures> {
+pub fn traced(trace: &Recording, ledger: &SiteLedger) -> BTreeMap<String, Figures> {
     let mut names: HashMap<_, String> = HashMap::new();
-    let mut by_place: BTreeMap<String, Figures> = BTreeMap::new();
+    let mut by_site: BTreeMap<String, Figures> = BTreeMap::new();
     // of calls that end at nearly the same time any may have it
-    for call in trace.of(books.pid) {
-        if let Some((site, way)) = call.effect.site().zip(call.stack.as_ref()) {
-            let told = names.insert(site, books.reached_by(way));
-            assert_eq!(told, None, "the way to site {site} is told twice");
+    for call in trace.of(ledger.pid) {
+        if let Some((site, stack)) = call.effect.site().zip(call.stack.as_ref()) {
+            let reported = names.insert(site, ledger.reached_by(stack));
+            assert_eq!(reported, None, "the way to site {site} is told twice");
         }
     }
-    for call in trace.of(books.pid) {
+    for call in trace.of(ledger.pid) {
         let Some(site) = call.effect.site() else { continue };
         let name = names.get(&site).unwrap_or_else(|| panic!("no way to site {site} was told: {call:?}"));
-        let figures = by_place.entry(name.clone()).or_default();
+        let figures = by_site.entry(name.clone()).or_default();
         if let Some(bytes) = call.effect.size() {
             figures.add(&Figures { live: 1, live_bytes: bytes, allocations: 1, frees: 0 });
         }
@@ -266,7 +266,7 @@ pub fn traced(trace: &Recording, books: &Books) -> BTreeMap<String, Figures> {
             figures.frees += freed.allocations;
         }
     }
-    by_place
+    by_site
 }
 
 /// A workload that has not made its first call yet and waits for a line.

@@ -44,7 +44,7 @@ impl Tracing {
     }
 
     /// What it has told people so far.
-    pub fn told(&self) -> String {
+    pub fn messages(&self) -> String {
         self.talk.stderr()
     }
 
@@ -72,13 +72,13 @@ impl Tracing {
     /// Waits until it ends by itself: the file with its output, which goes with this, its status, and what it told.
     pub fn end_unread(&mut self) -> (PathBuf, i32, String) {
         let status = self.talk.end();
-        (self.folder.path().join("out"), status, self.told())
+        (self.folder.path().join("out"), status, self.messages())
     }
 
     /// Waits until it ends by itself.
     pub fn end(mut self) -> Finished {
         let status = self.talk.end();
-        Finished { status, stdout: self.printed(), stderr: self.told(), took: self.start.elapsed() }
+        Finished { status, stdout: self.printed(), stderr: self.messages(), took: self.start.elapsed() }
     }
 }
 
@@ -104,12 +104,12 @@ impl Finished {
 }
 
 /// The numbers that a trace tells at its end: lines printed, and calls lost for whatever reason.
-pub fn lines_and_lost(told: &str) -> (u64, u64) {
+pub fn lines_and_lost(reported: &str) -> (u64, u64) {
     let number = |text: &str| text.split(' ').next().and_then(|word| word.parse::<u64>().ok());
-    let told = || told.lines().filter_map(|line| line.strip_prefix("gpuprobe: "));
-    let lines = told().filter(|line| line.contains(" line")).find_map(number);
+    let reported = || reported.lines().filter_map(|line| line.strip_prefix("gpuprobe: "));
+    let lines = reported().filter(|line| line.contains(" line")).find_map(number);
     // a call without its stack is printed
-    let calls = told().filter(|line| !line.contains(" lost_stack: ") && !line.contains(" lost_name: "));
+    let calls = reported().filter(|line| !line.contains(" lost_stack: ") && !line.contains(" lost_name: "));
     let lost = calls.filter_map(|line| number(line.strip_prefix("lost ")?)).sum();
     (lines.unwrap_or_else(|| panic!("it does not tell how much it printed")), lost)
 }

@@ -23,7 +23,7 @@ const NO_SPACE: &str = "No space left on device";
 /// Replaces libraries until the end.
 pub fn replace_libraries(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 1);
-    while !chaos.is_over() {
+    while !chaos.is_finished() {
         chaos.rest(numbers.time(500, 2500));
         chaos.stage.replace_library(numbers.below(3));
         chaos.totals.add(Count::LibrariesReplaced, 1);
@@ -34,7 +34,7 @@ pub fn replace_libraries(chaos: &Chaos) {
 pub fn restart_daemons(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 2);
     let library = shown(chaos.stage.library());
-    while !chaos.is_over() {
+    while !chaos.is_finished() {
         let mut daemon = Daemon::displaying(3600, &["--max-ended", "4096", "-p", &library]);
         let ready = Instant::now();
         chaos.rest(numbers.time(0, 8000));
@@ -44,7 +44,7 @@ pub fn restart_daemons(chaos: &Chaos) {
             chaos.totals.add(Count::DaemonsKilled, 1);
             continue;
         }
-        compare_with_books(chaos, &daemon, ready);
+        compare_with_ledgers(chaos, &daemon, ready);
         daemon.talk.signal(Signal::SIGTERM);
         let status = daemon.talk.end();
         chaos.totals.add(Count::DaemonsTerminated, 1);
@@ -56,8 +56,8 @@ pub fn restart_daemons(chaos: &Chaos) {
 }
 
 /// That a daemon has counted exactly what programs did which began after it and have ended.
-fn compare_with_books(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
-    let entries = chaos.books.between(ready, Instant::now());
+fn compare_with_ledgers(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
+    let entries = chaos.ledgers.between(ready, Instant::now());
     let begun = Instant::now();
     loop {
         let look = Look::of(&daemon.scrape(), Instant::now());
@@ -77,7 +77,7 @@ pub fn record_to_disk(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, run
     let mut numbers = Numbers::new(chaos.plan.seed, 3);
     for step in 0_u64.. {
         chaos.rest(numbers.time(0, 400));
-        if chaos.is_over() {
+        if chaos.is_finished() {
             return;
         }
         match step % 8 {
@@ -119,10 +119,10 @@ fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     let trace = Recording::read(&trace);
     let lost = trace.end.as_ref().map(|end| end.lost.clone()).unwrap_or_default();
     let lost: u64 = lost.get(LossCause::RingFull.as_str()).copied().unwrap_or_default();
-    let (told, made) =
+    let (reported, made) =
         (trace.of(entry.pid).count() as u64 + lost, printed.last().map_or(0, Commanded::all_calls));
-    if told != made {
-        chaos.wrong(format!("a trace has {told} calls with those that are lost, and {made} were made"));
+    if reported != made {
+        chaos.wrong(format!("a trace has {reported} calls with those that are lost, and {made} were made"));
     }
     chaos.totals.add(Count::TracesWhole, 1);
 }
@@ -172,8 +172,8 @@ fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running
 fn stop_and_continue(chaos: &Chaos, numbers: &mut Numbers, running: &Running) {
     let time = numbers.time(0, 100);
     // a program is taken out of this right after its end, long before its number is given to another
-    let held = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(pid) = choose(numbers, &held) else { return };
+    let processes = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(pid) = choose(numbers, &processes) else { return };
     let pid = Pid::from_raw(pid.cast_signed());
     if kill(pid, Signal::SIGSTOP).is_ok() {
         std::thread::sleep(time);

@@ -1,9 +1,9 @@
 //! The parts of the chaos test: ledger programs that are started, killed, forked and executed all the time, and what is
 //! done to their libraries, their disk and their daemons meanwhile.
 
-pub mod books;
 pub mod daemons;
 pub mod disk;
+pub mod ledgers;
 pub mod programs;
 pub mod table;
 pub mod watcher;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::fixtures;
 use crate::process::finish;
-use books::Books;
+use ledgers::Ledgers;
 use table::{Resources, Totals};
 use watcher::Watcher;
 
@@ -70,8 +70,8 @@ impl Plan {
     /// As the environment says.
     pub fn from_environment() -> Self {
         let number = |name: &str, default: u64| {
-            let given = std::env::var(name).ok();
-            given.map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+            let value = std::env::var(name).ok();
+            value.map_or(default, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
         };
         let seconds = number("GPUPROBE_CHAOS_SECONDS", 60);
         Self { seed: number("GPUPROBE_CHAOS_SEED", 1), duration: Duration::from_secs(seconds) }
@@ -134,10 +134,10 @@ impl Stage {
     }
 
     /// A folder for one part of the test.
-    pub fn place(&self, name: &str) -> PathBuf {
-        let place = self.folder.path().join(name);
-        fs::create_dir_all(&place).unwrap_or_else(|e| panic!("{}: {e}", place.display()));
-        place
+    pub fn subfolder(&self, name: &str) -> PathBuf {
+        let subfolder = self.folder.path().join(name);
+        fs::create_dir_all(&subfolder).unwrap_or_else(|e| panic!("{}: {e}", subfolder.display()));
+        subfolder
     }
 
     /// Puts another file in the place of a library, in one step, as package managers do.
@@ -155,7 +155,7 @@ pub struct Chaos {
     pub plan: Plan,
     pub stage: Stage,
     /// What programs said that they did.
-    pub books: Books,
+    pub ledgers: Ledgers,
     /// What the daemon that stays says.
     pub watcher: Watcher,
     pub totals: Totals,
@@ -169,7 +169,7 @@ impl Chaos {
         Self {
             plan,
             stage,
-            books: Books::default(),
+            ledgers: Ledgers::default(),
             watcher,
             totals: Totals::default(),
             begun: Instant::now(),
@@ -178,7 +178,7 @@ impl Chaos {
     }
 
     /// Whether nothing new is to be started.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || self.begun.elapsed() >= self.plan.duration
     }
 
@@ -190,7 +190,7 @@ impl Chaos {
     /// Waits, but not beyond the end.
     pub fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
-        while Instant::now() < until && !self.is_over() {
+        while Instant::now() < until && !self.is_finished() {
             std::thread::sleep(Duration::from_millis(10).min(time));
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::books::Entry;
+use super::ledgers::Entry;
 use super::table::Count;
 use super::{Chaos, Numbers, SHIFTING, SHIFTING_NAME};
 use crate::process::{PATIENCE, Talk, finish, shown};
@@ -123,7 +123,7 @@ impl<'c> Slot<'c> {
 
     /// Runs programs until the end.
     pub fn run(&mut self) {
-        while !self.chaos.is_over() {
+        while !self.chaos.is_finished() {
             match self.numbers.below(20) {
                 0..10 => self.whole(),
                 10..17 => self.killed(),
@@ -240,15 +240,15 @@ impl<'c> Slot<'c> {
     fn compare_live(&self, entry: &Entry) {
         self.count(Count::LiveChecked, 1);
         if !self.is_shifting {
-            if let Err(told) = self.chaos.watcher.until_live(entry, PATIENCE) {
-                self.wrong(&format!("{told} bytes are shown as live of {}: {entry:?}", entry.live_bytes));
+            if let Err(reported) = self.chaos.watcher.until_live(entry, PATIENCE) {
+                self.wrong(&format!("{reported} bytes are shown as live of {}: {entry:?}", entry.live_bytes));
             }
             return;
         }
         // what it allocated before the probes came is not known; never is more shown than it holds
-        let told = self.chaos.watcher.after(Instant::now()).live(&entry.name, entry.pid);
-        if told > entry.live_bytes {
-            self.wrong(&format!("{told} bytes are shown as live, more than it holds: {entry:?}"));
+        let reported = self.chaos.watcher.after(Instant::now()).live(&entry.name, entry.pid);
+        if reported > entry.live_bytes {
+            self.wrong(&format!("{reported} bytes are shown as live, more than it holds: {entry:?}"));
         }
     }
 
@@ -256,9 +256,9 @@ impl<'c> Slot<'c> {
     fn note(&self, entries: Vec<Entry>) {
         self.count(Count::CallsMade, entries.iter().flat_map(|entry| entry.calls.values()).sum());
         if self.is_shifting {
-            self.chaos.books.add_shifting(entries);
+            self.chaos.ledgers.add_shifting(entries);
         } else {
-            entries.iter().for_each(|entry| self.chaos.books.add(entry));
+            entries.iter().for_each(|entry| self.chaos.ledgers.add(entry));
         }
     }
 
@@ -307,7 +307,7 @@ impl Commanded<'_> {
         self.chaos.totals.add(Count::Finished, 1);
         let entry = Entry::of_ledger(self.name, printed.last()?, begun);
         self.chaos.totals.add(Count::CallsMade, entry.calls.values().sum());
-        self.chaos.books.add(&entry);
+        self.chaos.ledgers.add(&entry);
         Some(entry)
     }
 

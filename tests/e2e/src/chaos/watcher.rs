@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::books::{Entry, Sums};
+use super::ledgers::{Entry, Sums};
 use super::table::{Count, Resources};
 use super::{Chaos, SHIFTING_NAME};
-use crate::kernel::children_of;
+use crate::linux::children_of;
 use crate::metrics::{Daemon, Metrics};
 use crate::process::{PATIENCE, resident_kilobytes, shown};
 use crate::recording::Counts;
@@ -68,7 +68,7 @@ impl Look {
     }
 
     /// Processes that are shown with live memory.
-    pub fn holders(&self) -> impl Iterator<Item = &(String, u32)> {
+    pub fn with_live_memory(&self) -> impl Iterator<Item = &(String, u32)> {
         self.live.iter().filter(|(_, bytes)| **bytes > 0).map(|(key, _)| key)
     }
 
@@ -111,8 +111,8 @@ impl Watcher {
     }
 
     /// Reads it until the end of the test.
-    pub fn follow(&self, is_over: impl Fn() -> bool) {
-        while !is_over() {
+    pub fn follow(&self, is_finished: impl Fn() -> bool) {
+        while !is_finished() {
             self.look();
             sleep(EVERY);
         }
@@ -239,14 +239,14 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
                 .sum()
         };
         let mut differences = Vec::new();
-        for (name, books) in chaos.books.by_name().into_iter().filter(|(name, _)| is_exact(name)) {
-            let told = Sums {
+        for (name, ledgers) in chaos.ledgers.by_name().into_iter().filter(|(name, _)| is_exact(name)) {
+            let reported = Sums {
                 calls: metrics.calls_of_name(&name),
                 allocated_bytes: sum("allocated_bytes_total", &name),
                 freed_bytes: sum("freed_bytes_total", &name),
             };
-            if told != books {
-                differences.push(format!("sums of {name}: counted {told:?}, in the books {books:?}"));
+            if reported != ledgers {
+                differences.push(format!("sums of {name}: counted {reported:?}, in the books {ledgers:?}"));
             }
         }
         if differences.is_empty() {
@@ -282,13 +282,13 @@ pub fn compare_shifting(chaos: &Chaos) {
         chaos.wrong(format!("{by_process} calls are counted by process, and {by_name} by name"));
     }
     let seen = chaos.watcher.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for group in chaos.books.shifting() {
+    for group in chaos.ledgers.shifting() {
         let mut short = 0;
         for entry in &group {
             let lives = seen.get(&(entry.name.clone(), entry.pid));
             let is_it = |life: &&Life| life.first >= entry.begun && life.first < entry.ended + FORGOTTEN;
-            let told = lives.and_then(|lives| lives.iter().find(is_it)).map(|life| life.calls.clone());
-            short += compare_one(chaos, entry, &told.unwrap_or_default());
+            let reported = lives.and_then(|lives| lives.iter().find(is_it)).map(|life| life.calls.clone());
+            short += compare_one(chaos, entry, &reported.unwrap_or_default());
         }
         if let (1.., [first, ..]) = (short, group.as_slice()) {
             let lived = first.ended.duration_since(first.begun);
@@ -302,14 +302,14 @@ pub fn compare_shifting(chaos: &Chaos) {
 }
 
 /// How many calls of a process are not counted.
-fn compare_one(chaos: &Chaos, entry: &Entry, told: &Counts) -> u64 {
-    for (function, n) in told {
+fn compare_one(chaos: &Chaos, entry: &Entry, reported: &Counts) -> u64 {
+    for (function, n) in reported {
         let made = entry.calls.get(function).copied().unwrap_or_default();
         if *n > made {
             chaos.wrong(format!("{n} calls of {function} are counted, and {made} were made: {entry:?}"));
         }
     }
-    let (made, counted): (u64, u64) = (entry.calls.values().sum(), told.values().sum());
+    let (made, counted): (u64, u64) = (entry.calls.values().sum(), reported.values().sum());
     chaos.totals.add(Count::CallsCounted, counted);
     chaos.totals.add(Count::CallsShort, made.saturating_sub(counted));
     made.saturating_sub(counted)

@@ -75,7 +75,7 @@ fn below(root: u32, name: &str) -> u32 {
 }
 
 #[bpf_test(needs(overlay), alone)]
-fn two_containers_over_the_same_layer_are_counted_apart_and_attached_once() {
+fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once() {
     let folder = fixtures::folder();
     let lower = layer(folder.path());
     // the file below: it is what the kernel probes, whatever overlay it is seen through
@@ -119,7 +119,7 @@ fn probed(metrics: &Metrics, folder: &Path) -> Vec<String> {
 }
 
 #[bpf_test(needs(overlay), alone)]
-fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
+fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
     let folder = fixtures::folder();
     layer(folder.path());
     let daemon = Daemon::tidying(&[]);
@@ -144,7 +144,7 @@ fn an_overlay_that_nobody_named_is_found_by_its_mapping_and_attached_once() {
 }
 
 #[bpf_test(needs(overlay), alone)]
-fn the_mounts_of_a_container_that_ended_are_let_go() {
+fn the_mounts_of_an_exited_container_are_released() {
     let folder = fixtures::folder();
     let at = |name: &str| folder.path().join(name);
     for name in ["content", "lower", "upper", "work", "merged"] {
@@ -181,7 +181,7 @@ fn the_mounts_of_a_container_that_ended_are_let_go() {
 }
 
 #[bpf_test(alone)]
-fn a_mount_of_our_own_namespace_is_held_only_while_somebody_maps_the_library() {
+fn a_mount_of_our_own_namespace_is_used_only_while_a_process_maps_the_library() {
     let folder = fixtures::folder();
     let mount = shown(folder.path());
     let mut command = Command::new("unshare");
@@ -217,7 +217,7 @@ fn a_mount_of_our_own_namespace_is_held_only_while_somebody_maps_the_library() {
 }
 
 #[bpf_test(alone)]
-fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_not() {
+fn a_short_process_is_seen_if_its_library_is_known_and_counted_as_missed_if_not() {
     let folder = fixtures::folder();
     let new = |name: &str| {
         let own = folder.path().join(name);
@@ -243,7 +243,7 @@ fn a_short_process_is_seen_when_its_library_is_known_and_counted_as_missed_when_
 }
 
 #[bpf_test(alone)]
-fn what_only_has_the_name_of_libcuda_hangs_nobody() {
+fn files_that_only_have_the_name_of_libcuda_block_no_process() {
     let daemon = Daemon::with(&[]);
     for make in ["mkfifo $f", "mkdir $f", "ln -s libcuda.so.1 $f", "truncate -s 10G $f"] {
         let folder = fixtures::folder();

@@ -55,7 +55,7 @@ int main(void)
 "#;
 
 #[bpf_test(tiers)]
-fn sizes_that_no_machine_has_are_kept_out_of_sums_and_counted(tier: &str) {
+fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
     let folder = fixtures::folder();
     let program = compile::with_driver(folder.path(), BELIEVING, BOASTING);
     let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
@@ -123,7 +123,7 @@ int main(void)
 "#;
 
 #[bpf_test(tiers)]
-fn one_unmapping_of_ten_pieces_ends_ten_allocations(tier: &str) {
+fn one_unmap_of_ten_mappings_frees_ten_allocations(tier: &str) {
     const PIECE: u64 = 2 << 20;
     let folder = fixtures::folder();
     let program = compile::with_driver(folder.path(), PIECES, UNMAPS_TEN);
@@ -132,8 +132,8 @@ fn one_unmapping_of_ten_pieces_ends_ten_allocations(tier: &str) {
     outcome.trace.assert_whole();
     assert_eq!((memory.allocated.count, memory.allocated.bytes), (12, 12 * PIECE), "{tier}");
     assert_eq!((memory.freed.count, memory.freed.bytes), (10, 10 * PIECE), "{tier}");
-    let held = memory.freed_by_exit[0];
-    assert_eq!((held.allocations, held.bytes), (2, 2 * PIECE), "{tier}");
+    let freed = memory.freed_by_exit[0];
+    assert_eq!((freed.allocations, freed.bytes), (2, 2 * PIECE), "{tier}");
 }
 
 const CALLS_BACK: &str = r#"
@@ -209,7 +209,7 @@ int main(void)
 
 #[bpf_test(tiers)]
 #[cfg(target_arch = "x86_64")]
-fn data_below_the_stack_pointer_is_left_alone(tier: &str) {
+fn data_below_the_stack_pointer_is_not_changed(tier: &str) {
     let folder = fixtures::folder();
     let program = compile::with_driver(folder.path(), RED_ZONE, COMPARES);
     let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();

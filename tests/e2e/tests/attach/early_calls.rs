@@ -72,7 +72,7 @@ fn a_library_loaded_later_is_recorded_from_its_constructor_on(tier: &str) {
 }
 
 #[bpf_test]
-fn a_program_on_the_driver_alone_is_recorded() {
+fn a_program_that_uses_only_the_cuda_driver_is_recorded() {
     let outcome = run("driver_only", &[]);
     let (printed, trace) = (outcome.printed(), &outcome.trace);
     trace.assert_whole();
@@ -95,7 +95,7 @@ fn a_program_on_the_driver_alone_is_recorded() {
 }
 
 #[bpf_test]
-fn a_runtime_inside_the_executable_is_recorded() {
+fn a_statically_linked_runtime_is_recorded() {
     let outcome = run("static_runtime", &[]);
     let (printed, trace) = (outcome.printed(), &outcome.trace);
     trace.assert_whole();
@@ -110,7 +110,7 @@ fn a_runtime_inside_the_executable_is_recorded() {
 }
 
 #[bpf_test]
-fn a_ledger_with_the_runtime_inside_is_exact() {
+fn a_ledger_with_a_statically_linked_runtime_is_exact() {
     let outcome = run("ledger_static", &["--threads", "4", "--calls", "5000"]);
     outcome.trace.assert_whole();
     gpuprobe_e2e::ledger::assert_equal(&outcome.trace, &outcome.printed());
@@ -126,7 +126,7 @@ fn stripped(workload: &str) -> (TempDir, PathBuf) {
 }
 
 /// That the trace says once that this program's runtime is out of sight, and nothing else is amiss.
-fn assert_told_hidden(outcome: &Outcome, program: &Path) {
+fn assert_hidden_runtime_reported(outcome: &Outcome, program: &Path) {
     let end = outcome.trace.assert_ended();
     let line = format!(
         "{}: the CUDA runtime is linked in and stripped of its symbols; its calls are seen at libcuda alone",
@@ -138,10 +138,10 @@ fn assert_told_hidden(outcome: &Outcome, program: &Path) {
 }
 
 #[bpf_test]
-fn a_stripped_runtime_inside_the_executable_is_told_and_the_driver_recorded() {
+fn a_stripped_static_runtime_is_reported_and_the_cuda_driver_recorded() {
     let (_folder, program) = stripped("static_runtime");
     let outcome = Run::new(&program).options(&["-e", "*"]).outcome();
-    assert_told_hidden(&outcome, &program);
+    assert_hidden_runtime_reported(&outcome, &program);
     let (printed, trace) = (outcome.printed(), &outcome.trace);
     let pid = pid_of(&printed);
     assert_eq!(trace.counts(pid, Api::Runtime), Counts::new());
@@ -163,11 +163,11 @@ fn a_stripped_runtime_inside_the_executable_is_told_and_the_driver_recorded() {
 }
 
 #[bpf_test]
-fn a_stripped_ledger_is_exact_at_the_driver() {
+fn a_stripped_ledger_is_exact_at_the_cuda_driver() {
     let (_folder, program) = stripped("ledger_static");
     let args = ["--threads", "4", "--calls", "5000"];
     let outcome = Run::new(&program).options(&["-e", "*"]).args(&args).outcome();
-    assert_told_hidden(&outcome, &program);
+    assert_hidden_runtime_reported(&outcome, &program);
     let printed = outcome.printed();
     let pid = pid_of(&printed);
     assert_eq!(outcome.trace.counts(pid, Api::Driver), counts_of(&printed["driver_calls"]));
@@ -175,7 +175,7 @@ fn a_stripped_ledger_is_exact_at_the_driver() {
 }
 
 #[bpf_test(tiers)]
-fn children_and_what_they_execute_are_processes_of_their_own(tier: &str) {
+fn children_and_executed_programs_are_separate_processes(tier: &str) {
     assert_forker(&run_on(tier, "forker", &["3"]));
 }
 
@@ -260,7 +260,7 @@ fn calls_inside_calls_have_the_right_parents_five_levels_down() {
 }
 
 #[bpf_test(tiers)]
-fn calls_left_by_longjmp_are_counted_and_later_ones_are_right(tier: &str) {
+fn calls_left_by_longjmp_are_counted_and_later_calls_are_exact(tier: &str) {
     assert_longjmp(&run_on(tier, "longjmp", &["3"]));
 }
 

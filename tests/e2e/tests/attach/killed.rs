@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::kernel::{Code, Log, children_of, links, links_of, somebody_probes};
+use gpuprobe_e2e::linux::{Code, Log, any_user_probes, children_of, links, links_of};
 use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown, until};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures, needs};
 use gpuprobe_standin::Cuda;
@@ -125,7 +125,7 @@ struct Witness {
 
 impl Witness {
     /// Each function is probed in every process before the next one is, so that many of them make it take longer.
-    fn new(holders: usize) -> Self {
+    fn new(processes: usize) -> Self {
         let built = fixtures::standins(Cuda::Cuda12);
         let library = built.dir.join("libcuda.so.1");
         let hold = |_| {
@@ -133,9 +133,9 @@ impl Witness {
             holder.line();
             holder
         };
-        let holders: Vec<_> = (0..holders).map(hold).collect();
-        let code = Code::of(holders[0].pid(), &library);
-        Self { library, _holders: holders, code, log: Log::from_now() }
+        let processes: Vec<_> = (0..processes).map(hold).collect();
+        let code = Code::of(processes[0].pid(), &library);
+        Self { library, _holders: processes, code, log: Log::from_now() }
     }
 
     fn changed_bytes(&self) -> usize {
@@ -159,7 +159,7 @@ impl Witness {
             if changed == 0 {
                 break;
             }
-            if somebody_probes() {
+            if any_user_probes() {
                 alone_since = Instant::now();
                 if begun.elapsed() > OTHERS_GONE {
                     eprintln!("not tested: somebody else's daemon has probes in every library of this host");
@@ -185,7 +185,7 @@ fn threads_of(pid: u32) -> BTreeSet<u32> {
 }
 
 #[bpf_test(alone)]
-fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() {
+fn a_killed_gpuprobe_leaves_its_command_running_and_no_probe() {
     let mut witness = Witness::new(1);
     let mut numbers = Numbers(3);
     let round = |number: usize| {
@@ -213,7 +213,7 @@ fn whenever_gpuprobe_is_killed_its_command_goes_on_and_nothing_is_left_behind() 
 }
 
 #[bpf_test(alone)]
-fn whenever_a_daemon_is_killed_no_probe_stays_behind() {
+fn a_killed_daemon_leaves_no_probe() {
     let mut witness = Witness::new(64);
     let library = shown(&witness.library);
     let mut numbers = Numbers(5);

@@ -54,7 +54,7 @@ fn most_late(daemon: &Daemon, bed: &Bed, programs: usize) -> u64 {
 
 /// What a program has done.
 #[derive(Debug)]
-struct Done {
+struct ProgramTotals {
     pid: u32,
     allocs: u64,
 }
@@ -66,17 +66,17 @@ fn wait_begun(all: &mut [Talk]) {
 }
 
 /// Has all of them free what they hold and stop.
-fn stop(all: &mut [Talk]) -> Vec<Done> {
+fn stop(all: &mut [Talk]) -> Vec<ProgramTotals> {
     all.iter_mut().for_each(Talk::go_on);
     stopped(all)
 }
 
 /// What they have done, once they have stopped.
-fn stopped(all: &mut [Talk]) -> Vec<Done> {
+fn stopped(all: &mut [Talk]) -> Vec<ProgramTotals> {
     let stopped = all.iter_mut().map(|talk| {
         let printed = talk.json();
         assert_eq!(printed["allocs"], printed["frees"], "{printed}");
-        Done { pid: talk.pid(), allocs: number(&printed["allocs"]) }
+        ProgramTotals { pid: talk.pid(), allocs: number(&printed["allocs"]) }
     });
     stopped.collect()
 }
@@ -89,7 +89,7 @@ fn attached(metrics: &Metrics, library: &Path) -> bool {
 }
 
 /// Once everything that was done is shown, nothing is live; tells how many programs were not seen from the start.
-fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
+fn assert_nothing_is_live(daemon: &Daemon, done: &[ProgramTotals], what: &str) -> u64 {
     let calls = |m: &Metrics, pid, function: &str| {
         m.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
     };
@@ -122,7 +122,7 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[Done], what: &str) -> u64 {
 }
 
 #[bpf_test(tiers, alone)]
-fn a_daemon_that_starts_beside_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
+fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
     let bed = Bed::new();
     // each probe goes into every one of them before the next, which takes a while
     let mut idle = bed.start(IDLE, &["0"]);
@@ -158,7 +158,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str
 }
 
 #[bpf_test(tiers, alone)]
-fn programs_that_allocate_and_free_once_while_probes_go_in_hold_nothing(tier: &str) {
+fn programs_that_allocate_and_free_once_during_attach_have_no_live_memory(tier: &str) {
     // each library is new to a daemon once
     for _ in 0..if tier == "perf" { 1 } else { 3 } {
         let daemon = Daemon::with(&["-v", "--attach", tier]);

@@ -123,7 +123,7 @@ fn runs() -> usize {
 }
 
 #[bpf_test(alone)]
-fn many_runs_beside_the_daemon_end_as_they_do_without_it() {
+fn many_runs_under_a_daemon_end_as_they_do_without_it() {
     let driver = fixtures::standins(Cuda::Cuda12).library(Library::Driver);
     // functions of the runtime are probed for their failures
     let daemon = Daemon::with(&["-p", &shown(driver), "-p", &shown(runtime())]);
@@ -166,7 +166,7 @@ fn callbacks_into_go_are_not_harmed(tier: &str) {
     let mut compiler = Command::new("go");
     compiler.args(["build", "-o"]).arg(&program).arg("main.go").current_dir(folder.path());
     compiler.env("CGO_LDFLAGS", link).env("CGO_LDFLAGS_ALLOW", ".*").env("GOFLAGS", "-mod=mod");
-    compiler.env("GOCACHE", fixtures::kept("go-cache"));
+    compiler.env("GOCACHE", fixtures::cached("go-cache"));
     compile::run(&mut compiler);
     assert_as_unharmed_as_without(tier, &program, &["20"]);
 }

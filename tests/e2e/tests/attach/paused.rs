@@ -32,7 +32,7 @@ fn assert_calls(trace: &Recording, pid: u32, printed: &Value) {
 }
 
 #[bpf_test(needs(program("su")))]
-fn su_sees_its_command_end_and_not_that_it_was_held() {
+fn su_sees_its_command_end_and_not_that_it_was_paused() {
     let outcome = run("su", &["nobody", "-s", "/bin/sh", "-c", "exit 4"]);
     assert_eq!(outcome.finished.status, 4, "{}", outcome.finished.stderr);
     assert!(outcome.finished.took < SOON, "{:?}", outcome.finished.took);
@@ -53,7 +53,7 @@ fn a_shell_with_job_control_sees_no_stopped_job() {
 }
 
 #[bpf_test]
-fn gpuprobe_under_gpuprobe_both_see_everything() {
+fn two_nested_gpuprobes_both_see_every_call() {
     let folder = fixtures::folder();
     let [outer, inner] = ["outer", "inner"].map(|name| folder.path().join(name));
     let binary = fixtures::gpuprobe();
@@ -182,7 +182,7 @@ fn gpuprobe_in_a_pid_namespace_is_refused_in_one_line() {
 }
 
 #[bpf_test(alone)]
-fn nothing_is_missed_where_every_core_is_busy() {
+fn no_call_is_missed_when_every_core_is_busy() {
     let busy = || Talk::start(Command::new("sh").args(["-c", "while :; do :; done"]));
     let _loops: Vec<Talk> = (0..4).map(|_| busy()).collect();
     for (workload, args) in [("late_dlopen", &["0"][..]), ("late_dlopen", &["100"]), ("constructor", &[])] {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, finish, resident_kilobytes, run_many, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
-use gpuprobe_e2e::{Talk, bpf_test, fixtures, kernel, needs};
+use gpuprobe_e2e::{Talk, bpf_test, fixtures, linux, needs};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -90,17 +90,17 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
     assert!(metrics.text.len() < LARGEST_PAGE, "a page of {} bytes", metrics.text.len());
     assert_all_accounted_for(&metrics, &name, FIRST + MORE);
 
-    let (links, programs) = (kernel::links_of(pid), kernel::programs_of(pid));
+    let (links, programs) = (linux::links_of(pid), linux::programs_of(pid));
     assert!(!links.is_empty() && !programs.is_empty(), "{links:?}, {programs:?}");
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
-    if kernel::links().is_none() {
+    if linux::links().is_none() {
         needs::missing("bpf", "there is no bpftool to look for links with");
         return;
     }
     // the kernel frees them when every CPU has passed a quiet point
-    until(PATIENCE, "no link is left", || kernel::links()?.is_disjoint(&links).then_some(()));
-    until(PATIENCE, "no program is left", || kernel::programs()?.is_disjoint(&programs).then_some(()));
+    until(PATIENCE, "no link is left", || linux::links()?.is_disjoint(&links).then_some(()));
+    until(PATIENCE, "no program is left", || linux::programs()?.is_disjoint(&programs).then_some(()));
 }
 
 /// How many of a name have series of their own.
@@ -145,7 +145,7 @@ fn assert_seen(daemon: &Daemon, printed: &Value) {
 }
 
 #[bpf_test(alone)]
-fn a_process_of_a_moment_is_seen_exactly_where_its_library_was_known() {
+fn a_very_short_process_is_exact_if_its_library_was_known() {
     let folder = fixtures::folder();
     let (program, _) = brief(folder.path());
     let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
@@ -158,7 +158,7 @@ fn a_process_of_a_moment_is_seen_exactly_where_its_library_was_known() {
 }
 
 #[bpf_test(alone)]
-fn a_process_of_a_moment_whose_library_was_not_known_is_counted_as_missed() {
+fn a_very_short_process_whose_library_was_unknown_is_counted_as_missed() {
     let daemon = Daemon::with(&["-v"]);
     let was_brief = (0..ATTEMPTS).any(|_| {
         // nobody has mapped this library before
@@ -192,7 +192,7 @@ sys.stdin.readline()
 ";
 
 #[bpf_test(alone)]
-fn a_library_that_was_mapped_for_a_moment_is_counted_as_missed_and_known_to_the_next_process() {
+fn a_library_mapped_briefly_is_counted_as_missed_and_known_for_the_next_process() {
     let folder = fixtures::folder();
     let (program, _) = brief(folder.path());
     let daemon = Daemon::with(&["-v"]);
@@ -208,7 +208,7 @@ fn a_library_that_was_mapped_for_a_moment_is_counted_as_missed_and_known_to_the_
 }
 
 #[bpf_test(alone)]
-fn short_processes_of_a_container_are_not_missed_where_another_of_its_processes_made_the_library_known() {
+fn short_processes_of_a_container_are_seen_if_another_process_made_the_library_known() {
     const MANY: usize = 100;
     let (folder, mount) = (fixtures::folder(), fixtures::folder());
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["hoarder"]);

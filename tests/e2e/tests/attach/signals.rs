@@ -24,7 +24,7 @@ fn signals_are_passed_on_to_the_command() {
 }
 
 #[bpf_test]
-fn a_command_goes_on_when_gpuprobe_is_killed_and_the_trace_stays_readable() {
+fn a_command_continues_when_gpuprobe_is_killed_and_the_trace_stays_readable() {
     let folder = fixtures::folder();
     let trace = folder.path().join("trace.jsonl");
     let ledger = Run::new(fixtures::standins(Cuda::Cuda12).workload("ledger")).options(&["-e", "*"]);

@@ -14,12 +14,12 @@ use serde_json::Value;
 
 const HOT: &str = "cuMemcpyHtoD_v2";
 
-fn times_left_out(metrics: &Metrics) -> u64 {
+fn times_suspended(metrics: &Metrics) -> u64 {
     let mut all = metrics.samples("gpuprobe_function_left_out_total");
     all.find(|(labels, _)| labels["function"] == HOT).map_or(0, |(_, times)| times)
 }
 
-fn are_left_out(metrics: &Metrics, functions: u64) -> bool {
+fn are_suspended(metrics: &Metrics, functions: u64) -> bool {
     metrics.text.contains(&format!("\ngpuprobe_functions_left_out {functions}\n"))
 }
 
@@ -38,14 +38,14 @@ fn watched(private: &Private, options: &[&str]) -> (Daemon, Talk, u32) {
 
 // by perf the daemon has a hundred probes, and each takes a tenth of a second to let go of
 #[bpf_test(tiers(session, multi), alone)]
-fn a_hot_function_goes_says_so_everywhere_and_comes_back_while_memory_stays_exact(tier: &str) {
+fn a_hot_function_is_suspended_reported_and_resumed_while_memory_stays_exact(tier: &str) {
     let private = Private::new("spurt", Cuda::Cuda12);
     let (mut daemon, mut program, pid) = watched(&private, &["--budget", "2%", "--attach", tier]);
     program.go_on();
-    daemon.until(PATIENCE, "it is left out", |m| times_left_out(m) > 0 && are_left_out(m, 1));
+    daemon.until(PATIENCE, "it is left out", |m| times_suspended(m) > 0 && are_suspended(m, 1));
     let json = snapshot(&daemon);
-    let told = &json["budget"]["left_out"][0];
-    assert_eq!((&json["budget"]["share"], &told["function"]), (&0.02.into(), &HOT.into()), "{told}");
+    let reported = &json["budget"]["left_out"][0];
+    assert_eq!((&json["budget"]["share"], &reported["function"]), (&0.02.into(), &HOT.into()), "{reported}");
     let note = format!("{HOT} is not counted for ");
     until(PATIENCE, &note, || daemon.talk.stderr().contains(&note).then_some(()));
     let line = format!("{HOT}: not counted ");
@@ -54,25 +54,25 @@ fn a_hot_function_goes_says_so_everywhere_and_comes_back_while_memory_stays_exac
 
     program.go_on();
     program.json();
-    let back = daemon.until(PATIENCE, "it comes back", |m| are_left_out(m, 0));
+    let back = daemon.until(PATIENCE, "it comes back", |m| are_suspended(m, 0));
     let before = calls(&back, pid, HOT);
     daemon.until(PATIENCE, "it is counted again", |m| calls(m, pid, HOT) > before + 100);
 
     program.go_on();
-    let books = program.json();
-    let made = counts_of(&books["calls"]);
+    let ledger = program.json();
+    let made = counts_of(&ledger["calls"]);
     let metrics = daemon.until_equal(PATIENCE, |metrics, found| {
         for function in ["cuMemAlloc_v2", "cuMemFree_v2"] {
             found.compare(function, &calls(metrics, pid, function), &made[function]);
         }
         let allocated = metrics.of("gpuprobe_memory_allocated_bytes_total", pid);
-        found.compare("allocated", &allocated, &Some(number(&books["allocated_bytes"])));
+        found.compare("allocated", &allocated, &Some(number(&ledger["allocated_bytes"])));
         let live: u64 = metrics.by("gpuprobe_memory_live_bytes", pid, "kind").into_values().sum();
-        found.compare("live", &live, &number(&books["live_bytes"]));
+        found.compare("live", &live, &number(&ledger["live_bytes"]));
     });
     let counted = calls(&metrics, pid, HOT);
     assert!(counted < made[HOT], "{tier}: a lower bound: {counted} of {}", made[HOT]);
-    assert_eq!(metrics.lost("over_budget"), times_left_out(&metrics), "{tier}");
+    assert_eq!(metrics.lost("over_budget"), times_suspended(&metrics), "{tier}");
     assert!(metrics.lost("unmatched_return") < 10, "{tier}: {}", metrics.lost("unmatched_return"));
     assert_eq!(metrics.lost("abandoned"), 0, "{tier}: calls that were open have returned");
     program.go_on();
@@ -99,7 +99,7 @@ fn without_a_budget_every_call_is_counted() {
 }
 
 #[bpf_test(tiers, alone)]
-fn a_recording_leaves_out_what_is_too_dear_and_says_from_when_on(tier: &str) {
+fn a_recording_suspends_functions_over_budget_and_reports_since_when(tier: &str) {
     let private = Private::new("spurt", Cuda::Cuda12);
     let mut program = Talk::start(&mut Command::new(&private.program));
     let pid = pid_of(&program.json());
@@ -134,7 +134,7 @@ fn predicted(pid: u32) -> Option<Value> {
 }
 
 #[bpf_test(alone)]
-fn the_cost_of_watching_is_predicted_by_the_rate_that_a_program_has_by_its_own_books() {
+fn doctor_predicts_the_cost_from_the_call_rate_of_a_program() {
     /// On a busy machine a program may not keep its pace, or end before it was looked at.
     const TRIES: u32 = 5;
     let private = Private::new("paced", Cuda::Cuda12);
@@ -148,27 +148,29 @@ fn the_cost_of_watching_is_predicted_by_the_rate_that_a_program_has_by_its_own_b
             assert_eq!((&waiting["name"], &waiting["calls_per_second"]), (&"paced".into(), &0.0.into()));
         }
         program.go_on();
-        let told = predicted(pid);
-        let books = program.json();
+        let reported = predicted(pid);
+        let ledger = program.json();
         assert_eq!(program.end(), 0);
-        let made = number(&books["calls"][HOT]) as f64 / books["seconds"].as_f64().unwrap();
-        let Some(told) = told.filter(|told| told["functions"][0].is_object()) else { continue };
-        let function = &told["functions"][0];
-        assert_eq!(function["function"], HOT, "{told}");
+        let made = number(&ledger["calls"][HOT]) as f64 / ledger["seconds"].as_f64().unwrap();
+        let Some(reported) = reported.filter(|reported| reported["functions"][0].is_object()) else {
+            continue;
+        };
+        let function = &reported["functions"][0];
+        assert_eq!(function["function"], HOT, "{reported}");
         let share = |way: &str| function["shares"][way].as_f64().unwrap();
         assert_eq!(share("memory"), 0.0, "no memory is made of copies");
         assert!(share("daemon") > 0.0 && share("trace") > 0.0, "{function}");
-        let ratio = told["calls_per_second"].as_f64().unwrap() / made;
+        let ratio = reported["calls_per_second"].as_f64().unwrap() / made;
         if (ratio - 1.0).abs() < 0.1 {
             return;
         }
-        seen.push((made, told));
+        seen.push((made, reported));
     }
     panic!("calls a second by its books, and what was told: {seen:?}");
 }
 
 #[test]
-fn a_budget_that_is_none_is_refused_in_one_line() {
+fn an_invalid_budget_is_refused_in_one_line() {
     for wrong in ["0", "-1%", "200%", "abc", "2", ""] {
         for command in ["daemon", "run", "record"] {
             let finished = finish(&mut gpuprobe(&[command, "--budget", wrong]));

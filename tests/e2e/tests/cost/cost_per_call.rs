@@ -71,7 +71,7 @@ fn every_mode_is_measured_and_sees_every_call(tier: &str) {
 }
 
 #[bpf_test(alone)]
-fn people_get_a_table_and_wrong_numbers_a_reason() {
+fn a_table_is_printed_and_wrong_numbers_get_a_reason() {
     let finished = finish(&mut bench(&["--rounds", "1", "--attach", "multi"]));
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     assert!(
@@ -94,7 +94,7 @@ fn programs_in(folder: &Path) -> usize {
 }
 
 #[bpf_test(alone)]
-fn a_signal_ends_it_and_nothing_is_left_behind() {
+fn a_signal_ends_it_and_leaves_nothing_behind() {
     for (signal, status, while_measuring) in [(Signal::SIGTERM, 143, false), (Signal::SIGINT, 130, true)] {
         let folder = fixtures::folder();
         let files = || fs::read_dir(folder.path()).unwrap_or_else(|e| panic!("{e}")).count();
@@ -114,7 +114,7 @@ fn a_signal_ends_it_and_nothing_is_left_behind() {
 }
 
 #[bpf_test(alone)]
-fn a_reader_that_has_gone_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let program = shown(fixtures::gpuprobe());
     for form in ["", "--json"] {
         let script =
@@ -125,15 +125,15 @@ fn a_reader_that_has_gone_is_no_failure() {
 }
 
 #[bpf_test(alone)]
-fn another_program_is_measured_beside_and_told_to_end() {
+fn another_tracer_is_measured_and_stopped() {
     let folder = fixtures::folder();
-    let told = shown(folder.path().join("told"));
+    let reported = shown(folder.path().join("told"));
     // a tracer of ours, for which the library is no driver but a file with a function to hook
     let (program, hooks) = (shown(fixtures::gpuprobe()), shown(folder.path().join("hooks.toml")));
     let hook = "[[hook]]\nlibrary = \"measured*\"\nfunction = \"cuCtxSynchronize\"\n";
     fs::write(&hooks, hook).unwrap_or_else(|e| panic!("{e}"));
     let trace = format!("{program} trace --json --hooks {hooks} -p $GPUPROBE_LIBRARY -e cuCtxSynchronize");
-    let other = format!("trap 'echo >{told}' INT; {trace} >/dev/null");
+    let other = format!("trap 'echo >{reported}' INT; {trace} >/dev/null");
     let words = ["--json", "--attach", "multi", "--rounds", "3", "--beside", &other];
     let finished = finish_within(LIMIT, &mut bench(&words));
     assert_eq!(finished.status, 0, "{}", finished.stderr);
@@ -143,7 +143,7 @@ fn another_program_is_measured_beside_and_told_to_end() {
     assert!(ratio.is_some_and(|ratio| ratio > 0.9), "{report}");
     let targets = report["tiers"][0]["targets"].as_array().map(Vec::len);
     assert_eq!(targets, Some(8), "{report}");
-    assert!(fs::exists(&told).unwrap_or(false), "it was not told to end: {}", finished.stderr);
+    assert!(fs::exists(&reported).unwrap_or(false), "it was not told to end: {}", finished.stderr);
     let finished = finish(&mut bench(&["--attach", "multi", "--rounds", "1", "--beside", "exit 3"]));
     assert_eq!(finished.status, 1);
     assert!(

@@ -28,7 +28,7 @@ fn recorded(program: &Path, options: &[&str]) -> Duration {
 }
 
 #[bpf_test(alone)]
-fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver() {
+fn starting_and_attaching_to_every_cuda_driver_function_are_cheap() {
     let driver_only = fixtures::standins(Cuda::Cuda12).workload("driver_only");
     let bare = least(|| finish(&mut Command::new(&driver_only)).took);
     let is_cheap = (0..TRIES).any(|_| {
@@ -43,7 +43,7 @@ fn starting_costs_little_and_so_does_attaching_to_every_function_of_the_driver()
 }
 
 #[bpf_test(tiers(session, multi), alone)]
-fn every_export_of_the_driver_is_attached_in_a_fifth_of_a_second(tier: &str) {
+fn every_export_of_the_cuda_driver_is_attached_in_a_fifth_of_a_second(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     let exports = ExportList::of(Library::Driver).names.len();
     let run = Run::new(built.workload("driver_only")).options(&["-v", "-e", "*", "--attach", tier]);

@@ -78,8 +78,8 @@ fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found:
         let about_others =
             ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
         // threads at full speed may send more stacks than fit: it costs call sites, not figures
-        let about_places = cause == LossCause::LostStack.as_str();
-        assert!(lost == 0 || about_others || about_places, "{labels:?}: {lost}");
+        let about_call_sites = cause == LossCause::LostStack.as_str();
+        assert!(lost == 0 || about_others || about_call_sites, "{labels:?}: {lost}");
     }
 }
 
@@ -190,14 +190,15 @@ fn assert_display(daemon: &mut Daemon, ledger: &Value, classes: &[Class]) {
 }
 
 #[bpf_test(alone)]
-fn the_gauges_of_a_killed_process_are_gone() {
+fn the_gauges_of_a_killed_process_end() {
     let (_folder, daemon, mut command) = watched("crash");
     let mut crash = Talk::start(&mut command);
     let printed = crash.json();
     let pid = pid_of(&printed);
-    let held = |m: &Metrics| m.by(LIVE, pid, "kind").get("device") == Some(&number(&printed["live_bytes"]));
+    let is_live =
+        |m: &Metrics| m.by(LIVE, pid, "kind").get("device") == Some(&number(&printed["live_bytes"]));
     let three = |m: &Metrics| m.by(LIVE_ALLOCATIONS, pid, "kind").get("device") == Some(&3);
-    daemon.until(PATIENCE, "what it holds", |m| held(m) && three(m));
+    daemon.until(PATIENCE, "what it holds", |m| is_live(m) && three(m));
     crash.signal(Signal::SIGKILL);
     assert_eq!(crash.end(), 137);
     let metrics = daemon.until(PATIENCE, "the gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
@@ -207,7 +208,7 @@ fn the_gauges_of_a_killed_process_are_gone() {
 }
 
 #[bpf_test(alone)]
-fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
+fn the_probes_of_a_daemon_are_reported_and_an_earlier_process_is_seen() {
     let folder = fixtures::folder();
     fixtures::copies(
         &fixtures::standins(Cuda::Cuda12),
@@ -242,7 +243,7 @@ fn the_probes_of_a_daemon_are_told_and_a_process_that_ran_before_is_seen() {
 }
 
 #[bpf_test(alone)]
-fn children_and_executed_programs_have_their_names_and_end_with_their_gauges() {
+fn children_and_executed_programs_have_names_and_their_gauges_end_with_them() {
     let (_folder, daemon, mut command) = watched("forker");
     let mut forker = Talk::start(command.arg("3"));
     assert_eq!(forker.end(), 0, "{}", forker.stderr());
@@ -308,7 +309,7 @@ fn families(metrics: &Metrics) -> BTreeSet<String> {
 }
 
 #[bpf_test(alone)]
-fn a_feature_alone_has_its_own_metrics_and_no_others() {
+fn one_feature_has_its_own_metrics_and_no_others() {
     let copies = ["copies_total", "copy_bytes_total", "copy_host_bytes_total", "copy_seconds_total"];
     let launches = ["kernel_launches_total", "stream_gap_longest_seconds", "stream_gap_seconds"];
     let memory =
@@ -350,7 +351,7 @@ fn a_feature_alone_has_its_own_metrics_and_no_others() {
 }
 
 #[bpf_test(tiers, alone)]
-fn calls_that_are_only_counted_as_they_begin_are_exact_and_have_no_times(tier: &str) {
+fn entry_counts_are_exact_and_have_no_times(tier: &str) {
     let globs = ["--calls-only", "cuLaunchKernel*", "--calls-only", "cuCtxGetDevice*"];
     let options = [&["--memleak", "--attach", tier][..], &globs].concat();
     let (_folder, daemon, mut command) = watched_with(&options, "ledger");

@@ -31,8 +31,8 @@ const PROGRAMS: usize = 5;
 
 /// Status and body; the status is 0 where there was no answer.
 fn curl(args: &[&str], url: &str) -> (u16, String) {
-    let told = ["-sS", "--max-time", "30", "-w", "\n%{http_code}"];
-    let finished = finish(Command::new("curl").args(told).args(args).arg(url));
+    let reported = ["-sS", "--max-time", "30", "-w", "\n%{http_code}"];
+    let finished = finish(Command::new("curl").args(reported).args(args).arg(url));
     let (body, status) = finished.stdout.rsplit_once('\n').unwrap_or_else(|| panic!("{}", finished.stderr));
     (status.parse().unwrap(), body.to_owned())
 }
@@ -81,7 +81,7 @@ fn without_cpu(daemon: u32) -> Duration {
 
 /// How long a scrape by one client takes that begins when a crowd has just asked, all at once; and how much of that is the
 /// endpoint's doing: the crowd's threads and whatever else keeps the machine busy may have the CPUs meanwhile.
-fn time_beside_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
+fn time_during_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
     let (together, address) = (Barrier::new(CROWD + 1), daemon.address());
     thread::scope(|scope| {
         for _ in 0..CROWD {
@@ -108,7 +108,7 @@ fn busy_host(folder: &Path, daemon: &Daemon) -> Vec<Talk> {
 }
 
 fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
-    let mut times: Vec<_> = (0..CROWDS).map(|_| time_beside_a_crowd(daemon, accept)).collect();
+    let mut times: Vec<_> = (0..CROWDS).map(|_| time_during_a_crowd(daemon, accept)).collect();
     times.sort_unstable();
     let mut in_all: Vec<_> = times.iter().map(|(_, in_all)| *in_all).collect();
     in_all.sort_unstable();
@@ -124,7 +124,7 @@ fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
 }
 
 #[bpf_test(alone)]
-fn a_normal_client_is_answered_at_once_beside_a_crowd_and_slow_ones() {
+fn a_client_is_answered_at_once_among_many_and_slow_clients() {
     let folder = fixtures::folder();
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
@@ -155,7 +155,7 @@ fn a_normal_client_is_answered_at_once_beside_a_crowd_and_slow_ones() {
 }
 
 #[bpf_test]
-fn curl_finds_what_the_index_names() {
+fn curl_can_fetch_every_page_of_the_index() {
     let daemon = Daemon::displaying(0, &[]);
     let url = |path: &str| format!("http://{}{path}", daemon.address());
     let (status, index) = curl(&[], &url("/"));
@@ -172,8 +172,8 @@ fn curl_finds_what_the_index_names() {
 
     let metrics = daemon.scrape();
     let resident = gpuprobe_e2e::process::resident_kilobytes(daemon.talk.pid()) as f64 * 1024.0;
-    let told = bare(&metrics, "process_resident_memory_bytes");
-    assert!((0.5..2.0).contains(&(told / resident)), "{told} is not about {resident}");
+    let reported = bare(&metrics, "process_resident_memory_bytes");
+    assert!((0.5..2.0).contains(&(reported / resident)), "{reported} is not about {resident}");
     let started = bare(&metrics, "process_start_time_seconds");
     assert!((now - 120.0..=now + 1.0).contains(&started), "{started} is not a moment before {now}");
     for name in ["process_cpu_seconds_total", "process_open_fds", "process_max_fds"] {
@@ -219,7 +219,7 @@ impl Papers {
 }
 
 #[bpf_test]
-fn tls_passwords_and_client_certificates_hold_and_change_while_it_runs() {
+fn tls_passwords_and_client_certificates_work_and_can_change_while_it_runs() {
     let papers = Papers::new();
     let config = shown(papers.write("", SECRET));
     let daemon = Daemon::displaying(0, &["--web-config", &config]);
@@ -330,7 +330,7 @@ fn assert_client_certificates(papers: &Papers, ask: &dyn Fn(&[&str]) -> u16) {
 }
 
 /// Ends with one line on stderr that has all of these words.
-fn assert_told(finished: &Finished, status: i32, words: &[&str]) {
+fn assert_reported(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.status, status, "{}", finished.stderr);
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
     words.iter().for_each(|word| assert!(finished.stderr.contains(word), "{word}: {}", finished.stderr));
@@ -341,27 +341,27 @@ fn daemon(args: &[&str]) -> Finished {
 }
 
 #[test]
-fn what_keeps_the_endpoint_from_its_start_is_told_in_one_line() {
+fn errors_at_the_start_of_the_endpoint_are_one_line() {
     let papers = Papers::new();
-    let told = |text: &str, words: &[&str]| {
+    let reported = |text: &str, words: &[&str]| {
         let config = shown(papers.write_text(text));
-        assert_told(&daemon(&["--web-config", &config]), 1, &[words, &["web.yml"]].concat());
+        assert_reported(&daemon(&["--web-config", &config]), 1, &[words, &["web.yml"]].concat());
     };
     let tls = |cert: &str, key: &str| format!("tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n");
-    told("basic_auth_user:\n  ann: x\n", &["unknown field `basic_auth_user`"]);
-    told("basic_auth_users:\n  ann: secret\n", &["ann", "htpasswd"]);
-    told(&tls("none.crt", "server.key"), &["cert_file none.crt", "No such file"]);
-    told(&tls("server.crt", "none.key"), &["key_file none.key", "No such file"]);
-    told(&tls("server.key", "server.key"), &["cert_file server.key", "no certificate"]);
-    told(&tls("server.crt", "server.crt"), &["key_file server.crt", "no private key"]);
-    told(&tls("server.crt", "ours.key"), &["key_file ours.key", "cert_file server.crt"]);
+    reported("basic_auth_user:\n  ann: x\n", &["unknown field `basic_auth_user`"]);
+    reported("basic_auth_users:\n  ann: secret\n", &["ann", "htpasswd"]);
+    reported(&tls("none.crt", "server.key"), &["cert_file none.crt", "No such file"]);
+    reported(&tls("server.crt", "none.key"), &["key_file none.key", "No such file"]);
+    reported(&tls("server.key", "server.key"), &["cert_file server.key", "no certificate"]);
+    reported(&tls("server.crt", "server.crt"), &["key_file server.crt", "no private key"]);
+    reported(&tls("server.crt", "ours.key"), &["key_file ours.key", "cert_file server.crt"]);
     fs::write(papers.folder.path().join("broken.crt"), broken(&papers.server.cert)).unwrap();
-    told(&tls("broken.crt", "server.key"), &["broken.crt"]);
-    assert_told(&daemon(&["--web-config", "/none/web.yml"]), 1, &["/none/web.yml", "No such file"]);
-    assert_told(&daemon(&["--web-config", "/"]), 1, &["is not a file"]);
+    reported(&tls("broken.crt", "server.key"), &["broken.crt"]);
+    assert_reported(&daemon(&["--web-config", "/none/web.yml"]), 1, &["/none/web.yml", "No such file"]);
+    assert_reported(&daemon(&["--web-config", "/"]), 1, &["is not a file"]);
     // an address for documents, which nobody has
     let elsewhere = finish(&mut gpuprobe(&["daemon", "--metrics-addr", "192.0.2.1:9000"]));
-    assert_told(&elsewhere, 1, &["cannot listen on 192.0.2.1:9000", "--metrics-addr"]);
+    assert_reported(&elsewhere, 1, &["cannot listen on 192.0.2.1:9000", "--metrics-addr"]);
     assert_eq!(finish(&mut gpuprobe(&["daemon", "--web-config"])).status, 2);
 }
 

@@ -17,7 +17,7 @@ fn failures(metrics: &Metrics, pid: u32) -> BTreeMap<(String, String), u64> {
 }
 
 #[bpf_test(tiers, alone)]
-fn a_failure_is_counted_once_by_name_where_it_came_from(tier: &str) {
+fn a_failure_is_counted_once_by_name_where_it_occurred(tier: &str) {
     let folder = fixtures::folder();
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
 }"#;
 
 #[bpf_test(needs(tier("multi")), alone)]
-fn a_process_that_fails_in_too_many_ways_takes_no_room_of_others_and_its_sum_is_right() {
+fn a_process_with_too_many_kinds_of_failure_has_an_exact_sum_and_does_not_affect_others() {
     const KINDS: u64 = 64;
     let folder = fixtures::folder();
     let at = |name: &str| shown(folder.path().join(name));

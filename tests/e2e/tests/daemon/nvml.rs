@@ -19,7 +19,7 @@ use serde_json::json;
 
 /// What a scrape may take on a machine that others keep busy; NVML is held up for far longer.
 const SOON: Duration = Duration::from_secs(5);
-const HELD_UP: &str = "block nvmlDeviceGetPowerUsage 300\n";
+const STALLED: &str = "block nvmlDeviceGetPowerUsage 300\n";
 
 /// A host with one GPU more than NVML sees, before the others, so that its numbers are not NVML's.
 struct Host {
@@ -50,7 +50,7 @@ impl Host {
     }
 
     /// Has NVML tell this from now on.
-    fn tell(&self, lines: &str) {
+    fn set(&self, lines: &str) {
         let mut file = OpenOptions::new().append(true).open(self.file()).unwrap();
         file.write_all(lines.as_bytes()).unwrap();
     }
@@ -150,13 +150,13 @@ const SECOND: [&str; 11] = [
 ];
 
 #[bpf_test(alone)]
-fn gpus_and_processes_are_as_nvml_tells_and_nobody_waits_for_it() {
+fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
     let mut host = Host::start();
     let metrics = host.daemon.until(PATIENCE, "NVML is up", |m| m.text.contains("\ngpuprobe_nvml_up 1\n"));
     assert_eq!(readings(&metrics), expected());
     assert_processes(&mut host);
     assert_errors(&host);
-    assert_not_held_up(&mut host);
+    assert_not_stalled(&mut host);
 }
 
 /// The figures of processes, and what no call explains of them.
@@ -164,7 +164,7 @@ fn assert_processes(host: &mut Host) {
     let (mut program, pid) = host.program();
     let (own, nobody) = (std::process::id(), 1 << 30);
     // seen are 1,000,000 bytes on the first GPU and 2,000,000 on the second; some are in two lists
-    host.tell(&format!(
+    host.set(&format!(
         "process 0 compute {pid} 5000000\nprocess 0 graphics {pid} 5000000\nprocess 1 compute {pid} 1500000\n\
          process 0 mps {own} 777\nprocess 1 graphics {own} -1\nprocess 0 compute {nobody} 9\n\
          busy 0 {pid} 60 20 0 5\n"
@@ -188,21 +188,22 @@ fn assert_processes(host: &mut Host) {
         format!("memory_seen_above_nvml_bytes{{{}}} 0", own_is(",gpu=\"1\"")),
     ]
     .into();
-    let told = |metrics: &Metrics| -> BTreeSet<String> {
+    let reported = |metrics: &Metrics| -> BTreeSet<String> {
         let names = ["gpuprobe_gpu_process_", "gpuprobe_memory_unexplained_", "gpuprobe_memory_seen_above_"];
         let lines = names.iter().flat_map(|name| lines(metrics, name, &[]));
         // the tests themselves may run in a container
         lines.map(|line| without_container(line.trim_start_matches("gpuprobe_"))).collect()
     };
-    host.daemon.until_equal(PATIENCE, |metrics, found| found.compare("processes", &told(metrics), &expected));
+    host.daemon
+        .until_equal(PATIENCE, |metrics, found| found.compare("processes", &reported(metrics), &expected));
     assert_displayed(&mut host.daemon, pid);
-    assert_memory_tells(host, pid);
+    assert_memory_reports(host, pid);
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
     // NVML goes on telling of it
-    let gone = |m: &Metrics| !told(m).iter().any(|line| line.contains(&format!("pid=\"{pid}\"")));
+    let gone = |m: &Metrics| !reported(m).iter().any(|line| line.contains(&format!("pid=\"{pid}\"")));
     let metrics = host.daemon.until(PATIENCE, "the gauges of a process end with it", gone);
-    assert_eq!(told(&metrics).len(), 3, "{}", metrics.text);
+    assert_eq!(reported(&metrics).len(), 3, "{}", metrics.text);
 }
 
 fn without_container(line: &str) -> String {
@@ -226,7 +227,7 @@ fn assert_displayed(daemon: &mut Daemon, pid: u32) {
 }
 
 /// To `gpuprobe memory`, which began after the program, nothing of what it holds is explained.
-fn assert_memory_tells(host: &Host, pid: u32) {
+fn assert_memory_reports(host: &Host, pid: u32) {
     let nvml = shown(fixtures::standins(Cuda::Cuda12).library(Library::Nvml));
     let (driver, watched) = (shown(host.folder.path().join("driver")), pid.to_string());
     let words = ["memory", "-d", &watched, "--watch", "--interval", "0.2", "--json"];
@@ -242,9 +243,9 @@ fn assert_memory_tells(host: &Host, pid: u32) {
 fn assert_errors(host: &Host) {
     let errors = |m: &Metrics| lines(m, "gpuprobe_xid_errors_total", &[]);
     assert_eq!(errors(&host.daemon.scrape()), BTreeSet::new());
-    host.tell("xid 0 79\nxid 0 48\nxid 0 79\n");
-    let told = |xid: u32, n: u32| format!("gpuprobe_xid_errors_total{{gpu=\"1\",xid=\"{xid}\"}} {n}");
-    let expected: BTreeSet<String> = [told(48, 1), told(79, 2)].into();
+    host.set("xid 0 79\nxid 0 48\nxid 0 79\n");
+    let reported = |xid: u32, n: u32| format!("gpuprobe_xid_errors_total{{gpu=\"1\",xid=\"{xid}\"}} {n}");
+    let expected: BTreeSet<String> = [reported(48, 1), reported(79, 2)].into();
     host.daemon.until(PATIENCE, "its errors", |m| errors(m) == expected);
     // the other one refuses to tell of any
     let said = host.daemon.talk.stderr();
@@ -252,8 +253,8 @@ fn assert_errors(host: &Host) {
 }
 
 /// A call of NVML that does not return delays neither scrapes nor what is counted, nor the end.
-fn assert_not_held_up(host: &mut Host) {
-    host.tell(HELD_UP);
+fn assert_not_stalled(host: &mut Host) {
+    host.set(STALLED);
     let begun = host.file().with_extension("blocked");
     until(PATIENCE, "NVML is held up", || begun.exists().then_some(()));
     let (mut program, pid) = host.program();
@@ -278,7 +279,7 @@ fn assert_not_held_up(host: &mut Host) {
 }
 
 #[bpf_test]
-fn a_host_without_nvml_is_told_of_once_and_has_everything_else() {
+fn a_host_without_nvml_is_reported_once_and_has_everything_else() {
     let built = fixtures::standins(Cuda::Cuda12);
     let nowhere = "/nowhere/libnvidia-ml.so.1";
     let daemon = Daemon::with(&["--memleak", "-v", "--nvml", nowhere, "-p", &shown(&built.libcuda)]);
@@ -291,7 +292,7 @@ fn a_host_without_nvml_is_told_of_once_and_has_everything_else() {
 }
 
 #[test]
-fn the_doctor_tells_the_version_of_nvml() {
+fn doctor_reports_the_version_of_nvml() {
     let nvml = |folder: &Path| {
         let said = finish(gpuprobe(&["doctor"]).env("LD_LIBRARY_PATH", folder)).stdout;
         let line = said.lines().find_map(|line| line.strip_prefix("NVML ")).map(str::trim);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use gpuprobe_e2e::kernel::{children_of, links, links_of};
+use gpuprobe_e2e::linux::{children_of, links, links_of};
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, TIME_TO_END, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::pid_of;
@@ -36,7 +36,7 @@ fn capabilities(pid: u32) -> Vec<u64> {
 }
 
 #[bpf_test(tiers, alone)]
-fn a_daemon_gives_up_what_it_does_not_need_and_sees_what_comes_later(tier: &str) {
+fn a_daemon_drops_capabilities_and_still_probes_later_libraries(tier: &str) {
     let daemon = Daemon::with(&["--memleak", "--attach", tier]);
     let pid = daemon.talk.pid();
     let mut all = capabilities(pid);
@@ -63,19 +63,21 @@ fn a_daemon_gives_up_what_it_does_not_need_and_sees_what_comes_later(tier: &str)
     daemon.until(PATIENCE, &format!("{library} is probed by {tier}"), |m| m.text.contains(&library));
     ledger.finish();
 
-    let (mut talk, held) = (daemon.talk, links_of(pid));
-    assert!(!held.is_empty());
+    let (mut talk, links_before) = (daemon.talk, links_of(pid));
+    assert!(!links_before.is_empty());
     let begun = Instant::now();
     talk.signal(Signal::SIGTERM);
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     if tier != "perf" {
         assert!(begun.elapsed() < TIME_TO_END, "{tier}: {:?}", begun.elapsed());
     }
-    until(PATIENCE, "its probes are gone", || links().is_none_or(|now| now.is_disjoint(&held)).then_some(()));
+    until(PATIENCE, "its probes are gone", || {
+        links().is_none_or(|now| now.is_disjoint(&links_before)).then_some(())
+    });
 }
 
 #[bpf_test(alone)]
-fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
+fn a_settings_file_is_reloaded_and_an_invalid_one_changes_nothing() {
     let folder = fixtures::folder();
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
@@ -113,7 +115,7 @@ fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
     let after = daemon.until(PATIENCE, "the library", |m| m.text.contains(&shown(&second)));
     let allocated = "gpuprobe_memory_allocated_bytes_total";
     assert_eq!(after.of(allocated, pid), before.of(allocated, pid), "nothing that was counted is lost");
-    assert_the_rest_holds(&mut daemon, &config, Path::new(&library));
+    assert_other_settings_apply(&mut daemon, &config, Path::new(&library));
 }
 
 /// The loading of programs takes a while, and the maps come first.
@@ -123,7 +125,7 @@ fn has_maps(pid: u32) -> bool {
 }
 
 #[bpf_test(alone)]
-fn settings_may_be_read_again_while_it_still_starts() {
+fn settings_can_be_reloaded_during_start() {
     let folder = fixtures::folder();
     let config = folder.path().join("gpuprobe.toml");
     fs::write(&config, "metrics_addr = \"127.0.0.1:0\"\ndisplay_interval = 0\n").unwrap();
@@ -137,18 +139,18 @@ fn settings_may_be_read_again_while_it_still_starts() {
 }
 
 /// What cannot be done is told in the line that says that the settings were read, and everything else is done.
-fn assert_the_rest_holds(daemon: &mut Daemon, config: &Path, library: &Path) {
+fn assert_other_settings_apply(daemon: &mut Daemon, config: &Path, library: &Path) {
     let later = config.with_file_name("later.so");
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();
     let mut read = |address: &str, path: &str, expected: &[&str]| {
-        let told = daemon.talk.stderr().lines().count();
+        let reported = daemon.talk.stderr().lines().count();
         fs::write(config, format!("memleak = true\nmetrics_addr = \"{address}\"\npath = [{path}]\n"))
             .unwrap();
         daemon.talk.signal(Signal::SIGHUP);
         let line = until(PATIENCE, "the settings are read", || {
             let said = daemon.talk.stderr();
-            said.lines().skip(told).find(|line| line.contains("settings read again")).map(str::to_owned)
+            said.lines().skip(reported).find(|line| line.contains("settings read again")).map(str::to_owned)
         });
         expected.iter().for_each(|word| assert!(line.contains(word), "{word}: {line}"));
         line
@@ -192,7 +194,7 @@ fn fill(pipe: &mut File) {
 }
 
 #[bpf_test(alone)]
-fn a_display_that_nobody_reads_holds_up_neither_metrics_nor_the_end() {
+fn a_blocked_display_delays_neither_metrics_nor_the_end() {
     let folder = fixtures::folder();
     let path = folder.path().join("display");
     mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -224,7 +226,7 @@ fn a_display_that_nobody_reads_holds_up_neither_metrics_nor_the_end() {
 }
 
 #[test]
-fn wrong_settings_are_told_in_one_line() {
+fn wrong_settings_are_reported_in_one_line() {
     let folder = fixtures::folder();
     let config = folder.path().join("gpuprobe.toml");
     fs::write(&config, "# settings\nrefresh = \"soon\"\n").unwrap();

@@ -69,14 +69,14 @@ impl Workload {
         let options = ["--attach", tier, "--bandwidth-util", "-p", &library, "--max-ended", "1"];
         let daemon = Daemon::displaying(0, &options);
         let mut talk = Talk::start(Command::new(&private.program).arg("--wait"));
-        let books = talk.json();
-        let called: BTreeSet<_> = counts_of(&books["calls"]).into_keys().collect();
+        let ledger = talk.json();
+        let called: BTreeSet<_> = counts_of(&ledger["calls"]).into_keys().collect();
         assert_eq!(called, self.functions(), "the program calls all of them");
-        let pid = pid_of(&books);
-        let all: u64 = counts_of(&books["copies"]).values().sum();
+        let pid = pid_of(&ledger);
+        let all: u64 = counts_of(&ledger["copies"]).values().sum();
         let seen = |m: &Metrics| m.by(COPIES, pid, "kind").values().sum::<u64>() >= all;
         let metrics = daemon.until(FRESH, "all copies", seen);
-        assert_books(&metrics, &books);
+        assert_ledger(&metrics, &ledger);
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
         // when another ends, this one is summed up by name
@@ -84,7 +84,7 @@ impl Workload {
         daemon.until_equal(FRESH, |metrics, found| {
             let of_name = |name| metrics.samples(name).filter(|(l, _)| l["process"] == self.name());
             found.compare("is summed up", &(of_name(ENDED).count() > 0), &true);
-            let twice = without_zero(&books["bytes"]).into_iter().map(|(kind, n)| (kind, 2 * n)).collect();
+            let twice = without_zero(&ledger["bytes"]).into_iter().map(|(kind, n)| (kind, 2 * n)).collect();
             found.compare(
                 "bytes of both",
                 &by(of_name(ENDED).chain(of_name(BYTES)), ["kind", "mode"]),
@@ -94,12 +94,12 @@ impl Workload {
     }
 }
 
-fn assert_books(metrics: &Metrics, books: &Value) {
-    let pid = pid_of(books);
+fn assert_ledger(metrics: &Metrics, ledger: &Value) {
+    let pid = pid_of(ledger);
     let of_pid = |name| metrics.samples(name).filter(|(labels, _)| labels["pid"] == pid.to_string());
-    assert_eq!(by(of_pid(BYTES), ["kind", "mode"]), without_zero(&books["bytes"]), "bytes");
-    assert_eq!(by(of_pid(COPIES), ["kind", "mode"]), without_zero(&books["copies"]), "copies");
-    let mut host = without_zero(&books["host"]);
+    assert_eq!(by(of_pid(BYTES), ["kind", "mode"]), without_zero(&ledger["bytes"]), "bytes");
+    assert_eq!(by(of_pid(COPIES), ["kind", "mode"]), without_zero(&ledger["copies"]), "copies");
+    let mut host = without_zero(&ledger["host"]);
     host.retain(|kind, _| !kind.ends_with("/none"));
     assert_eq!(by(of_pid(HOST), ["kind", "memory"]), host, "by host memory");
     for cause in ["work_full", "unread_work"] {
@@ -125,7 +125,7 @@ fn every_copy_function_of_the_runtime_is_counted_once_by_what_it_calls(tier: &st
 
 /// Bytes by function and direction, of calls whose direction the trace tells, and by function alone.
 fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
-    let (mut told, mut all) = (Counts::new(), Counts::new());
+    let (mut reported, mut all) = (Counts::new(), Counts::new());
     let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset);
     for call in trace.of(pid).filter(moves) {
         if call.parent.is_some() {
@@ -137,10 +137,10 @@ fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
         let kind = call.effect.transfer().map(|transfer| transfer.direction);
         // a batch has several
         if let Some(kind) = kind.filter(|kind| *kind != CopyDirection::Unknown) {
-            *told.entry(format!("{}/{}", call.name, kind.as_str())).or_default() += bytes;
+            *reported.entry(format!("{}/{}", call.name, kind.as_str())).or_default() += bytes;
         }
     }
-    (told, all)
+    (reported, all)
 }
 
 /// What the books say of each function: a name, then a direction.
@@ -161,12 +161,12 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
         let outcome = Run::new(program).options(&["-e", "*"]).outcome();
         assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
         outcome.trace.assert_whole();
-        let books = outcome.printed();
-        let printed = counts_of(&books["moved"]);
-        let (told, all) = moved(&outcome.trace, pid_of(&books));
+        let ledger = outcome.printed();
+        let printed = counts_of(&ledger["moved"]);
+        let (reported, all) = moved(&outcome.trace, pid_of(&ledger));
         assert_eq!(all, by_function(&printed), "by function");
-        for (name, bytes) in &told {
-            let told_all = by_function(&told)[name.split('/').next().unwrap()];
+        for (name, bytes) in &reported {
+            let told_all = by_function(&reported)[name.split('/').next().unwrap()];
             let whole = told_all == all[name.split('/').next().unwrap()];
             let known = printed.get(name).copied().unwrap_or(0);
             // where the arguments do not tell every direction, the rest is not told at all
@@ -184,8 +184,8 @@ struct Sums {
 }
 
 impl Sums {
-    fn of_books(books: &Value) -> Self {
-        let sums = ["copies", "bytes", "host"].map(|what| without_zero(&books[what]));
+    fn of_ledger(ledger: &Value) -> Self {
+        let sums = ["copies", "bytes", "host"].map(|what| without_zero(&ledger[what]));
         let [copies, bytes, host] = sums;
         Self { copies, bytes, host }
     }
@@ -226,13 +226,13 @@ impl Sums {
 
 // daemons of other tests sum up ended processes by name
 #[bpf_test(tiers(session, multi), alone)]
-fn a_recording_tells_every_copy_by_direction_mode_and_host_memory(tier: &str) {
+fn a_recording_has_every_copy_by_direction_mode_and_host_memory(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     let outcome = Run::new(built.workload("copies")).options(&["--attach", tier]).outcome();
-    let books = outcome.printed();
+    let ledger = outcome.printed();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     outcome.trace.assert_whole();
-    let expected = Sums::of_books(&books);
-    assert_eq!(Sums::of_lines(&outcome.trace, pid_of(&books)), expected, "by its lines");
+    let expected = Sums::of_ledger(&ledger);
+    assert_eq!(Sums::of_lines(&outcome.trace, pid_of(&ledger)), expected, "by its lines");
     assert_eq!(Sums::of_summary(&outcome.trace), expected, "in its summary");
 }

@@ -33,8 +33,8 @@ fn watched(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon, Comm
 }
 
 /// Waits until launches by kernel are as the books say. A name may come a moment after the first launch.
-fn launches(daemon: &Daemon, books: &Value) -> (Metrics, BTreeMap<String, u64>) {
-    let (pid, expected) = (pid_of(books), counts_of(&books["launches"]));
+fn launches(daemon: &Daemon, ledger: &Value) -> (Metrics, BTreeMap<String, u64>) {
+    let (pid, expected) = (pid_of(ledger), counts_of(&ledger["launches"]));
     let metrics = daemon.until_equal(FRESH, |metrics, found| {
         found.compare("launches", &metrics.by(LAUNCHES, pid, "kernel"), &expected);
     });
@@ -51,31 +51,31 @@ fn assert_nothing_lost(metrics: &Metrics) {
 fn assert_mode(options: &[&str], mode: &str) {
     let (_folder, daemon, mut command) = watched(options, "launches");
     let mut talk = Talk::start(command.args([mode, "--wait"]));
-    let books = talk.json();
-    let expected = counts_of(&books["launches"]);
-    let (metrics, _) = launches(&daemon, &books);
-    assert_graphs(&metrics, &books);
+    let ledger = talk.json();
+    let expected = counts_of(&ledger["launches"]);
+    let (metrics, _) = launches(&daemon, &ledger);
+    assert_graphs(&metrics, &ledger);
     assert_nothing_lost(&metrics);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
-    let pid = pid_of(&books);
+    let pid = pid_of(&ledger);
     // its gauges end with it, and then its rows have been taken out of the kernel
     let live = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();
     let ended = daemon.until(FRESH, "the end", |m| live(m) && m.by(LAUNCHES, pid, "kernel") == expected);
-    assert_graphs(&ended, &books);
+    assert_graphs(&ended, &ledger);
 }
 
-fn assert_graphs(metrics: &Metrics, books: &Value) {
-    let graphs = number(&books["graph_launches"]);
+fn assert_graphs(metrics: &Metrics, ledger: &Value) {
+    let graphs = number(&ledger["graph_launches"]);
     let expected = |n: u64| (graphs > 0).then_some(n);
-    let pid = pid_of(books);
+    let pid = pid_of(ledger);
     assert_eq!(metrics.of(GRAPHS, pid), expected(graphs), "launches of graphs");
-    assert_eq!(metrics.of(DERIVED, pid), expected(number(&books["derived"])), "derived");
+    assert_eq!(metrics.of(DERIVED, pid), expected(number(&ledger["derived"])), "derived");
     assert_eq!(metrics.of("gpuprobe_graph_launches_unknown_total", pid), expected(0));
 }
 
 #[bpf_test(tiers, alone)]
-fn every_door_is_counted_once_with_the_name_of_its_kernel(tier: &str) {
+fn every_launch_function_is_counted_once_with_its_cuda_kernel(tier: &str) {
     assert_mode(&["--attach", tier, "--cudatrace"], "doors");
 }
 
@@ -91,20 +91,20 @@ fn the_classic_example_is_two_thousand_launches_a_thousand_each() {
 }
 
 #[bpf_test(tiers, alone)]
-fn what_is_captured_is_not_run_and_graphs_run_what_they_are_made_of(tier: &str) {
+fn captured_launches_do_not_run_and_graph_launches_count_their_cuda_kernels(tier: &str) {
     assert_mode(&["--attach", tier, "--cudatrace"], "graphs");
 }
 
 #[bpf_test(together)]
-fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
+fn gaps_begin_with_waits_or_launches_and_name_the_call_of_the_host() {
     let (folder, daemon, _) = watched(&[], "gaps");
     // set by a shell, because what we start has a clean environment
     let script =
         format!("STANDIN_DELAY=cuMemcpyHtoD_v2:40000 exec {} --wait", shown(folder.path().join("gaps")));
     let mut talk = Talk::start(Command::new("/bin/sh").args(["-c", &script]));
-    let books = talk.json();
-    let pid = pid_of(&books);
-    let expected = ["after_sync", "after_launch"].map(|kind| number(&books[kind]));
+    let ledger = talk.json();
+    let pid = pid_of(&ledger);
+    let expected = ["after_sync", "after_launch"].map(|kind| number(&ledger[kind]));
     let counts = |m: &Metrics| {
         let counts = m.by(LENGTHS, pid, "after");
         ["sync", "launch"].map(|kind| counts.get(kind).copied().unwrap_or(0))
@@ -127,12 +127,12 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
 
 // a daemon sees the whole host, and others would take of the room
 #[bpf_test(alone)]
-fn launches_that_find_no_room_are_counted_as_lost() {
+fn launches_that_do_not_fit_are_counted_as_lost() {
     let (_folder, daemon, mut command) = watched(&["--max-kernels", "8"], "launches");
     let mut talk = Talk::start(command.args(["doors", "--wait"]));
-    let books = talk.json();
-    let all: u64 = counts_of(&books["launches"]).values().sum();
-    let pid = pid_of(&books);
+    let ledger = talk.json();
+    let all: u64 = counts_of(&ledger["launches"]).values().sum();
+    let pid = pid_of(&ledger);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
     // the launch that fails finds no room either
     let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("work_full") > all);
@@ -144,10 +144,10 @@ fn launches_that_find_no_room_are_counted_as_lost() {
 }
 
 /// The launches of a recording that are not part of others, by kernel, and how many were captured.
-fn told(outcome: &Outcome, books: &Value) -> (BTreeMap<String, u64>, u64) {
+fn reported(outcome: &Outcome, ledger: &Value) -> (BTreeMap<String, u64>, u64) {
     let (mut kernels, mut captured) = (BTreeMap::new(), 0);
     let outermost = |c: &&Call| c.class == Class::Launch && c.parent.is_none() && !c.failed();
-    for call in outcome.trace.of(pid_of(books)).filter(outermost) {
+    for call in outcome.trace.of(pid_of(ledger)).filter(outermost) {
         let launch = call.effect.launch().unwrap_or_else(|| panic!("no launch: {call:?}"));
         if launch.captured {
             captured += launch.kernels;
@@ -160,10 +160,10 @@ fn told(outcome: &Outcome, books: &Value) -> (BTreeMap<String, u64>, u64) {
 }
 
 /// Launches of graphs that ran, and the kernels of these; and the kernels of those that were captured.
-fn graphs_told(outcome: &Outcome, books: &Value) -> (u64, u64, u64) {
+fn graphs_reported(outcome: &Outcome, ledger: &Value) -> (u64, u64, u64) {
     let (mut launches, mut derived, mut captured) = (0, 0, 0);
     let outermost = |c: &&Call| c.class == Class::GraphLaunch && c.parent.is_none();
-    for call in outcome.trace.of(pid_of(books)).filter(outermost) {
+    for call in outcome.trace.of(pid_of(ledger)).filter(outermost) {
         let Effect::GraphLaunch(GraphLaunch { kernels: Some(kernels), captured: is_captured }) = call.effect
         else {
             panic!("not known: {call:?}")
@@ -180,24 +180,24 @@ fn graphs_told(outcome: &Outcome, books: &Value) -> (u64, u64, u64) {
 fn recorded(options: &[&str], mode: &str) -> (Outcome, Value) {
     let built = fixtures::standins(Cuda::Cuda12);
     let outcome = Run::new(built.workload("launches")).options(options).args(&[mode]).outcome();
-    let books = outcome.printed();
+    let ledger = outcome.printed();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     outcome.trace.assert_whole();
-    (outcome, books)
+    (outcome, ledger)
 }
 
 #[bpf_test(tiers(session, multi), together)]
-fn a_recording_tells_what_ran_what_was_captured_and_what_graphs_are_made_of(tier: &str) {
+fn a_recording_has_launches_captured_launches_and_the_cuda_kernels_of_graphs(tier: &str) {
     for mode in ["doors", "graphs"] {
         println!("{mode}");
-        let (outcome, books) = recorded(&["--attach", tier], mode);
-        let expected = counts_of(&books["launches"]);
+        let (outcome, ledger) = recorded(&["--attach", tier], mode);
+        let expected = counts_of(&ledger["launches"]);
         let [graphs, derived, captured] =
-            ["graph_launches", "derived", "captured"].map(|f| number(&books[f]));
-        let (kernels, captured_alone) = told(&outcome, &books);
-        let (graphs_told, derived_told, captured_in_graphs) = graphs_told(&outcome, &books);
+            ["graph_launches", "derived", "captured"].map(|f| number(&ledger[f]));
+        let (kernels, captured_alone) = reported(&outcome, &ledger);
+        let (graphs_reported, derived_reported, captured_in_graphs) = graphs_reported(&outcome, &ledger);
         assert_eq!(kernels, expected, "by its lines");
-        assert_eq!((graphs_told, derived_told), (graphs, derived), "by its lines");
+        assert_eq!((graphs_reported, derived_reported), (graphs, derived), "by its lines");
         assert_eq!(captured_alone + captured_in_graphs, captured, "by its lines");
 
         let work = outcome.trace.work();
@@ -211,24 +211,24 @@ fn a_recording_tells_what_ran_what_was_captured_and_what_graphs_are_made_of(tier
 }
 
 #[bpf_test(together)]
-fn what_is_captured_is_told_where_few_functions_are_probed() {
-    let (outcome, books) = recorded(&["--attach", "perf", "-e", "cuLaunchKernel*"], "graphs");
-    let (kernels, captured) = told(&outcome, &books);
-    assert_eq!(kernels, counts_of(&books["launches"]));
+fn captured_launches_are_reported_with_few_probed_functions() {
+    let (outcome, ledger) = recorded(&["--attach", "perf", "-e", "cuLaunchKernel*"], "graphs");
+    let (kernels, captured) = reported(&outcome, &ledger);
+    assert_eq!(kernels, counts_of(&ledger["launches"]));
     // but for the 17 of a graph whose launch was captured
-    assert_eq!(captured, number(&books["captured"]) - 17);
+    assert_eq!(captured, number(&ledger["captured"]) - 17);
     assert!(outcome.trace.calls.iter().all(|c| c.name.starts_with("cuLaunchKernel")), "others are not told");
 }
 
 #[bpf_test(together)]
-fn a_recording_tells_its_gaps_and_what_the_host_did_meanwhile() {
+fn a_recording_has_its_gaps_and_the_calls_of_the_host_in_them() {
     let built = fixtures::standins(Cuda::Cuda12);
     let run = Run::new(built.workload("gaps")).env("STANDIN_DELAY", "cuMemcpyHtoD_v2:40000");
     let outcome = run.outcome();
-    let books = outcome.printed();
+    let ledger = outcome.printed();
     let gaps = outcome.trace.work().gaps;
     let counts = [gaps.after_sync.gaps, gaps.after_launch.gaps];
-    assert_eq!(counts, ["after_sync", "after_launch"].map(|kind| number(&books[kind])));
+    assert_eq!(counts, ["after_sync", "after_launch"].map(|kind| number(&ledger[kind])));
     let longest: Vec<_> = gaps.longest.iter().map(|g| (g.kind.as_str(), g.meanwhile)).collect();
     let of = |gap| longest.iter().filter(|found| **found == gap).count();
     assert_eq!(of(("launch", Some("cuMemcpyHtoD_v2"))), 2, "{longest:?}");

@@ -12,7 +12,7 @@ use gpuprobe_e2e::{Finished, Recording, Run, Talk, bpf_test, fixtures, needs};
 use gpuprobe_standin::Cuda;
 
 /// Its status, one line on stderr that has all of these in it, and nothing on stdout.
-fn assert_told(finished: &Finished, status: i32, says: &[&str]) {
+fn assert_reported(finished: &Finished, status: i32, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!(finished.status, status, "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "one line: {stderr}");
@@ -50,22 +50,22 @@ fn traced(folder: &Path, command: &[&str]) -> Finished {
 
 /// Whatever the kernel lets itself be probed by, the command runs and the trace says what is missing.
 #[bpf_test]
-fn functions_of_the_kernel_that_cannot_be_probed_are_told_and_harm_nobody() {
+fn linux_functions_that_cannot_be_probed_are_reported_and_harmless() {
     let folder = fixtures::folder();
     let trace = shown(folder.path().join("trace.jsonl"));
     let run = |glob: &str| said(&["run", &format!("--kernel={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
     let finished = run("no_such_function_*");
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     assert!(finished.stderr.contains("functions of the kernel: none, 1 not probed"), "{}", finished.stderr);
-    let told = "no_such_function_*: not probed: the kernel has no such function";
-    assert!(finished.stderr.contains(told), "{}", finished.stderr);
+    let reported = "no_such_function_*: not probed: the kernel has no such function";
+    assert!(finished.stderr.contains(reported), "{}", finished.stderr);
     let text = fs::read_to_string(&trace).unwrap();
-    assert!(text.lines().last().unwrap().contains(told), "{text}");
-    assert_told(&run("["), 1, &["--kernel: `[` is no glob"]);
+    assert!(text.lines().last().unwrap().contains(reported), "{text}");
+    assert_reported(&run("["), 1, &["--kernel: `[` is no glob"]);
 }
 
 #[test]
-fn wrong_usage_is_told_with_status_2() {
+fn wrong_usage_is_reported_with_status_2() {
     assert_usage(&said(&["run", "--no-such-flag", "true"]), &["--no-such-flag"]);
     assert_usage(&said(&["run"]), &["<COMMAND>"]);
     assert_usage(&said(&["run", "--"]), &["<COMMAND>"]);
@@ -79,12 +79,12 @@ fn wrong_usage_is_told_with_status_2() {
 fn commands_that_cannot_be_run_are_named_and_leave_no_trace() {
     let folder = fixtures::folder();
     let nothing = folder.path().join("nothing");
-    assert_told(&traced(folder.path(), &[&shown(&nothing)]), 1, &["no such command", &shown(&nothing)]);
-    assert_told(&traced(folder.path(), &["no-such-command-here"]), 1, &["no-such-command-here", "PATH"]);
-    assert_told(&traced(folder.path(), &[""]), 1, &["no such command"]);
+    assert_reported(&traced(folder.path(), &[&shown(&nothing)]), 1, &["no such command", &shown(&nothing)]);
+    assert_reported(&traced(folder.path(), &["no-such-command-here"]), 1, &["no-such-command-here", "PATH"]);
+    assert_reported(&traced(folder.path(), &[""]), 1, &["no such command"]);
     fs::write(&nothing, "text").unwrap();
-    assert_told(&traced(folder.path(), &[&shown(&nothing)]), 1, &[&shown(&nothing), "chmod +x"]);
-    assert_told(
+    assert_reported(&traced(folder.path(), &[&shown(&nothing)]), 1, &[&shown(&nothing), "chmod +x"]);
+    assert_reported(
         &traced(folder.path(), &[&shown(folder.path())]),
         1,
         &[&shown(folder.path()), "no executable"],
@@ -100,19 +100,19 @@ fn a_script_without_its_interpreter_is_named() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let finished = traced(folder.path(), &[&shown(&script)]);
     assert_eq!(finished.status, 1, "{}", finished.stderr);
-    let told: Vec<_> = finished.stderr.lines().filter(|l| l.starts_with("gpuprobe: ")).collect();
-    assert_eq!(told.len(), 1, "{}", finished.stderr);
-    assert!(told[0].contains("cannot run") && told[0].contains(&shown(&script)), "{}", told[0]);
+    let reported: Vec<_> = finished.stderr.lines().filter(|l| l.starts_with("gpuprobe: ")).collect();
+    assert_eq!(reported.len(), 1, "{}", finished.stderr);
+    assert!(reported[0].contains("cannot run") && reported[0].contains(&shown(&script)), "{}", reported[0]);
     Recording::read(&folder.path().join("trace.jsonl")).assert_whole();
 }
 
 #[test]
-fn globs_that_are_none_or_fit_nothing_are_named() {
+fn invalid_globs_and_globs_without_a_match_are_named() {
     for command in [&["run", "-e", "[", "true"][..], &["list", "["]] {
-        assert_told(&said(command), 1, &["`[` is no glob"]);
+        assert_reported(&said(command), 1, &["`[` is no glob"]);
     }
-    assert_told(&said(&["run", "-e", "vulkan*", "true"]), 1, &["vulkan*", "gpuprobe list"]);
-    assert_told(&said(&["list", "cudamalloc"]), 1, &["cudamalloc", "did you mean", "cudaMalloc"]);
+    assert_reported(&said(&["run", "-e", "vulkan*", "true"]), 1, &["vulkan*", "gpuprobe list"]);
+    assert_reported(&said(&["list", "cudamalloc"]), 1, &["cudamalloc", "did you mean", "cudaMalloc"]);
 }
 
 #[bpf_test]
@@ -133,28 +133,28 @@ fn without_privileges_it_says_what_is_needed() {
         return;
     }
     let needed = ["root", "CAP_BPF", "CAP_PERFMON", "sudo"];
-    assert_told(&nobody(&["run", "-o", "/dev/null", "true"]), 1, &needed);
-    assert_told(&nobody(&["memory", "--", "true"]), 1, &needed);
-    assert_told(&nobody(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
+    assert_reported(&nobody(&["run", "-o", "/dev/null", "true"]), 1, &needed);
+    assert_reported(&nobody(&["memory", "--", "true"]), 1, &needed);
+    assert_reported(&nobody(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
     let doctor = nobody(&["doctor"]);
     assert_eq!(doctor.status, 1);
     assert!(doctor.stdout.contains("BAD     capabilities: CAP_BPF"), "{}", doctor.stdout);
 }
 
 #[bpf_test]
-fn files_that_are_no_libraries_are_refused_by_the_daemon() {
+fn files_that_are_not_libraries_are_refused_by_the_daemon() {
     let folder = fixtures::folder();
     let file = folder.path().join("libcuda.so.1");
-    assert_told(&daemon_on(&file), 1, &[&shown(&file)]);
+    assert_reported(&daemon_on(&file), 1, &[&shown(&file)]);
     for content in [&b""[..], b"x", b"no ELF at all, only text that goes on for a while\n", b"\x7fELF"] {
         fs::write(&file, content).unwrap();
-        assert_told(&daemon_on(&file), 1, &[&shown(&file)]);
+        assert_reported(&daemon_on(&file), 1, &[&shown(&file)]);
     }
-    assert_told(&daemon_on(folder.path()), 1, &[&shown(folder.path())]);
-    assert_told(&daemon_on(Path::new("/bin/true")), 1, &["/bin/true", "has no CUDA functions"]);
+    assert_reported(&daemon_on(folder.path()), 1, &[&shown(folder.path())]);
+    assert_reported(&daemon_on(Path::new("/bin/true")), 1, &["/bin/true", "has no CUDA functions"]);
     let fifo = folder.path().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    assert_told(&daemon_on(&fifo), 1, &[&shown(&fifo)]);
+    assert_reported(&daemon_on(&fifo), 1, &[&shown(&fifo)]);
 }
 
 /// Of [`broken`], what does not matter: the first segment has no code.
@@ -208,14 +208,14 @@ fn truncated_and_hostile_libraries_are_refused_by_the_daemon() {
         if HARMLESS.contains(&name) {
             Daemon::start(&file);
         } else {
-            assert_told(&daemon_on(&file), 1, &[&shown(&file), "damaged ELF file"]);
+            assert_reported(&daemon_on(&file), 1, &[&shown(&file), "damaged ELF file"]);
         }
         fs::remove_file(&file).unwrap();
     }
 }
 
 #[bpf_test]
-fn a_hostile_library_that_a_program_maps_is_told_in_the_trace() {
+fn a_hostile_library_that_a_program_maps_is_reported_in_the_trace() {
     let folder = fixtures::folder();
     let library = fs::read(fixtures::standins(Cuda::Cuda12).libcuda).unwrap();
     let file = folder.path().join("libcuda.so.1");
@@ -238,33 +238,33 @@ fn a_hostile_library_that_a_program_maps_is_told_in_the_trace() {
         let end = outcome.trace.assert_ended();
         assert_eq!((end.calls, end.exit_status), (0, Some(0)), "{name}");
         assert_eq!(end.skipped.len(), usize::from(!HARMLESS.contains(&name)), "{name}: {:?}", end.skipped);
-        let told = |s: &String| s.starts_with(&shown(&file)) && s.contains("damaged ELF file");
-        assert!(end.skipped.iter().all(told), "{name}: {:?}", end.skipped);
+        let reported = |s: &String| s.starts_with(&shown(&file)) && s.contains("damaged ELF file");
+        assert!(end.skipped.iter().all(reported), "{name}: {:?}", end.skipped);
         fs::remove_file(&file).unwrap();
     }
 }
 
 #[bpf_test]
-fn a_trace_that_cannot_be_begun_stops_before_the_command_runs() {
+fn a_trace_that_cannot_be_written_fails_before_the_command_runs() {
     let folder = fixtures::folder();
     let marker = folder.path().join("marker");
-    for place in
+    for path in
         [shown(folder.path().join("missing/trace.jsonl")), "/dev/full".to_owned(), shown(folder.path())]
     {
-        let finished = said(&["run", "-o", &place, "--", "touch", &shown(&marker)]);
-        assert_told(&finished, 1, &["cannot write the trace", &place, "-o"]);
+        let finished = said(&["run", "-o", &path, "--", "touch", &shown(&marker)]);
+        assert_reported(&finished, 1, &["cannot write the trace", &path, "-o"]);
         assert!(!marker.exists(), "the command ran");
     }
     let finished = said(&["run", "-o", "-", "--", "touch", &shown(&marker)]);
-    assert_told(&finished, 1, &["mixed with what the command prints", "-o"]);
+    assert_reported(&finished, 1, &["mixed with what the command prints", "-o"]);
     assert!(!marker.exists() && !Path::new("-").exists(), "the command ran");
 }
 
 #[bpf_test]
-fn a_process_that_is_not_there_is_named() {
+fn a_missing_process_is_named() {
     // beyond the largest that the kernel gives out
     let finished = said(&["daemon", "--metrics-addr", "127.0.0.1:0", "-d", "4194305"]);
-    assert_told(&finished, 1, &["4194305"]);
+    assert_reported(&finished, 1, &["4194305"]);
     let doctor = said(&["doctor", "-d", "4194305"]);
     assert_eq!(doctor.status, 1, "{}", doctor.stdout);
     assert!(doctor.stderr.contains("4194305") && !doctor.stderr.contains("panicked"), "{}", doctor.stderr);
@@ -275,11 +275,11 @@ fn a_port_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let finished = said(&["daemon", "--metrics-addr", &address]);
-    assert_told(&finished, 1, &["cannot listen on", &address, "--metrics-addr"]);
+    assert_reported(&finished, 1, &["cannot listen on", &address, "--metrics-addr"]);
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_error_worth_a_word() {
+fn a_closed_pipe_is_not_reported_as_an_error() {
     let folder = fixtures::folder();
     let said = folder.path().join("said");
     let mut list = gpuprobe(&["list"]);

@@ -87,7 +87,7 @@ fn bytes_read(pid: u32) -> u64 {
 }
 
 #[bpf_test(alone)]
-fn a_false_library_that_a_container_maps_is_counted_once_by_the_daemon() {
+fn a_fake_library_in_a_container_is_counted_once_by_the_daemon() {
     let daemon = Daemon::tidying(&[]);
     let mut expected = reasons(&daemon.scrape());
     let before = bytes_read(daemon.talk.pid());
@@ -113,7 +113,7 @@ fn a_false_library_that_a_container_maps_is_counted_once_by_the_daemon() {
 }
 
 #[bpf_test(alone)]
-fn a_real_library_that_is_replaced_after_it_was_mapped_is_probed_all_the_same() {
+fn a_real_library_replaced_after_it_was_mapped_is_probed() {
     let daemon = Daemon::tidying(&[]);
     let expected = reasons(&daemon.scrape());
     let path = format!("{FOLDER}/libcuda.so.1");
@@ -133,14 +133,14 @@ fn a_real_library_that_is_replaced_after_it_was_mapped_is_probed_all_the_same() 
 
 // the daemons of the other tests would count these too
 #[bpf_test(alone)]
-fn a_false_library_is_told_by_run_and_by_doctor() {
+fn a_fake_library_is_reported_by_run_and_by_doctor() {
     let words = BTreeMap::from([
         ("not_elf", "not an ELF file"),
         ("damaged", "damaged ELF file"),
         ("no_functions", "none of its functions"),
     ]);
     for hostile in &HOSTILE {
-        let told = |lines: &[String]| {
+        let reported = |lines: &[String]| {
             let ours = format!("{FOLDER}/libcuda.so.1");
             let ours: Vec<_> = lines.iter().filter(|l| l.contains(&ours)).collect();
             assert_eq!(ours.len(), 1, "{}: {lines:?}", hostile.make);
@@ -152,19 +152,19 @@ fn a_false_library_is_told_by_run_and_by_doctor() {
         let args = ["-m", "sh", "-c", &script, "sh", &mapper, hostile.after];
         let outcome = Run::new("unshare").args(&args).outcome();
         assert_eq!(outcome.finished.status, 7, "{}: {}", hostile.make, outcome.finished.stderr);
-        told(&outcome.trace.assert_ended().skipped);
+        reported(&outcome.trace.assert_ended().skipped);
 
         let mut talk = hostile.mapped();
         let doctor = finish(&mut gpuprobe(&["doctor", "-d", &talk.pid().to_string()]));
         assert!(doctor.took < SOON, "{:?}", doctor.took);
-        told(&doctor.stdout.lines().map(str::to_owned).collect::<Vec<_>>());
+        reported(&doctor.stdout.lines().map(str::to_owned).collect::<Vec<_>>());
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
     }
 }
 
 #[bpf_test(alone)]
-fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone() {
+fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
     const MOST: usize = 256;
     let folder = fixtures::folder();
     let source = folder.path().join("tiny.c");
@@ -195,9 +195,9 @@ fn more_libraries_than_anybody_has_are_counted_and_make_room_when_they_are_gone(
     std::thread::sleep(LOOKED_AGAIN);
     // libraries of other programs on the machine may have taken some of the places
     let ours = shown(folder.path());
-    let told = format!("gpuprobe: skipped {ours}/");
-    let told = daemon.talk.stderr().lines().filter(|l| l.starts_with(&told)).count();
-    assert_eq!(told, MOST + 10 - probed(&daemon.scrape(), &ours), "each of them once");
+    let reported = format!("gpuprobe: skipped {ours}/");
+    let reported = daemon.talk.stderr().lines().filter(|l| l.starts_with(&reported)).count();
+    assert_eq!(reported, MOST + 10 - probed(&daemon.scrape(), &ours), "each of them once");
     all.go_on();
     assert_eq!(all.end(), 0, "{}", all.stderr());
     let new = copy(MOST + 10);
@@ -212,7 +212,7 @@ const PLACES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /op
                       : > libcuda.so.5 && ln -s /dev/zero libcuda.so.6 && ln -s /nowhere libcuda.so.7";
 
 #[bpf_test(alone)]
-fn what_lies_in_place_of_a_library_is_told_and_not_opened() {
+fn fifos_and_devices_named_as_libraries_are_reported_and_not_opened() {
     let within = |then: &str| {
         let mut command = Command::new("unshare");
         let script = format!("{PLACES} && {then}");

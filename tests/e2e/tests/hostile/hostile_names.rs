@@ -22,10 +22,10 @@ const MOST_SHOWN: usize = 3 * 200;
 const MOST_LINE: usize = 1000;
 
 /// The names, as bytes, and how often each was launched.
-fn kernels(books: &Value) -> Vec<(Vec<u8>, u64)> {
+fn kernels(ledger: &Value) -> Vec<(Vec<u8>, u64)> {
     let byte = |hex: &[u8]| u8::from_str_radix(str::from_utf8(hex).unwrap(), 16).unwrap();
     let name = |hex: &str| hex.as_bytes().chunks(2).map(byte).collect();
-    let all = books["kernels"].as_array().unwrap().iter();
+    let all = ledger["kernels"].as_array().unwrap().iter();
     all.map(|k| (name(k["name"].as_str().unwrap()), number(&k["launches"]))).collect()
 }
 
@@ -34,33 +34,35 @@ fn launches(kernels: &[(Vec<u8>, u64)]) -> u64 {
 }
 
 /// Whether this is what a trace tells of a name.
-fn is_told_of(name: &[u8], told: &str) -> bool {
+fn is_reported_as(name: &[u8], reported: &str) -> bool {
     if name.starts_with(b"_Z") {
         // it stands for more text than there is memory
-        return told.len() == MOST_KEPT && told.starts_with("f(A<int, int>, B00<A<int, int>");
+        return reported.len() == MOST_KEPT && reported.starts_with("f(A<int, int>, B00<A<int, int>");
     }
     if name.len() < MOST_KEPT {
-        return told == String::from_utf8_lossy(name);
+        return reported == String::from_utf8_lossy(name);
     }
-    told.len() <= MOST_KEPT && told.contains("KKK...~") && name.starts_with(&told.as_bytes()[..4000])
+    reported.len() <= MOST_KEPT
+        && reported.contains("KKK...~")
+        && name.starts_with(&reported.as_bytes()[..4000])
 }
 
 /// That a trace names every kernel, and has all of its launches once.
-fn assert_named(trace: &Recording, books: &Value) {
+fn assert_named(trace: &Recording, ledger: &Value) {
     trace.assert_whole();
-    let mut told = Counts::new();
+    let mut reported = Counts::new();
     let outermost = |c: &&gpuprobe_event::Call| c.class == Class::Launch && c.parent.is_none();
-    for call in trace.of(pid_of(books)).filter(outermost) {
+    for call in trace.of(pid_of(ledger)).filter(outermost) {
         let name = call.effect.kernel().unwrap_or_else(|| panic!("no name: {call:?}"));
-        *told.entry(name.to_string()).or_default() += 1;
+        *reported.entry(name.to_string()).or_default() += 1;
     }
-    let kernels = kernels(books);
+    let kernels = kernels(ledger);
     for (name, launches) in &kernels {
-        let found: Vec<_> = told.iter().filter(|(told, _)| is_told_of(name, told)).collect();
+        let found: Vec<_> = reported.iter().filter(|(reported, _)| is_reported_as(name, reported)).collect();
         let [(_, count)] = found[..] else { panic!("{} as {found:?}", String::from_utf8_lossy(name)) };
         assert_eq!(count, launches, "{}", String::from_utf8_lossy(name));
     }
-    assert_eq!(told.len(), kernels.len(), "{:?}", told.keys());
+    assert_eq!(reported.len(), kernels.len(), "{:?}", reported.keys());
 }
 
 /// That text for people has nothing in it that a terminal would obey, and no line without end.
@@ -85,7 +87,7 @@ fn assert_json(file: &Path) {
 }
 
 #[bpf_test]
-fn a_recording_and_its_summary_bear_every_name() {
+fn a_recording_and_its_summary_survive_every_name() {
     let program = fixtures::standins(Cuda::Cuda12).workload("names");
     for args in [&["--runtime"][..], &[]] {
         let folder = fixtures::folder();
@@ -102,22 +104,22 @@ fn a_recording_and_its_summary_bear_every_name() {
 }
 
 #[bpf_test]
-fn live_lines_and_live_json_bear_every_name() {
+fn live_lines_and_live_json_survive_every_name() {
     for json in [false, true] {
         let private = Private::new("names", Cuda::Cuda12);
         let options: &[&str] = if json { &["--json"] } else { &["-e", "cuLaunchKernel", "-e", "cuModule*"] };
         let (mut program, trace) = private.attached(options, &[]);
-        let (status, books) = program.finish();
+        let (status, ledger) = program.finish();
         assert_eq!(status, 0, "{}", program.stderr());
         let traced = trace.end();
         if json {
             let file = private.folder.path().join("printed.jsonl");
             std::fs::write(&file, &traced.stdout).unwrap();
             assert_json(&file);
-            assert_named(&traced.recording(), &books);
+            assert_named(&traced.recording(), &ledger);
             continue;
         }
-        let kernels = kernels(&books);
+        let kernels = kernels(&ledger);
         // each is looked up once
         traced.assert_lines(usize::try_from(launches(&kernels)).unwrap() + kernels.len());
         assert_harmless(&traced.stdout);
@@ -165,31 +167,31 @@ fn assert_readable(metrics: &Metrics) {
 }
 
 #[bpf_test]
-fn metrics_and_the_display_bear_every_name() {
+fn metrics_and_the_display_survive_every_name() {
     let private = Private::new("names", Cuda::Cuda12);
     let library = shown(private.folder.path().join("libcuda.so.1"));
     let mut daemon = Daemon::with(&["--cudatrace", "-p", &library]);
     let (mut program, _) = waiting(&private.program, &[], &["--wait"]);
     program.go_on();
-    let books = program.json();
-    let (kernels, pid) = (kernels(&books), pid_of(&books));
+    let ledger = program.json();
+    let (kernels, pid) = (kernels(&ledger), pid_of(&ledger));
     const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
     let all = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>() >= launches(&kernels);
     let metrics = daemon.until(PATIENCE, "all launches", all);
-    let told = metrics.by(LAUNCHES, pid, "kernel");
-    assert!(told.keys().all(|name| name.len() <= MOST_SHOWN), "{told:?}");
-    let mut counts: Vec<u64> = told.values().copied().collect();
+    let reported = metrics.by(LAUNCHES, pid, "kernel");
+    assert!(reported.keys().all(|name| name.len() <= MOST_SHOWN), "{reported:?}");
+    let mut counts: Vec<u64> = reported.values().copied().collect();
     counts.sort_unstable();
     let expected: Vec<u64> = kernels.iter().map(|(_, n)| *n).collect();
-    assert_eq!(counts, expected, "two names that begin alike are two series: {told:?}");
+    assert_eq!(counts, expected, "two names that begin alike are two series: {reported:?}");
     for name in ["plain_kernel", "<script>alert('&amp;')</script>", "quote\"s and back\\slash\\"] {
-        assert!(told.contains_key(name), "{name}: {told:?}");
+        assert!(reported.contains_key(name), "{name}: {reported:?}");
     }
     assert_readable(&metrics);
     let open = daemon.scrape_as("application/openmetrics-text; version=1.0.0");
     assert!(open.text.ends_with("\n# EOF\n") && open.text.matches("# EOF").count() == 1);
     assert_readable(&open);
-    assert_eq!(open.by(LAUNCHES, pid, "kernel"), told);
+    assert_eq!(open.by(LAUNCHES, pid, "kernel"), reported);
     let mut displayed = Vec::new();
     until(PATIENCE, "the display names the process", || {
         displayed.extend(daemon.talk.printed());

@@ -64,7 +64,7 @@ fn refused(metrics: &Metrics) -> u64 {
 }
 
 #[bpf_test(alone)]
-fn a_users_flood_of_libraries_is_refused_counted_and_said_once_and_hurts_nobody_else() {
+fn one_users_flood_of_libraries_is_refused_and_counted_and_affects_no_other_user() {
     let copies = Copies::new();
     let all: Vec<_> = (0..COPIES).map(|i| copies.make(&format!("flood/{i}"))).collect();
     let daemon = Daemon::tidying(&[]);

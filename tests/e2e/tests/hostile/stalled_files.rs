@@ -65,7 +65,7 @@ fn assert_ends(mut daemon: Daemon, within: Duration) {
 }
 
 #[bpf_test(needs(fuse), alone)]
-fn a_daemon_beside_a_program_on_a_stalled_file_system_counts_everybody_else_and_ends() {
+fn a_stalled_file_system_of_one_program_does_not_stop_a_daemon() {
     let mut stalled = FileSystem::mount();
     stalled.start_program();
     stalled.stall();
@@ -97,14 +97,14 @@ fn a_daemon_beside_a_program_on_a_stalled_file_system_counts_everybody_else_and_
 }
 
 #[bpf_test(tiers, needs(fuse), alone)]
-fn a_file_system_that_stalls_after_its_library_was_probed_keeps_nobody(tier: &str) {
+fn a_file_system_that_stalls_after_attach_blocks_no_process(tier: &str) {
     let mut stalled = FileSystem::mount();
     let daemon = Daemon::with(&["-v", "--rescan", "1", "--memleak", "--attach", tier]);
-    let kept = stalled.start_program();
-    daemon.until(PATIENCE, "its calls are counted", |m| allocs(m, kept) > 0);
+    let stuck = stalled.start_program();
+    daemon.until(PATIENCE, "its calls are counted", |m| allocs(m, stuck) > 0);
     stalled.stall();
     stalled.wait_asked();
-    assert_counts_go_on(&daemon, kept);
+    assert_counts_go_on(&daemon, stuck);
     let folder = fixtures::folder();
     let mut other = elsewhere(folder.path());
     assert_counts_go_on(&daemon, other.pid());
@@ -120,13 +120,13 @@ fn a_file_system_that_stalls_after_its_library_was_probed_keeps_nobody(tier: &st
 }
 
 #[bpf_test(needs(fuse), alone)]
-fn other_commands_work_and_end_beside_a_stalled_file_system() {
+fn other_commands_work_and_end_with_a_stalled_file_system() {
     let mut stalled = FileSystem::mount();
-    let kept = stalled.start_program();
+    let stuck = stalled.start_program();
     stalled.stall();
     let folder = fixtures::folder();
     let trace = folder.path().join("trace.jsonl");
-    let (trace, pid) = (trace.to_str().unwrap(), kept.to_string());
+    let (trace, pid) = (trace.to_str().unwrap(), stuck.to_string());
     let commands: [&[&str]; 6] = [
         &["record", "--all", "-o", trace],
         &["record", "-o", trace, "-d", &pid],

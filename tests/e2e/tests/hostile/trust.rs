@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpuprobe_e2e::kernel::children_of;
+use gpuprobe_e2e::linux::children_of;
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, pid_of};
@@ -49,7 +49,7 @@ fn assert_refused(finished: &Finished, words: &[&str]) {
 }
 
 #[bpf_test]
-fn a_planted_segment_is_neither_followed_nor_overwritten_and_no_call_is_missing() {
+fn a_planted_segment_is_neither_followed_nor_overwritten_and_no_call_is_lost() {
     let (folder, own) = (shared(), fixtures::folder());
     let (trace, victim) = (folder.path().join("t.jsonl"), own.path().join("victim"));
     fs::write(&victim, "root's").unwrap();
@@ -64,23 +64,23 @@ fn a_planted_segment_is_neither_followed_nor_overwritten_and_no_call_is_missing(
         "{}",
         finished.stderr
     );
-    let (books, mut next) = (finished.json().remove(0), Some(trace));
+    let (printed, mut next) = (finished.json().remove(0), Some(trace));
     let (mut calls, mut files) = (Counts::new(), 0);
     while let Some(path) = next.take() {
         assert_eq!(mode_of(&path), 0o600, "{}", path.display());
         let segment = Recording::read(&path);
-        for (name, count) in segment.counts(pid_of(&books), Api::Runtime) {
+        for (name, count) in segment.counts(pid_of(&printed), Api::Runtime) {
             *calls.entry(name).or_default() += count;
         }
         files += 1;
         next = segment.end.unwrap().next.map(|name| folder.path().join(name));
     }
     assert!(files > 2, "{files}");
-    assert_eq!(calls, counts_of(&books["calls"]));
+    assert_eq!(calls, counts_of(&printed["calls"]));
 }
 
 #[bpf_test]
-fn what_others_planted_for_a_trace_a_page_or_a_view_is_refused_with_its_reason() {
+fn planted_output_files_are_refused_with_a_reason() {
     let (folder, own) = (shared(), fixtures::folder());
     let (victim, trace) = (own.path().join("victim"), own.path().join("trace.jsonl"));
     fs::write(&victim, "root's").unwrap();
@@ -104,23 +104,23 @@ fn what_others_planted_for_a_trace_a_page_or_a_view_is_refused_with_its_reason()
 }
 
 #[bpf_test]
-fn a_trace_is_for_its_owner_alone_unless_asked_otherwise() {
+fn a_trace_is_readable_only_by_its_owner_unless_changed() {
     let folder = fixtures::folder();
-    let place = |name: &str| folder.path().join(name);
+    let at = |name: &str| folder.path().join(name);
     let run = |options: &[&str], environment: &[(&str, &str)]| {
         let mut command = gpuprobe(&[&["run", "-q"], options, &["--", "true"]].concat());
         let finished = finish(command.current_dir(folder.path()).envs(environment.iter().copied()));
         assert_eq!(finished.status, 0, "{}", finished.stderr);
     };
     run(&["-o", "a.jsonl"], &[]);
-    assert_eq!(mode_of(&place("a.jsonl")), 0o600);
+    assert_eq!(mode_of(&at("a.jsonl")), 0o600);
     run(&["-o", "b.jsonl", "--mode", "0664"], &[]);
-    assert_eq!(mode_of(&place("b.jsonl")), 0o664);
+    assert_eq!(mode_of(&at("b.jsonl")), 0o664);
     // an earlier one of the user's own is overwritten, and keeps what its owner has set
-    set_mode(&place("a.jsonl"), 0o640);
+    set_mode(&at("a.jsonl"), 0o640);
     run(&["-o", "a.jsonl"], &[]);
-    assert_eq!(mode_of(&place("a.jsonl")), 0o640);
-    Recording::read(&place("a.jsonl")).assert_ended();
+    assert_eq!(mode_of(&at("a.jsonl")), 0o640);
+    Recording::read(&at("a.jsonl")).assert_ended();
     // what is made of it tells the same
     for args in [
         &["report", "a.jsonl", "--html", "a.html"][..],
@@ -128,10 +128,10 @@ fn a_trace_is_for_its_owner_alone_unless_asked_otherwise() {
     ] {
         assert_eq!(finish(gpuprobe(args).current_dir(folder.path())).status, 0);
     }
-    assert_eq!((mode_of(&place("a.html")), mode_of(&place("a.json"))), (0o640, 0o640));
+    assert_eq!((mode_of(&at("a.html")), mode_of(&at("a.json"))), (0o640, 0o640));
     // who asked by sudo can read it without
     run(&[], &[("SUDO_UID", "65534"), ("SUDO_GID", "65534")]);
-    let latest = fs::canonicalize(place("traces/trace_latest.jsonl")).unwrap();
+    let latest = fs::canonicalize(at("traces/trace_latest.jsonl")).unwrap();
     let about = fs::metadata(&latest).unwrap();
     assert_eq!((about.uid(), about.gid(), mode_of(&latest)), (NOBODY, NOBODY, 0o600));
     // and overwrites it
@@ -238,8 +238,8 @@ fn a_program_with_the_build_id_of_another_does_not_name_its_functions() {
             sites.keys().any(|site| site.contains("_name"))
         });
         let sites = metrics.by(SITE_LIVE_BYTES, pid, SITE);
-        let held: Vec<_> = sites.iter().filter(|(_, bytes)| **bytes > 0).collect();
-        let [(site, 4096)] = held.as_slice() else { panic!("{function}: {sites:?}") };
+        let with_live_bytes: Vec<_> = sites.iter().filter(|(_, bytes)| **bytes > 0).collect();
+        let [(site, 4096)] = with_live_bytes.as_slice() else { panic!("{function}: {sites:?}") };
         assert!(site.starts_with(&format!("{function}+")), "{function}: {site}");
         program.go_on();
         assert_eq!(program.end(), 0, "{}", program.stderr());
@@ -264,7 +264,7 @@ fn hostile_nvml(folder: &Path) -> PathBuf {
 }
 
 #[bpf_test]
-fn code_that_runs_in_the_daemon_can_do_nothing_that_a_daemon_does_not() {
+fn code_in_the_daemon_is_limited_to_what_a_daemon_needs() {
     let folder = fixtures::folder();
     let library = hostile_nvml(folder.path());
     let (results, library) = (folder.path().join("results"), shown(library));
@@ -299,7 +299,7 @@ fn code_that_runs_in_the_daemon_can_do_nothing_that_a_daemon_does_not() {
 }
 
 #[bpf_test(tiers)]
-fn every_thread_of_a_daemon_has_a_filter_and_it_does_all_of_its_work(tier: &str) {
+fn every_thread_of_a_daemon_has_a_filter_and_the_daemon_still_works(tier: &str) {
     let folder = fixtures::folder();
     let config = folder.path().join("gpuprobe.toml");
     fs::write(&config, "metrics_addr = \"127.0.0.1:0\"\ndisplay_interval = 1\n").unwrap();

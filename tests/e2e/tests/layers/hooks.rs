@@ -176,7 +176,7 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>, of: impl Fn(&Call) -> Option<u
 
 // those of memory and launches bring some thirty functions of CUDA with them, of which `perf` lets go one by one
 #[bpf_test(tiers(session, multi))]
-fn every_form_of_function_is_told_with_its_part(tier: &str) {
+fn every_form_of_hook_is_recorded_with_its_class(tier: &str) {
     let bed = Bed::new();
     let outcome = bed.recorded(&["--attach", tier, "-e", "cudaMalloc"]);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
@@ -184,7 +184,7 @@ fn every_form_of_function_is_told_with_its_part(tier: &str) {
     trace.assert_whole();
     assert_eq!(trace.counts(pid_of(&outcome.printed()), Api::Hook), expected(true));
     assert_memory(trace);
-    assert_told(trace);
+    assert_reported(trace);
     assert_nested(trace);
     assert_moments(&outcome);
 }
@@ -219,8 +219,8 @@ fn assert_memory(trace: &Recording) {
     assert_eq!((size("cudaMalloc"), size("cuMemAlloc_v2")), (4096 * ROUNDS, 0), "counted once");
     assert_eq!(size("hk_move"), 50 * ROUNDS);
     for call in named(trace, "hk_move") {
-        let told = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
-        assert_eq!(told, Some((CopyDirection::HostToDevice, HostMemory::Pinned)), "{call:?}");
+        let reported = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
+        assert_eq!(reported, Some((CopyDirection::HostToDevice, HostMemory::Pinned)), "{call:?}");
     }
     let failed = |name| named(trace, name).filter(|c| c.failed()).map(|c| c.error.clone().unwrap());
     assert_eq!(failed("hk_new").collect::<Vec<_>>(), ["error -61"]);
@@ -229,7 +229,7 @@ fn assert_memory(trace: &Recording) {
 }
 
 /// Arguments, also those that are left behind, and what is launched.
-fn assert_told(trace: &Recording) {
+fn assert_reported(trace: &Recording) {
     assert_numbers(trace);
     for call in named(trace, "hk_launch").filter(|call| !call.failed()) {
         let launch = call.effect.launch().unwrap();
@@ -273,12 +273,12 @@ fn assert_moments(outcome: &Outcome) {
     // whoever holds the program may send it others
     let all = named(&outcome.trace, SIGNALS).count().to_string();
     let mut rows = outcome.finished.stderr.lines().filter(|line| line.ends_with(SIGNALS));
-    let told: Vec<_> = rows.next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(told, [&all, "0", "-", "-", "-", "-", "-", "-", SIGNALS]);
+    let reported: Vec<_> = rows.next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(reported, [&all, "0", "-", "-", "-", "-", "-", "-", SIGNALS]);
 }
 
 #[bpf_test]
-fn what_is_nowhere_is_told_and_does_no_harm() {
+fn missing_hooks_are_reported_and_harmless() {
     let bed = Bed::new();
     fs::write(&bed.hooks, format!("{HOOKS}{NOWHERE}")).unwrap();
     let outcome = bed.recorded(&["-e", "!hk_number"]);
@@ -298,8 +298,8 @@ fn what_is_nowhere_is_told_and_does_no_harm() {
     assert!(end.skipped.contains(&nowhere), "{nowhere}: {:?}", end.skipped);
     let function = format!("{}hook no_such_function: not probed: the kernel has no such", at(first + 8));
     let tracepoint = format!("{}hook no:such_tracepoint: not probed: the kernel has no such", at(first + 12));
-    for told in [function, tracepoint] {
-        assert!(end.skipped.iter().any(|line| line.starts_with(&told)), "{told}: {:?}", end.skipped);
+    for reported in [function, tracepoint] {
+        assert!(end.skipped.iter().any(|line| line.starts_with(&reported)), "{reported}: {:?}", end.skipped);
     }
     assert_eq!(end.skipped.len(), 4);
     assert!(
@@ -310,7 +310,7 @@ fn what_is_nowhere_is_told_and_does_no_harm() {
 }
 
 #[bpf_test(alone)]
-fn a_daemon_counts_hooks_that_its_file_of_settings_names() {
+fn a_daemon_counts_hooks_of_its_settings_file() {
     let bed = Bed::new();
     fs::write(&bed.hooks, format!("{HOOKS}{NOWHERE}")).unwrap();
     let config = bed.at("gpuprobe.toml");
@@ -341,10 +341,10 @@ fn a_daemon_counts_hooks_that_its_file_of_settings_names() {
         let skipped = metrics.samples("gpuprobe_libraries_skipped_total");
         let mut skipped = skipped.into_iter().filter(|(labels, _)| labels["reason"] == "not_there");
         found.compare("not there", &skipped.next().map(|(_, count)| count), &Some(2));
-        let held = metrics.by("gpuprobe_memory_live_bytes", pid, "kind");
-        let device = held.get("device").copied();
+        let live = metrics.by("gpuprobe_memory_live_bytes", pid, "kind");
+        let device = live.get("device").copied();
         found.compare("device memory", &device, &Some(4096 * ROUNDS));
-        found.compare("pinned memory", &held.get("pinned").copied(), &Some(1000 * ROUNDS));
+        found.compare("pinned memory", &live.get("pinned").copied(), &Some(1000 * ROUNDS));
         let launches = metrics.by("gpuprobe_kernel_launches_total", pid, "kernel");
         found.compare("launches", &launches.get("a_kernel").copied(), &Some(ROUNDS));
         let copied = metrics.by("gpuprobe_copy_bytes_total", pid, "kind");
@@ -355,7 +355,7 @@ fn a_daemon_counts_hooks_that_its_file_of_settings_names() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_refused_with_its_line_by_every_command() {
+fn an_invalid_hook_file_is_refused_with_its_line_by_every_command() {
     let folder = fixtures::folder();
     let file = shown(folder.path().join("bad.toml"));
     fs::write(&file, "[[hook]]\nlibrary = \"libx.so*\"\nfunction = \"f\"\nclass = \"aloc\"\n").unwrap();
@@ -378,7 +378,7 @@ fn a_file_that_makes_no_sense_is_refused_with_its_line_by_every_command() {
 
 /// The ledger of a program on PoCL, which runs OpenCL on the CPU.
 #[bpf_test]
-fn opencl_is_told_as_its_program_counts_it() {
+fn opencl_calls_are_recorded_as_the_program_counts_them() {
     let folder = fixtures::folder();
     let program = match compiled(folder.path(), "opencl.c", "opencl", &["-lOpenCL"]) {
         Ok(program) => program,
@@ -391,7 +391,7 @@ fn opencl_is_told_as_its_program_counts_it() {
     let trace = folder.path().join("trace.jsonl");
     // its compiler keeps what it made
     let run = Run::new(&program).options(&["--hooks", &shown(hooks)]).args(&["60"]);
-    let outcome = run.env("POCL_CACHE_DIR", fixtures::kept("pocl")).outcome_in(&trace);
+    let outcome = run.env("POCL_CACHE_DIR", fixtures::cached("pocl")).outcome_in(&trace);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     let (printed, trace_of) = (outcome.printed(), &outcome.trace);
     trace_of.assert_whole();

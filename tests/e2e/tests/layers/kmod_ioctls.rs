@@ -27,7 +27,7 @@ const COMMANDS: [&str; 3] = [
 const NONSENSE: [&str; 2] = ["NV_ESC_RM_CONTROL", "0xdeadbeef"];
 /// Time that each allocation takes above the driver.
 const ABOVE_NS: u64 = 200_000;
-const WORK: [&str; 6] = ["--threads", "2", "--calls", "120", "--seed", "7"];
+const LEDGER_ARGS: [&str; 6] = ["--threads", "2", "--calls", "120", "--seed", "7"];
 
 fn called(ledger: &Value, function: &str) -> u64 {
     number(&ledger["driver_calls"][function])
@@ -94,8 +94,8 @@ fn assert_layers(trace: &Recording, ledger: &Value) {
     assert_eq!((alloc.calls, alloc.entered), (allocs, allocs));
     assert!(alloc.user_ns() >= allocs * ABOVE_NS, "{alloc:?}");
     let by_id = trace.by_id();
-    let told = by_id.values().filter(|call| call.name == ALLOC).filter_map(|call| call.driver);
-    assert_eq!(alloc.driver.ns, told.map(|driver| driver.ns).sum::<u64>());
+    let reported = by_id.values().filter(|call| call.name == ALLOC).filter_map(|call| call.driver);
+    assert_eq!(alloc.driver.ns, reported.map(|driver| driver.ns).sum::<u64>());
     for command in COMMANDS {
         let row = report.driver.commands.iter().find(|row| row.command == command).unwrap();
         assert_eq!((row.calls, row.failures, row.device.as_deref()), (allocs, allocs, Some("nvidiactl")));
@@ -109,7 +109,7 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     let mut options = tiers::options(tier, &[ALLOC, FREE, "cudaMalloc"]);
     options.push("--kernel");
-    let run = Run::new(built.workload("ledger")).options(&options).args(&WORK);
+    let run = Run::new(built.workload("ledger")).options(&options).args(&LEDGER_ARGS);
     let outcome = run.env(ASKED.0, ASKED.1).env("STANDIN_DELAY", "cuMemAlloc_v2:200").outcome();
     assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
     let (trace, ledger) = (&outcome.trace, outcome.printed());
@@ -127,7 +127,7 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
 
 // the others of this file ask the driver something, too
 #[bpf_test(alone)]
-fn a_line_of_trace_ends_with_what_was_asked_of_the_driver() {
+fn a_line_of_trace_ends_with_the_ioctls_of_the_call() {
     devices::make();
     let private = Private::new("driver_only", Cuda::Cuda12);
     let environment = format!("{}={}", ASKED.0, ASKED.1);
@@ -161,7 +161,7 @@ fn watched(options: &[&str]) -> (TempDir, Daemon) {
 /// The books of a program whose calls of these functions ask the driver something.
 fn asking(folder: &TempDir, functions: &str) -> Value {
     let mut program = Command::new("env");
-    program.arg(format!("{}={functions}", ASKED.0)).arg(folder.path().join("ledger")).args(WORK);
+    program.arg(format!("{}={functions}", ASKED.0)).arg(folder.path().join("ledger")).args(LEDGER_ARGS);
     let finished = finish(&mut program);
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished.json().remove(0)
@@ -169,7 +169,7 @@ fn asking(folder: &TempDir, functions: &str) -> Value {
 
 // the others of this file ask the driver something, too
 #[bpf_test(alone)]
-fn a_daemon_counts_what_was_asked() {
+fn a_daemon_counts_ioctls() {
     let (folder, daemon) = watched(&[]);
     let ledger = asking(&folder, ASKED.1);
     let (pid, allocs, frees) = (pid_of(&ledger), called(&ledger, ALLOC), called(&ledger, FREE));
@@ -182,8 +182,8 @@ fn a_daemon_counts_what_was_asked() {
         let mut entered = metrics.by("gpuprobe_calls_in_driver_total", pid, "function");
         // the first call opens the device
         entered.retain(|name, _| [ALLOC, FREE].contains(&name.as_str()));
-        let books = BTreeMap::from([(ALLOC.to_owned(), allocs), (FREE.to_owned(), frees)]);
-        found.compare("calls in the driver", &entered, &books);
+        let ledger = BTreeMap::from([(ALLOC.to_owned(), allocs), (FREE.to_owned(), frees)]);
+        found.compare("calls in the driver", &entered, &ledger);
     });
     let devices = metrics.by("gpuprobe_driver_ioctls_total", pid, "device");
     assert_eq!(devices.keys().collect::<Vec<_>>(), ["nvidiactl"], "{devices:?}");
@@ -193,7 +193,7 @@ fn a_daemon_counts_what_was_asked() {
 }
 
 #[bpf_test(alone)]
-fn who_makes_commands_up_leaves_room_for_others() {
+fn made_up_ioctl_commands_leave_room_for_real_ones() {
     const MADE_UP: u64 = 2_000;
     const MOST: u64 = 512;
     let (folder, daemon) = watched(&["--max-counters", "1200"]);

@@ -19,24 +19,24 @@ const CUDA_12: &str = "nvidia-cuda-runtime-cu12==12.9.79";
 
 /// The runtime library of a package, fetched once. Tells and gives nothing where it cannot be had.
 fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
-    let folder = fixtures::kept(&format!("pypi-{package}"));
+    let folder = fixtures::cached(&format!("pypi-{package}"));
     let library = folder.join(soname);
     if library.exists() {
         return Some(library);
     }
-    let work = tempfile::tempdir_in(&folder).unwrap();
+    let temporary = tempfile::tempdir_in(&folder).unwrap();
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", package, "-d"]);
-    let pip = finish(pip.arg(work.path()));
+    let pip = finish(pip.arg(temporary.path()));
     if pip.status != 0 {
         needs::missing("bpf", &format!("{package} cannot be fetched: {}", pip.stderr.trim()));
         return None;
     }
     // a wheel is a zip archive
     let unpack = "import sys, glob, zipfile; zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0]).extractall(sys.argv[1])";
-    let unpacked = finish(Command::new("python3").args(["-c", unpack]).arg(work.path()));
+    let unpacked = finish(Command::new("python3").args(["-c", unpack]).arg(temporary.path()));
     assert_eq!(unpacked.status, 0, "{}", unpacked.stderr);
-    let found = find(work.path(), soname).unwrap_or_else(|| panic!("{package} has no {soname}"));
+    let found = find(temporary.path(), soname).unwrap_or_else(|| panic!("{package} has no {soname}"));
     fs::rename(found, &library).unwrap();
     Some(library)
 }

@@ -33,10 +33,10 @@ const COMMANDED: &str = "chrun";
 const OUR_NAMES: [&str; 3] = ["chx", SHIFTING_NAME, COMMANDED];
 
 #[bpf_test(alone)]
-fn programs_and_figures_survive_everything_at_once() {
+fn programs_and_figures_survive_chaos() {
     let (plan, stage) = (Plan::from_environment(), Stage::build());
     println!("chaos: GPUPROBE_CHAOS_SEED={} GPUPROBE_CHAOS_SECONDS={}", plan.seed, plan.duration.as_secs());
-    let Some(disk) = Disk::mount(stage.place("small")) else {
+    let Some(disk) = Disk::mount(stage.subfolder("small")) else {
         needs::missing("bpf", "no small disk can be mounted");
         return;
     };
@@ -79,8 +79,8 @@ fn disturb(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, running: &Runn
 }
 
 /// A thread that cannot go on ends the test, and its reason is a fault.
-fn stops_on_panic(chaos: &Chaos, work: impl FnOnce()) {
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+fn stops_on_panic(chaos: &Chaos, body: impl FnOnce()) {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
     if let Err(reason) = outcome {
         let text = reason.downcast_ref::<String>().cloned();
         chaos.wrong(text.unwrap_or_else(|| "a thread of the test panicked".to_owned()));
@@ -92,13 +92,13 @@ fn stops_on_panic(chaos: &Chaos, work: impl FnOnce()) {
 fn settle(chaos: &Chaos) {
     compare_sums(chaos, Slot::is_exact);
     compare_shifting(chaos);
-    let counted: u64 = chaos.books.by_name().values().flat_map(|sums| sums.calls.values()).sum();
+    let counted: u64 = chaos.ledgers.by_name().values().flat_map(|sums| sums.calls.values()).sum();
     chaos.totals.add(Count::CallsCounted, counted);
     let look = chaos.watcher.after(Instant::now());
     let is_ours = |name: &str| OUR_NAMES.iter().any(|ours| name.starts_with(ours));
-    let held: Vec<_> = look.holders().filter(|(name, _)| is_ours(name)).collect();
-    if !held.is_empty() {
-        chaos.wrong(format!("programs that have ended are shown with live memory: {held:?}"));
+    let with_memory: Vec<_> = look.with_live_memory().filter(|(name, _)| is_ours(name)).collect();
+    if !with_memory.is_empty() {
+        chaos.wrong(format!("programs that have ended are shown with live memory: {with_memory:?}"));
     }
     let (short, late) = (chaos.totals.get(Count::ProgramsShort), look.late());
     if short > late {

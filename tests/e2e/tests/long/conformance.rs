@@ -214,7 +214,7 @@ int main(void)
 "#;
 
 #[bpf_test(tiers)]
-fn what_is_replaced_unknown_or_failed_is_counted_by_both_as_what_it_is(tier: &str) {
+fn replaced_unknown_and_failed_calls_are_counted_equally_by_both(tier: &str) {
     let folder = fixtures::folder();
     let program = shown(compile::with_driver(folder.path(), FORGETFUL, USES_IT));
     let (trace, quantities) = verify_with("forgetful", &[&program], tier, &["-e", "*"]);
@@ -366,7 +366,7 @@ kind     = "H2D"
 "#;
 
 #[bpf_test(tiers)]
-fn copies_are_those_that_the_driver_was_asked_for(tier: &str) {
+fn copies_are_those_that_reached_the_cuda_driver(tier: &str) {
     let folder = fixtures::folder();
     let libraries = [("libcuda.so.1", CORNER_DRIVER), ("libcudart.so.12", CORNER_RUNTIME)];
     let program = shown(compile::with_libraries(folder.path(), &libraries, CORNER_PROGRAM));

@@ -81,7 +81,7 @@ fn thousands_of_short_processes_lose_nothing() {
 }
 
 #[bpf_test(alone)]
-fn processes_that_come_and_go_leave_their_sums_and_nothing_else() {
+fn exited_processes_leave_only_their_sums() {
     const TIMES: usize = 500;
     let (folder, daemon) = watched("driver_only", &["--keep-ended", "2"]);
     let name = format!("brief{}", std::process::id());
@@ -135,7 +135,7 @@ impl Drop for Cgroup {
 }
 
 #[bpf_test(alone)]
-fn processes_that_are_gone_at_once_are_in_their_container() {
+fn very_short_processes_are_in_their_container() {
     const TIMES: usize = 100;
     let id = format!("{:064x}", std::process::id());
     let Some(cgroup) = Cgroup::of_container(&id) else {
@@ -162,7 +162,7 @@ fn counted(class: Class) -> bool {
 }
 
 #[bpf_test(alone)]
-fn very_many_allocations_cost_little_and_their_end_is_quick() {
+fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
     const MANY: &str = "400000";
     let (folder, mut daemon) = watched_every(5, "hoarder", &[]);
     let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg(MANY));
@@ -187,7 +187,7 @@ fn very_many_allocations_cost_little_and_their_end_is_quick() {
 }
 
 #[bpf_test(alone)]
-fn the_tables_are_as_large_as_was_asked_for() {
+fn the_tables_have_the_given_size() {
     // only these processes: those of others would fill so small a table
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "hoarder"]);
@@ -225,7 +225,7 @@ fn the_tables_are_as_large_as_was_asked_for() {
 }
 
 #[bpf_test(alone)]
-fn features_named_together_attach_what_each_of_them_needs() {
+fn several_features_attach_what_each_of_them_needs() {
     let (folder, daemon) = watched("driver_only", &["--memleak", "--cudatrace"]);
     let printed = finish(&mut Command::new(folder.path().join("driver_only"))).json().remove(0);
     let pid = pid_of(&printed);
@@ -235,7 +235,7 @@ fn features_named_together_attach_what_each_of_them_needs() {
 }
 
 #[bpf_test]
-fn flags_with_their_default_values_start_a_daemon_and_none_at_all_print_help() {
+fn default_flags_start_a_daemon_and_no_flags_print_help() {
     let bare = finish(&mut gpuprobe(&[]));
     assert_eq!(bare.status, 2);
     assert!(bare.stdout.contains("Usage:"), "{}", bare.stdout);

@@ -17,7 +17,7 @@ const TOP: usize = 20;
 const ALL: u64 = 2_000_000;
 
 #[bpf_test(tiers, alone)]
-fn millions_of_launches_are_exact_and_so_is_what_graphs_run(tier: &str) {
+fn millions_of_launches_and_of_graph_kernels_are_exact(tier: &str) {
     let folder = fixtures::folder();
     let files = ["libcuda.so.1", "libcudart.so.12", "launches"];
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &files);
@@ -25,17 +25,17 @@ fn millions_of_launches_are_exact_and_so_is_what_graphs_run(tier: &str) {
     let daemon = Daemon::displaying(0, &["--attach", tier, "--cudatrace", "-p", &library]);
     let mut command = Command::new(folder.path().join("launches"));
     let mut talk = Talk::start(command.args(["counted", "16", &ALL.to_string(), "--wait"]));
-    let books = talk.json();
-    let pid = pid_of(&books);
+    let ledger = talk.json();
+    let pid = pid_of(&ledger);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
     // a name may come a moment after the first launch
     let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
     let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= ALL && named(m));
     assert_eq!(sum(&metrics), ALL);
-    assert_top(metrics.by(LAUNCHES, pid, "kernel"), counts_of(&books["launches"]));
+    assert_top(metrics.by(LAUNCHES, pid, "kernel"), counts_of(&ledger["launches"]));
     assert_eq!(metrics.of("gpuprobe_graph_launches_total", pid), Some(40));
     assert_eq!(metrics.of("gpuprobe_graph_kernels_derived_total", pid), Some(40_000));
-    assert_eq!(number(&books["captured"]), 1000);
+    assert_eq!(number(&ledger["captured"]), 1000);
     assert_eq!(metrics.lost("work_full"), 0);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
@@ -43,11 +43,11 @@ fn millions_of_launches_are_exact_and_so_is_what_graphs_run(tier: &str) {
 
 /// Kernels that have a series have it from some moment on; what was launched before that is among the others. Nothing is
 /// counted twice: their sum is compared with the books, too.
-fn assert_top(mut got: BTreeMap<String, u64>, books: BTreeMap<String, u64>) {
-    assert_eq!(books.len(), 50);
+fn assert_top(mut got: BTreeMap<String, u64>, ledger: BTreeMap<String, u64>) {
+    assert_eq!(ledger.len(), 50);
     assert!((TOP + 1..=50).contains(&got.len()), "{got:?}");
     assert!(got.remove("other").is_some());
     for (kernel, n) in &got {
-        assert!(books.get(kernel).is_some_and(|all| n <= all), "{kernel}: {n}");
+        assert!(ledger.get(kernel).is_some_and(|all| n <= all), "{kernel}: {n}");
     }
 }

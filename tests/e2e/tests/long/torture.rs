@@ -53,7 +53,7 @@ fn every_figure_is_exact(tier: &str) {
 
 /// What a call did is there for others before it returns: addresses, handles and contexts are theirs at once.
 #[bpf_test(alone)]
-fn every_figure_is_exact_where_calls_return_late() {
+fn every_figure_is_exact_if_calls_return_late() {
     const DELAYS: &str = "cuMemFree_v2:20,cuMemFreeAsync:20,cuMemFreeHost:20,cuArrayDestroy:20,\
         cuMipmappedArrayDestroy:20,cuMemHostUnregister:20,cuMemRelease:20,cuMemUnmap:20,cuCtxDestroy_v2:200,\
         cuDevicePrimaryCtxRelease_v2:200";
@@ -70,9 +70,9 @@ fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
     let mut children = 0;
     for pause in 1..=pauses {
         talk.go_on();
-        let (books, child) = next(&mut talk);
-        assert_eq!(number(&books["snapshot"]), pause);
-        memory_ledger::assert_equal(&daemon, &books);
+        let (ledger, child) = next(&mut talk);
+        assert_eq!(number(&ledger["snapshot"]), pause);
+        memory_ledger::assert_equal(&daemon, &ledger);
         if let Some(child) = child {
             memory_ledger::assert_equal(&daemon, &child);
             children += 1;
@@ -89,19 +89,19 @@ fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
 }
 
 /// That the program did what its name says, so that the figures above mean something.
-fn assert_was_torture(books: &Value) {
+fn assert_was_torture(ledger: &Value) {
     for kind in ["device", "managed", "pinned", "pool", "vmm", "array"] {
-        let sums = &books["memory"][kind];
+        let sums = &ledger["memory"][kind];
         assert!(number(&sums["frees"]) > 1000, "{kind}: {sums}");
         assert!(kind == "vmm" || number(&sums["ended"]) > 1000, "{kind}: {sums}");
     }
     for field in ["cross_thread_frees", "failed_frees", "unknown_frees", "null_frees", "failed_allocations"] {
-        assert!(number(&books[field]) > 500, "{field}");
+        assert!(number(&ledger[field]) > 500, "{field}");
     }
 }
 
 #[bpf_test(alone)]
-fn what_does_not_fit_in_a_small_table_is_counted_one_by_one() {
+fn allocations_that_do_not_fit_in_a_small_table_are_counted() {
     const ROOM: u64 = 100;
     let folder = folder();
     // what ends with a context, or by other threads' handles, is not in the table: leave it out
@@ -114,17 +114,17 @@ fn what_does_not_fit_in_a_small_table_is_counted_one_by_one() {
     let daemon = Daemon::with(&["-d", &pid.to_string(), "-p", &library, "--max-allocations", &room]);
     for _ in 0..3 {
         talk.go_on();
-        let books = talk.json();
-        let held = number(&books["live"]);
-        assert!(held > ROOM, "{held}");
+        let ledger = talk.json();
+        let live = number(&ledger["live"]);
+        assert!(live > ROOM, "{live}");
         // each that is missing did not fit, and is not one of those whose free came as a stranger's
         let missing = |m: &Metrics| {
-            let told: u64 = m.by(LIVE_ALLOCATIONS, pid, "kind").values().sum();
+            let reported: u64 = m.by(LIVE_ALLOCATIONS, pid, "kind").values().sum();
             let strangers = m.of(UNKNOWN_FREES, pid).unwrap_or_default();
-            assert!(told <= ROOM, "{told}");
-            [(held + strangers).saturating_sub(told), m.lost("live_full")]
+            assert!(reported <= ROOM, "{reported}");
+            [(live + strangers).saturating_sub(reported), m.lost("live_full")]
         };
-        let wanted = Some(number(&books["allocated_bytes"]));
+        let wanted = Some(number(&ledger["allocated_bytes"]));
         daemon.until_equal(PATIENCE, |metrics, found| {
             found.compare(ALLOCATED, &metrics.of(ALLOCATED, pid), &wanted);
             let [missing, lost] = missing(metrics);
@@ -137,27 +137,27 @@ fn what_does_not_fit_in_a_small_table_is_counted_one_by_one() {
 }
 
 #[bpf_test(alone)]
-fn the_gauges_of_a_killed_process_go_and_its_totals_stay() {
+fn the_gauges_of_a_killed_process_end_and_its_totals_stay() {
     let folder = folder();
     let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
     let took: Vec<Duration> = (0..TRIES)
-        .map(|_| gone_after_kill(&folder, &daemon))
+        .map(|_| time_until_gone(&folder, &daemon))
         .scan(false, |done, took| (!std::mem::replace(done, took < GONE)).then_some(took))
         .collect();
     assert!(took.last().is_some_and(|took| *took < GONE), "the gauges were there for {took:?}");
 }
 
 /// How long the gauges of a torture and its child are there after the torture was killed.
-fn gone_after_kill(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
+fn time_until_gone(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
     let (mut talk, _) = torture(folder, &["--operations", "50000", "--pauses", "1"]);
     talk.go_on();
-    let (books, child) = next(&mut talk);
-    memory_ledger::assert_equal(daemon, &books);
-    assert!(number(&books["live_bytes"]) > 0, "{books}");
+    let (ledger, child) = next(&mut talk);
+    memory_ledger::assert_equal(daemon, &ledger);
+    assert!(number(&ledger["live_bytes"]) > 0, "{ledger}");
     let killed = Instant::now();
     talk.signal(Signal::SIGKILL);
     assert_eq!(talk.end(), 137);
-    memory_ledger::assert_ended(daemon, PATIENCE, &books);
+    memory_ledger::assert_ended(daemon, PATIENCE, &ledger);
     // the child sees that its parent is gone, and ends as well
     memory_ledger::assert_ended(daemon, PATIENCE, &child.unwrap());
     killed.elapsed()

@@ -10,7 +10,7 @@ use gpuprobe_standin::Cuda;
 /// What came of a run.
 struct Ran {
     /// Lines, as it tells.
-    told: u64,
+    reported: u64,
     lost: u64,
     /// Lines in the file.
     lines: u64,
@@ -42,17 +42,17 @@ fn traced(args: &[&str], options: &[&str]) -> Ran {
         lines += 1;
         with_stack += u64::from(line.contains("\"stack\":[\"copy "));
     }
-    let (told, lost) = lines_and_lost(&stderr);
+    let (reported, lost) = lines_and_lost(&stderr);
     let seconds = printed["seconds"].as_f64().unwrap();
-    Ran { told, lost, lines, gaps, with_stack, seconds, stderr }
+    Ran { reported, lost, lines, gaps, with_stack, seconds, stderr }
 }
 
 #[bpf_test(alone)]
-fn of_two_and_a_half_million_calls_each_is_printed_or_counted() {
+fn two_and_a_half_million_calls_are_printed_or_counted_as_lost() {
     const CALLS: u64 = 2_500_000;
     let ran = traced(&[&CALLS.to_string(), "0", "2"], &[]);
     println!("{} printed, {} lost", ran.lines, ran.lost);
-    assert_eq!(ran.told, ran.lines);
+    assert_eq!(ran.reported, ran.lines);
     assert_eq!(ran.lines + ran.lost, CALLS);
     assert!(ran.lines >= 100_000, "fewer than may wait to be printed: {}", ran.lines);
 }
@@ -61,16 +61,16 @@ fn of_two_and_a_half_million_calls_each_is_printed_or_counted() {
 fn at_a_hundred_thousand_calls_a_second_nothing_is_lost() {
     let ran = traced(&["200000", "100000"], &[]);
     assert!(ran.seconds >= 1.9, "{} s is faster than asked for", ran.seconds);
-    assert_eq!((ran.told, ran.lost, ran.lines, ran.gaps), (200_000, 0, 200_000, 0));
+    assert_eq!((ran.reported, ran.lost, ran.lines, ran.gaps), (200_000, 0, 200_000, 0));
 }
 
 #[bpf_test(alone)]
-fn calls_without_their_stacks_are_counted_apart_from_those_that_are_missing() {
+fn calls_without_stacks_are_counted_separately_from_lost_calls() {
     const CALLS: u64 = 100_000;
     let ran = traced(&[&CALLS.to_string()], &["--stack"]);
-    assert_eq!((ran.told, ran.lines + ran.lost), (ran.lines, CALLS));
-    let told = ran.stderr.lines().find(|line| line.contains(" lost_stack: "));
-    let stacks: u64 = told.map_or(0, |line| line.split(' ').nth(2).unwrap().parse().unwrap());
+    assert_eq!((ran.reported, ran.lines + ran.lost), (ran.lines, CALLS));
+    let reported = ran.stderr.lines().find(|line| line.contains(" lost_stack: "));
+    let stacks: u64 = reported.map_or(0, |line| line.split(' ').nth(2).unwrap().parse().unwrap());
     println!("{} printed, {} of them with their stack", ran.lines, ran.with_stack);
     // of the calls that are missing some have lost their stacks too
     assert!(ran.with_stack >= ran.lines - stacks.min(ran.lines) && ran.with_stack > 0, "{}", ran.stderr);

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown};
 use gpuprobe_e2e::site_ledger::{
-    self, Books, Figures, OTHER, SITE, SITE_LIVE_ALLOCATIONS, SITE_LIVE_BYTES, Watching,
+    self, Figures, OTHER, SITE, SITE_LIVE_ALLOCATIONS, SITE_LIVE_BYTES, SiteLedger, Watching,
 };
 use gpuprobe_e2e::{Talk, bpf_test, fixtures, tiers};
 use gpuprobe_standin::Cuda;
@@ -31,28 +31,28 @@ fn daemon(folder: &tempfile::TempDir, tier: &str) -> Daemon {
 }
 
 /// Calls this with the books of every pause, and at the end of the work, when everything is still held.
-fn at_each_pause(program: &mut Talk, pauses: usize, file: &str, mut look: impl FnMut(&Books)) {
+fn at_each_pause(program: &mut Talk, pauses: usize, file: &str, mut look: impl FnMut(&SiteLedger)) {
     for _ in 0..=pauses {
         program.go_on();
-        look(&Books::of(&program.json(), file));
+        look(&SiteLedger::of(&program.json(), file));
     }
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
 }
 
 #[bpf_test(tiers, alone)]
-fn what_each_place_holds_is_exact_in_the_metrics_of_a_daemon(tier: &str) {
+fn live_bytes_by_call_site_are_exact_in_the_metrics_of_a_daemon(tier: &str) {
     for name in ["leaks", "leaks_driver"] {
         println!("{name}, {tier}");
         let folder = folder(name);
         let daemon = daemon(&folder, tier);
         let args = ["--rounds", "300", "--threads", "4", "--pauses", "3"];
         let (mut program, pid) = site_ledger::waiting(&folder.path().join(name), &args);
-        at_each_pause(&mut program, 3, "leaks.cpp", |books| {
-            assert_eq!(books.pid, pid);
-            let series = site_ledger::assert_metrics(&daemon, books).by(SITE_LIVE_BYTES, pid, SITE);
-            let held = series.values().filter(|bytes| **bytes > 0).count();
-            assert_eq!(held, books.places.len(), "one series each: {series:?}");
+        at_each_pause(&mut program, 3, "leaks.cpp", |ledger| {
+            assert_eq!(ledger.pid, pid);
+            let series = site_ledger::assert_metrics(&daemon, ledger).by(SITE_LIVE_BYTES, pid, SITE);
+            let with_live_bytes = series.values().filter(|bytes| **bytes > 0).count();
+            assert_eq!(with_live_bytes, ledger.sites.len(), "one series each: {series:?}");
         });
         daemon.until(PATIENCE, "its gauges are gone", |m| m.by(SITE_LIVE_BYTES, pid, SITE).is_empty());
     }
@@ -68,30 +68,30 @@ fn memory_reports_allocations_and_frees_of_each_call_site(tier: &str) {
         let args = ["--rounds", "200", "--threads", "3", "--pauses", "2"];
         let (mut program, _) = site_ledger::waiting(&folder.path().join(name), &args);
         let mut watching = Watching::start(&["--attach", tier]);
-        at_each_pause(&mut program, 2, "leaks.cpp", |books| drop(watching.assert_equal(books)));
+        at_each_pause(&mut program, 2, "leaks.cpp", |ledger| drop(watching.assert_equal(ledger)));
     }
 }
 
 /// The stack is larger than what is copied at first, differs from call to call, and ends where nothing is mapped; two
 /// ways to one function differ a hundred frames away.
 #[bpf_test(alone)]
-fn deep_ways_are_told_apart_by_their_outermost_function() {
+fn deep_stacks_differ_by_their_outermost_function() {
     let folder = folder("leaks_deep");
     let args = ["--rounds", "150", "--threads", "4", "--pauses", "1"];
     let (mut program, pid) = site_ledger::waiting(&folder.path().join("leaks_deep"), &args);
     let mut watching = Watching::start(&[]);
-    at_each_pause(&mut program, 1, "leaks_deep.cpp", |books| {
-        let report = watching.assert_equal(books);
-        let (told, other) = site_ledger::told(&report, pid);
-        assert_eq!((told.len(), other), (3, Figures::default()), "each place once");
-        let deepest = told.iter().map(|place| place.way.len()).max();
+    at_each_pause(&mut program, 1, "leaks_deep.cpp", |ledger| {
+        let report = watching.assert_equal(ledger);
+        let (reported, other) = site_ledger::reported(&report, pid);
+        assert_eq!((reported.len(), other), (3, Figures::default()), "each place once");
+        let deepest = reported.iter().map(|site| site.stack.len()).max();
         assert!(deepest.is_some_and(|frames| frames > 100), "{deepest:?}");
     });
 }
 
 /// Another tracer has return probes in the runtime, on the way from the program to the driver that the daemon watches.
 #[bpf_test(alone)]
-fn return_addresses_that_others_have_replaced_are_known() {
+fn return_addresses_replaced_by_another_tracer_are_resolved() {
     let folder = folder("leaks");
     let daemon = daemon(&folder, tiers::best());
     let args = ["--rounds", "200", "--threads", "3", "--pauses", "1"];
@@ -101,18 +101,18 @@ fn return_addresses_that_others_have_replaced_are_known() {
     let mut said = String::new();
     BufReader::new(other.stderr.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("tracing"), "{said}");
-    at_each_pause(&mut program, 1, "leaks.cpp", |books| drop(site_ledger::assert_metrics(&daemon, books)));
+    at_each_pause(&mut program, 1, "leaks.cpp", |ledger| drop(site_ledger::assert_metrics(&daemon, ledger)));
     assert!(other.wait().unwrap().success(), "it ends with the process");
 }
 
 #[bpf_test(alone)]
-fn ten_thousand_ways_are_counted_and_the_largest_are_shown() {
+fn ten_thousand_stacks_are_counted_and_the_largest_are_shown() {
     let folder = folder("leaks_many");
     let daemon = daemon(&folder, tiers::best());
     let args = ["--rounds", "4", "--threads", "1", "--pauses", "1"];
     let (mut program, pid) = site_ledger::waiting(&folder.path().join("leaks_many"), &args);
-    at_each_pause(&mut program, 1, "leaks_many.cpp", |books| {
-        let total = |figure: fn(&Figures) -> u64| books.by_name(figure).values().sum::<u64>();
+    at_each_pause(&mut program, 1, "leaks_many.cpp", |ledger| {
+        let total = |figure: fn(&Figures) -> u64| ledger.by_name(figure).values().sum::<u64>();
         daemon.until_equal(PATIENCE, |metrics, found| {
             let sum = |metric| metrics.by(metric, pid, SITE).values().sum::<u64>();
             found.compare(SITE_LIVE_BYTES, &sum(SITE_LIVE_BYTES), &total(|f| f.live_bytes));
@@ -125,7 +125,7 @@ fn ten_thousand_ways_are_counted_and_the_largest_are_shown() {
         });
         let series = metrics.by(SITE_LIVE_BYTES, pid, SITE);
         assert!(series.len() <= SERIES + 1 && series.contains_key(OTHER), "{series:?}");
-        let named = |site: &String| books.places.iter().any(|place| place.is_shown_as(site));
+        let named = |label: &String| ledger.sites.iter().any(|site| site.is_shown_as(label));
         assert!(series.keys().filter(shown).all(named), "{series:?}");
     });
 }

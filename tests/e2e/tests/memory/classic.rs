@@ -139,7 +139,7 @@ fn the_classic_example_gives_the_classic_display() {
 }
 
 #[bpf_test(alone)]
-fn failures_are_counted_and_what_a_reset_takes_has_ended() {
+fn failures_are_counted_and_a_reset_frees_memory() {
     let mut shown = Shown::start(&["reset"]);
     let mut printed = Value::Null;
     for step in 1..=3 {
@@ -207,11 +207,11 @@ fn a_thousand_turns_of_two_kernels_are_two_thousand_launches() {
 }
 
 #[bpf_test]
-fn copies_are_told_with_their_bandwidth_where_that_means_something() {
+fn copies_are_shown_with_their_bandwidth_if_it_is_meaningful() {
     let delay = "cuMemcpyHtoD_v2:30000,cuMemcpyDtoH_v2:30000";
     let mut shown = Shown::feature("--bandwidth-util", "copies", delay);
-    let books = shown.example.json();
-    let (pid, bytes, copies) = (pid_of(&books), counts_of(&books["bytes"]), counts_of(&books["copies"]));
+    let ledger = shown.example.json();
+    let (pid, bytes, copies) = (pid_of(&ledger), counts_of(&ledger["bytes"]), counts_of(&ledger["copies"]));
     let is_fill = |kind: &str| kind.starts_with("memset/");
     let traced: u64 = copies.iter().filter(|(kind, _)| !is_fill(kind)).map(|(_, n)| n).sum();
     let first = format!("Traced {traced} cudaMemcpy calls");

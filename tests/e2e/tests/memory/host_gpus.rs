@@ -15,7 +15,7 @@ use gpuprobe_standin::Cuda;
 /// A snapshot five times a second, and a machine that others keep busy.
 const FRESH: Duration = Duration::from_secs(20);
 
-const BY_PLACE: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+const BY_BUS: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 /// The driver counts the third first.
 const BY_SPEED: (&str, &str) = ("STANDIN_FASTEST", "2");
 
@@ -87,7 +87,7 @@ fn assert_case(
 }
 
 #[bpf_test(tiers, alone)]
-fn memory_is_on_the_gpus_of_the_host_by_what_the_driver_tells(tier: &str) {
+fn memory_is_assigned_to_host_gpus_by_what_the_cuda_driver_returns(tier: &str) {
     // On perf a daemon may take half a minute to attach to everything else that runs, and the code tested here is the
     // same: perf is tested only where it is the best tier.
     if tier == "perf" && tiers::best() != "perf" {
@@ -100,20 +100,20 @@ fn memory_is_on_the_gpus_of_the_host_by_what_the_driver_tells(tier: &str) {
         assert_case(&watched, &chosen, &[ask], &[3, 0], Numbers::OfHost);
     }
     // a program that makes its own choice after it has begun with another
-    let begun = [BY_PLACE, ("CUDA_VISIBLE_DEVICES", "0,1")];
+    let begun = [BY_BUS, ("CUDA_VISIBLE_DEVICES", "0,1")];
     assert_case(&watched, &begun, &["uuid", "3,2"], &[3, 2], Numbers::OfHost);
 }
 
 #[bpf_test(alone)]
-fn memory_is_on_the_gpus_of_the_host_by_the_environment_or_else_the_processs_own() {
+fn memory_is_assigned_to_gpus_by_the_environment_or_by_the_numbers_of_the_process() {
     let watched = watched(tiers::best());
     let by_names = format!("GPU-13,{}", uuid(0));
     let some = |list| ("CUDA_VISIBLE_DEVICES", list);
     let cases: [Case<'_>; 8] = [
-        (&[BY_PLACE], &[0, 1, 2, 3], Numbers::OfHost),
-        (&[BY_PLACE, BY_SPEED, some("3,1")], &[3, 1], Numbers::OfHost),
-        (&[BY_PLACE, some("1,9,0")], &[1], Numbers::OfHost),
-        (&[BY_PLACE, some("2,GPU-11")], &[2], Numbers::OfHost),
+        (&[BY_BUS], &[0, 1, 2, 3], Numbers::OfHost),
+        (&[BY_BUS, BY_SPEED, some("3,1")], &[3, 1], Numbers::OfHost),
+        (&[BY_BUS, some("1,9,0")], &[1], Numbers::OfHost),
+        (&[BY_BUS, some("2,GPU-11")], &[2], Numbers::OfHost),
         (&[BY_SPEED, some(&by_names)], &[2, 0], Numbers::OfHost),
         (&[some("GPU-14,GPU-99,GPU-11")], &[3], Numbers::OfHost),
         // which one is the fastest nobody has said
@@ -124,7 +124,7 @@ fn memory_is_on_the_gpus_of_the_host_by_the_environment_or_else_the_processs_own
         assert_case(&watched, environment, &["nothing"], seen, numbers);
     }
     // and one that has changed its choice does not tell what the driver saw
-    let begun = [BY_PLACE, some("0,1")];
+    let begun = [BY_BUS, some("0,1")];
     assert_case(&watched, &begun, &["nothing", "3,2"], &[3, 2], Numbers::OfProcess);
     let infos = watched.1.scrape();
     let listed: Vec<_> = infos.samples("gpuprobe_gpu_info").collect();

@@ -24,14 +24,14 @@ fn said(args: &[&str]) -> Finished {
 }
 
 /// Status 1, one line on stderr that has all of these in it, and nothing on stdout.
-fn assert_told(finished: &Finished, says: &[&str]) {
+fn assert_reported(finished: &Finished, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!((finished.status, stderr.lines().count(), finished.stdout.as_str()), (1, 1, ""), "{stderr}");
     assert!(stderr.starts_with("gpuprobe: ") && says.iter().all(|words| stderr.contains(words)), "{stderr}");
 }
 
 #[test]
-fn wrong_usage_is_told_with_status_2() {
+fn wrong_usage_is_reported_with_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["-d", "1", "--", "true"], "--pid <PID>"),
         (&["--watch", "--interval", "0"], "--interval"),
@@ -52,20 +52,20 @@ fn wrong_usage_is_told_with_status_2() {
 }
 
 #[bpf_test]
-fn what_cannot_be_watched_is_named() {
+fn processes_and_files_that_cannot_be_watched_are_named() {
     // the largest pid that a kernel can be told to give is 2^22
-    assert_told(&said(&["-d", "4194305"]), &["4194305", "no process"]);
-    assert_told(&said(&["--", "/no/such/command"]), &["no such command", "/no/such/command"]);
-    assert_told(&said(&["-o", "/no/such/folder/file", "--", "true"]), &["/no/such/folder/file"]);
-    let (tell, thread) = mpsc::channel();
+    assert_reported(&said(&["-d", "4194305"]), &["4194305", "no process"]);
+    assert_reported(&said(&["--", "/no/such/command"]), &["no such command", "/no/such/command"]);
+    assert_reported(&said(&["-o", "/no/such/folder/file", "--", "true"]), &["/no/such/folder/file"]);
+    let (sender, thread) = mpsc::channel();
     let (release, wait) = mpsc::channel::<()>();
     let other = std::thread::spawn(move || {
-        tell.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        sender.send(fs::read_link("/proc/thread-self").unwrap()).unwrap();
         wait.recv().ok();
     });
     let number = thread.recv().unwrap().file_name().unwrap().to_string_lossy().into_owned();
     let process = std::process::id().to_string();
-    assert_told(&said(&["-d", &number]), &[&number, &format!("use -d {process}")]);
+    assert_reported(&said(&["-d", &number]), &[&number, &format!("use -d {process}")]);
     drop(release);
     other.join().unwrap();
 }
@@ -89,7 +89,7 @@ fn the_status_of_the_command_is_passed_on() {
 }
 
 #[bpf_test]
-fn it_is_shown_again_and_again_until_the_command_ends() {
+fn the_report_is_repeated_until_the_command_ends() {
     let finished = said(&["--watch", "--interval", "0.1", "--json", "--", "sleep", "1"]);
     assert_eq!((finished.status, finished.stderr.as_str()), (0, ""));
     let times: Vec<f64> = finished.json().iter().map(|line| line["unix"].as_f64().unwrap()).collect();
@@ -111,7 +111,7 @@ fn a_watch_ends_with_its_process() {
 }
 
 #[bpf_test]
-fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
+fn a_closed_pipe_ends_a_watch_and_not_the_command() {
     let program = shown(fixtures::gpuprobe());
     let read_one_line = |args: &str| {
         let watch = format!("{program} memory --watch --interval 0.1 --json {args}");
@@ -138,7 +138,7 @@ fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
 }
 
 #[bpf_test]
-fn of_files_that_cannot_be_probed_those_of_the_processes_asked_for_are_told() {
+fn unprobed_files_are_reported_only_for_the_chosen_processes() {
     let folder = fixtures::folder();
     let [theirs, ours] = ["theirs", "ours"].map(|name| folder.path().join(name).join("libcuda.so.1"));
     for file in [&theirs, &ours] {
@@ -152,7 +152,7 @@ fn of_files_that_cannot_be_probed_those_of_the_processes_asked_for_are_told() {
     });
     let finished = said(&["-d", &process.pid().to_string(), "--duration", "0.3"]);
     assert_eq!(finished.status, 0, "{}", finished.stderr);
-    let told: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
-    assert_eq!(told.len(), 1, "{}", finished.stderr);
-    assert!(told[0].contains(&shown(&ours)), "{}", finished.stderr);
+    let reported: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
+    assert_eq!(reported.len(), 1, "{}", finished.stderr);
+    assert!(reported[0].contains(&shown(&ours)), "{}", finished.stderr);
 }

@@ -24,19 +24,19 @@ fn assert_steps(rule: &str, steps: u64) {
     let (_folder, daemon, mut talk) = watched(rule);
     let mut last = None;
     for step in 1..=steps {
-        let books = talk.json();
-        assert_eq!(number(&books["snapshot"]), step);
+        let ledger = talk.json();
+        assert_eq!(number(&ledger["snapshot"]), step);
         println!("step {step}");
-        memory_ledger::assert_equal(&daemon, &books);
+        memory_ledger::assert_equal(&daemon, &ledger);
         talk.go_on();
-        last = Some(books);
+        last = Some(ledger);
     }
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     memory_ledger::assert_ended(&daemon, PATIENCE, &last.unwrap());
 }
 
 #[bpf_test(alone)]
-fn an_address_may_be_anothers_before_its_free_returns() {
+fn an_address_may_be_reused_before_its_free_returns() {
     assert_steps("reuse", 2);
 }
 
@@ -46,7 +46,7 @@ fn a_thread_may_free_what_another_allocated() {
 }
 
 #[bpf_test(alone)]
-fn one_unmap_may_take_away_several_mappings() {
+fn one_unmap_may_remove_several_mappings() {
     assert_steps("unmap", 4);
 }
 
@@ -71,7 +71,7 @@ fn the_end_of_a_context_frees_what_is_in_it() {
 }
 
 #[bpf_test(alone)]
-fn the_handle_of_a_context_may_be_anothers_before_its_end_returns() {
+fn a_context_handle_may_be_reused_before_its_destruction_returns() {
     assert_steps("hurry", 1);
 }
 
@@ -87,17 +87,17 @@ fn a_free_that_fails_frees_nothing() {
 
 /// Which GPU imported memory is on is not told, so only its sums are compared.
 #[bpf_test(alone)]
-fn imported_memory_is_held_from_its_first_mapping_on() {
+fn imported_memory_is_live_from_its_first_mapping() {
     let (_folder, daemon, mut talk) = watched("import");
     for _ in 0..4 {
-        let books = talk.json();
-        let pid = pid_of(&books);
-        let vmm = &books["memory"]["vmm"];
+        let ledger = talk.json();
+        let pid = pid_of(&ledger);
+        let vmm = &ledger["memory"]["vmm"];
         let wanted = [number(&vmm["live_bytes"]), number(&vmm["live"])];
         daemon.until(PATIENCE, &format!("{wanted:?} are held"), |m| {
             let of = |name| m.by(name, pid, "kind").get("vmm").copied().unwrap_or_default();
             [of(LIVE_BYTES), of(LIVE_ALLOCATIONS)] == wanted
-                && m.of(ALLOCATED, pid) == Some(number(&books["allocated_bytes"]))
+                && m.of(ALLOCATED, pid) == Some(number(&ledger["allocated_bytes"]))
         });
         talk.go_on();
     }
@@ -106,7 +106,7 @@ fn imported_memory_is_held_from_its_first_mapping_on() {
 
 /// The process goes on under another name: what is held is the new program's, what was allocated both programs'.
 #[bpf_test(alone)]
-fn an_executed_program_holds_nothing_of_the_first_ones() {
+fn an_executed_program_has_no_live_memory_of_the_previous_one() {
     let (_folder, daemon, mut talk) = watched("exec");
     let first = talk.json();
     memory_ledger::assert_equal(&daemon, &first);
@@ -125,7 +125,7 @@ fn an_executed_program_holds_nothing_of_the_first_ones() {
 }
 
 #[bpf_test(alone)]
-fn a_child_holds_nothing_of_its_parents() {
+fn a_child_has_no_live_memory_of_its_parent() {
     let (_folder, daemon, mut talk) = watched("fork");
     let child = talk.json();
     let parent = talk.json();

@@ -66,7 +66,7 @@ fn basic_is_traced_call_by_call() {
 }
 
 #[bpf_test]
-fn bench_measures_each_operation_as_often_as_it_was_asked_to() {
+fn bench_measures_each_operation_the_given_number_of_times() {
     let folder = fixtures::folder();
     let program = compiled("bench", folder.path());
     let table = finish(Command::new(&program).arg("100"));
@@ -99,7 +99,7 @@ fn line_with(name: &str, text: &str) -> u64 {
 }
 
 #[bpf_test]
-fn leaky_is_convicted_of_its_leak_and_of_nothing_else() {
+fn the_leak_of_leaky_is_reported_and_nothing_else() {
     let folder = fixtures::folder();
     let program = compiled("leaky", folder.path());
     assert_eq!(finish(Command::new(&program).arg("0")).status, 2);
@@ -111,9 +111,9 @@ fn leaky_is_convicted_of_its_leak_and_of_nothing_else() {
     let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(report["complete"], json!(true));
     let [process] = report["processes"].as_array().unwrap().as_slice() else { panic!("{report}") };
-    let place = |text: &str| {
+    let site = |text: &str| {
         let caller = format!("leaky.cu:{})", line_with("leaky", text));
-        let of_line = |place: &&Value| place["place"].as_str().unwrap().ends_with(&caller);
+        let of_line = |site: &&Value| site["place"].as_str().unwrap().ends_with(&caller);
         process["places"]
             .as_array()
             .unwrap()
@@ -121,10 +121,9 @@ fn leaky_is_convicted_of_its_leak_and_of_nothing_else() {
             .find(of_line)
             .unwrap_or_else(|| panic!("{text}: {process}"))
     };
-    let counts =
-        |place: &Value| ["allocations", "frees", "live_allocations"].map(|name| number(&place[name]));
+    let counts = |site: &Value| ["allocations", "frees", "live_allocations"].map(|name| number(&site[name]));
     let cancelled = requests / 4;
-    let leak = place("void *output = get(");
+    let leak = site("void *output = get(");
     assert_eq!(
         (&leak["verdict"], counts(leak)),
         (&json!("leak_suspect"), [requests, requests - cancelled, cancelled])
@@ -134,9 +133,9 @@ fn leaky_is_convicted_of_its_leak_and_of_nothing_else() {
     for (text, allocations) in
         [("return get(64", 1), ("entry = get(", requests.min(32)), ("void *input = get(", requests)]
     {
-        let place = place(text);
+        let site = site(text);
         let expected = (&json!("freed"), [allocations, allocations, 0]);
-        assert_eq!((&place["verdict"], counts(place)), expected, "{text}");
+        assert_eq!((&site["verdict"], counts(site)), expected, "{text}");
     }
     assert_eq!(process["places"].as_array().unwrap().len(), 4);
     assert_eq!(process["live_bytes"], leak["live_bytes"]);

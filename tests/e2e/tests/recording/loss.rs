@@ -10,7 +10,7 @@ const CALLS: u64 = 300_000;
 const MEMORY: [&str; 4] = ["cudaMalloc", "cudaFree", "cuMemAlloc_v2", "cuMemFree_v2"];
 
 #[bpf_test(tiers, alone)]
-fn received_and_counted_as_lost_is_what_was_made(tier: &str) {
+fn received_and_lost_calls_add_up_to_all_calls(tier: &str) {
     let mut options = vec!["--attach", tier, "--buffer", "1"];
     // to the whole on the first alone: reading so many calls takes longer than making them
     if tier == tiers::best() {
@@ -40,10 +40,10 @@ fn assert_lost(tier: &str, options: &[&str]) {
     let lost = made - end.calls;
     println!("{tier}: {} received, {lost} lost", end.calls);
     assert!(lost > 0, "nothing was lost, so this tests nothing: make the burst larger");
-    let mut told = end.lost.clone();
+    let mut reported = end.lost.clone();
     // the stacks of new ways to allocations come through the same ring; they are no calls
-    let stacks = told.remove(LossCause::LostStack.as_str()).unwrap_or_default();
-    assert_eq!(told, [(LossCause::RingFull.as_str().to_owned(), lost)].into(), "the end line");
+    let stacks = reported.remove(LossCause::LostStack.as_str()).unwrap_or_default();
+    assert_eq!(reported, [(LossCause::RingFull.as_str().to_owned(), lost)].into(), "the end line");
     let of_calls = trace.losses.iter().filter(|loss| loss.cause != LossCause::LostStack);
     let losses: Vec<_> = of_calls.map(|loss| (loss.cause, loss.count)).collect();
     assert_eq!(losses, [(LossCause::RingFull, lost)], "the loss line");

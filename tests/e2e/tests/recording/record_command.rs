@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// A program that has made half of its calls and waits.
-fn half_done(calls: &str) -> (Talk, Value) {
+fn half_finished(calls: &str) -> (Talk, Value) {
     let mut command = Command::new(fixtures::standins(Cuda::Cuda12).workload("ledger"));
     let mut talk = Talk::start(command.args(["--threads", "4", "--calls", calls, "--pauses", "1"]));
     let half = talk.json();
@@ -46,11 +46,11 @@ fn between(half: &Value, whole: &Value) -> Counts {
 }
 
 #[bpf_test]
-fn what_runs_is_recorded_until_it_ends_or_somebody_says_so() {
+fn a_running_process_is_recorded_until_it_exits_or_a_signal() {
     let folder = fixtures::folder();
     for (name, ends_itself) in [("ends.jsonl", true), ("told.jsonl", false)] {
         let trace = folder.path().join(name);
-        let (mut program, half) = half_done("4000");
+        let (mut program, half) = half_finished("4000");
         let pid = pid_of(&half);
         let mut record = recording(&["-d", &pid.to_string()], &trace);
         if !ends_itself {
@@ -73,7 +73,7 @@ fn what_runs_is_recorded_until_it_ends_or_somebody_says_so() {
 }
 
 #[bpf_test]
-fn a_compressed_recording_says_the_same_and_is_readable_when_its_recorder_is_killed() {
+fn a_compressed_recording_is_equal_and_readable_when_its_recorder_is_killed() {
     let folder = fixtures::folder();
     let at = |name: &str| folder.path().join(name);
     let ledger = Run::new(fixtures::standins(Cuda::Cuda12).workload("ledger")).options(&["-e", "*"]);
@@ -81,11 +81,11 @@ fn a_compressed_recording_says_the_same_and_is_readable_when_its_recorder_is_kil
     let mut talk = Talk::start(&mut ledger.command(&at("whole.jsonl.zst")));
     talk.json();
     talk.go_on();
-    let books = talk.json();
+    let snapshot = talk.json();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     let report = |trace: &str| finish(&mut gpuprobe(&["report", &shown(at(trace))]));
     let whole = report("whole.jsonl.zst");
-    let calls = format!("Total CUDA API calls: {}", number(&books["total_calls"]));
+    let calls = format!("Total CUDA API calls: {}", number(&snapshot["total_calls"]));
     assert!(whole.status == 0 && whole.stdout.contains(&calls), "{}{}", whole.stdout, whole.stderr);
 
     let mut talk = Talk::start(&mut ledger.command(&at("cut.jsonl.zst")));
@@ -104,13 +104,13 @@ fn a_compressed_recording_says_the_same_and_is_readable_when_its_recorder_is_kil
 }
 
 #[bpf_test]
-fn a_recording_keeps_to_its_size_and_tells_what_it_left_out() {
+fn a_recording_keeps_its_size_limit_and_reports_what_it_dropped() {
     let folder = fixtures::folder();
     let trace = folder.path().join("trace.jsonl");
     let ledger = Run::new(fixtures::standins(Cuda::Cuda12).workload("ledger"));
     let ledger = ledger.options(&["-e", "*", "--phases", "--max-size", "512K"]);
     let mut talk = Talk::start(&mut ledger.args(&["--threads", "2", "--calls", "3000"]).command(&trace));
-    let books = talk.json();
+    let snapshot = talk.json();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     assert!(talk.stderr().contains("segment_removed"), "{}", talk.stderr());
     let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
@@ -130,12 +130,12 @@ fn a_recording_keeps_to_its_size_and_tells_what_it_left_out() {
     let last = files.iter().map(|file| Recording::read(file)).find(|segment| {
         segment.end.as_ref().is_some_and(|end| end.next.is_none() && end.exit_status == Some(0))
     });
-    assert!(last.is_some_and(|last| last.of(pid_of(&books)).count() > 0));
+    assert!(last.is_some_and(|last| last.of(pid_of(&snapshot)).count() > 0));
 }
 
 #[bpf_test]
-fn a_recording_may_go_to_stdout() {
-    let (mut program, half) = half_done("200");
+fn a_recording_can_go_to_stdout() {
+    let (mut program, half) = half_finished("200");
     let pid = pid_of(&half);
     let mut record = recording(&["-d", &pid.to_string()], Path::new("-"));
     program.go_on();
@@ -155,14 +155,14 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
     const FORMS: [(&str, &str); 3] =
         [("plain.jsonl", ""), ("packed.jsonl.zst", ""), ("cut.jsonl", "--max-size 512K --segment-size 64K")];
     let folder = fixtures::folder();
-    let (small, kept) = (folder.path().join("small"), folder.path().join("kept"));
-    [&small, &kept].into_iter().for_each(|place| fs::create_dir(place).unwrap());
+    let (small, outside) = (folder.path().join("small"), folder.path().join("kept"));
+    [&small, &outside].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
     let ledger = shown(fixtures::standins(Cuda::Cuda12).workload("ledger"));
-    let (gpuprobe_path, small, kept_at) = (shown(fixtures::gpuprobe()), shown(&small), shown(&kept));
+    let (gpuprobe_path, small, outside_path) = (shown(fixtures::gpuprobe()), shown(&small), shown(&outside));
     let one = |(name, options): (&str, &str)| {
         format!(
-            "{gpuprobe_path} run -e '*' {options} -o {small}/{name} -- {ledger} --calls 20000 2> {kept_at}/{name}.said; \
-             echo $?; cp {small}/* {kept_at}; rm {small}/*; "
+            "{gpuprobe_path} run -e '*' {options} -o {small}/{name} -- {ledger} --calls 20000 2> {outside_path}/{name}.said; \
+             echo $?; cp {small}/* {outside_path}; rm {small}/*; "
         )
     };
     let mount = format!("mount -t tmpfs -o size=256k none {small} || exit 99; ");
@@ -175,9 +175,9 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
     assert_eq!(finished.json().len(), FORMS.len(), "the commands were not disturbed: {}", finished.stdout);
     assert_eq!(finished.stdout.lines().filter(|line| *line == "1").count(), FORMS.len());
     for (name, _) in FORMS {
-        let said = fs::read_to_string(kept.join(format!("{name}.said"))).unwrap();
-        assert_full_disk_is_told(&said);
-        let report = finish(&mut gpuprobe(&["report", &shown(kept.join(name))]));
+        let said = fs::read_to_string(outside.join(format!("{name}.said"))).unwrap();
+        assert_full_disk_is_reported(&said);
+        let report = finish(&mut gpuprobe(&["report", &shown(outside.join(name))]));
         assert_eq!(report.status, 0, "{name}: {}", report.stderr);
         assert!(report.stderr.contains("the trace has no end"), "{name}: {}", report.stderr);
         let (inside, all) = (calls_in(&report.stdout), calls_in(&said));
@@ -196,9 +196,9 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
 }
 
 /// In one line as it happens, and in one at the end.
-fn assert_full_disk_is_told(said: &str) {
-    let told: Vec<_> = said.lines().filter(|line| line.starts_with("gpuprobe: ")).collect();
-    let [at_once, at_end] = told[..] else { panic!("{said}") };
+fn assert_full_disk_is_reported(said: &str) {
+    let reported: Vec<_> = said.lines().filter(|line| line.starts_with("gpuprobe: ")).collect();
+    let [at_once, at_end] = reported[..] else { panic!("{said}") };
     for (line, words) in [(at_once, ["ends here", "KiB are written"]), (at_end, ["incomplete", "readable"])] {
         assert!(line.contains("No space left"), "{line}");
         words.iter().for_each(|word| assert!(line.contains(word), "`{word}` in: {line}"));

@@ -41,7 +41,7 @@ fn a_report_prints_what_run_printed() {
 }
 
 #[bpf_test]
-fn a_command_without_cuda_is_told_so_before_any_figure() {
+fn a_command_without_cuda_is_reported_before_any_figure() {
     let outcome = Run::new("true").outcome();
     let stderr = &outcome.finished.stderr;
     let line = "warning: the command loaded no CUDA library; `gpuprobe doctor` says what can be probed here";

@@ -52,17 +52,17 @@ fn used(built: &Built) -> Vec<String> {
 }
 
 #[bpf_test(tiers, alone)]
-fn a_hundred_thousand_calls_of_eight_threads_are_all_there_with_their_inner_calls(tier: &str) {
+fn a_hundred_thousand_calls_of_eight_threads_are_recorded_with_inner_calls(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     let used = used(&built);
     let used: Vec<&str> = used.iter().map(String::as_str).collect();
     let outcome = ledger(&built, &tiers::options(tier, &used), 100_000);
     assert_exact(&outcome, 100_000);
-    assert_told(&outcome);
+    assert_reported(&outcome);
 }
 
 /// The life of the process, and the summary for people.
-fn assert_told(outcome: &Outcome) {
+fn assert_reported(outcome: &Outcome) {
     let printed = outcome.printed();
     let pid = pid_of(&printed);
     let changes = [(ProcessChange::Exec, None), (ProcessChange::Exit, Some(0))];
@@ -87,7 +87,7 @@ fn best_tier(release: &str) -> &'static str {
 }
 
 #[bpf_test]
-fn doctor_names_the_best_way_to_attach_that_the_kernel_has_and_run_takes_it() {
+fn doctor_names_the_best_tier_of_the_linux_kernel_and_run_uses_it() {
     let release = nix::sys::utsname::uname().unwrap_or_else(|e| panic!("{e}"));
     let tier = best_tier(&release.release().to_string_lossy());
     assert_eq!(tiers::best(), tier, "named by doctor on {release:?}");
@@ -106,7 +106,7 @@ fn every_prologue_is_counted_once() {
 }
 
 #[bpf_test(alone)]
-fn the_runtime_of_cuda_13_is_traced_as_exactly() {
+fn the_runtime_of_cuda_13_is_traced_exactly() {
     assert_exact(&ledger(&fixtures::standins(Cuda::Cuda13), &["-e", "*"], 10_000), 10_000);
 }
 
@@ -123,7 +123,7 @@ fn chosen_functions_are_recorded_and_no_others() {
 }
 
 #[bpf_test]
-fn what_the_libraries_refuse_is_recorded_with_its_error() {
+fn failed_calls_are_recorded_with_their_error() {
     let built = fixtures::standins(Cuda::Cuda12);
     let run = Run::new(built.workload("constructor")).options(&["-e", "*"]);
     let outcome = run.env("STANDIN_FAIL", "cudaMalloc:2:2").outcome();

@@ -131,7 +131,7 @@ fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<No
 }
 
 #[bpf_test(tiers, alone)]
-fn a_recording_ends_at_one_instant_whatever_runs(tier: &str) {
+fn a_recording_ends_at_one_instant_for_all_threads(tier: &str) {
     let stops: u64 = std::env::var("GPUPROBE_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
     let mut random = 7_u64;
     // there the kernel takes long to remove probes

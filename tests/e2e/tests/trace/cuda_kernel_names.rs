@@ -39,7 +39,7 @@ fn demo_launches(calls: &[Call]) -> Counts {
 }
 
 #[bpf_test]
-fn a_stripped_program_tells_the_names_when_it_registers_its_kernels() {
+fn a_stripped_program_has_names_from_registration() {
     for options in [&["--json", "--nested"][..], &["--json", "--nested", "--attach", "multi"]] {
         let private = Private::new("demo", Cuda::Cuda12);
         private.strip();
@@ -59,7 +59,7 @@ fn late_demo(private: &Private) -> Talk {
 }
 
 #[bpf_test]
-fn the_symbols_of_a_program_tell_the_names_to_one_who_comes_late() {
+fn symbols_give_names_to_a_trace_started_late() {
     let private = Private::new("demo", Cuda::Cuda12);
     let mut demo = late_demo(&private);
     let traced = Tracing::start(&["-d", &demo.pid().to_string(), "--json"]).end();
@@ -71,7 +71,7 @@ fn the_symbols_of_a_program_tell_the_names_to_one_who_comes_late() {
 }
 
 #[bpf_test]
-fn what_is_not_known_is_a_question_mark_and_no_address() {
+fn an_unknown_cuda_kernel_is_a_question_mark() {
     let private = Private::new("demo", Cuda::Cuda12);
     private.strip();
     let mut demo = late_demo(&private);
@@ -123,7 +123,7 @@ fn known(names: &[String]) -> Vec<Option<String>> {
 }
 
 #[bpf_test(tiers)]
-fn lookups_tell_names_and_where_handles_have_them(tier: &str) {
+fn lookups_give_names_and_the_offset_of_names_in_handles(tier: &str) {
     let private = Private::new("lookups", Cuda::Cuda12);
     let all = steps(&private, &[], &["--attach", tier]);
     let [(first, _), (second, looked_up), (third, again)] = &all[..] else { panic!("{all:?}") };

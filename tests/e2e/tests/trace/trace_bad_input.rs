@@ -13,7 +13,7 @@ fn said(args: &[&str]) -> Finished {
     finish(&mut gpuprobe(&[&["trace"], args].concat()))
 }
 
-fn assert_told(finished: &Finished, says: &[&str]) {
+fn assert_reported(finished: &Finished, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!((finished.status, stderr.lines().count(), &*finished.stdout), (1, 1, ""), "{stderr}");
     assert!(stderr.starts_with("gpuprobe: "), "{stderr}");
@@ -21,7 +21,7 @@ fn assert_told(finished: &Finished, says: &[&str]) {
 }
 
 #[test]
-fn flags_that_exclude_each_other_and_values_that_are_none_are_refused() {
+fn conflicting_flags_and_invalid_values_are_refused() {
     for args in [
         &["-r", "--errors-only"][..],
         &["-r", "--min-duration", "1ms"],
@@ -43,11 +43,11 @@ fn flags_that_exclude_each_other_and_values_that_are_none_are_refused() {
 }
 
 #[test]
-fn globs_that_fit_nothing_name_what_is_near() {
-    assert_told(&said(&["-e", "cudaMaloc"]), &["cudaMaloc", "cudaMalloc"]);
-    assert_told(&said(&["-e", "cudaFree", "-e", "cudaMaloc"]), &["`cudaMaloc`", "cudaMalloc,"]);
-    assert_told(&said(&["-e", "["]), &["`[` is no glob"]);
-    assert_told(&said(&["-e", "*", "-e", "!*"]), &["no function fits"]);
+fn globs_without_a_match_get_a_suggestion() {
+    assert_reported(&said(&["-e", "cudaMaloc"]), &["cudaMaloc", "cudaMalloc"]);
+    assert_reported(&said(&["-e", "cudaFree", "-e", "cudaMaloc"]), &["`cudaMaloc`", "cudaMalloc,"]);
+    assert_reported(&said(&["-e", "["]), &["`[` is no glob"]);
+    assert_reported(&said(&["-e", "*", "-e", "!*"]), &["no function fits"]);
 }
 
 #[bpf_test]
@@ -56,23 +56,26 @@ fn files_without_cuda_are_named() {
     let text = folder.path().join("libcuda.so.1");
     fs::write(&text, "no library").unwrap();
     let missing = shown(folder.path().join("missing"));
-    assert_told(&said(&["-p", "/bin/true"]), &["/bin/true has no CUDA functions", "give a libcuda"]);
-    assert_told(&said(&["-p", &shown(&text)]), &[&shown(&text)]);
-    assert_told(&said(&["-p", &missing]), &["cannot open", &missing]);
-    assert_told(&said(&["-p", &shown(folder.path())]), &[&shown(folder.path())]);
+    assert_reported(&said(&["-p", "/bin/true"]), &["/bin/true has no CUDA functions", "give a libcuda"]);
+    assert_reported(&said(&["-p", &shown(&text)]), &[&shown(&text)]);
+    assert_reported(&said(&["-p", &missing]), &["cannot open", &missing]);
+    assert_reported(&said(&["-p", &shown(folder.path())]), &[&shown(folder.path())]);
     let driver = shown(fixtures::standins(Cuda::Cuda12).libcuda);
-    assert_told(&said(&["-p", &driver, "-e", "cudaMalloc"]), &["none of the functions asked for", &driver]);
+    assert_reported(
+        &said(&["-p", &driver, "-e", "cudaMalloc"]),
+        &["none of the functions asked for", &driver],
+    );
 }
 
 #[bpf_test]
-fn processes_that_are_not_there_are_named() {
+fn missing_processes_are_named() {
     let mut ended = Talk::start(&mut Command::new("true"));
     let pid = ended.pid().to_string();
     assert_eq!(ended.end(), 0);
     for pid in [&*pid, "4194305", "0"] {
-        assert_told(&said(&["-d", pid]), &[pid, "process"]);
+        assert_reported(&said(&["-d", pid]), &[pid, "process"]);
         let driver = shown(fixtures::standins(Cuda::Cuda12).libcuda);
-        assert_told(&said(&["-d", pid, "-p", &driver]), &[pid, "process"]);
+        assert_reported(&said(&["-d", pid, "-p", &driver]), &[pid, "process"]);
     }
 }
 
@@ -86,11 +89,11 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
     );
     let (mut program, pid) = waiting("python3".as_ref(), &[], &["-c", &script]);
     let trace = Tracing::start(&["-d", &pid, "-t", "-v"]);
-    assert!(trace.told().contains("no CUDA library to probe yet"), "{}", trace.told());
+    assert!(trace.messages().contains("no CUDA library to probe yet"), "{}", trace.messages());
     program.go_on();
     program.json();
     let probed = format!("{library}: ");
-    until(PATIENCE, "it is probed", || trace.told().contains(&probed).then_some(()));
+    until(PATIENCE, "it is probed", || trace.messages().contains(&probed).then_some(()));
     assert_eq!(program.finish().0, 0);
     let traced = trace.end();
     assert_eq!(traced.stdout.lines().count(), 1, "{}", traced.stderr);
@@ -100,7 +103,7 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
 }
 
 #[bpf_test]
-fn a_process_whose_files_cannot_be_opened_is_told() {
+fn a_process_whose_files_cannot_be_opened_is_reported() {
     // a library that only its own mount namespace has, and no right to look into that
     let (folder, built) = (fixtures::folder(), fixtures::standins(Cuda::Cuda12));
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -8,7 +8,7 @@ use gpuprobe_e2e::arguments::assert_equal;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, pid_of};
 use gpuprobe_e2e::tracing::{Private, waiting};
-use gpuprobe_e2e::{Finished, Recording, Tracing, bpf_test, fixtures, kernel, ledger};
+use gpuprobe_e2e::{Finished, Recording, Tracing, bpf_test, fixtures, ledger, linux};
 use gpuprobe_event::{Api, Outcome};
 use gpuprobe_standin::{Cuda, Library};
 
@@ -111,7 +111,7 @@ fn failures_have_the_name_of_the_error_and_its_meaning() {
 }
 
 #[bpf_test]
-fn what_lies_at_unmapped_addresses_is_unknown_and_never_zero() {
+fn arguments_at_unmapped_addresses_are_unknown_and_never_zero() {
     let private = Private::new("unmapped", Cuda::Cuda12);
     let (traced, program) = private.traced(&["--json"], &[]);
     let trace = traced.recording();
@@ -131,7 +131,7 @@ fn what_lies_at_unmapped_addresses_is_unknown_and_never_zero() {
 }
 
 #[bpf_test(tiers(session, multi))]
-fn a_process_that_is_attached_to_and_let_go_is_unharmed(tier: &str) {
+fn a_process_is_unharmed_by_attach_and_detach(tier: &str) {
     let private = Private::new("ledger", Cuda::Cuda12);
     let args = ["--wait", "--pauses", "1", "--threads", "4", "--calls", "8000"];
     let (mut program, pid) = waiting(&private.program, &[], &args);
@@ -140,7 +140,7 @@ fn a_process_that_is_attached_to_and_let_go_is_unharmed(tier: &str) {
     let mut options: Vec<&str> = paths.iter().map(String::as_str).collect();
     options.extend(["-d", &pid, "--json", "--nested", "-e", "*", "--attach", tier]);
     let trace = Tracing::start(&options);
-    let links = kernel::links_of(trace.pid());
+    let links = linux::links_of(trace.pid());
     assert!(!links.is_empty());
     program.go_on();
     let snapshot = program.json();
@@ -148,7 +148,7 @@ fn a_process_that_is_attached_to_and_let_go_is_unharmed(tier: &str) {
     let trace = traced.recording();
     trace.assert_whole();
     ledger::assert_equal(&trace, &snapshot);
-    if let Some(all) = kernel::links() {
+    if let Some(all) = linux::links() {
         assert_eq!(all.intersection(&links).count(), 0, "probes that are left");
     }
     let (status, last) = program.finish();
@@ -156,13 +156,13 @@ fn a_process_that_is_attached_to_and_let_go_is_unharmed(tier: &str) {
 }
 
 #[bpf_test]
-fn without_paths_and_pids_every_user_of_cuda_is_traced_from_when_it_maps_a_library() {
+fn by_default_every_process_is_traced_from_when_it_maps_a_library() {
     let (before, after) = (Private::new("paced", Cuda::Cuda12), Private::new("paced", Cuda::Cuda12));
     let (mut first, _) = waiting(&before.program, &[], &["1500"]);
     let trace = Tracing::start(&["--json", "-v"]);
     let (mut second, _) = waiting(&after.program, &[], &["2500"]);
-    let told = format!("{}: ", shown(after.folder.path().join("libcuda.so.1")));
-    until(PATIENCE, "the second is found", || trace.told().contains(&told).then_some(()));
+    let reported = format!("{}: ", shown(after.folder.path().join("libcuda.so.1")));
+    until(PATIENCE, "the second is found", || trace.messages().contains(&reported).then_some(()));
     let programs = [first.finish(), second.finish()];
     let trace = trace.stop().recording();
     for (status, printed) in &programs {
@@ -175,7 +175,7 @@ fn without_paths_and_pids_every_user_of_cuda_is_traced_from_when_it_maps_a_libra
 }
 
 #[bpf_test]
-fn children_are_traced_where_they_are_asked_for() {
+fn children_are_traced_on_request() {
     let private = Private::new("forker", Cuda::Cuda12);
     let script = format!("echo '{{\"ready\":true,\"pid\":'$$'}}'; read line; {} 3", shown(&private.program));
     let paths = private.paths();
@@ -207,7 +207,7 @@ fn children_are_traced_where_they_are_asked_for() {
 }
 
 #[bpf_test]
-fn nvml_and_nccl_are_libraries_like_the_others() {
+fn nvml_and_nccl_calls_are_traced() {
     let built = fixtures::standins(Cuda::Cuda12);
     let (nvml, nccl) = (shown(built.library(Library::Nvml)), shown(built.library(Library::Nccl)));
     let script = format!(
@@ -229,7 +229,7 @@ fn nvml_and_nccl_are_libraries_like_the_others() {
 }
 
 #[bpf_test(tiers(session, multi))]
-fn entries_alone_have_neither_results_nor_return_probes(tier: &str) {
+fn entry_records_have_no_results_and_no_return_probes(tier: &str) {
     let private = Private::new("driver_only", Cuda::Cuda12);
     let (traced, program) = private.traced(&["-r", "--json", "-e", "*", "--attach", tier], &[]);
     let trace = traced.recording();
@@ -240,7 +240,7 @@ fn entries_alone_have_neither_results_nor_return_probes(tier: &str) {
 }
 
 #[bpf_test]
-fn verbose_tells_what_was_attached_and_what_was_skipped() {
+fn verbose_reports_attached_and_skipped_files() {
     let private = Private::new("static_runtime", Cuda::Cuda12);
     private.strip();
     let program = shown(&private.program);

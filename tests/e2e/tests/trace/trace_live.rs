@@ -55,7 +55,7 @@ fn assert_pending(rows: &[(String, f64, String)], known: &Value, nested: bool) {
 }
 
 #[bpf_test(tiers(session, multi))]
-fn calls_that_hang_are_told_while_they_do_and_at_the_end(tier: &str) {
+fn hanging_calls_are_shown_while_they_hang_and_at_the_end(tier: &str) {
     let nested = tier == "multi";
     let private = Private::new("waits", Cuda::Cuda12);
     let mut options = vec!["-t", "--pending", "0.5", "--attach", tier];
@@ -135,7 +135,7 @@ fn stacks_name_the_functions_and_lines_that_called(tier: &str) {
     };
     // the folder is the one that it was compiled in, which may have been moved
     let tail = |frame: &String| match frame.split_once(" (/") {
-        Some((function, place)) => format!("{function} {}", place.rsplit('/').next().unwrap()),
+        Some((function, location)) => format!("{function} {}", location.rsplit('/').next().unwrap()),
         None => frame.clone(),
     };
     let expected = [
@@ -152,7 +152,7 @@ fn stacks_name_the_functions_and_lines_that_called(tier: &str) {
 }
 
 #[bpf_test]
-fn it_ends_after_as_many_calls_or_seconds_as_were_asked_for() {
+fn it_ends_after_the_given_number_of_calls_or_seconds() {
     let private = Private::new("paced", Cuda::Cuda12);
     let start = |calls: &str| waiting(&private.program, &[], &[calls, "1000"]);
     for (options, lines) in [(&["-t"][..], 25), (&["--phases"], 51), (&["-r"], 26)] {
@@ -185,7 +185,7 @@ fn it_ends_after_as_many_calls_or_seconds_as_were_asked_for() {
 }
 
 #[bpf_test]
-fn only_long_calls_are_printed_where_that_is_asked_for() {
+fn only_long_calls_are_printed_with_min_duration() {
     let private = Private::new("waits", Cuda::Cuda12);
     let slow = "STANDIN_DELAY=cuMemAlloc_v2:60000";
     let (mut program, trace) = private.attached(&["-t", "--min-duration", "50ms"], &[slow]);
@@ -200,7 +200,7 @@ fn only_long_calls_are_printed_where_that_is_asked_for() {
 }
 
 #[bpf_test]
-fn a_reader_that_has_enough_ends_it_cleanly() {
+fn a_closed_pipe_ends_it_cleanly() {
     let private = Private::new("paced", Cuda::Cuda12);
     let (mut program, pid) = waiting(&private.program, &[], &["20000", "5000"]);
     let script = format!(
@@ -227,7 +227,7 @@ fn a_reader_that_has_enough_ends_it_cleanly() {
 }
 
 #[bpf_test(alone)]
-fn a_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() {
+fn a_full_pipe_delays_no_process_and_dropped_lines_are_counted() {
     const CALLS: u64 = 400_000;
     let private = Private::new("paced", Cuda::Cuda12);
     let (mut program, pid) = waiting(&private.program, &[], &[&CALLS.to_string()]);
@@ -235,20 +235,20 @@ fn a_pipe_that_nobody_reads_holds_nobody_up_and_what_is_dropped_is_counted() {
     let said = folder.path().join("said");
     let mut trace = gpuprobe(&["trace", "-d", &pid, "-e", "cuMemcpyHtoD_v2"]);
     let mut child = trace.stdout(Stdio::piped()).stderr(fs::File::create(&said).unwrap()).spawn().unwrap();
-    let told = || fs::read_to_string(&said).unwrap();
-    until(PATIENCE, "it traces", || told().contains("gpuprobe: tracing").then_some(()));
+    let reported = || fs::read_to_string(&said).unwrap();
+    until(PATIENCE, "it traces", || reported().contains("gpuprobe: tracing").then_some(()));
     let (status, printed) = program.finish();
     assert_eq!(status, 0);
     println!("{CALLS} calls took {} s", printed["seconds"]);
     assert!(printed["seconds"].as_f64().unwrap() < 8.0, "{printed}");
     // the process has ended, and so will the trace, though the pipe is full
     let status = until(PATIENCE, "it ends", || child.try_wait().unwrap());
-    let told = told();
-    println!("{told}");
-    assert!(status.success(), "{told}");
-    let (lines, lost) = lines_and_lost(&told);
-    assert_eq!(lines + lost, CALLS, "{told}");
-    assert!(told.contains(" output_full: calls not printed because"), "{told}");
+    let reported = reported();
+    println!("{reported}");
+    assert!(status.success(), "{reported}");
+    let (lines, lost) = lines_and_lost(&reported);
+    assert_eq!(lines + lost, CALLS, "{reported}");
+    assert!(reported.contains(" output_full: calls not printed because"), "{reported}");
 }
 
 #[bpf_test]

@@ -39,7 +39,7 @@ fn descriptors_of(pid: u32) -> impl Iterator<Item = String> {
 }
 
 /// Whether any process of the host has probes on user space.
-pub fn somebody_probes() -> bool {
+pub fn any_user_probes() -> bool {
     let pids = fs::read_dir("/proc")
         .into_iter()
         .flatten()

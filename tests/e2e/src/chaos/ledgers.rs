@@ -84,7 +84,7 @@ pub struct Sums {
 
 /// What all programs did.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct Ledgers {
     by_name: Mutex<BTreeMap<String, Sums>>,
     /// Those that ended lately, for daemons that live shorter than the test.
     recent: Mutex<Vec<Entry>>,
@@ -92,7 +92,7 @@ pub struct Books {
     shifting: Mutex<Vec<Vec<Entry>>>,
 }
 
-impl Books {
+impl Ledgers {
     /// Notes what a process did that has ended.
     pub fn add(&self, entry: &Entry) {
         let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
