@@ -1,4 +1,4 @@
-//! Device files that are called as the NVIDIA driver's are, for who has no such driver.
+//! Device files with the names of the NVIDIA kernel module's, for hosts without that module.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::fixtures;
 
-/// Names and numbers. Those of the driver are devices of memory that know no ioctl: each fails with ENOTTY.
+/// Names, major and minor numbers. Those with the names of the NVIDIA devices are memory devices without any ioctl:
+/// each ioctl fails with ENOTTY.
 const NODES: [(&str, u64, u64); 9] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -21,7 +22,7 @@ const NODES: [(&str, u64, u64); 9] = [
     ("nvidia-uvm", 1, 11),
 ];
 
-/// From now on, this thread and what it starts have such files in a `/dev` of their own.
+/// Gives this thread, and what it starts, a `/dev` of its own with these files.
 pub fn make() {
     let shown = |what: &'static str| move |error: nix::Error| panic!("{what}: {error}");
     unshare(CloneFlags::CLONE_NEWNS).unwrap_or_else(shown("a mount namespace"));

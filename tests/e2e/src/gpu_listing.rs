@@ -1,11 +1,10 @@
-//! The GPUs of the stand-in driver, as a host's driver would list them.
+//! The GPUs of the stand-in CUDA driver, listed in files as the NVIDIA kernel module lists them in /proc.
 
 use std::fs;
 use std::path::Path;
 
 use crate::process::shown;
 
-/// How many there are.
 pub const GPUS: u8 = 4;
 
 /// As the stand-in driver says it.
@@ -21,7 +20,7 @@ pub fn pci(gpu: u8) -> String {
     format!("0000:{:02x}:00.0", gpu + 1)
 }
 
-/// What the driver of a host with the stand-in's GPUs would say of them; the folder's name.
+/// Lists all GPUs of the stand-in CUDA driver. Returns the folder.
 pub fn driver_folder(root: &Path) -> String {
     for gpu in 0..GPUS {
         list(root, &pci(gpu), &uuid(gpu), GPUS - gpu);
@@ -29,7 +28,6 @@ pub fn driver_folder(root: &Path) -> String {
     shown(root.join("driver"))
 }
 
-/// Adds one more.
 pub fn list(root: &Path, pci: &str, uuid: &str, minor: u8) {
     let folder = root.join("driver/gpus").join(pci);
     fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));

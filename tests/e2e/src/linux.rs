@@ -1,4 +1,4 @@
-//! What the kernel holds for a process, what it holds at all, and what it says.
+//! BPF links and programs, the code of mapped libraries, and the log of the Linux kernel.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -10,18 +10,18 @@ use std::process::Command;
 use nix::libc::O_NONBLOCK;
 use serde_json::Value;
 
-/// The processes that a process has started, as far as they run.
+/// The running children of a process.
 pub fn children_of(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
-/// The links that a process and its children hold, by their ids.
+/// The ids of the BPF links of a process and its children.
 pub fn links_of(pid: u32) -> BTreeSet<u64> {
     ids_of(pid, "link_id:")
 }
 
-/// The BPF programs that they hold, by their ids.
+/// The ids of the BPF programs of a process and its children.
 pub fn programs_of(pid: u32) -> BTreeSet<u64> {
     ids_of(pid, "prog_id:")
 }
@@ -32,13 +32,13 @@ fn ids_of(pid: u32, field: &str) -> BTreeSet<u64> {
     processes.flat_map(descriptors_of).filter_map(id).collect()
 }
 
-/// What the kernel says of each descriptor of a process.
+/// The fdinfo of each descriptor of a process.
 fn descriptors_of(pid: u32) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten();
     entries.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
 }
 
-/// Whether any process of the host has probes on user space.
+/// Whether any process of the host has user-space probes.
 pub fn any_user_probes() -> bool {
     let pids = fs::read_dir("/proc")
         .into_iter()
@@ -48,12 +48,12 @@ pub fn any_user_probes() -> bool {
         .any(|text| text.contains("uprobe_multi") || text.contains("link_type:\tperf"))
 }
 
-/// Every link that the kernel has, by its own tool; nothing where that is not there.
+/// Every BPF link of the host, listed by bpftool; `None` without bpftool.
 pub fn links() -> Option<BTreeSet<u64>> {
     listed("link")
 }
 
-/// Every program that it has.
+/// Every BPF program of the host.
 pub fn programs() -> Option<BTreeSet<u64>> {
     listed("prog")
 }
@@ -64,16 +64,15 @@ fn listed(what: &str) -> Option<BTreeSet<u64>> {
     Some(all.iter().filter_map(|l| l["id"].as_u64()).collect())
 }
 
-/// The code of a library in a process, and as it is in the file.
+/// The code of a library in a process, and the same code in the file.
 #[derive(Debug)]
 pub struct Code {
     memory: File,
-    /// Where a piece lies in memory, and what it should be.
+    /// Address in memory, and the bytes in the file.
     pieces: Vec<(u64, Vec<u8>)>,
 }
 
 impl Code {
-    /// Of a process that has it mapped.
     pub fn of(pid: u32, library: &Path) -> Self {
         let name = library.display().to_string();
         let maps =
@@ -86,7 +85,7 @@ impl Code {
             let mut words = line.split_whitespace();
             let (start, end) = words.next()?.split_once('-')?;
             let (start, end, offset) = (hex(start)?, hex(end)?, hex(words.nth(1)?)?);
-            // the last page goes on behind the end of the file
+            // the last page extends beyond the end of the file
             Some((start as u64, file[offset..file.len().min(offset + end - start)].to_vec()))
         };
         let code = maps.lines().filter(|l| l.ends_with(&name) && l.contains(" r-xp "));
@@ -95,26 +94,25 @@ impl Code {
         Self { memory, pieces }
     }
 
-    /// How many bytes are not as they should be. A probe changes one.
+    /// The number of bytes that differ from the file. A probe changes one.
     pub fn changed_bytes(&self) -> usize {
         let changed = |(start, original): &(u64, Vec<u8>)| {
             let mut bytes = vec![0; original.len()];
             self.memory
                 .read_exact_at(&mut bytes, *start)
                 .unwrap_or_else(|e| panic!("{:?}: {e}", self.memory));
-            // nearly always nothing is, and then this is quick
+            // nearly always nothing differs, and then this is quick
             if bytes == *original { 0 } else { bytes.iter().zip(original).filter(|(a, b)| a != b).count() }
         };
         self.pieces.iter().map(changed).sum()
     }
 }
 
-/// The kernel's log from now on.
+/// The log of the Linux kernel from now on.
 #[derive(Debug)]
 pub struct Log(File);
 
 impl Log {
-    /// Begins.
     pub fn from_now() -> Self {
         let log = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg");
         let mut log = log.unwrap_or_else(|e| panic!("the kernel's log: {e}"));
@@ -122,11 +120,11 @@ impl Log {
         Self(log)
     }
 
-    /// What was said of probes that could not be taken out, by the number of the thread that tried.
+    /// The messages about probes that could not be removed, with the thread that tried.
     pub fn leaked_by(&mut self) -> Vec<(u32, String)> {
         let mut leaked = Vec::new();
         let mut record = [0; 8192];
-        // each read gives one record, and fails where there is no further one
+        // each read returns one record, and fails after the last one
         while let Ok(length) = self.0.read(&mut record) {
             let text = String::from_utf8_lossy(&record[..length]).into_owned();
             let Some(who) = text.split_once(" failed to unregister").map(|(who, _)| who) else { continue };

@@ -1,4 +1,4 @@
-//! The books that the workloads `torture` and `rules` keep of all memory, against what a daemon says.
+//! Compares the memory ledger that the workloads `torture` and `rules` print with the metrics of a daemon.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,19 +10,18 @@ use crate::metrics::{Daemon, Differences, Metrics};
 use crate::process::PATIENCE;
 use crate::recording::{counts_of, number, pid_of};
 
-/// Bytes that a process holds, by kind.
+/// By process and kind of memory.
 pub const LIVE_BYTES: &str = "gpuprobe_memory_live_bytes";
-/// Allocations that it holds, by kind.
+/// By process and kind of memory.
 pub const LIVE_ALLOCATIONS: &str = "gpuprobe_memory_live_allocations";
-/// Bytes that it ever allocated.
 pub const ALLOCATED: &str = "gpuprobe_memory_allocated_bytes_total";
-/// Frees of what is not in the table.
+/// Frees of addresses that are not in the table.
 pub const UNKNOWN_FREES: &str = "gpuprobe_memory_unknown_frees_total";
 
 const CALLS: &str = "gpuprobe_calls_total";
 const ERRORS: &str = "gpuprobe_errors_total";
 
-/// Counters of a process, and where the books have the same.
+/// Counters of a process, and the same in the ledger.
 const COUNTERS: [(&str, &str); 4] = [
     (ALLOCATED, "allocated_bytes"),
     ("gpuprobe_memory_freed_bytes_total", "freed_bytes"),
@@ -30,11 +29,11 @@ const COUNTERS: [(&str, &str); 4] = [
     ("gpuprobe_memory_ended_allocations_total", "ended"),
 ];
 
-/// Counters that must stay 0: a free that was missed, or came twice.
+/// Counters that must stay 0: they count a free that was not seen, or seen twice.
 const NEVER: [&str; 2] = ["gpuprobe_memory_replaced_total", UNKNOWN_FREES];
 
-/// Waits until a daemon says the same as the books; tells every difference when it does not in time. To be called
-/// while nothing moves.
+/// Waits until the metrics of a daemon equal the ledger, and lists every difference if they do not in time. The
+/// program must be paused.
 pub fn assert_equal(daemon: &Daemon, ledger: &Value) -> Metrics {
     daemon.until_equal(PATIENCE, |metrics, wrong| {
         live(metrics, ledger, wrong);
@@ -42,7 +41,7 @@ pub fn assert_equal(daemon: &Daemon, ledger: &Value) -> Metrics {
     })
 }
 
-/// As [`assert_equal`], after the process has ended: nothing is held, the counters stay.
+/// The same for an exited process: nothing is live, and the counters stay.
 pub fn assert_ended(daemon: &Daemon, limit: Duration, ledger: &Value) -> Metrics {
     daemon.until_equal(limit, |metrics, wrong| {
         for name in [LIVE_BYTES, LIVE_ALLOCATIONS] {
@@ -61,14 +60,14 @@ fn live(metrics: &Metrics, ledger: &Value, wrong: &mut Differences) {
     let pid = pid_of(ledger);
     for (name, field) in [(LIVE_BYTES, "live_bytes"), (LIVE_ALLOCATIONS, "live")] {
         let mut got = metrics.by(name, pid, "kind");
-        // kinds of which nothing is held need not be there
+        // kinds without live memory need not be there
         got.retain(|_, n| *n > 0);
         wrong.compare(name, &got, &of_kinds(&ledger["memory"], field));
         by_device(metrics, name, ledger, field, wrong);
     }
 }
 
-/// Where the metric tells the GPU, also by that.
+/// Compares by GPU too, if the metric has that label.
 fn by_device(metrics: &Metrics, name: &str, ledger: &Value, field: &str, wrong: &mut Differences) {
     let pid = pid_of(ledger).to_string();
     let mut got: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
@@ -85,13 +84,13 @@ fn by_device(metrics: &Metrics, name: &str, ledger: &Value, field: &str, wrong: 
     wrong.compare(&format!("{name} by GPU"), &got, &expected);
 }
 
-/// The number of a stand-in's device by its label: the number itself, or the UUID, whose first byte tells it.
+/// The number of a stand-in's device from its label: the number itself, or the UUID, whose first byte contains it.
 fn device_of(gpu: &str) -> String {
     let first = gpu.strip_prefix("GPU-").and_then(|uuid| u8::from_str_radix(uuid.get(..2)?, 16).ok());
     first.map_or_else(|| gpu.to_owned(), |byte| byte.wrapping_sub(0x11).to_string())
 }
 
-/// Whether every daemon that looks at memory attaches to it.
+/// Whether every daemon that watches memory probes this function.
 fn is_of_memory(function: &str) -> bool {
     let function = catalogue().lookup(Api::Driver, None, function);
     function.is_some_and(|f| {
@@ -112,7 +111,7 @@ fn counters(metrics: &Metrics, ledger: &Value, wrong: &mut Differences) {
         let seen = metrics.by(CALLS, pid, "function");
         for (function, n) in counts_of(&ledger[field]) {
             if is_of_memory(&function) || seen.contains_key(&function) {
-                // what never failed has no series
+                // functions that never failed have no series
                 let reported = got.get(&function).copied().unwrap_or(0);
                 wrong.compare(&format!("{name} {function}"), &reported, &n);
             }
@@ -121,15 +120,15 @@ fn counters(metrics: &Metrics, ledger: &Value, wrong: &mut Differences) {
     losses(metrics, pid, wrong);
 }
 
-/// A daemon sees the whole host, so some may be about the programs of other tests.
+/// A daemon watches the whole host, so some losses may come from the programs of other tests.
 fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
         let cause = labels["cause"].as_str();
         let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
-        // sixteen threads at full speed that make and end contexts all the time may send more stacks, and need more rows
-        // of places, than fit: it costs places, not figures
+        // Sixteen threads that create and destroy contexts at full speed may send more stacks than fit in the ring,
+        // and need more rows of call sites than there are. That loses call sites, not figures.
         let about_call_sites =
             [LossCause::LostStack, LossCause::SitesFull].map(LossCause::as_str).contains(&cause);
         if !about_others && !about_call_sites {

@@ -1,4 +1,4 @@
-//! What `--verbose` tells.
+//! Reads the lines that `--verbose` prints.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The books that the workloads called `leaks` keep of every place that allocates, against what the metrics of a daemon,
-//! `gpuprobe memory` and a trace say of it. What these call things is written here alone.
+//! Compares the ledger of allocating call sites that the `leaks` workloads print with the metrics of a daemon, with
+//! `gpuprobe memory` and with a trace. The names that these use are defined only here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,30 +12,26 @@ use crate::metrics::{Daemon, Differences, Metrics};
 use crate::process::{PATIENCE, Talk, gpuprobe};
 use crate::recording::{Recording, number, pid_of};
 
-/// Bytes that a process holds, by the place that allocated them.
+/// By process and call site.
 pub const SITE_LIVE_BYTES: &str = "gpuprobe_memory_site_live_bytes";
-/// Likewise allocations.
+/// By process and call site.
 pub const SITE_LIVE_ALLOCATIONS: &str = "gpuprobe_memory_site_live_allocations";
-/// The label with the place, and its value for all places that have no series of their own.
+/// The label with the call site, and its value for all call sites without a series of their own.
 pub const SITE: &str = "site";
 pub const OTHER: &str = "other";
 
-/// What `gpuprobe memory --json` thinks of a place that leaks.
+/// The verdict of `gpuprobe memory --json` for a call site that leaks.
 pub const SUSPECT: &str = "leak_suspect";
 
-/// A place of the books that says nothing of these.
+/// The name for a frame that is in no call site of the ledger.
 const STRANGE: &str = "in no books";
 
-/// What is held from a place, and what was.
+/// Live and total figures of a call site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Live allocations.
     pub live: u64,
-    /// Their bytes.
     pub live_bytes: u64,
-    /// Allocations ever made.
     pub allocations: u64,
-    /// Frees ever made.
     pub frees: u64,
 }
 
@@ -48,20 +44,17 @@ impl Figures {
     }
 }
 
-/// A place in the books.
+/// A call site of the ledger.
 #[derive(Clone, Debug)]
 pub struct CallSite {
-    /// What the books call it.
     pub name: String,
-    /// The beginning of the name of the function that calls CUDA.
+    /// The prefix of the name of the function that calls CUDA.
     pub function: String,
-    /// Where in it, as people read it, without the folder.
+    /// File and line, without the folder.
     pub at: String,
-    /// A function on the way to it that is on no other way.
+    /// A function that is only in the stack of this call site.
     pub through: String,
-    /// Whether it leaks.
     pub leaks: bool,
-    /// What is in the books.
     pub figures: Figures,
 }
 
@@ -85,68 +78,66 @@ impl CallSite {
         }
     }
 
-    /// Whether a frame, as people read it, is the function that calls CUDA, with its line.
+    /// Whether a symbolized frame is the function that calls CUDA, with its line.
     pub fn is_shown_as(&self, frame: &str) -> bool {
-        // behind it may stand who called it, where several places have the same function
+        // the caller may follow, if several call sites have the same function
         let frame = frame.split(" < ").next().unwrap_or_default();
         let folder = frame.strip_suffix(&self.at);
         is_of(frame, &self.function) && folder.is_some_and(|folder| folder.ends_with(['/', '(']))
     }
 
-    /// Whether a way, innermost first, leads to it.
+    /// Whether a stack, innermost frame first, is one of this call site.
     fn is_reached_by(&self, stack: &[String]) -> bool {
         let from = stack.iter().position(|frame| self.is_shown_as(frame));
         from.is_some_and(|from| stack[from..].iter().any(|frame| is_of(frame, &self.through)))
     }
 }
 
-/// Whether a frame is of a function whose name, with its arguments, begins so.
+/// Whether a frame belongs to a function whose name, with its arguments, begins so.
 fn is_of(frame: &str, function: &str) -> bool {
     let of = |frame: &str| {
         let rest = frame.strip_prefix(function);
         rest.is_some_and(|rest| function.ends_with('<') || rest.starts_with(['(', ' ', '+']))
     };
-    // templates are demangled with what they return
+    // templates are demangled with their return type
     of(frame) || frame.split_once(' ').is_some_and(|(_, name)| of(name))
 }
 
-/// What a workload printed of all its places.
+/// The ledger that a workload printed.
 #[derive(Clone, Debug)]
 pub struct SiteLedger {
-    /// Its process.
     pub pid: u32,
-    /// Its places.
     pub sites: Vec<CallSite>,
 }
 
 impl SiteLedger {
-    /// Reads them, of a program that was made from this file.
+    /// Parses the output of a program compiled from this file.
     pub fn of(printed: &Value, file: &str) -> Self {
         let sites = printed["places"].as_array().unwrap_or_else(|| panic!("no places: {printed}"));
         Self { pid: pid_of(printed), sites: sites.iter().map(|site| CallSite::of(site, file)).collect() }
     }
 
-    /// By name, one of the figures of each place that has any.
+    /// One of the figures by name of the call site, without zeros.
     pub fn by_name<T: Default + PartialEq>(&self, figure: impl Fn(&Figures) -> T) -> BTreeMap<String, T> {
         let all = self.sites.iter().map(|site| (site.name.clone(), figure(&site.figures)));
         all.filter(|(_, figure)| *figure != T::default()).collect()
     }
 
-    /// The name of the only place that this function and line belong to.
+    /// The name of the only call site with this function and line.
     fn shown_as(&self, frame: &str) -> String {
         let mut found = self.sites.iter().filter(|site| site.is_shown_as(frame));
         found.next().map_or_else(|| format!("{STRANGE}: {frame}"), |site| site.name.clone())
     }
 
-    /// The name of the place that this way leads to.
+    /// The name of the call site with this stack.
     fn reached_by(&self, stack: &[String]) -> String {
         let found = self.sites.iter().find(|site| site.is_reached_by(stack));
         found.map_or_else(|| format!("{STRANGE}: {stack:?}"), |site| site.name.clone())
     }
 }
 
-/// Waits until the metrics of a daemon say the same of every place. To be called while nothing moves, of books with few
-/// enough places that each has a series, and each another function.
+/// Waits until the metrics of a daemon equal the ledger for every call site. The program must be paused. The ledger
+/// must have so few call sites that each has a series, and each must have another function.
 pub fn assert_metrics(daemon: &Daemon, ledger: &SiteLedger) -> Metrics {
     daemon.until_equal(PATIENCE, |metrics, found| {
         let by_site = |metric: &str| {
@@ -162,20 +153,17 @@ pub fn assert_metrics(daemon: &Daemon, ledger: &SiteLedger) -> Metrics {
     })
 }
 
-/// A place as `gpuprobe memory --json` tells it.
+/// A call site in the output of `gpuprobe memory --json`.
 #[derive(Clone, Debug)]
 pub struct ReportedSite {
-    /// The function to show, with its line.
     pub name: String,
-    /// All of the way, innermost first.
+    /// Innermost frame first.
     pub stack: Vec<String>,
-    /// What is thought of it.
     pub verdict: String,
-    /// What it holds.
     pub figures: Figures,
 }
 
-/// The places of a process in a report, in its order, and what is told of all others together.
+/// The call sites of a process in a report, in its order, and the sum of all others.
 pub fn reported(report: &Value, pid: u32) -> (Vec<ReportedSite>, Figures) {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned();
     let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("no list: {report}")).clone();
@@ -203,17 +191,17 @@ pub fn reported(report: &Value, pid: u32) -> (Vec<ReportedSite>, Figures) {
     (list(&process["places"]).into_iter().map(site).collect(), other)
 }
 
-/// That a report says it is whole.
+/// Checks that a report is marked as complete.
 pub fn assert_complete(report: &Value) {
     assert_eq!((&report["complete"], &report["missing"]), (&Value::Bool(true), &serde_json::json!({})));
 }
 
-/// `gpuprobe memory` that tells of everything on the host again and again. It is ended when this goes.
+/// A running `gpuprobe memory --watch` for the whole host. Dropping this ends it.
 #[derive(Debug)]
 pub struct Watching(Talk);
 
 impl Watching {
-    /// Starts one and waits for its first report, after which no call is missed.
+    /// Starts one and waits for its first report. No later call is missed.
     pub fn start(options: &[&str]) -> Self {
         let mut command = gpuprobe(&["memory", "--json", "--watch", "--interval", "0.5"]);
         let mut talk = Talk::start(command.args(options));
@@ -221,7 +209,7 @@ impl Watching {
         Self(talk)
     }
 
-    /// Waits until it says the same of every place. To be called while nothing moves.
+    /// Waits until a report equals the ledger for every call site. The program must be paused.
     pub fn assert_equal(&mut self, ledger: &SiteLedger) -> Value {
         let start = Instant::now();
         loop {
@@ -242,11 +230,11 @@ impl Watching {
     }
 }
 
-/// What a trace says of every place, by the name in the books.
+/// The figures of a trace by the names of call sites in the ledger.
 pub fn traced(trace: &Recording, ledger: &SiteLedger) -> BTreeMap<String, Figures> {
     let mut names: HashMap<_, String> = HashMap::new();
     let mut by_site: BTreeMap<String, Figures> = BTreeMap::new();
-    // of calls that end at nearly the same time any may have it
+    // of several calls that end at nearly the same time any one may have the stack
     for call in trace.of(ledger.pid) {
         if let Some((site, stack)) = call.effect.site().zip(call.stack.as_ref()) {
             let reported = names.insert(site, ledger.reached_by(stack));
@@ -269,9 +257,9 @@ pub fn traced(trace: &Recording, ledger: &SiteLedger) -> BTreeMap<String, Figure
     by_site
 }
 
-/// A workload that has not made its first call yet and waits for a line.
+/// Starts a workload that waits for a line before its first call.
 pub fn waiting(program: &Path, args: &[&str]) -> (Talk, u32) {
-    // there from the beginning, and not from the first call on: who attaches before that knows where to
+    // mapped from the start, and not from the first call: a tracer that attaches before that call finds the library
     let driver = program.with_file_name("libcuda.so.1");
     let mut talk = Talk::start(Command::new(program).arg("--wait").args(args).env("LD_PRELOAD", driver));
     let pid = pid_of(&talk.json());

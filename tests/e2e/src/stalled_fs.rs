@@ -1,4 +1,4 @@
-//! A file system that stops answering, with a program that runs from it.
+//! A FUSE file system that stops answering, with a program that runs from it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,11 @@ use nix::mount::{MntFlags, umount2};
 use crate::fixtures;
 use crate::process::Talk;
 
-/// Where C sources of these tests are.
+/// The C sources of these tests.
 fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
 }
 
-/// Compiles one of these programs.
 pub fn compile(name: &str, program: &Path) {
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program).arg(source(name)).arg("-ldl");
@@ -24,10 +23,10 @@ pub fn compile(name: &str, program: &Path) {
     assert!(status.success(), "{name}: {status}");
 }
 
-/// The file system. It is gone when this goes, whatever waits for it.
+/// A mounted file system. Dropping this unmounts it, even if processes wait for it.
 #[derive(Debug)]
 pub struct FileSystem {
-    /// Taken down first: what waits for it can be ended only then.
+    /// Dropped first: processes that wait for the file system can exit only after that.
     server: Option<Talk>,
     /// Programs that run from it.
     pub programs: Vec<Talk>,
@@ -52,12 +51,11 @@ impl FileSystem {
         Self { server: Some(server), programs: Vec::new(), mount, _folder: folder }
     }
 
-    /// A file of it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.mount.join(name)
     }
 
-    /// Starts a program that runs from it and works with its library; its process id.
+    /// Starts a program that runs from it and uses its library. Returns the process id.
     pub fn start_program(&mut self) -> u32 {
         let mut talk = Talk::start(Command::new(self.file("churn")).arg(self.file("libcuda.so.1")));
         assert_eq!(talk.line(), "begun", "{}", talk.stderr());
@@ -70,13 +68,13 @@ impl FileSystem {
         self.server.as_mut().unwrap_or_else(|| panic!("it was taken down"))
     }
 
-    /// From now on it takes requests and answers none.
+    /// From now on it accepts requests and answers none.
     pub fn stall(&mut self) {
         self.server().go_on();
         assert_eq!(self.server().line(), "stalled");
     }
 
-    /// Waits until somebody has asked it something since.
+    /// Waits for a request that came after the stall.
     pub fn wait_asked(&mut self) {
         assert_eq!(self.server().line(), "asked");
     }
@@ -84,7 +82,7 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // its end fails every request that waits
+        // when the server exits, every pending request fails
         drop(self.server.take());
         let is_mounted = |path: &Path| {
             let device = |path: &Path| fs::symlink_metadata(path).map(|meta| meta.dev()).ok();

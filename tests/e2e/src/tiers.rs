@@ -1,18 +1,18 @@
-//! The ways to attach. What is true on one must be true on all.
+//! The tiers: the ways to attach probes. A test must pass on all of them.
 
 use std::sync::LazyLock;
 
 use crate::process::{finish, gpuprobe};
 
-/// All of them, best first.
+/// Best first.
 const TIERS: [&str; 3] = ["session", "multi", "perf"];
 
-/// The best of those that work here, which `doctor` names.
+/// The best tier of this host, named by `doctor`.
 pub fn best() -> &'static str {
     here()[0]
 }
 
-/// Those that work here: the one that `doctor` names and all below it.
+/// The tiers of this host: the one that `doctor` names and all below it.
 pub fn here() -> &'static [&'static str] {
     static HERE: LazyLock<&[&str]> = LazyLock::new(|| {
         let doctor = finish(&mut gpuprobe(&["doctor"])).stdout;
@@ -23,8 +23,8 @@ pub fn here() -> &'static [&'static str] {
     *HERE
 }
 
-/// The options that attach in one of these ways: to everything, or on `perf` to these functions alone, because there
-/// each takes the kernel a fifth of a second to let go of.
+/// The options that select a tier and its functions: all functions, or on `perf` only these, because there the Linux
+/// kernel takes a fifth of a second to remove the probes of each.
 pub fn options<'a>(tier: &'a str, functions: &[&'a str]) -> Vec<&'a str> {
     let functions = if tier == "perf" { functions } else { &["*"] };
     let chosen = functions.iter().flat_map(|function| ["-e", function]);

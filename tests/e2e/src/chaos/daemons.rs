@@ -1,4 +1,4 @@
-//! What is done to daemons, recorders, libraries and the disk while the programs run.
+//! Disturbs daemons, recorders, libraries and the disk while the programs run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn replace_libraries(chaos: &Chaos) {
     }
 }
 
-/// Starts and ends a second daemon until the end.
+/// Starts and stops a second daemon until the end.
 pub fn restart_daemons(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 2);
     let library = shown(chaos.stage.library());
@@ -55,7 +55,7 @@ pub fn restart_daemons(chaos: &Chaos) {
     }
 }
 
-/// That a daemon has counted exactly what programs did which began after it and have ended.
+/// Compares the counters of a daemon with the programs that started after it and have exited.
 fn compare_with_ledgers(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
     let entries = chaos.ledgers.between(ready, Instant::now());
     let begun = Instant::now();
@@ -94,7 +94,7 @@ pub fn record_to_disk(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, run
     }
 }
 
-/// A command under `run`: whatever becomes of the trace, it ends as it would have without.
+/// A command under `run`: it ends as it would without gpuprobe, even if its trace cannot be written.
 fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     let (chaos, trace, begun) = (commanded.chaos, folder.join("run.jsonl"), Instant::now());
     chaos.totals.add(Count::Started, 1);
@@ -127,7 +127,7 @@ fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     chaos.totals.add(Count::TracesWhole, 1);
 }
 
-/// `run` is killed while its command waits for a line: the command goes on.
+/// Kills `run` while its command waits for a line: the command continues.
 fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     let (chaos, seed, begun) = (commanded.chaos, numbers.below(1000), Instant::now());
     chaos.totals.add(Count::Started, 1);
@@ -138,7 +138,7 @@ fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     talk.line();
     let delay = numbers.time(0, 60);
     let is_first = numbers.below(2) == 0;
-    // before its first call, or amid its calls
+    // before its first call, or in the middle of its calls
     if !is_first {
         talk.go_on();
         std::thread::sleep(delay);
@@ -152,7 +152,7 @@ fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     chaos.totals.add(Count::RunsKilled, 1);
 }
 
-/// A program that runs is recorded for a moment.
+/// Records a running program briefly.
 fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running) {
     let chosen = choose(numbers, &running.lock().unwrap_or_else(PoisonError::into_inner));
     let Some(pid) = chosen else { return };
@@ -160,7 +160,7 @@ fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running
     let words = ["record", "-d", &pid.to_string(), "--duration", "0.5", "-o", &trace];
     let finished = finish(&mut gpuprobe(&words));
     let is_cut = finished.stderr.contains(NO_SPACE);
-    // it may have ended before the recorder could begin
+    // it may have exited before the recorder began
     let is_gone = finished.stderr.contains("no process");
     if finished.status != i32::from(is_cut || is_gone) {
         chaos.wrong(format!("`record` ended with {}: {}", finished.status, finished.stderr));
@@ -168,10 +168,10 @@ fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running
     chaos.totals.add(Count::Records, 1);
 }
 
-/// A program is stopped for a moment.
+/// Stops and continues a program.
 fn stop_and_continue(chaos: &Chaos, numbers: &mut Numbers, running: &Running) {
     let time = numbers.time(0, 100);
-    // a program is taken out of this right after its end, long before its number is given to another
+    // a program is removed from this map right after its exit, long before its pid is reused
     let processes = running.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(pid) = choose(numbers, &processes) else { return };
     let pid = Pid::from_raw(pid.cast_signed());
@@ -182,7 +182,6 @@ fn stop_and_continue(chaos: &Chaos, numbers: &mut Numbers, running: &Running) {
     }
 }
 
-/// The process of one of the slots.
 fn choose(numbers: &mut Numbers, running: &BTreeMap<usize, u32>) -> Option<u32> {
     let index = numbers.below(running.len() as u64);
     running.values().nth(usize::try_from(index).ok()?).copied()

@@ -1,4 +1,4 @@
-//! What programs said that they did, by their names and by process.
+//! The ledgers that programs printed, by name and by process.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::recording::{Counts, counts_of, inner_counts, number, pid_of};
 
-/// What a daemon counts when it is told nothing.
+/// The classes of functions that a daemon counts by default.
 const COUNTED: [Class; 6] =
     [Class::Alloc, Class::Free, Class::Memcpy, Class::Memset, Class::Launch, Class::Sync];
 
-/// What one process did, as far as a daemon counts it.
+/// The calls and memory of one process that a daemon counts.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,
@@ -22,13 +22,13 @@ pub struct Entry {
     pub allocated_bytes: u64,
     pub freed_bytes: u64,
     pub live_bytes: u64,
-    /// Before it was started, and after its end.
+    /// Before its start, and after its exit.
     pub begun: Instant,
     pub ended: Instant,
 }
 
 impl Entry {
-    /// Of a line that a ledger printed. It lived from `begun` until now.
+    /// From a line that the workload `ledger` printed. The process lived from `begun` until now.
     pub fn of_ledger(name: &str, printed: &Value, begun: Instant) -> Self {
         let sum = |field: &str| {
             let kinds = printed["memory"].as_object().unwrap_or_else(|| panic!("no memory: {printed}"));
@@ -46,10 +46,10 @@ impl Entry {
         }
     }
 
-    /// Of a line that a process of `forker` printed.
+    /// From a line that a process of the workload `forker` printed.
     pub fn of_forker(name: &str, printed: &Value, begun: Instant) -> Self {
         let calls = counts_of(&printed["calls"]);
-        // all of its allocations have one size
+        // all of its allocations have the same size
         let size = number(&printed["live_bytes"]) / number(&printed["live"]).max(1);
         let bytes = |function: &str| calls.get(function).copied().unwrap_or_default() * size;
         Self {
@@ -65,7 +65,7 @@ impl Entry {
     }
 }
 
-/// The driver's calls that a daemon counts.
+/// The CUDA driver calls that a daemon counts.
 fn counted(mut calls: Counts) -> Counts {
     calls.retain(|name, n| {
         let function = catalogue().lookup(Api::Driver, None, name);
@@ -82,18 +82,18 @@ pub struct Sums {
     pub freed_bytes: u64,
 }
 
-/// What all programs did.
+/// The ledgers of all programs.
 #[derive(Debug, Default)]
 pub struct Ledgers {
     by_name: Mutex<BTreeMap<String, Sums>>,
-    /// Those that ended lately, for daemons that live shorter than the test.
+    /// Processes that exited recently, for daemons that live shorter than the test.
     recent: Mutex<Vec<Entry>>,
-    /// Those whose libraries were replaced: of each, a process that mapped them and those that it forked.
+    /// Processes whose libraries were replaced: each process that mapped them, with those that it forked.
     shifting: Mutex<Vec<Vec<Entry>>>,
 }
 
 impl Ledgers {
-    /// Notes what a process did that has ended.
+    /// Adds an exited process.
     pub fn add(&self, entry: &Entry) {
         let mut by_name = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         let sums = by_name.entry(entry.name.clone()).or_default();
@@ -106,22 +106,22 @@ impl Ledgers {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner).push(entry.clone());
     }
 
-    /// Notes what processes did whose libraries were replaced: one, and those that it forked.
+    /// Adds an exited process whose libraries were replaced, and those that it forked.
     pub fn add_shifting(&self, entries: Vec<Entry>) {
         self.shifting.lock().unwrap_or_else(PoisonError::into_inner).push(entries);
     }
 
-    /// All of them, in the order in which they ended.
+    /// All processes whose libraries were replaced, in the order of their exits.
     pub fn shifting(&self) -> Vec<Vec<Entry>> {
         self.shifting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Every name, with what its processes did.
+    /// The sums by process name.
     pub fn by_name(&self) -> BTreeMap<String, Sums> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The processes that lived between two moments and not longer. Forgets those that ended before.
+    /// The processes that started and exited between two moments. Removes those that exited before.
     pub fn between(&self, begun: Instant, ended: Instant) -> Vec<Entry> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.retain(|entry| entry.ended >= begun);

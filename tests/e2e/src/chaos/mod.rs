@@ -1,5 +1,5 @@
-//! The parts of the chaos test: ledger programs that are started, killed, forked and executed all the time, and what is
-//! done to their libraries, their disk and their daemons meanwhile.
+//! The parts of the chaos test: programs that are started, killed, forked and executed all the time, and threads that
+//! disturb their libraries, their disk and their daemons.
 
 pub mod daemons;
 pub mod disk;
@@ -23,41 +23,40 @@ use ledgers::Ledgers;
 use table::{Resources, Totals};
 use watcher::Watcher;
 
-/// Programs that run at any time.
+/// The number of programs that run at the same time.
 pub const PROGRAMS: usize = 50;
-/// How many of them use libraries that are replaced all the time.
+/// The number of those whose libraries are replaced all the time.
 pub const SHIFTING: usize = 15;
 
-/// How the names of programs begin whose libraries are replaced.
+/// The prefix of the names of programs whose libraries are replaced.
 pub const SHIFTING_NAME: &str = "chl";
 
 const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcudart.so.12"];
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers.
 #[derive(Debug)]
 pub struct Numbers(u64);
 
 impl Numbers {
-    /// A sequence of its own for each part of the test.
+    /// Each part of the test has its own sequence.
     pub fn new(seed: u64, part: u64) -> Self {
         let mut numbers = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(part << 32));
         numbers.below(2);
         numbers
     }
 
-    /// A number below a limit.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit.max(1)
     }
 
-    /// A time between two, in milliseconds.
+    /// Arguments in milliseconds.
     pub fn time(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to - from))
     }
 }
 
-/// How long and by which numbers.
+/// Duration and seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// `GPUPROBE_CHAOS_SEED`, or 1.
@@ -67,7 +66,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// As the environment says.
+    /// From the environment.
     pub fn from_environment() -> Self {
         let number = |name: &str, default: u64| {
             let value = std::env::var(name).ok();
@@ -78,7 +77,7 @@ impl Plan {
     }
 }
 
-/// Folders with libraries and programs.
+/// The folders with libraries and programs.
 #[derive(Debug)]
 pub struct Stage {
     built: Built,
@@ -86,7 +85,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Copies of the stand-ins that nobody else uses, and a program for every slot, each under its own name.
+    /// Copies the stand-ins, so that no other test uses them, and a program for every slot under its own name.
     pub fn build() -> Self {
         let stage = Self { built: fixtures::standins(Cuda::Cuda12), folder: fixtures::folder() };
         for folder in [stage.steady(), stage.shifting()] {
@@ -96,34 +95,34 @@ impl Stage {
         stage
     }
 
-    /// Runs a program on the libraries that will be replaced, so that they are known to who watches.
+    /// Runs a program on the libraries that will be replaced, so that the daemon knows them.
     pub fn show_shifting(&self) {
         let program = self.program(&self.shifting(), "ledger", SHIFTING_NAME);
         let finished = finish(Command::new(program).args(["--calls", "100", "--pauses", "1", "--hold", "3"]));
         assert_eq!(finished.status, 0, "{}", finished.stderr);
     }
 
-    /// Everything of this test is in it.
+    /// The folder that contains all files of this test.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Where libraries stay as they are.
+    /// The folder whose libraries are not replaced.
     pub fn steady(&self) -> PathBuf {
         self.folder.path().join("steady")
     }
 
-    /// Where libraries are replaced.
+    /// The folder whose libraries are replaced.
     pub fn shifting(&self) -> PathBuf {
         self.folder.path().join("shifting")
     }
 
-    /// The driver's library that every daemon is told of.
+    /// The libcuda that every daemon gets as an option.
     pub fn library(&self) -> PathBuf {
         self.steady().join(LIBRARIES[0])
     }
 
-    /// A workload under another name, which is that of its processes. Several slots may have the same.
+    /// A copy of a workload under another name, which becomes the name of its processes. Several slots may share one.
     pub fn program(&self, folder: &Path, workload: &str, name: &str) -> PathBuf {
         let program = folder.join(name);
         if program.exists() {
@@ -133,14 +132,13 @@ impl Stage {
         program
     }
 
-    /// A folder for one part of the test.
     pub fn subfolder(&self, name: &str) -> PathBuf {
         let subfolder = self.folder.path().join(name);
         fs::create_dir_all(&subfolder).unwrap_or_else(|e| panic!("{}: {e}", subfolder.display()));
         subfolder
     }
 
-    /// Puts another file in the place of a library, in one step, as package managers do.
+    /// Replaces a library by another file with a rename, as package managers do.
     pub fn replace_library(&self, which: u64) {
         let name = if which.is_multiple_of(2) { LIBRARIES[0] } else { LIBRARIES[1] };
         let (old, new) = (self.shifting().join(name), self.shifting().join(format!("{name}.new")));
@@ -149,14 +147,13 @@ impl Stage {
     }
 }
 
-/// What all threads of the test share.
+/// The state that all threads of the test share.
 #[derive(Debug)]
 pub struct Chaos {
     pub plan: Plan,
     pub stage: Stage,
-    /// What programs said that they did.
     pub ledgers: Ledgers,
-    /// What the daemon that stays says.
+    /// The daemon that runs during the whole test.
     pub watcher: Watcher,
     pub totals: Totals,
     begun: Instant,
@@ -164,7 +161,6 @@ pub struct Chaos {
 }
 
 impl Chaos {
-    /// Begins now.
     pub fn new(plan: Plan, stage: Stage, watcher: Watcher) -> Self {
         Self {
             plan,
@@ -177,17 +173,17 @@ impl Chaos {
         }
     }
 
-    /// Whether nothing new is to be started.
+    /// Whether the time is over or the test was stopped.
     pub fn is_finished(&self) -> bool {
         self.stopped.load(Ordering::Relaxed) || self.begun.elapsed() >= self.plan.duration
     }
 
-    /// Ends the test early: something is wrong.
+    /// Ends the test early.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Waits, but not beyond the end.
+    /// Sleeps, at most until the end of the test.
     pub fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until && !self.is_finished() {
@@ -195,12 +191,12 @@ impl Chaos {
         }
     }
 
-    /// What the daemon that stays takes now.
+    /// The current resources of the daemon.
     pub fn resources(&self) -> Resources {
         self.watcher.resources(self.stage.path())
     }
 
-    /// Notes that something is wrong, and goes on: the table at the end tells how often.
+    /// Counts a fault and continues. The table at the end shows the faults.
     pub fn wrong(&self, what: String) {
         self.totals.wrong(what);
     }

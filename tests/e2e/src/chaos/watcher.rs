@@ -1,4 +1,4 @@
-//! The daemon that stays for the whole test, read again and again.
+//! The daemon that runs during the whole test, scraped repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -17,15 +17,17 @@ use crate::recording::Counts;
 
 const CALLS: &str = "gpuprobe_calls_total";
 const LIVE: &str = "gpuprobe_memory_live_bytes";
-/// Between two scrapes.
+/// The time between two scrapes.
 const EVERY: Duration = Duration::from_millis(700);
-/// What happened before a scrape by this much is in it: the daemon reads its counters every 0.2 s, and has to get to it.
+/// Events this long before a scrape are in it: the daemon reads its counters every 0.2 s, plus a delay on a busy
+/// machine.
 const FRESH: Duration = Duration::from_millis(1500);
 
-/// Who was not shown for so long, and is again, is another process: numbers are given again after many thousands.
+/// A process that was not shown for this long and is shown again is another process: pids are reused after many
+/// thousands of processes.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// What a daemon said at a moment.
+/// One scrape.
 #[derive(Debug)]
 pub struct Look {
     at: Instant,
@@ -35,7 +37,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Of a scrape that began at this moment.
+    /// From a scrape that began at this moment.
     pub fn of(metrics: &Metrics, at: Instant) -> Self {
         let key = |labels: &BTreeMap<String, String>| {
             Some((labels.get("process")?.clone(), labels.get("pid")?.parse().ok()?))
@@ -57,12 +59,12 @@ impl Look {
         look
     }
 
-    /// The calls of a process that is shown; none where nothing was seen of it.
+    /// The calls of a process; empty if the daemon has not seen it.
     pub fn calls(&self, entry: &Entry) -> Counts {
         self.calls.get(&(entry.name.clone(), entry.pid)).cloned().unwrap_or_default()
     }
 
-    /// The bytes that it holds.
+    /// The live bytes of a process.
     pub fn live(&self, name: &str, pid: u32) -> u64 {
         self.live.get(&(name.to_owned(), pid)).copied().unwrap_or_default()
     }
@@ -72,7 +74,7 @@ impl Look {
         self.live.iter().filter(|(_, bytes)| **bytes > 0).map(|(key, _)| key)
     }
 
-    /// Processes that had mapped a library before it was probed, and mappings that the kernel could not report.
+    /// Processes that had mapped a library before it was probed, and mappings that the Linux kernel could not report.
     pub fn late(&self) -> u64 {
         ["late_attach", "gone_before_attach", "lost_mapping"]
             .iter()
@@ -81,17 +83,17 @@ impl Look {
     }
 }
 
-/// The daemon, and what it said last.
+/// The daemon and its last scrape.
 #[derive(Debug)]
 pub struct Watcher {
     daemon: Mutex<Daemon>,
     last: Mutex<Option<Arc<Look>>>,
-    /// What was said last of each process whose libraries are replaced: those that ended long ago are not shown any more.
-    /// One number may be given to several processes, one after the other.
+    /// The last figures of each process whose libraries are replaced: processes that exited long ago are no longer
+    /// shown. Several processes may have had the same pid, one after the other.
     seen: Mutex<HashMap<(String, u32), Vec<Life>>>,
 }
 
-/// What was said of a process, from when to when.
+/// The figures of one process, with the times of the first and last scrape that showed it.
 #[derive(Clone, Debug)]
 struct Life {
     first: Instant,
@@ -100,17 +102,15 @@ struct Life {
 }
 
 impl Watcher {
-    /// Of this daemon.
     pub fn new(daemon: Daemon) -> Self {
         Self { daemon: Mutex::new(daemon), last: Mutex::default(), seen: Mutex::default() }
     }
 
-    /// The daemon itself.
     pub fn daemon(&self) -> std::sync::MutexGuard<'_, Daemon> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads it until the end of the test.
+    /// Scrapes it until the end of the test.
     pub fn follow(&self, is_finished: impl Fn() -> bool) {
         while !is_finished() {
             self.look();
@@ -118,7 +118,7 @@ impl Watcher {
         }
     }
 
-    /// Reads it now.
+    /// Scrapes it now.
     pub fn look(&self) -> Arc<Look> {
         let look = {
             let daemon = self.daemon();
@@ -141,13 +141,13 @@ impl Watcher {
         }
     }
 
-    /// The calls of all programs whose libraries are replaced, as they were said process by process.
+    /// The calls of all programs whose libraries are replaced, summed over processes.
     fn calls_seen(&self) -> u64 {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.values().flatten().flat_map(|life| life.calls.values()).sum()
     }
 
-    /// The same, by the sums of their names.
+    /// The same, from the sums by name.
     fn calls_by_name(&self) -> u64 {
         let metrics = self.daemon().scrape();
         let names: BTreeSet<_> = [CALLS, "gpuprobe_ended_calls_total"]
@@ -158,7 +158,7 @@ impl Watcher {
         names.iter().flat_map(|name| metrics.calls_of_name(name).into_values()).sum()
     }
 
-    /// What it says once everything that happened until now is in it.
+    /// A scrape that contains everything that happened before this moment.
     pub fn after(&self, moment: Instant) -> Arc<Look> {
         let begun = Instant::now();
         loop {
@@ -166,7 +166,7 @@ impl Watcher {
             if let Some(look) = last.filter(|look| look.at >= moment + FRESH) {
                 return look;
             }
-            // who reads it has stopped at the end
+            // the thread that scrapes has stopped at the end
             if begun.elapsed() > FRESH + 4 * EVERY {
                 return self.look();
             }
@@ -174,7 +174,7 @@ impl Watcher {
         }
     }
 
-    /// Waits until it says that a process holds this much. What it said last where it never does.
+    /// Waits until it shows these live bytes for a process. Otherwise returns the last value.
     pub fn until_live(&self, entry: &Entry, limit: Duration) -> Result<(), u64> {
         let begun = Instant::now();
         loop {
@@ -190,7 +190,7 @@ impl Watcher {
         }
     }
 
-    /// What it takes: the least of some looks, because a scrape takes memory for a moment.
+    /// Its resources: the minimum of some measurements, because a scrape takes memory temporarily.
     pub fn resources(&self, ours: &Path) -> Resources {
         let (pid, metrics) = {
             let daemon = self.daemon();
@@ -214,7 +214,7 @@ impl Watcher {
             resident_kilobytes(pid)
         };
         let resident_kilobytes = (0..20).map(look).min().unwrap_or_default();
-        // the process that holds the links is its child
+        // the attach helper, which owns the links, is its child
         let all = [pid].into_iter().chain(children_of(pid));
         Resources {
             resident_kilobytes,
@@ -225,7 +225,7 @@ impl Watcher {
     }
 }
 
-/// Waits until the sums by name are those in the books; notes every difference that stays.
+/// Waits until the sums by name equal the ledgers, and counts every remaining difference as a fault.
 pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     loop {
@@ -260,16 +260,15 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether the libraries of programs of this name are replaced.
 fn is_shifting(name: &str) -> bool {
     name.starts_with(SHIFTING_NAME) && name != SHIFTING_NAME
 }
 
-/// Compares what was said of programs whose libraries were replaced with what they did: never is more counted than they
-/// did, and who has calls that are not counted is.
+/// Compares the figures of programs whose libraries were replaced with their ledgers: never more calls are counted
+/// than they made, and a process with uncounted calls is counted as late.
 pub fn compare_shifting(chaos: &Chaos) {
     let begun = Instant::now();
-    // whoever ended a moment ago has to be in a scrape
+    // processes that exited just now must be in a scrape
     let (by_process, by_name) = loop {
         chaos.watcher.look();
         let sums = (chaos.watcher.calls_seen(), chaos.watcher.calls_by_name());
@@ -301,7 +300,7 @@ pub fn compare_shifting(chaos: &Chaos) {
     }
 }
 
-/// How many calls of a process are not counted.
+/// The number of calls of a process that are not counted.
 fn compare_one(chaos: &Chaos, entry: &Entry, reported: &Counts) -> u64 {
     for (function, n) in reported {
         let made = entry.calls.get(function).copied().unwrap_or_default();
