@@ -1,4 +1,5 @@
-//! Containers, made by hand: own mounts and pids, libraries on overlays; and processes too short or too odd to probe.
+//! Containers, made with mount and pid namespaces, with libraries on overlays; and processes that are too short or
+//! too odd to probe.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 const CALLS: &str = "gpuprobe_calls_total";
 
-/// The driver's calls that a daemon counts.
+/// The CUDA driver calls that a daemon counts.
 fn counted(printed: &Value, field: &str) -> BTreeMap<String, u64> {
     use Class::{Alloc, Context, Free, Launch, Memcpy, Memset, Module, Sync};
     let mut calls = counts_of(&printed[field]);
@@ -27,7 +28,7 @@ fn counted(printed: &Value, field: &str) -> BTreeMap<String, u64> {
     calls
 }
 
-/// The layer that containers of one image share.
+/// The overlay layer that containers of one image share.
 fn layer(folder: &Path) -> PathBuf {
     let lower = folder.join("lower");
     fs::create_dir(&lower).unwrap_or_else(|e| panic!("{e}"));
@@ -39,8 +40,8 @@ fn layer(folder: &Path) -> PathBuf {
     lower
 }
 
-/// A container: an overlay over `lower` at `merged`, seen only by the ledger that waits in it. It loads the driver with
-/// its first call, unless told to have it mapped from the beginning.
+/// A container: an overlay over `lower` at `merged`, seen only by the ledger that waits in it. The ledger loads
+/// libcuda with its first call, unless it is mapped from the start.
 fn container(folder: &Path, name: &str, calls: u32, mapped: bool) -> Talk {
     let lower = shown(folder.join("lower"));
     let own = folder.join(name);
@@ -59,7 +60,7 @@ fn container(folder: &Path, name: &str, calls: u32, mapped: bool) -> Talk {
     Talk::start(Command::new("unshare").args(["-mpf", "--mount-proc", "sh", "-c", &script]))
 }
 
-/// The process, as the host knows it, that has this name and lies below another.
+/// The descendant of a process with this name, by its pid on the host.
 fn below(root: u32, name: &str) -> u32 {
     let parent = |pid: u32| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -78,7 +79,7 @@ fn below(root: u32, name: &str) -> u32 {
 fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once() {
     let folder = fixtures::folder();
     let lower = layer(folder.path());
-    // the file below: it is what the kernel probes, whatever overlay it is seen through
+    // the file of the lower layer: the Linux kernel probes it through any overlay
     let mut daemon = Daemon::start(&lower.join("libcuda.so.1"));
     let mut both: Vec<Talk> = [("one", 3000), ("two", 5000)]
         .map(|(name, calls)| container(folder.path(), name, calls, false))
@@ -94,7 +95,7 @@ fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once()
         };
         let metrics = daemon.until(PATIENCE, "the calls of a container", all);
         assert_eq!(metrics.by(CALLS, *pid, "function"), expected, "calls of {pid}");
-        // by the name that keeps no container's mounts
+        // by a name that keeps no mount of a container busy
         assert_eq!(probed(&metrics, folder.path()), [shown(lower.join("libcuda.so.1"))]);
     }
     for (pid, half) in pids.iter().zip(&halves) {
@@ -111,7 +112,7 @@ fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once()
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
-/// The driver's libraries below a folder that have probes, by the names that processes gave them.
+/// The libcuda files below a folder that have probes, by the paths in the processes.
 fn probed(metrics: &Metrics, folder: &Path) -> Vec<String> {
     let ours = |path: &String| Path::new(path).starts_with(folder) && path.ends_with("/libcuda.so.1");
     let attached = metrics.samples("gpuprobe_probes").filter(|(l, n)| *n > 0 && l["state"] == "attached");
@@ -130,7 +131,7 @@ fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
         assert_eq!(both.last_mut().map(|talk| talk.json()["ready"] == true), Some(true));
         daemon.until(PATIENCE, "it is probed", |m| !probed(m, folder.path()).is_empty());
     }
-    // also after a look at everything, which finds both names of it
+    // also after a rescan, which finds it under both names
     std::thread::sleep(LOOKED_AGAIN);
     let first = [shown(folder.path().join("one/merged/libcuda.so.1"))];
     assert_eq!(probed(&daemon.scrape(), folder.path()), first);
@@ -165,7 +166,7 @@ fn the_mounts_of_an_exited_container_are_released() {
     talk.json();
     let name = [shown(at("merged/libcuda.so.1"))];
     daemon.until(PATIENCE, "it is probed", |m| probed(m, folder.path()) == name);
-    // the kernel gives the device back with the last use of the file system on it, below the overlay
+    // the Linux kernel releases the device with the last use of the file system below the overlay
     let devices = || finish(Command::new("losetup").args(["-j", &image])).stdout.lines().count();
     assert_eq!(devices(), 1, "while the container is there");
     talk.go_on();
@@ -174,7 +175,7 @@ fn the_mounts_of_an_exited_container_are_released() {
     daemon.until(PATIENCE, "no probe is left", nothing);
     until(PATIENCE, "the image below is free", || (devices() == 0).then_some(()));
 
-    // the same file again: it is found as fast as the first time
+    // the same file again: it is found as quickly as the first time
     let mut talk = Talk::start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
     talk.json();
     daemon.until(PATIENCE, "it is probed again", |m| probed(m, folder.path()) == name);
@@ -199,7 +200,7 @@ fn a_mount_of_our_own_namespace_is_used_only_while_a_process_maps_the_library() 
         dir = shown(&built.dir)
     );
     assert_eq!(finish(&mut inside(&["sh", "-c", &script])).status, 0);
-    // as a builder of images does: everything is there, and nothing of it runs
+    // as an image builder does: everything is installed and nothing runs
     std::thread::sleep(LOOKED_AGAIN);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new());
     assert_eq!(finish(&mut inside(&["umount", &mount])).status, 0, "nobody holds it");

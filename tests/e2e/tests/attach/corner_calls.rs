@@ -1,5 +1,5 @@
-//! Calls at the edges: made-up sizes, one call that ends many allocations, a call that is open when its process runs
-//! another program, and functions that keep data below the stack pointer.
+//! Unusual calls: impossible sizes, one call that frees many allocations, a call that is open when its process
+//! executes another program, and functions that keep data below the stack pointer.
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::PATIENCE;
@@ -7,7 +7,7 @@ use gpuprobe_e2e::recording::pid_of;
 use gpuprobe_e2e::{Run, Talk, bpf_test, compile, fixtures, tiers};
 use gpuprobe_event::Outcome;
 
-/// A driver that believes everything it is told.
+/// A CUDA driver that accepts every size.
 const BELIEVING: &str = r#"
 #include <stddef.h>
 static char *next = (char *)0x700000000000;
@@ -77,7 +77,7 @@ fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
     talk.go_on();
 }
 
-/// The driver of the stand-ins is not needed: what counts is what gpuprobe makes of the calls.
+/// A minimal CUDA driver: only the calls that gpuprobe sees matter here.
 const PIECES: &str = r#"
 #include <stdint.h>
 #include <stddef.h>
@@ -175,14 +175,14 @@ fn a_call_that_is_open_at_an_exec_is_unfinished(tier: &str) {
     let begun: u64 = end.lost.values().sum();
     match open[..] {
         [call] if call.outcome == Outcome::Unfinished => assert_eq!(begun, 0, "{tier}"),
-        // a tier that could not keep it safe has only seen it begin
+        // a tier without a safe return probe has only its entry
         [call] => assert_eq!((call.outcome, begun), (Outcome::Unobserved, 1), "{tier}"),
         _ => panic!("{tier}: {open:?}"),
     }
 }
 
-/// Functions that keep their argument below the stack pointer, behind a nop of five bytes: at their entry, behind an
-/// `endbr64`, and behind other instructions.
+/// Functions that keep their argument in the red zone below the stack pointer, after a nop of five bytes: at their
+/// entry, after an `endbr64`, and after other instructions.
 const RED_ZONE: &str = r#"
 #define KEEPS(name, before)                                                                                            \
 	__asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" before                               \

@@ -13,7 +13,7 @@ use gpuprobe_standin::Cuda;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What small workloads call, of both libraries.
+/// The functions of both libraries that the small workloads call.
 const USED: [&str; 6] =
     ["cudaMalloc", "cudaFree", "cudaLaunchHostFunc", "cuMemAlloc_v2", "cuMemFree_v2", "cuLaunchHostFunc"];
 
@@ -29,7 +29,7 @@ fn run_on(tier: &str, workload: &str, args: &[&str]) -> Outcome {
     run_with(&tiers::options(tier, &USED), workload, args)
 }
 
-/// The runtime calls that the workload printed, what they call, and what is live.
+/// Compares the runtime calls that the workload printed, their inner calls, and the live memory.
 fn assert_printed(trace: &Recording, printed: &Value) {
     let (pid, calls) = (pid_of(printed), counts_of(&printed["calls"]));
     assert_eq!(trace.counts(pid, Api::Runtime), calls, "runtime calls");
@@ -47,7 +47,7 @@ fn a_call_before_main_is_recorded(tier: &str) {
     assert_constructor(&run_on(tier, "constructor", &[]));
 }
 
-/// What `constructor` did.
+/// Checks the recording of `constructor`.
 fn assert_constructor(outcome: &Outcome) {
     let printed = outcome.printed();
     outcome.trace.assert_whole();
@@ -116,7 +116,7 @@ fn a_ledger_with_a_statically_linked_runtime_is_exact() {
     gpuprobe_e2e::ledger::assert_equal(&outcome.trace, &outcome.printed());
 }
 
-/// A copy of a workload without symbols, beside the driver that it loads.
+/// A copy of a workload without symbols, next to the libcuda that it loads.
 fn stripped(workload: &str) -> (TempDir, PathBuf) {
     let (folder, built) = (fixtures::folder(), fixtures::standins(Cuda::Cuda12));
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", workload]);
@@ -125,7 +125,7 @@ fn stripped(workload: &str) -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// That the trace says once that this program's runtime is out of sight, and nothing else is amiss.
+/// Checks that the trace reports once that this program's runtime has no symbols, and nothing else.
 fn assert_hidden_runtime_reported(outcome: &Outcome, program: &Path) {
     let end = outcome.trace.assert_ended();
     let line = format!(
@@ -152,7 +152,7 @@ fn a_stripped_static_runtime_is_reported_and_the_cuda_driver_recorded() {
     assert!(trace.of(pid).all(|c| c.parent.is_none()));
     assert_live(trace, &printed);
 
-    // whoever names only functions of the driver misses nothing
+    // a user who names only CUDA driver functions misses nothing
     let outcome = Run::new(&program).options(&["-e", "cu[!d]*"]).outcome();
     outcome.trace.assert_whole();
     assert_eq!(outcome.trace.counts(pid_of(&outcome.printed()), Api::Driver), inner);
@@ -179,7 +179,7 @@ fn children_and_executed_programs_are_separate_processes(tier: &str) {
     assert_forker(&run_on(tier, "forker", &["3"]));
 }
 
-/// What `forker 3` did.
+/// Checks the recording of `forker 3`.
 fn assert_forker(outcome: &Outcome) {
     let trace = &outcome.trace;
     assert_eq!(trace.assert_whole().exit_status, Some(0));
@@ -215,7 +215,7 @@ fn assert_forker(outcome: &Outcome) {
     assert_per_program(trace, &printed);
 }
 
-/// Before and after its exec a process is two programs, with memory of their own.
+/// Before and after its exec, a process counts as two programs with separate memory.
 fn assert_per_program(trace: &Recording, printed: &[Value]) {
     for line in printed {
         let pid = pid_of(line);
@@ -247,7 +247,7 @@ fn calls_inside_calls_have_the_right_parents_five_levels_down() {
     let level = ["cuLaunchHostFunc", "cudaLaunchHostFunc"];
     for name in ["cudaMalloc", "cudaFree", "cudaLaunchHostFunc"] {
         let calls: Vec<_> = trace.of(pid_of(&printed)).filter(|c| c.name == name).collect();
-        // the first host function is launched outside of all, what it does is one level down
+        // the first host function is launched outside of any other; its calls are one level down
         let outer = usize::from(name != "cudaLaunchHostFunc");
         let mut depths: Vec<_> = calls.iter().map(|c| ancestors(c.parent)).collect();
         depths.sort_by_key(Vec::len);
@@ -264,7 +264,7 @@ fn calls_left_by_longjmp_are_counted_and_later_calls_are_exact(tier: &str) {
     assert_longjmp(&run_on(tier, "longjmp", &["3"]));
 }
 
-/// What `longjmp 3` did.
+/// Checks the recording of `longjmp 3`.
 fn assert_longjmp(outcome: &Outcome) {
     let (printed, trace) = (outcome.printed(), &outcome.trace);
     let pid = pid_of(&printed);
@@ -279,11 +279,12 @@ fn assert_longjmp(outcome: &Outcome) {
     let calls = counts_of(&printed["calls"]);
     assert_eq!(returned(Api::Runtime), calls);
     assert_eq!(returned(Api::Driver), inner_counts(&calls));
-    // each one left took the driver's call inside it along
+    // each abandoned call abandoned its inner CUDA driver call too
     let left = 2 * number(&printed["abandoned"]["cudaLaunchHostFunc"]);
     let losses: Vec<_> = trace.losses.iter().map(|l| (l.cause, l.count)).collect();
     assert_eq!(end.lost.values().sum::<u64>(), left, "{:?}", end.lost);
-    // a tier that cannot decline a return probe may have none on functions that run callbacks
+    // a tier that cannot decide per call whether to probe the return has no return probes on functions that run
+    // callbacks
     let unobserved = vec![(LossCause::UnobservedReturn, left)];
     assert!(losses == [(LossCause::Abandoned, left)] || losses == unobserved, "{losses:?}");
     assert_live(trace, &printed);
@@ -345,7 +346,7 @@ fn every_process_of_a_shell_pipeline_is_followed() {
     assert!(names.iter().all(|n| ["constructor", "driver_only", "recursion"].contains(n)), "{names:?}");
 }
 
-/// A function that is probed only because others need what it tells is no parent: nobody would find it in the trace.
+/// A function that is probed only for the data it provides is not a parent, because it is not in the trace.
 #[bpf_test]
 fn a_call_inside_one_that_was_not_asked_for_is_outermost() {
     let run = Run::new(fixtures::standins(Cuda::Cuda12).workload("aside"));

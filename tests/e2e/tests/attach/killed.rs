@@ -1,4 +1,4 @@
-//! `kill -9` of gpuprobe at any moment: the command goes on, nobody stays stopped or waiting, no probe stays behind.
+//! `kill -9` of gpuprobe at any moment: the command continues, no process stays stopped or waiting, no probe stays.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
 const KILLS: usize = 15;
-/// A shell that has not begun after this does not begin any more.
+/// A shell that has not started after this time never will.
 const BEGUN: Duration = Duration::from_secs(3);
-/// A daemon of somebody else probes every library on the host. It is waited for.
+/// Another user's daemon probes every library on the host; the test waits until it has exited.
 const OTHERS_GONE: Duration = Duration::from_secs(20);
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -29,14 +29,14 @@ impl Numbers {
     }
 }
 
-/// The state of a process; nothing where it has ended, whether somebody has waited for it or not.
+/// The state of a process; `None` if it has exited, even if it is still a zombie.
 fn state(pid: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let state = text.rsplit_once(") ")?.1.chars().next()?;
     (!matches!(state, 'Z' | 'X')).then_some(state)
 }
 
-/// Every process that runs the binary under test, with the word behind its name.
+/// Every process that runs the binary under test, with its first argument.
 fn of_our_binary() -> Vec<(u32, String)> {
     let ours = fixtures::gpuprobe().canonicalize().unwrap_or_else(|e| panic!("the binary: {e}"));
     let entries = fs::read_dir("/proc").unwrap_or_else(|e| panic!("/proc: {e}"));
@@ -49,26 +49,27 @@ fn of_our_binary() -> Vec<(u32, String)> {
     entries.filter_map(|entry| of(entry.ok()?)).collect()
 }
 
-/// gpuprobe that was killed, and what it had started.
+/// A killed gpuprobe and the processes that it had started.
 struct Round {
     folder: tempfile::TempDir,
     talk: Talk,
     delay: Duration,
     killed: Instant,
-    /// The links it had in that moment.
+    /// Its links at that moment.
     links: BTreeSet<u64>,
     threads: BTreeSet<u32>,
 }
 
 impl Round {
-    /// Lets a shell start programs under gpuprobe with these options, and kills gpuprobe after a time.
+    /// Starts a shell that runs programs under gpuprobe with these options, and kills gpuprobe after a time.
     fn new(delay: Duration, options: &[&str]) -> Self {
         let folder = fixtures::folder();
         let at = |name: &str| shown(folder.path().join(name));
         let built = fixtures::standins(Cuda::Cuda12);
         let [late, driver] = ["late_dlopen", "driver_only"].map(|name| shown(built.workload(name)));
         let (pids, done) = (at("pids"), at("done"));
-        // the kernel hangs up on a group of processes whose last parent goes while one of them is stopped, as on perf
+        // The Linux kernel sends SIGHUP to a process group whose last parent exits while one of its processes is
+        // stopped, as on perf.
         let before = if options.is_empty() { "" } else { "trap '' HUP; " };
         let script = format!(
             "{before}echo $$ >>{pids}; for i in 1 2 3; do {late} 120 & late=$!; echo $late >>{pids}; \
@@ -88,14 +89,14 @@ impl Round {
         self.folder.path().join(name)
     }
 
-    /// The shell and what it started, as far as they run, with their states.
+    /// The running processes of the shell, with their states.
     fn running(&self) -> Vec<(u32, char)> {
         let text = fs::read_to_string(self.at("pids")).unwrap_or_default();
         let pids = text.lines().filter_map(|l| l.parse().ok());
         pids.filter_map(|pid| Some((pid, state(pid)?))).collect()
     }
 
-    /// That everything which had begun goes on to its end. Whether anything had begun.
+    /// Checks that every process that had started runs to its end. Returns whether any had started.
     fn assert_gone_on(&self) -> bool {
         let when = format!("killed after {:?}: {}", self.delay, self.talk.stderr());
         let pids = self.at("pids");
@@ -104,7 +105,7 @@ impl Round {
         }) {
             return false;
         }
-        // who stays stopped or waits for ever does not end
+        // a process that stays stopped or waits forever does not exit
         while !self.running().is_empty() {
             assert!(self.killed.elapsed() < PATIENCE, "{:?} do not end; {when}", self.running());
             sleep(Duration::from_millis(10));
@@ -115,7 +116,7 @@ impl Round {
     }
 }
 
-/// Processes that have the driver's library mapped all the time, and what the kernel says meanwhile.
+/// Processes that have libcuda mapped all the time, and the log of the Linux kernel since then.
 struct Witness {
     library: PathBuf,
     _holders: Vec<Talk>,
@@ -124,7 +125,7 @@ struct Witness {
 }
 
 impl Witness {
-    /// Each function is probed in every process before the next one is, so that many of them make it take longer.
+    /// Each function is probed in every process before the next one, so many processes make attaching slower.
     fn new(processes: usize) -> Self {
         let built = fixtures::standins(Cuda::Cuda12);
         let library = built.dir.join("libcuda.so.1");
@@ -142,7 +143,7 @@ impl Witness {
         self.code.changed_bytes()
     }
 
-    /// Returns as soon as there is a probe.
+    /// Waits for the first probe.
     fn until_probed(&self) {
         let begun = Instant::now();
         while self.changed_bytes() == 0 {
@@ -150,7 +151,7 @@ impl Witness {
         }
     }
 
-    /// That its code is as it was, and that none of these threads left a probe behind.
+    /// Checks that the code is unchanged, and that none of these threads left a probe behind.
     fn assert_clean(&mut self, threads: &BTreeSet<u32>) {
         let begun = Instant::now();
         let mut alone_since = begun;
@@ -175,7 +176,7 @@ impl Witness {
     }
 }
 
-/// The threads of gpuprobe and of what it started beside itself.
+/// The threads of gpuprobe and of its helper processes.
 fn threads_of(pid: u32) -> BTreeSet<u32> {
     let entries = |folder: String| fs::read_dir(folder).into_iter().flatten().flatten();
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -189,7 +190,8 @@ fn a_killed_gpuprobe_leaves_its_command_running_and_no_probe() {
     let mut witness = Witness::new(1);
     let mut numbers = Numbers(3);
     let round = |number: usize| {
-        // on perf processes are stopped by a signal; a few functions, for each takes long to take out there
+        // on perf processes are stopped by a signal; only a few functions, because removing the probes of each takes
+        // long
         let options: &[&str] =
             if number % 3 == 2 { &["--attach", "perf", "-e", "cuMemAlloc_v2"] } else { &[] };
         Round::new(Duration::from_millis(20 + numbers.below(1481)), options)
@@ -199,7 +201,7 @@ fn a_killed_gpuprobe_leaves_its_command_running_and_no_probe() {
     assert!(begun > KILLS / 3, "only {begun} shells had begun");
     witness.assert_clean(&rounds.iter().flat_map(|r| &r.threads).copied().collect());
 
-    // on perf the kernel takes probes out one after the other, those of everybody on the machine
+    // on perf the Linux kernel removes probes one after the other, those of all users of the machine
     until(PATIENCE, "no guard and no waiting copy of gpuprobe is left", || {
         of_our_binary().is_empty().then_some(())
     });
@@ -224,7 +226,7 @@ fn a_killed_daemon_leaves_no_probe() {
             Talk::start(&mut gpuprobe(&["--metrics-addr=127.0.0.1:0", "--attach", tier, "-p", &library]));
         let mut threads = BTreeSet::from([daemon.pid()]);
         if round % 2 == 0 {
-            // in the middle: there are hundreds of functions, which are probed one after the other
+            // in the middle of attaching: there are hundreds of functions, probed one after the other
             witness.until_probed();
         } else {
             sleep(Duration::from_millis(20 + numbers.below(1481)));

@@ -1,5 +1,5 @@
-//! Programs that allocate and free while probes are put into their library: nothing that they have freed is shown as live,
-//! and each of them is counted as late.
+//! Programs that allocate and free while probes are attached to their library: nothing that they have freed is shown
+//! as live, and each of them is counted as late.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,16 +12,15 @@ use gpuprobe_e2e::stalled_fs::compile;
 use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 
-/// On perf the kernel has whoever puts probes in wait until those of daemons that have ended are out.
+/// On perf, attaching waits in the Linux kernel until the probes of exited daemons are removed.
 const PROBED_WITHIN: Duration = Duration::from_secs(180);
 
-/// Programs that start together.
 const PROGRAMS: usize = 40;
-/// Programs that run when the daemon starts: those that allocate and free all the time, and those that do nothing.
+/// Programs that run when the daemon starts: some allocate and free all the time, some do nothing.
 const BUSY: usize = 8;
 const IDLE: usize = 100;
 
-/// A library of their own and the program.
+/// A private copy of the library, and the program.
 struct Bed {
     folder: tempfile::TempDir,
 }
@@ -38,21 +37,20 @@ impl Bed {
         self.folder.path().join("libcuda.so.1")
     }
 
-    /// Starts so many of them, with these arguments.
     fn start(&self, programs: usize, args: &[&str]) -> Vec<Talk> {
         let program = self.folder.path().join("churn");
         (0..programs).map(|_| Talk::start(Command::new(&program).arg(self.library()).args(args))).collect()
     }
 }
 
-/// The most processes that can be late: ours, where the daemon has probed no library of anybody else on this machine.
+/// The maximum of processes counted as late: ours, if the daemon has probed no other library of this machine.
 fn most_late(daemon: &Daemon, bed: &Bed, programs: usize) -> u64 {
     let (said, ours) = (daemon.talk.stderr(), shown(bed.folder.path()));
     let mut probed = said.lines().filter(|line| line.contains(" functions in "));
     if probed.all(|line| line.contains(&ours)) { programs as u64 } else { u64::MAX }
 }
 
-/// What a program has done.
+/// The totals that a program printed.
 #[derive(Debug)]
 struct ProgramTotals {
     pid: u32,
@@ -65,13 +63,13 @@ fn wait_begun(all: &mut [Talk]) {
     }
 }
 
-/// Has all of them free what they hold and stop.
+/// Makes all of them free their memory and stop.
 fn stop(all: &mut [Talk]) -> Vec<ProgramTotals> {
     all.iter_mut().for_each(Talk::go_on);
     stopped(all)
 }
 
-/// What they have done, once they have stopped.
+/// Waits until they stop, and reads their totals.
 fn stopped(all: &mut [Talk]) -> Vec<ProgramTotals> {
     let stopped = all.iter_mut().map(|talk| {
         let printed = talk.json();
@@ -88,12 +86,13 @@ fn attached(metrics: &Metrics, library: &Path) -> bool {
         .any(|(l, n)| l["library"] == library && l["state"] == "attached" && n > 0)
 }
 
-/// Once everything that was done is shown, nothing is live; tells how many programs were not seen from the start.
+/// Waits until all calls are shown, and checks that nothing is live. Returns the number of programs that were not
+/// seen from the start.
 fn assert_nothing_is_live(daemon: &Daemon, done: &[ProgramTotals], what: &str) -> u64 {
     let calls = |m: &Metrics, pid, function: &str| {
         m.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
     };
-    // four pages in a row that say the same: all that was done is in them
+    // four equal pages in a row: all calls are in them
     let sums = |m: &Metrics| -> Vec<u64> {
         done.iter().flat_map(|d| ["cuMemAlloc_v2", "cuMemFree_v2"].map(|f| calls(m, d.pid, f))).collect()
     };
@@ -124,7 +123,7 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[ProgramTotals], what: &str) -
 #[bpf_test(tiers, alone)]
 fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
     let bed = Bed::new();
-    // each probe goes into every one of them before the next, which takes a while
+    // each probe is set in every process before the next one, which takes a while
     let mut idle = bed.start(IDLE, &["0"]);
     assert!(stopped(&mut idle).iter().all(|done| done.allocs == 0));
     let mut all = bed.start(BUSY, &[]);
@@ -159,7 +158,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str
 
 #[bpf_test(tiers, alone)]
 fn programs_that_allocate_and_free_once_during_attach_have_no_live_memory(tier: &str) {
-    // each library is new to a daemon once
+    // a library is new to a daemon only once
     for _ in 0..if tier == "perf" { 1 } else { 3 } {
         let daemon = Daemon::with(&["-v", "--attach", tier]);
         let bed = Bed::new();
@@ -168,7 +167,7 @@ fn programs_that_allocate_and_free_once_during_attach_have_no_live_memory(tier: 
         wait_begun(&mut all);
         let done = stopped(&mut all);
         daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
-        // one whose calls are all there before anything is compared
+        // a last one, whose calls must all be shown before anything is compared
         let mut last = Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
         wait_begun(std::slice::from_mut(&mut last));
         let last = stopped(std::slice::from_mut(&mut last));

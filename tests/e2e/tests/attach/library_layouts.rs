@@ -1,4 +1,4 @@
-//! Runtimes where packages put them and as packages name them, several versions of them at once.
+//! Runtime libraries in the folders and under the names that packages use, several versions at once.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,14 +12,12 @@ use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// How a package lays out its runtime.
 struct Layout {
-    /// What the program is called, so that its calls can be told from those of the others.
+    /// The name of the program, which identifies its calls.
     program: &'static str,
     cuda: Cuda,
-    /// The folder and the file.
     runtime: &'static str,
-    /// Whether it has the hash in its name and in its SONAME.
+    /// Whether its file name and SONAME contain a hash.
     renamed: bool,
 }
 
@@ -51,7 +49,7 @@ const LAYOUTS: [Layout; 4] = [
 ];
 
 impl Layout {
-    /// Puts the files there; a shell's words that run the program and keep what it prints.
+    /// Installs the files. Returns a shell command that runs the program and stores its output.
     fn install(&self, root: &Path) -> String {
         let built = fixtures::standins(self.cuda);
         let (name, workload) = if self.renamed {
@@ -76,7 +74,7 @@ impl Layout {
     }
 }
 
-/// The calls of one program alone.
+/// Keeps only the calls of one program.
 fn only(outcome: &mut Outcome, program: &str) -> usize {
     outcome.trace.calls.retain(|c| &*c.process == program);
     outcome.trace.calls.len()

@@ -1,5 +1,5 @@
 //! Programs that call CUDA on several stacks of one thread: they run under gpuprobe as they do without it, and every
-//! call that they made is either observed or counted as lost.
+//! call is either observed or counted as lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use gpuprobe_e2e::{Run, bpf_test, compile, fixtures, tiers};
 use gpuprobe_event::Outcome;
 use gpuprobe_standin::{Cuda, Library};
 
-/// What the workload can do; see its source.
+/// The modes of the workload; see its source.
 const MODES: [&str; 10] = [
     "alt-above",
     "alt-below",
@@ -28,10 +28,10 @@ const MODES: [&str; 10] = [
 
 const ON_PERF: [&str; 5] = ["alt-above", "alt-jump", "fibers", "fibers-array", "signal-jump"];
 
-/// A timer interrupts a copy. Only a kernel with session probes can leave out the return of a call that begins then.
+/// A timer interrupts a copy. Only a Linux kernel with session probes can skip the return of a call that begins then.
 const TIMER_MODES: [&str; 2] = ["timer-above", "timer-fibers"];
 
-/// All that this tier must not harm.
+/// The modes that must be unharmed on this tier.
 fn modes(tier: &str) -> impl Iterator<Item = &'static str> {
     let timer: &[&str] = if tier == "session" { &TIMER_MODES } else { &[] };
     timer.iter().chain(&MODES).copied()
@@ -45,14 +45,14 @@ fn runtime() -> PathBuf {
     fixtures::standins(Cuda::Cuda12).library(Library::Runtime(Cuda::Cuda12))
 }
 
-/// Runs a program under `run`, with probes on the runtime alone: it ends as without them, and nothing that it did is
-/// missing without being counted.
+/// Runs a program under `run`, with probes only on the runtime: it ends as without them, and no call is missing
+/// without being counted.
 fn assert_unharmed(tier: &str, program: &Path, args: &[&str]) {
     let (made, calls, lost) = run_unharmed(tier, &[], program, args);
     assert_eq!(calls + lost, made, "{tier} {} {args:?}: {lost} lost", program.display());
 }
 
-/// How many calls a program made, how many of them were observed, and what was lost.
+/// Returns the calls that a program made, those that were observed, and those that were lost.
 fn run_unharmed(tier: &str, options: &[&str], program: &Path, args: &[&str]) -> (u64, u64, u64) {
     let run = Run::new(program).options(&["--attach", tier, "-e", "cudaMalloc", "-e", "cudaFree"]);
     let run = run.options(&["-e", "cudaLaunchHostFunc", "-e", "cudaDeviceSynchronize"]).options(options);
@@ -61,12 +61,12 @@ fn run_unharmed(tier: &str, options: &[&str], program: &Path, args: &[&str]) -> 
     assert_eq!(outcome.finished.status, 0, "{what}: {}", outcome.finished.stderr);
     let end = outcome.trace.assert_ended();
     println!("{what}: lost {:?}", end.lost);
-    // what a call came to whose return is not probed is among what was lost
+    // the result of a call whose return is not probed counts as lost
     let observed = outcome.trace.calls.iter().filter(|call| call.outcome != Outcome::Unobserved);
     (number(&outcome.printed()["made"]), observed.count() as u64, end.lost.values().sum())
 }
 
-/// The same for a program that runs without gpuprobe first.
+/// The same, after a run without gpuprobe that must succeed.
 fn assert_as_unharmed_as_without(tier: &str, program: &Path, args: &[&str]) {
     let plain = finish(Command::new(program).args(args));
     assert_eq!(plain.status, 0, "without gpuprobe: {}", plain.stderr);
@@ -77,10 +77,10 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
 }
 
-// another tracer's return probe on the same function would be prepared whatever we decide
+// another tracer's return probe on the same function would replace the return address regardless of our decision
 #[bpf_test(tiers, alone)]
 fn programs_that_call_on_several_stacks_are_not_harmed(tier: &str) {
-    // taking probes out takes seconds on perf: there one mode of each kind
+    // removing probes takes seconds on perf: there only one mode of each kind
     let has_time = |mode: &&str| tier != "perf" || ON_PERF.contains(mode);
     for mode in MODES.iter().filter(|mode| has_time(mode)) {
         assert_unharmed(tier, &workload(), &[mode]);
@@ -94,7 +94,7 @@ fn memory_that_was_freed_on_another_stack_is_not_live() {
     let daemon = Daemon::with(&["-p", &shown(driver), "-p", &shown(runtime())]);
     let finished = finish(Command::new(workload()).args(["timer-above", "20"]));
     let pid = pid_of(&serde_json::from_str(&finished.stdout).unwrap());
-    // it keeps one block; those that the handler allocates are lost
+    // one block stays; those that the handler allocates are lost
     let live = |m: &Metrics| {
         let bytes = |name| m.of(name, pid).unwrap_or_default();
         bytes("gpuprobe_memory_allocated_bytes_total") - bytes("gpuprobe_memory_freed_bytes_total")
@@ -104,7 +104,7 @@ fn memory_that_was_freed_on_another_stack_is_not_live() {
     assert_eq!(live(&metrics), 4096);
 }
 
-/// With copies the driver's functions are probed too, so what is lost inside a lost call is counted as well.
+/// With copies the CUDA driver's functions are probed too, so calls inside a lost call are counted as lost as well.
 #[bpf_test(needs(tier("session")), alone)]
 fn programs_whose_copies_are_interrupted_are_not_harmed() {
     for mode in TIMER_MODES {
@@ -117,7 +117,7 @@ fn programs_whose_copies_are_interrupted_are_not_harmed() {
     }
 }
 
-/// How often each mode is run; `GPUPROBE_STACK_RUNS` sets another number.
+/// The number of runs of each mode; `GPUPROBE_STACK_RUNS` sets another one.
 fn runs() -> usize {
     std::env::var("GPUPROBE_STACK_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(5)
 }
@@ -134,7 +134,7 @@ fn many_runs_under_a_daemon_end_as_they_do_without_it() {
             assert_eq!(finished.status, 0, "{mode}, run {run}: {}", finished.stderr);
         }
     }
-    // it has counted them, and still answers
+    // it has counted them and still answers
     let counted = |m: &Metrics| !m.pids("gpuprobe_calls_total").is_empty();
     let metrics = daemon.until(PATIENCE, "calls are counted", counted);
     if tier == "session" {
@@ -173,7 +173,7 @@ fn callbacks_into_go_are_not_harmed(tier: &str) {
 
 #[bpf_test(tiers, alone)]
 fn greenlets_are_not_harmed(tier: &str) {
-    // Debian's own, which has greenlet
+    // Debian's python3, which has greenlet
     let python = Path::new("/usr/bin/python3");
     assert_as_unharmed_as_without(tier, python, &[&shown(source("greenlets.py")), &shown(runtime())]);
 }

@@ -1,5 +1,5 @@
-//! Processes are held while their libraries are probed. Nobody above them notices, whoever that is: shells with job
-//! control, `su`, another gpuprobe, other roots, other pid namespaces, a busy machine.
+//! Processes are paused while their libraries are probed. Their parents do not notice: shells with job control, `su`,
+//! another gpuprobe, other roots, other pid namespaces, a busy machine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use gpuprobe_event::{Api, ProcessChange, Tgid};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// Far longer than holding takes, far shorter than a process that waits for somebody to let it go.
+/// Far longer than a pause takes, far shorter than a process that stays paused.
 const SOON: Duration = Duration::from_secs(10);
 
 fn driver_only() -> PathBuf {
@@ -25,7 +25,7 @@ fn run(program: &str, args: &[&str]) -> Outcome {
     Run::new(program).options(&["-e", "*"]).args(args).outcome()
 }
 
-/// All driver calls that were printed, and no others, by the process that the tracer knows by this pid.
+/// Compares the calls of the process with the printed ones, and checks that no other process made any.
 fn assert_calls(trace: &Recording, pid: u32, printed: &Value) {
     assert_eq!(trace.counts(pid, Api::Driver), counts_of(&printed["calls"]), "driver calls of {pid}");
     assert_eq!(trace.calls.len(), trace.of(pid).count(), "nobody else calls anything");
@@ -70,7 +70,7 @@ fn two_nested_gpuprobes_both_see_every_call() {
     }
 }
 
-/// Puts the C library and the loader where Debian has them, with its absolute link to the loader.
+/// Installs the C library and the loader as on Debian, with its absolute link to the loader.
 fn small_root(root: &Path) -> bool {
     const LIBRARIES: &str = "lib/x86_64-linux-gnu";
     const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -89,7 +89,7 @@ fn small_root(root: &Path) -> bool {
     symlink(ours.join(LOADER), link).unwrap_or_else(|e| panic!("the link to the loader: {e}"));
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, &root.join("app"), &["driver_only"]);
-    // without /proc a program cannot tell where it lies, so its libraries cannot lie beside it
+    // without /proc a program does not know its own folder, so its libraries cannot be next to it
     fixtures::copies(&built, &root.join(LIBRARIES), &["libcuda.so.1"]);
     true
 }

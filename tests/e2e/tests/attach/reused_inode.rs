@@ -1,4 +1,4 @@
-//! Files that are given the inode number of another that was deleted, as file systems do at once.
+//! Files that get the inode number of a deleted file, which file systems reuse at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 
-/// Others may get the number first.
+/// Another process may get the number first.
 const TRIES: usize = 20;
 
-/// Puts a library into a folder under the inode number of a program that ran before; whether that could be done.
+/// Creates a library with the inode number of a program that ran before. Returns whether that worked.
 fn put_in_place_of_a_program(library: &Path, to: &Path) -> bool {
     (0..TRIES).any(|_| {
         let program = to.with_file_name("program");
         fs::copy("/bin/sleep", &program).unwrap();
-        // longer than a daemon takes to look at what it has mapped
+        // longer than a daemon takes to look at a mapped file
         assert_eq!(finish(Command::new(&program).arg("1")).status, 0);
         let inode = fs::metadata(&program).unwrap().ino();
         fs::remove_file(&program).unwrap();
@@ -38,9 +38,9 @@ fn a_library_with_the_inode_number_of_a_deleted_file_is_probed_at_once() {
     let (built, folder) = (fixtures::standins(Cuda::Cuda12), fixtures::folder());
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
     let (library, new) = (folder.path().join("libcuda.so.1"), folder.path().join("new.so"));
-    // it never looks at everything again
+    // it never rescans
     let daemon = Daemon::with(&["--rescan", "3600"]);
-    // all that a program maps besides the new library is known
+    // all other files that a program maps are known
     let (_first, _) = paused(folder.path());
     let before = daemon.until(PATIENCE, "a program before", |metrics| probed(metrics, &library) > 0);
     let before = probed(&before, &library);
@@ -58,7 +58,6 @@ fn a_library_with_the_inode_number_of_a_deleted_file_is_probed_at_once() {
     });
 }
 
-/// A ledger in the middle of its calls.
 fn paused(folder: &Path) -> (Talk, u32) {
     let mut command = Command::new(folder.join("ledger"));
     let mut ledger = Talk::start(command.args(["--calls", "2000", "--pauses", "1"]));
@@ -66,7 +65,7 @@ fn paused(folder: &Path) -> (Talk, u32) {
     (ledger, pid)
 }
 
-/// How many functions are probed in files of this name.
+/// The number of probed functions in files of this name.
 fn probed(metrics: &Metrics, library: &Path) -> u64 {
     let is_it = |labels: &BTreeMap<String, String>| labels["library"] == shown(library);
     metrics.samples("gpuprobe_probes").filter(|(labels, _)| is_it(labels)).map(|(_, n)| n).sum()

@@ -1,4 +1,4 @@
-//! Short processes under the daemon: what a thousand of them leave behind, and what is seen of one.
+//! Short processes under the daemon: what a thousand of them leave behind, and what is seen of a single one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,11 @@ use serde_json::Value;
 const MINUTE: Duration = Duration::from_secs(60);
 /// The default of `--max-ended`.
 const MOST_SHOWN: usize = 128;
-/// What the daemon counts of the calls of `brief`; the others are hot or not of the counted classes.
+/// The calls of `brief` that the daemon counts; the others are hot or not in a counted class.
 const COUNTED: [&str; 4] = ["cuCtxCreate_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxSynchronize"];
 
-/// The library and a program under a name of its own: a daemon sees the whole host, where others may run the same.
+/// The library, and the program under a unique name: a daemon watches the whole host, where others may run the same
+/// program.
 fn brief(folder: &Path) -> (PathBuf, String) {
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder, &["libcuda.so.1", "brief"]);
     let name = format!("brief{}", std::process::id());
@@ -29,7 +30,7 @@ fn brief(folder: &Path) -> (PathBuf, String) {
     (program, name)
 }
 
-/// What should be seen of one that printed this.
+/// The calls that must be counted for a process that printed this.
 fn counted(printed: &Value) -> Counts {
     let mut calls = counts_of(&printed["calls"]);
     calls.retain(|name, _| COUNTED.contains(&name.as_str()));
@@ -41,7 +42,7 @@ fn times(counts: &Counts, times: usize) -> Counts {
     counts.iter().map(|(name, n)| (name.clone(), n * times as u64)).collect()
 }
 
-/// What a process keeps: reading tables and answering a scrape take some megabytes for a moment.
+/// The memory that stays in use: reading tables and answering a scrape take some megabytes temporarily.
 fn settled_kilobytes(pid: u32) -> u64 {
     let look = |_| {
         sleep(Duration::from_millis(50));
@@ -60,7 +61,7 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
     const MORE: usize = 1000;
     const LARGEST_PAGE: usize = 3 << 20;
     const MOST_RESIDENT: u64 = 40 << 10;
-    // the texts of two snapshots are kept while they are served
+    // two snapshots are stored as text while they are served
     const MOST_GROWTH: u64 = 8 << 10;
     let folder = fixtures::folder();
     let (program, name) = brief(folder.path());
@@ -70,7 +71,7 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
     let each = counted(&printed);
     let after = |all: usize| {
         let expected = times(&each, all);
-        // those that ended a moment ago may still have a series each
+        // processes that exited just now may still have a series each
         let settled = |m: &Metrics| m.calls_of_name(&name) == expected && shown_of(m, &name) <= MOST_SHOWN;
         let metrics = daemon.until(PATIENCE, "every call of every process", settled);
         let (kilobytes, files) = (settled_kilobytes(pid), open_files(pid));
@@ -98,17 +99,17 @@ fn a_thousand_short_processes_in_a_minute_leave_nothing_behind() {
         needs::missing("bpf", "there is no bpftool to look for links with");
         return;
     }
-    // the kernel frees them when every CPU has passed a quiet point
+    // the Linux kernel frees them after an RCU grace period
     until(PATIENCE, "no link is left", || linux::links()?.is_disjoint(&links).then_some(()));
     until(PATIENCE, "no program is left", || linux::programs()?.is_disjoint(&programs).then_some(()));
 }
 
-/// How many of a name have series of their own.
+/// The number of processes of a name with series of their own.
 fn shown_of(metrics: &Metrics, name: &str) -> usize {
     metrics.of_name("gpuprobe_calls_total", name, "pid").len()
 }
 
-/// That every process is either shown by itself or in the sums, and that nothing was lost.
+/// Checks that every process is either shown by itself or in the sums, and that nothing was lost.
 fn assert_all_accounted_for(metrics: &Metrics, name: &str, all: usize) {
     let shown = shown_of(metrics, name) as u64;
     let summed = metrics.of_name("gpuprobe_ended_processes_total", name, "process")[name];
@@ -123,10 +124,10 @@ fn assert_all_accounted_for(metrics: &Metrics, name: &str, all: usize) {
     }
 }
 
-/// A busy machine may keep a process waiting; what it then shows is not what is asked here.
+/// A busy machine may delay a process; that run is then repeated.
 const ATTEMPTS: usize = 20;
 
-/// Runs it. Whether it kept its promise, by its own clock: the first call within 50 ms, over within 200 ms.
+/// Runs it. Returns whether it was quick by its own clock: the first call within 50 ms, the end within 200 ms.
 fn run_briefly(program: &Path) -> (Value, bool) {
     let printed = finish(&mut Command::new(program)).json().remove(0);
     let (first, last) = (number(&printed["first_call_us"]), number(&printed["last_call_us"]));
@@ -134,7 +135,7 @@ fn run_briefly(program: &Path) -> (Value, bool) {
     (printed, first < 50_000 && last < 200_000)
 }
 
-/// That everything one did was seen.
+/// Checks that all calls of a process were seen.
 fn assert_seen(daemon: &Daemon, printed: &Value) {
     let pid = pid_of(printed);
     let seen = |m: &Metrics| !m.by("gpuprobe_calls_total", pid, "function").is_empty();
@@ -161,7 +162,7 @@ fn a_very_short_process_is_exact_if_its_library_was_known() {
 fn a_very_short_process_whose_library_was_unknown_is_counted_as_missed() {
     let daemon = Daemon::with(&["-v"]);
     let was_brief = (0..ATTEMPTS).any(|_| {
-        // nobody has mapped this library before
+        // no process has mapped this library before
         let folder = fixtures::folder();
         let (program, _) = brief(folder.path());
         let missed = |m: &Metrics| daemon.missed(m, folder.path());
@@ -169,7 +170,7 @@ fn a_very_short_process_whose_library_was_unknown_is_counted_as_missed() {
         let (_, was_brief) = run_briefly(&program);
         let metrics = daemon.until(PATIENCE, "it is told as missed", |m| missed(m) > before);
         assert_eq!(missed(&metrics), before + 1);
-        // and the next one is seen, for its library is known from then on
+        // the next one is seen, because its library is known from then on
         let library = shown(folder.path().join("libcuda.so.1").canonicalize().unwrap());
         let probed =
             |m: &Metrics| m.samples("gpuprobe_probes").any(|(l, n)| l["library"] == library && n > 0);
@@ -182,7 +183,7 @@ fn a_very_short_process_whose_library_was_unknown_is_counted_as_missed() {
     assert!(was_brief, "this machine starts no process within 50 ms");
 }
 
-/// Has a library mapped as code for a moment, as a program that only asks whether there is CUDA, and goes on.
+/// Maps a library as code briefly, as a program that only checks for CUDA does, and continues.
 const MAP_BRIEFLY: &str = "
 import mmap, sys
 with open(sys.argv[1], 'rb') as f:
@@ -217,7 +218,7 @@ fn short_processes_of_a_container_are_seen_if_another_process_made_the_library_k
     let daemon = Daemon::tidying(&["-v"]);
     let missed = |m: &Metrics| daemon.missed(m, mount.path());
     let (from, to) = (shown(folder.path()), shown(mount.path()));
-    // their paths lead nowhere outside, so that nothing can be asked about them when they are gone
+    // their paths do not exist outside of the container, so their files cannot be opened after their exit
     let script = format!(
         "mount -t tmpfs tmpfs {to} && cp {from}/* {to} || exit; sleep 60 | {to}/hoarder 1 & read go_on; \
          for n in $(seq {MANY}); do {to}/{name} >/dev/null; sleep 0.02; done; echo done; read go_on"

@@ -1,4 +1,4 @@
-//! Signals to gpuprobe, and to what it runs.
+//! Signals to gpuprobe and to its command.
 
 use gpuprobe_e2e::process::{PATIENCE, until};
 use gpuprobe_e2e::recording::{number, pid_of};
@@ -12,7 +12,7 @@ fn signals_are_passed_on_to_the_command() {
     let trace = folder.path().join("trace.jsonl");
     let script =
         "trap 'exit 5' TERM; trap 'exit 6' INT; trap 'exit 7' USR1; echo ready; while :; do sleep 0.02; done";
-    // a shell cannot trap what was ignored when it began, as Ctrl-C is in what runs behind others
+    // a shell cannot trap a signal that was ignored at its start, as SIGINT is in background jobs
     let shell = Run::new("env").args(&["--default-signal=TERM,INT,USR1", "sh", "-c", script]);
     for (signal, status) in [(Signal::SIGTERM, 5), (Signal::SIGINT, 6), (Signal::SIGUSR1, 7)] {
         let mut talk = Talk::start(&mut shell.command(&trace));
@@ -34,7 +34,7 @@ fn a_command_continues_when_gpuprobe_is_killed_and_the_trace_stays_readable() {
     assert_eq!(number(&half["snapshot"]), 1);
     talk.signal(Signal::SIGKILL);
     assert_eq!(talk.end(), 137);
-    // its standard input and output are those that gpuprobe had
+    // its standard input and output are those of gpuprobe
     talk.go_on();
     let whole = talk.json();
     assert_eq!((number(&whole["total_calls"]), pid_of(&whole)), (20_000, pid_of(&half)));

@@ -1,9 +1,9 @@
-//! Functions that end by jumping to another export: both calls are told, the second inside the first, and neither is
-//! taken for one that was left.
+//! Functions that end by jumping to another export: both calls are recorded, the second inside the first, and neither
+//! counts as abandoned.
 
 use gpuprobe_e2e::{Run, bpf_test, compile, fixtures, tiers};
 
-/// A driver of two functions, one of which jumps to the other before it has touched the stack.
+/// A CUDA driver of two functions, one of which jumps to the other before it has touched the stack.
 const LIBRARY: &str = r#"
 __asm__(".text\n.globl cuCtxSynchronize\n.type cuCtxSynchronize, @function\ncuCtxSynchronize:\n"
 #ifdef __x86_64__

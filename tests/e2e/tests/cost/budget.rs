@@ -1,5 +1,5 @@
-//! What probes may take of a process: a function that is called too often goes without them, says so everywhere, and comes
-//! back; what live memory is made of stays.
+//! The budget for the cost of probes in a process: a function that is called too often is suspended, which is
+//! reported everywhere, and resumed later; live memory stays exact.
 
 use std::fs;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn calls(metrics: &Metrics, pid: u32, function: &str) -> u64 {
     metrics.by("gpuprobe_calls_total", pid, "function").get(function).copied().unwrap_or(0)
 }
 
-/// A daemon that has probed the libraries of a program which waits for a line.
+/// A daemon that has probed the libraries of a program that waits for a line.
 fn watched(private: &Private, options: &[&str]) -> (Daemon, Talk, u32) {
     let library = shown(private.folder.path().join("libcuda.so.1"));
     let daemon = Daemon::with(&[options, &["-p", &library]].concat());
@@ -36,7 +36,7 @@ fn watched(private: &Private, options: &[&str]) -> (Daemon, Talk, u32) {
     (daemon, program, pid)
 }
 
-// by perf the daemon has a hundred probes, and each takes a tenth of a second to let go of
+// on perf the daemon has a hundred probes, and removing each takes a tenth of a second
 #[bpf_test(tiers(session, multi), alone)]
 fn a_hot_function_is_suspended_reported_and_resumed_while_memory_stays_exact(tier: &str) {
     let private = Private::new("spurt", Cuda::Cuda12);
@@ -84,7 +84,7 @@ fn without_a_budget_every_call_is_counted() {
     let private = Private::new("spurt", Cuda::Cuda12);
     let (daemon, mut program, pid) = watched(&private, &[]);
     program.go_on();
-    // as long as it would take to leave it out
+    // as long as it would take to suspend it
     daemon.until(PATIENCE, "a million calls", |m| calls(m, pid, HOT) > 1_000_000);
     program.go_on();
     program.json();
@@ -124,7 +124,7 @@ fn a_recording_suspends_functions_over_budget_and_reports_since_when(tier: &str)
     assert_eq!(program.end(), 0);
 }
 
-/// What `doctor --cost` says of a process; nothing where that ended before it could be looked at.
+/// The prediction of `doctor --cost` for a process; `None` if the process exited too early.
 fn predicted(pid: u32) -> Option<Value> {
     let doctor = ["doctor", "--cost", "--json", "--duration", "1", "-d", &pid.to_string()];
     let finished = finish(&mut gpuprobe(&doctor));
@@ -135,7 +135,7 @@ fn predicted(pid: u32) -> Option<Value> {
 
 #[bpf_test(alone)]
 fn doctor_predicts_the_cost_from_the_call_rate_of_a_program() {
-    /// On a busy machine a program may not keep its pace, or end before it was looked at.
+    /// On a busy machine a program may not reach its rate, or exit before the prediction.
     const TRIES: u32 = 5;
     let private = Private::new("paced", Cuda::Cuda12);
     let mut seen = Vec::new();

@@ -1,5 +1,5 @@
-//! What a call costs, as `gpuprobe bench` measures it. Bounds that hold on a busy machine too: the figures are in
-//! docs/performance.md.
+//! The cost of a call, measured by `gpuprobe bench`. The bounds are wide enough for a busy machine: the figures are
+//! in docs/performance.md.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Enough for a median, and over soon.
+/// Enough for a median, and quick.
 const ROUNDS: u64 = 7;
-/// Each probe by perf takes the kernel a tenth of a second to let go of, and a busy machine many times that.
+/// On perf the Linux kernel takes a tenth of a second to remove each probe, and many times that on a busy machine.
 const LIMIT: Duration = PATIENCE.saturating_mul(5);
 const CALLS_PER_ROUND: u64 = 1000;
-/// Rounds before those that are measured.
+/// Rounds before the measured ones.
 const WARM_UP: u64 = 5;
-/// How many times the cost of empty probes a mode may have.
+/// The maximum cost of a mode, as a multiple of the cost of empty probes.
 const MOST: f64 = 2.5;
 
 fn bench(options: &[&str]) -> Command {
@@ -30,7 +30,7 @@ fn mode<'a>(report: &'a Value, name: &str) -> &'a Value {
     modes.iter().find(|mode| mode["name"] == name).unwrap_or_else(|| panic!("{name} in {report}"))
 }
 
-// on perf most of the time goes into taking probes out
+// on perf most of the time is spent on removing probes
 #[bpf_test(tiers(session, multi), alone)]
 fn every_mode_is_measured_and_sees_every_call(tier: &str) {
     let mut bench = bench(&["--json", "--attach", tier, "--rounds", &ROUNDS.to_string()]);
@@ -86,7 +86,7 @@ fn a_table_is_printed_and_wrong_numbers_get_a_reason() {
     }
 }
 
-/// Programs that run from below a folder.
+/// The number of processes whose program is in a folder.
 fn programs_in(folder: &Path) -> usize {
     let processes = fs::read_dir("/proc").unwrap_or_else(|e| panic!("{e}")).filter_map(Result::ok);
     let programs = processes.filter_map(|process| fs::read_link(process.path().join("exe")).ok());
@@ -107,7 +107,7 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
         talk.signal(signal);
         assert_eq!(talk.end(), status, "{signal}: {}", talk.stderr());
         assert_eq!((files(), programs_in(folder.path())), (0, 0), "{signal}");
-        // on a busy machine it may have come this far by then
+        // on a busy machine it may have got this far by then
         let said = talk.stderr().replace("gpuprobe: measuring for about 362 s\n", "");
         assert_eq!((said.as_str(), talk.printed()), ("", Vec::new()), "{signal}");
     }
@@ -128,7 +128,7 @@ fn a_closed_pipe_is_no_failure() {
 fn another_tracer_is_measured_and_stopped() {
     let folder = fixtures::folder();
     let reported = shown(folder.path().join("told"));
-    // a tracer of ours, for which the library is no driver but a file with a function to hook
+    // our own tracer, for which the library is an ordinary file with a function to hook
     let (program, hooks) = (shown(fixtures::gpuprobe()), shown(folder.path().join("hooks.toml")));
     let hook = "[[hook]]\nlibrary = \"measured*\"\nfunction = \"cuCtxSynchronize\"\n";
     fs::write(&hooks, hook).unwrap_or_else(|e| panic!("{e}"));

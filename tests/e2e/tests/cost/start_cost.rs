@@ -1,4 +1,4 @@
-//! What starting costs, with bounds that hold on a busy machine too.
+//! The cost of starting, with bounds that are wide enough for a busy machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use gpuprobe_e2e::{Run, bpf_test, fixtures};
 use gpuprobe_standin::{Cuda, ExportList, Library};
 
 const TIMES: usize = 5;
-/// Where something else kept the machine busy it is measured once more.
+/// If something else kept the machine busy, the measurement is repeated.
 const TRIES: usize = 5;
 
-/// What something costs: the least that it took, for others on the machine only add to it.
+/// The cost is the minimum of several runs, because other programs can only add to it.
 fn least(once: impl FnMut() -> Duration) -> Duration {
     std::iter::repeat_with(once).take(TIMES).min().unwrap_or_default()
 }
@@ -36,7 +36,7 @@ fn starting_and_attaching_to_every_cuda_driver_function_are_cheap() {
         let everything = recorded(&driver_only, &["-e", "*"]);
         let attaching = everything.saturating_sub(nothing).saturating_sub(bare);
         println!("/bin/true {nothing:?}, driver_only {everything:?} ({bare:?} by itself): {attaching:?}");
-        // 0.6 s and 0.05 s were seen, where half of the CPU time went to other machines of the host
+        // 0.6 s and 0.05 s were seen while half of the CPU time went to other virtual machines of the host
         nothing < Duration::from_secs(1) && attaching < Duration::from_secs(1)
     });
     assert!(is_cheap, "see above");

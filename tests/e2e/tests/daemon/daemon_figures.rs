@@ -1,4 +1,4 @@
-//! The daemon: what it says while programs run, and after they end, against their own ledgers.
+//! The metrics of the daemon while programs run and after they exit, compared with their ledgers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -17,11 +17,11 @@ const LIVE: &str = "gpuprobe_memory_live_bytes";
 const LIVE_ALLOCATIONS: &str = "gpuprobe_memory_live_allocations";
 const CALLS: &str = "gpuprobe_calls_total";
 
-/// What a daemon counts when it is told nothing, and with `--memleak`.
+/// The classes that a daemon counts by default, and with `--memleak`.
 const ALL: [Class; 6] = [Class::Alloc, Class::Free, Class::Memcpy, Class::Memset, Class::Launch, Class::Sync];
 const MEMORY: [Class; 2] = [Class::Alloc, Class::Free];
 
-/// Stand-ins that nobody else uses, and a daemon that watches them.
+/// Stand-ins that no other test uses, and a daemon that watches them.
 fn watched(workload: &str) -> (tempfile::TempDir, Daemon, Command) {
     watched_with(&[], workload)
 }
@@ -36,7 +36,7 @@ fn watched_with(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon,
     (folder, daemon, command)
 }
 
-/// The driver's calls that a daemon counts.
+/// The CUDA driver calls that a daemon counts.
 fn counted(ledger: &Value, classes: &[Class]) -> BTreeMap<String, u64> {
     let mut calls = counts_of(&ledger["driver_calls"]);
     calls.retain(|name, _| {
@@ -55,7 +55,7 @@ fn sum_of(ledger: &Value, field: &str) -> u64 {
     memory(ledger, field).values().sum()
 }
 
-/// Kinds of which nothing was ever held need not be there.
+/// Kinds without any allocation need not be there.
 fn of_kinds(metrics: &Metrics, name: &str, pid: u32) -> BTreeMap<String, u64> {
     let mut values = metrics.by(name, pid, "kind");
     values.retain(|kind, n| *n > 0 || ["device", "managed", "pinned", "pool"].contains(&kind.as_str()));
@@ -73,17 +73,17 @@ fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found:
     }
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
-        // a daemon sees the whole host, so these may be about the programs of other tests
+        // a daemon watches the whole host, so these may come from the programs of other tests
         let cause = labels["cause"].as_str();
         let about_others =
             ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
-        // threads at full speed may send more stacks than fit: it costs call sites, not figures
+        // threads at full speed may send more stacks than fit in the ring: that loses call sites, not figures
         let about_call_sites = cause == LossCause::LostStack.as_str();
         assert!(lost == 0 || about_others || about_call_sites, "{labels:?}: {lost}");
     }
 }
 
-/// Waits until what the daemon says of a program that has paused is what is in its ledger.
+/// Waits until the metrics of a paused program equal its ledger.
 fn assert_snapshot(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
     let pid = pid_of(ledger);
     daemon.until_equal(PATIENCE, |metrics, found| {
@@ -94,7 +94,7 @@ fn assert_snapshot(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
     });
 }
 
-/// Likewise of a program that has ended: its gauges are gone, its counters stay.
+/// The same for an exited program: its gauges are removed, its counters stay.
 fn assert_after_its_end(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
     daemon.until_equal(PATIENCE, |metrics, found| {
         for name in [LIVE, LIVE_ALLOCATIONS] {
@@ -106,7 +106,7 @@ fn assert_after_its_end(daemon: &Daemon, ledger: &Value, classes: &[Class]) {
 
 #[bpf_test(tiers, alone)]
 fn memory_and_calls_are_exact_while_a_program_runs_and_after_it_ends(tier: &str) {
-    // on perf each function takes a fifth of a second to let go of
+    // on perf removing the probes of each function takes a fifth of a second
     let (options, classes): (&[&str], &[Class]) =
         if tier == "perf" { (&["--memleak"], &MEMORY) } else { (&[], &ALL) };
     let options = [options, &["--attach", tier]].concat();
@@ -119,7 +119,7 @@ fn memory_and_calls_are_exact_while_a_program_runs_and_after_it_ends(tier: &str)
     assert!(start.elapsed() < limit, "it took {:?} to end", start.elapsed());
 }
 
-/// A daemon with these options, which counts these classes, is right of a ledger from its first call to its end.
+/// Checks a daemon with these options, which counts these classes, from the first call of a ledger to its exit.
 fn assert_exact(options: &[&str], classes: &[Class], pauses: u64) -> Daemon {
     let (_folder, mut daemon, mut command) = watched_with(options, "ledger");
     let words = ["--wait", "--pauses", &pauses.to_string(), "--threads", "8", "--calls", "40000"];
@@ -142,12 +142,12 @@ fn assert_exact(options: &[&str], classes: &[Class], pauses: u64) -> Daemon {
     daemon
 }
 
-/// One block of the classic display that is no older than the call of this.
+/// One block of the classic display that began after this call.
 fn block(daemon: &mut Daemon) -> Vec<String> {
     const RULE: &str = "========================";
     daemon.talk.printed();
     let mut lines = Vec::new();
-    // the rest of a block that may have begun before, then a whole one
+    // the rest of an earlier block, then a complete one
     until(PATIENCE, "the display", || {
         lines.extend(daemon.talk.printed());
         let rules: Vec<_> = (0..lines.len()).filter(|i| lines[*i] == RULE).collect();
@@ -165,7 +165,7 @@ fn assert_display(daemon: &mut Daemon, ledger: &Value, classes: &[Class]) {
         line.trim().parse::<u64>().unwrap()
     };
     let header = format!("process {pid}");
-    // behind it may stand the container that the tests themselves run in
+    // the container of the tests may follow
     let is_header = |l: &&String| l.split(" [").next() == Some(&header);
     let map = lines.iter().skip_while(|l| !is_header(l)).skip(1).take_while(|l| l.starts_with('\t'));
     let sizes: Vec<u64> = map
@@ -174,13 +174,13 @@ fn assert_display(daemon: &mut Daemon, ledger: &Value, classes: &[Class]) {
     assert_eq!(sizes.iter().sum::<u64>(), sum_of(ledger, "live_bytes"), "{lines:?}");
     let live = sizes.iter().filter(|s| **s > 0).count() as u64;
     assert_eq!(live, sum_of(ledger, "live"));
-    // calls are displayed with everything else on, not with memory alone
+    // calls are displayed with all features, not with memory only
     let listed = if classes == ALL { counted(ledger, classes) } else { BTreeMap::new() };
     for (function, calls) in listed {
         let line = lines.iter().find(|l| l.starts_with(&format!("\t{function}: {calls} call")));
         assert!(line.is_some(), "{function}: {calls} in {lines:?}");
     }
-    // the totals are of all processes: exact where this is the only one
+    // the totals are sums over all processes: exact if this is the only one
     if daemon.scrape().pids(CALLS) == [pid] {
         assert_eq!(value("num_successful_mallocs:"), sum_of(ledger, "allocations"));
         assert_eq!(value("num_failed_mallocs:"), number(&ledger["failed_allocations"]));
@@ -215,7 +215,7 @@ fn the_probes_of_a_daemon_are_reported_and_an_earlier_process_is_seen() {
         folder.path(),
         &["libcuda.so.1", "libcudart.so.12", "ledger"],
     );
-    // no path is given: the daemon finds the library in the process that has it mapped
+    // without a path the daemon finds the library in the process that has mapped it
     let mut command = Command::new(folder.path().join("ledger"));
     let mut ledger = Talk::start(command.args(["--pauses", "2", "--threads", "2", "--calls", "3000"]));
     let first = ledger.json();
@@ -268,7 +268,7 @@ fn a_daemon_for_one_process_follows_its_children_and_no_others() {
     assert_eq!(daemon.scrape().by(CALLS, stranger_pid, "function"), BTreeMap::new(), "a stranger");
 }
 
-/// What `forker 3` did, when all of its processes have ended.
+/// Checks the metrics of `forker 3` after all of its processes have exited.
 fn assert_family(daemon: &Daemon, forker: &mut Talk) {
     let printed: Vec<Value> = (0..5).map(|_| forker.json()).collect();
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
@@ -283,12 +283,12 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
     for pid in calls.keys() {
         let named = metrics.samples(CALLS).filter(|(l, _)| l["pid"] == pid.to_string());
         let names: BTreeSet<_> = named.map(|(l, _)| l["process"].clone()).collect();
-        // an exec through /proc/self/exe is named after that
+        // a program executed through /proc/self/exe is named after that
         assert!(names.iter().all(|n| n == "forker" || n == "exe"), "process {pid}: {names:?}");
     }
 }
 
-/// The metrics that have series, without those that tell of the host and of gpuprobe itself.
+/// The metrics with series, without those about the host and gpuprobe itself.
 fn families(metrics: &Metrics) -> BTreeSet<String> {
     const OF_ALL: [&str; 12] = [
         "calls_total",

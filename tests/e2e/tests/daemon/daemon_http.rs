@@ -1,4 +1,5 @@
-//! The daemon's endpoint as real clients find it: curl, crowds, slow ones, and those without the right papers.
+//! The HTTP endpoint of the daemon with real clients: curl, many clients at once, slow ones, and ones without valid
+//! credentials.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use gpuprobe_e2e::{Finished, Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// Of `secret` and of `changed`, by another program than ours.
+/// bcrypt hashes of `secret` and `changed`, made by another program.
 const SECRET: &str = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
 const CHANGED: &str = "$2b$05$zyxwvutsrqponmlkjihgfez6uDSWBKnd0Z2LcFdCDUBBkVJJDkLGi";
 
@@ -25,11 +26,11 @@ const REFUSED: &str = "gpuprobe_http_connections_refused_total";
 const LIMIT: Duration = Duration::from_millis(50);
 const SLOW_CLIENTS: usize = 50;
 const CROWD: usize = 200;
-/// One after the other.
+/// Groups of clients, one after the other.
 const CROWDS: usize = 15;
 const PROGRAMS: usize = 5;
 
-/// Status and body; the status is 0 where there was no answer.
+/// Status and body; the status is 0 if there was no answer.
 fn curl(args: &[&str], url: &str) -> (u16, String) {
     let reported = ["-sS", "--max-time", "30", "-w", "\n%{http_code}"];
     let finished = finish(Command::new("curl").args(reported).args(args).arg(url));
@@ -41,16 +42,15 @@ fn refused(metrics: &Metrics, reason: &str) -> u64 {
     metrics.samples(REFUSED).find(|(labels, _)| labels["reason"] == reason).unwrap().1
 }
 
-/// The value of a metric without labels.
 fn bare(metrics: &Metrics, name: &str) -> f64 {
     let mut values = metrics.text.lines().filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     values.next().unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
 }
 
-/// What Prometheus adds to its requests, and what others do.
+/// With the header that Prometheus sends, and without it.
 const ENCODINGS: [(&str, &str); 2] = [("packed", "Accept-Encoding: gzip\r\n"), ("plain", "")];
 
-/// How long one scrape takes, from the connection to the last byte.
+/// The time of one scrape, from the connection to the last byte.
 fn scrape_time(address: SocketAddr, accept: &str, crowd: Option<&Barrier>) -> Duration {
     let begun = Instant::now();
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
@@ -63,11 +63,11 @@ fn scrape_time(address: SocketAddr, accept: &str, crowd: Option<&Barrier>) -> Du
     begun.elapsed()
 }
 
-/// How long the threads of a daemon that answer, and this one, were ready and had no CPU.
+/// How long the answering threads of a daemon, and this one, were runnable without a CPU.
 fn without_cpu(daemon: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{daemon}/task")).unwrap().map(|thread| thread.unwrap().path());
     let waited = |thread: PathBuf| {
-        // one that has ended meanwhile waits no more
+        // a thread that has exited meanwhile waits no more
         let stat = fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
         stat.split(' ').nth(1).map_or(0, |ns| ns.parse::<u64>().unwrap())
     };
@@ -79,8 +79,8 @@ fn without_cpu(daemon: u32) -> Duration {
     Duration::from_nanos(ours + threads.filter(answers).map(waited).sum::<u64>())
 }
 
-/// How long a scrape by one client takes that begins when a crowd has just asked, all at once; and how much of that is the
-/// endpoint's doing: the crowd's threads and whatever else keeps the machine busy may have the CPUs meanwhile.
+/// The time of a scrape by one client that starts right after many clients have asked at once; and the part of it
+/// that the endpoint causes: the clients and other programs may occupy the CPUs meanwhile.
 fn time_during_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
     let (together, address) = (Barrier::new(CROWD + 1), daemon.address());
     thread::scope(|scope| {
@@ -95,7 +95,7 @@ fn time_during_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
     })
 }
 
-/// Programs that have made calls of many kinds and go on living, so that there is something to tell.
+/// Programs that have made many kinds of calls and stay alive, so that a scrape has content.
 fn busy_host(folder: &Path, daemon: &Daemon) -> Vec<Talk> {
     let start =
         |_| Talk::start(Command::new(folder.join("ledger")).args(["--calls", "500", "--pauses", "1"]));
@@ -134,7 +134,7 @@ fn a_client_is_answered_at_once_among_many_and_slow_clients() {
     let mut slow: Vec<_> = (0..SLOW_CLIENTS).map(|_| TcpStream::connect(address).unwrap()).collect();
     let request = b"GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n";
     thread::scope(|scope| {
-        // a byte a second, until they are cut off
+        // one byte per second, until they are disconnected
         let loris = scope.spawn(move || {
             for byte in request.iter().take(7) {
                 slow.iter_mut().for_each(|stream| drop(stream.write_all(&[*byte])));
@@ -181,7 +181,7 @@ fn curl_can_fetch_every_page_of_the_index() {
     }
 }
 
-/// A web config with certificates beside it.
+/// A web config with its certificates.
 struct Papers {
     folder: tempfile::TempDir,
     ours: Certificate,
@@ -200,9 +200,9 @@ impl Papers {
         self.folder.path().join("web.yml")
     }
 
-    /// Writes the file, with TLS and what else it shall say there, and one user.
+    /// Writes the file, with TLS, more TLS settings, and one user.
     fn write(&self, more_tls: &str, hash: &str) -> PathBuf {
-        // names of files are relative to that of the config
+        // file names are relative to the folder of the config
         let text = format!(
             "tls_server_config:\n  cert_file: server.crt\n  key_file: server.key\n{more_tls}basic_auth_users:\n  ann: {hash}\n"
         );
@@ -210,7 +210,7 @@ impl Papers {
     }
 
     fn write_text(&self, text: &str) -> PathBuf {
-        // in one step, as those do who change a file in use
+        // by a rename, as a file in use is changed
         let new = self.folder.path().join("new.yml");
         fs::write(&new, text).unwrap();
         fs::rename(&new, self.path()).unwrap();
@@ -250,7 +250,7 @@ fn tls_passwords_and_client_certificates_work_and_can_change_while_it_runs() {
 
     assert_client_certificates(&papers, &|args| ask(&[args, &["-u", "ann:changed"]].concat()).0);
 
-    // a certificate that was renewed, by another authority
+    // a renewed certificate, by another authority
     papers.write("", CHANGED);
     let others = authority(papers.folder.path(), "others");
     signed(papers.folder.path(), "server", &others);
@@ -266,7 +266,7 @@ fn tls_passwords_and_client_certificates_work_and_can_change_while_it_runs() {
 fn a_flood_of_wrong_passwords_does_not_lock_out_another_address() {
     let folder = fixtures::folder();
     let config = folder.path().join("web.yml");
-    // of `secret`, as slow to compare as most are
+    // of `secret`, with a common cost
     let slow = "$2b$10$abcdefghijklmnopqrstuuqflPDzB6gcMhKa1rZqKiun2YGL5sa2u";
     fs::write(&config, format!("basic_auth_users:\n  ann: {slow}\n")).unwrap();
     let daemon = Daemon::displaying(0, &["--web-config", &shown(&config)]);
@@ -291,7 +291,7 @@ fn a_flood_of_wrong_passwords_does_not_lock_out_another_address() {
     });
 }
 
-/// Asks once, whatever comes of it.
+/// Sends one request and ignores the answer.
 fn ask_with_password(address: SocketAddr, pair: &str) {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else { return };
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -329,7 +329,7 @@ fn assert_client_certificates(papers: &Papers, ask: &dyn Fn(&[&str]) -> u16) {
     assert_eq!(wanted("RequestClientCert", ""), (200, 200, 200));
 }
 
-/// Ends with one line on stderr that has all of these words.
+/// Checks for this status and one line on stderr with all of these words.
 fn assert_reported(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.status, status, "{}", finished.stderr);
     assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
@@ -359,13 +359,12 @@ fn errors_at_the_start_of_the_endpoint_are_one_line() {
     reported(&tls("broken.crt", "server.key"), &["broken.crt"]);
     assert_reported(&daemon(&["--web-config", "/none/web.yml"]), 1, &["/none/web.yml", "No such file"]);
     assert_reported(&daemon(&["--web-config", "/"]), 1, &["is not a file"]);
-    // an address for documents, which nobody has
+    // an address reserved for documentation
     let elsewhere = finish(&mut gpuprobe(&["daemon", "--metrics-addr", "192.0.2.1:9000"]));
     assert_reported(&elsewhere, 1, &["cannot listen on 192.0.2.1:9000", "--metrics-addr"]);
     assert_eq!(finish(&mut gpuprobe(&["daemon", "--web-config"])).status, 2);
 }
 
-/// A certificate of which the middle is missing.
 fn broken(certificate: &Path) -> String {
     let text = fs::read_to_string(certificate).unwrap();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,5 @@
-//! Failures by function and error, counted where they came from: in the driver, or in the runtime before it was reached.
+//! Failures by function and error, counted where they occurred: in the CUDA driver, or in the runtime before it
+//! called the CUDA driver.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +39,7 @@ fn a_failure_is_counted_once_by_name_where_it_occurred(tier: &str) {
         // it frees some things twice
         named("cuMemFree_v2", "CUDA_ERROR_INVALID_VALUE", "cudaFree", "1"),
     ]);
-    // probes of the runtime would take longest to be taken out where each is taken out alone
+    // removing the probes of the runtime would take longest where each is removed separately
     if tier != "perf" {
         expected.extend([named("cudaMalloc", "cudaErrorInvalidValue", "cudaMalloc", "1")]);
     }
@@ -50,7 +51,7 @@ fn a_failure_is_counted_once_by_name_where_it_occurred(tier: &str) {
     assert_eq!(ledger.finish().0, 0, "{}", ledger.stderr());
 }
 
-/// A runtime whose every call fails in another way, and a program that calls it as often as it is told.
+/// A runtime whose calls all fail with different errors, and a program that calls it the given number of times.
 const RUNTIME: &str = "int cudaMalloc(void **p, unsigned long n) { static int code; return ++code; }";
 const PROGRAM: &str = r#"
 #include <stdio.h>
@@ -103,7 +104,7 @@ fn a_process_with_too_many_kinds_of_failure_has_an_exact_sum_and_does_not_affect
         wrong.compare("told as lost", &metrics.lost("failures_full"), &(500 - KINDS));
     };
     daemon.until_equal(PATIENCE, compare);
-    // and so it is when they have ended
+    // the same after they have exited
     for talk in [&mut many.0, &mut few.0] {
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());

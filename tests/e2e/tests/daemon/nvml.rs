@@ -1,5 +1,5 @@
-//! What NVML tells of GPUs in metrics and on the display, beside what processes were seen to do; and that nobody waits
-//! for it.
+//! What NVML reports about GPUs, in metrics and on the display, next to what probes saw; and a stalled NVML delays
+//! nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -17,11 +17,11 @@ use gpuprobe_standin::{Cuda, Library};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-/// What a scrape may take on a machine that others keep busy; NVML is held up for far longer.
+/// The maximum time of a scrape on a busy machine; NVML stalls for far longer.
 const SOON: Duration = Duration::from_secs(5);
 const STALLED: &str = "block nvmlDeviceGetPowerUsage 300\n";
 
-/// A host with one GPU more than NVML sees, before the others, so that its numbers are not NVML's.
+/// A host with one GPU more than NVML sees, listed before the others, so that its numbers are not NVML's.
 struct Host {
     folder: tempfile::TempDir,
     daemon: Daemon,
@@ -49,7 +49,7 @@ impl Host {
         self.folder.path().join("nvml")
     }
 
-    /// Has NVML tell this from now on.
+    /// Makes NVML report this from now on.
     fn set(&self, lines: &str) {
         let mut file = OpenOptions::new().append(true).open(self.file()).unwrap();
         file.write_all(lines.as_bytes()).unwrap();
@@ -67,19 +67,19 @@ impl Host {
     }
 }
 
-/// The lines of metrics whose names begin so, but for those that begin so as well.
+/// The lines of metrics whose names have this prefix, without some others.
 fn lines(metrics: &Metrics, beginning: &str, without: &[&str]) -> BTreeSet<String> {
     let fits =
         |line: &&str| line.starts_with(beginning) && !without.iter().any(|name| line.starts_with(name));
     metrics.text.lines().filter(fits).map(str::to_owned).collect()
 }
 
-/// Readings of GPUs, without the lists of processes and what the host's driver says.
+/// Readings of GPUs, without the lists of processes and what the NVIDIA kernel module reports.
 fn readings(metrics: &Metrics) -> BTreeSet<String> {
     lines(metrics, "gpuprobe_gpu_", &["gpuprobe_gpu_process_", "gpuprobe_gpu_info"])
 }
 
-/// What the stand-in says of its first GPU, all of it, and of its second, which supports little.
+/// The readings of the stand-in's first GPU, which supports everything, and of its second, which supports little.
 fn expected() -> BTreeSet<String> {
     let throttled = |reason: &str, n: u8| format!("throttled reason={reason} {n}");
     let reasons = [
@@ -159,11 +159,11 @@ fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
     assert_not_stalled(&mut host);
 }
 
-/// The figures of processes, and what no call explains of them.
+/// The figures of processes, and the memory that no call explains.
 fn assert_processes(host: &mut Host) {
     let (mut program, pid) = host.program();
     let (own, nobody) = (std::process::id(), 1 << 30);
-    // seen are 1,000,000 bytes on the first GPU and 2,000,000 on the second; some are in two lists
+    // probes saw 1,000,000 bytes on the first GPU and 2,000,000 on the second; some processes are in two lists
     host.set(&format!(
         "process 0 compute {pid} 5000000\nprocess 0 graphics {pid} 5000000\nprocess 1 compute {pid} 1500000\n\
          process 0 mps {own} 777\nprocess 1 graphics {own} -1\nprocess 0 compute {nobody} 9\n\
@@ -200,7 +200,7 @@ fn assert_processes(host: &mut Host) {
     assert_memory_reports(host, pid);
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
-    // NVML goes on telling of it
+    // NVML continues to report it
     let gone = |m: &Metrics| !reported(m).iter().any(|line| line.contains(&format!("pid=\"{pid}\"")));
     let metrics = host.daemon.until(PATIENCE, "the gauges of a process end with it", gone);
     assert_eq!(reported(&metrics).len(), 3, "{}", metrics.text);
@@ -211,7 +211,6 @@ fn without_container(line: &str) -> String {
     format!("{before}{}", rest.split_once('"').map_or("", |(_, rest)| rest))
 }
 
-/// The lines of the GPU and of the process on it.
 fn assert_displayed(daemon: &mut Daemon, pid: u32) {
     let gpu = "GPU 1 (Stand-in GPU 0): busy 42%, memory 2.0 GiB of 80.0 GiB, 45 C, 123.5 of 700.0 W, sm 1510 MHz, \
                memory 1520 MHz, throttled by sw_power_cap and hw_thermal_slowdown";
@@ -226,7 +225,7 @@ fn assert_displayed(daemon: &mut Daemon, pid: u32) {
     });
 }
 
-/// To `gpuprobe memory`, which began after the program, nothing of what it holds is explained.
+/// For `gpuprobe memory`, which started after the program, no live memory is explained by calls.
 fn assert_memory_reports(host: &Host, pid: u32) {
     let nvml = shown(fixtures::standins(Cuda::Cuda12).library(Library::Nvml));
     let (driver, watched) = (shown(host.folder.path().join("driver")), pid.to_string());
@@ -247,12 +246,12 @@ fn assert_errors(host: &Host) {
     let reported = |xid: u32, n: u32| format!("gpuprobe_xid_errors_total{{gpu=\"1\",xid=\"{xid}\"}} {n}");
     let expected: BTreeSet<String> = [reported(48, 1), reported(79, 2)].into();
     host.daemon.until(PATIENCE, "its errors", |m| errors(m) == expected);
-    // the other one refuses to tell of any
+    // the other one does not support them
     let said = host.daemon.talk.stderr();
     assert_eq!(said.lines().filter(|l| l.contains("errors (XIDs) of NVML's GPU 1")).count(), 1, "{said}");
 }
 
-/// A call of NVML that does not return delays neither scrapes nor what is counted, nor the end.
+/// An NVML call that does not return delays neither scrapes nor counting, nor the exit.
 fn assert_not_stalled(host: &mut Host) {
     host.set(STALLED);
     let begun = host.file().with_extension("blocked");
@@ -272,7 +271,7 @@ fn assert_not_stalled(host: &mut Host) {
     let start = Instant::now();
     host.daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(host.daemon.talk.end(), 0, "{}", host.daemon.talk.stderr());
-    // on perf the probes alone take longer
+    // on perf removing the probes takes longer
     if tiers::best() != "perf" {
         assert!(start.elapsed() < SOON, "it took {:?} to end", start.elapsed());
     }

@@ -1,4 +1,4 @@
-//! The daemon's settings: a file, reading it again, what it gives up after its start, and how soon it ends.
+//! The daemon's settings: a file, reloading it, the privileges that it drops after its start, and how soon it exits.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ const KEPT: u64 = 1 << 2 | 1 << 19 | 1 << 38 | 1 << 39 | 1 << 40;
 const SYS_NICE: u64 = 1 << 23;
 const SYS_RESOURCE: u64 = 1 << 24;
 
-/// What every thread of a process may do, as bits.
+/// The effective capabilities of every thread of a process.
 fn capabilities(pid: u32) -> Vec<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let of = |folder: &Path| {
@@ -41,18 +41,18 @@ fn a_daemon_drops_capabilities_and_still_probes_later_libraries(tier: &str) {
     let pid = daemon.talk.pid();
     let mut all = capabilities(pid);
     assert!(all.len() > 1, "it has threads");
-    // the keeper of probes, and who starts the readers of other processes' files
+    // the attach helper, and the process that starts the readers of other processes' files
     let mut helpers = children_of(pid);
     assert_eq!(helpers.len(), 2);
     helpers.extend(helpers.clone().into_iter().flat_map(children_of));
-    // who cannot raise the limit of priorities needs the capability to be run at once
+    // a process that may not raise its limit of priorities keeps CAP_SYS_NICE
     let may_raise = capabilities(std::process::id()).iter().all(|bits| bits & SYS_RESOURCE != 0);
     let kept = if may_raise { KEPT } else { KEPT | SYS_NICE };
-    // perf events on functions take CAP_SYS_ADMIN, and are made by the keeper
+    // perf events on functions need CAP_SYS_ADMIN, and the attach helper makes them
     let more = if tier == "perf" { 1 << 21 } else { 0 };
     all.extend(helpers.iter().flat_map(|helper| capabilities(*helper)).map(|bits| bits & !more));
     assert!(all.iter().all(|bits| bits & !kept == 0 && *bits != 0), "{all:x?}");
-    // a library that was nowhere when it began
+    // a library that did not exist when the daemon started
     let folder = fixtures::folder();
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
@@ -118,7 +118,7 @@ fn a_settings_file_is_reloaded_and_an_invalid_one_changes_nothing() {
     assert_other_settings_apply(&mut daemon, &config, Path::new(&library));
 }
 
-/// The loading of programs takes a while, and the maps come first.
+/// Loading the BPF programs takes a while; the maps are created first.
 fn has_maps(pid: u32) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     files.filter_map(|file| fs::read_link(file.path()).ok()).any(|to| shown(to).contains("bpf-map"))
@@ -138,7 +138,7 @@ fn settings_can_be_reloaded_during_start() {
     assert_eq!(talk.end(), 0);
 }
 
-/// What cannot be done is told in the line that says that the settings were read, and everything else is done.
+/// What cannot be applied is reported in the line about the reload, and everything else is applied.
 fn assert_other_settings_apply(daemon: &mut Daemon, config: &Path, library: &Path) {
     let later = config.with_file_name("later.so");
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -160,11 +160,11 @@ fn assert_other_settings_apply(daemon: &mut Daemon, config: &Path, library: &Pat
     let line = read("127.0.0.1:0", &both, &["as before: path (cannot open ", "later.so"]);
     assert!(!line.contains("metrics_addr"), "{line}");
     fs::copy(library, &later).unwrap();
-    // a port that is taken, and a file that could not be probed before
+    // a port in use, and a file that could not be probed before
     let busy = [&format!("as before: metrics_addr (cannot listen on {taken}: ")[..], "in use"];
     assert!(!read(&taken.to_string(), &both, &busy).contains("path"));
     drop(holder);
-    // one that takes what the daemon has given up, and a file that is not named any more
+    // a setting that needs privileges which the daemon has dropped, and a file that is no longer named
     let line = read("127.0.0.1:1", &wanted, &["; after a restart: path"]);
     let open_ports = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let kept = ["as before: metrics_addr (cannot listen on 127.0.0.1:1: ", "restart gpuprobe"];
@@ -181,13 +181,13 @@ fn snapshot_time(daemon: &Daemon) -> f64 {
     value.unwrap().parse().unwrap()
 }
 
-/// Waits until there are snapshots that are so many seconds newer.
+/// Waits until there are snapshots this many seconds newer.
 fn goes_on(daemon: &Daemon, seconds: f64) {
     let begun = snapshot_time(daemon);
     until(PATIENCE, "it goes on", || (snapshot_time(daemon) > begun + seconds).then_some(()));
 }
 
-/// Puts into a pipe what it still has room for.
+/// Fills a pipe.
 fn fill(pipe: &mut File) {
     while pipe.write(&[b'\n'; 512]).is_ok() {}
     while pipe.write(b"\n").is_ok() {}
@@ -206,7 +206,7 @@ fn a_blocked_display_delays_neither_metrics_nor_the_end() {
     shell.args(["-c", "display=$1; shift; exec \"$@\" > \"$display\"", "sh"]).arg(&path);
     shell.arg(daemon.get_program()).args(daemon.get_args()).arg("--display-interval=1");
     let mut daemon = Daemon::of(&mut shell);
-    // one is being written, one waits, and others have no room
+    // one display is being written, one waits, and others are dropped
     goes_on(&daemon, 4.5);
     let mut read = Vec::new();
     until(PATIENCE, "those left out are counted", || {

@@ -1,4 +1,5 @@
-//! Copies, as a daemon counts them and as a recording tells them, against the books of a program that calls every function which copies.
+//! Copies in the metrics of a daemon and in a recording, compared with the ledger of a program that calls every copy
+//! function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -14,7 +15,7 @@ use gpuprobe_event::{Api, Call, Class, Function, catalogue};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// A fresh snapshot on a slow machine.
+/// Time for a fresh snapshot on a slow machine.
 const FRESH: Duration = Duration::from_secs(20);
 
 const BYTES: &str = "gpuprobe_copy_bytes_total";
@@ -24,7 +25,7 @@ const ENDED: &str = "gpuprobe_ended_copy_bytes_total";
 
 type Labels = BTreeMap<String, String>;
 
-/// Sums by two of their labels, without those that are 0.
+/// Sums by two of their labels, without zeros.
 fn by(samples: impl Iterator<Item = (Labels, u64)>, labels: [&str; 2]) -> Counts {
     let mut sums = Counts::new();
     for (l, n) in samples.filter(|(_, n)| *n > 0) {
@@ -37,7 +38,7 @@ fn without_zero(counts: &Value) -> Counts {
     counts_of(counts).into_iter().filter(|(_, n)| *n > 0).collect()
 }
 
-/// A program that calls every function of one library which copies or fills, and what it needs beside it.
+/// A program that calls every function of one library which copies or fills.
 struct Workload {
     cuda: Cuda,
     api: Api,
@@ -54,14 +55,14 @@ impl Workload {
         if self.api == Api::Driver { "copies" } else { "copies_runtime" }
     }
 
-    /// All functions that it must call.
     fn functions(&self) -> BTreeSet<String> {
         let version = if self.api == Api::Driver { "13.4" } else { self.cuda.version() };
         let moves = |f: &&Function| matches!(f.class, Class::Memcpy | Class::Memset);
         catalogue().exports(self.api, version).filter(moves).map(|f| f.name.to_owned()).collect()
     }
 
-    /// What a daemon counts while it runs and after its end, which attaches to the driver alone.
+    /// Compares the figures of a daemon, which probes only the CUDA driver, while the program runs and after its
+    /// exit.
     fn is_counted(&self, tier: &str) {
         println!("{} of {}, {tier}", self.name(), self.cuda.version());
         let private = Private::new(self.name(), self.cuda);
@@ -79,7 +80,7 @@ impl Workload {
         assert_ledger(&metrics, &ledger);
         talk.go_on();
         assert_eq!(talk.end(), 0, "{}", talk.stderr());
-        // when another ends, this one is summed up by name
+        // when another process exits, this one is summed up by name
         assert_eq!(finish(&mut Command::new(&private.program)).status, 0);
         daemon.until_equal(FRESH, |metrics, found| {
             let of_name = |name| metrics.samples(name).filter(|(l, _)| l["process"] == self.name());
@@ -123,7 +124,7 @@ fn every_copy_function_of_the_runtime_is_counted_once_by_what_it_calls(tier: &st
     Workload::runtime(cuda).is_counted(tier);
 }
 
-/// Bytes by function and direction, of calls whose direction the trace tells, and by function alone.
+/// Bytes by function and direction of calls whose direction is in the trace, and by function of all calls.
 fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
     let (mut reported, mut all) = (Counts::new(), Counts::new());
     let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset);
@@ -135,7 +136,7 @@ fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
         let bytes = call.effect.size().unwrap_or_else(|| panic!("no bytes: {call:?}"));
         *all.entry(call.name.to_string()).or_default() += bytes;
         let kind = call.effect.transfer().map(|transfer| transfer.direction);
-        // a batch has several
+        // a batch has several directions
         if let Some(kind) = kind.filter(|kind| *kind != CopyDirection::Unknown) {
             *reported.entry(format!("{}/{}", call.name, kind.as_str())).or_default() += bytes;
         }
@@ -143,7 +144,7 @@ fn moved(trace: &Recording, pid: u32) -> (Counts, Counts) {
     (reported, all)
 }
 
-/// What the books say of each function: a name, then a direction.
+/// The ledger by function: the keys are a name and a direction.
 fn by_function(moved: &Counts) -> Counts {
     let mut sums = Counts::new();
     for (name, bytes) in moved {
@@ -152,7 +153,7 @@ fn by_function(moved: &Counts) -> Counts {
     sums
 }
 
-// daemons of other tests sum up ended processes by name
+// daemons of other tests sum up exited processes by name
 #[bpf_test(alone)]
 fn a_recording_has_the_bytes_of_every_copy_function_once() {
     for workload in [Workload::DRIVER, Workload::runtime(Cuda::Cuda12), Workload::runtime(Cuda::Cuda13)] {
@@ -169,7 +170,7 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
             let told_all = by_function(&reported)[name.split('/').next().unwrap()];
             let whole = told_all == all[name.split('/').next().unwrap()];
             let known = printed.get(name).copied().unwrap_or(0);
-            // where the arguments do not tell every direction, the rest is not told at all
+            // if the arguments do not contain every direction, the others are not in the trace
             assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, the books {known}");
         }
     }
@@ -196,7 +197,7 @@ impl Sums {
         *self.host.entry(format!("{kind}/{host}")).or_default() += bytes;
     }
 
-    /// By the lines of a recording.
+    /// From the lines of a recording.
     fn of_lines(trace: &Recording, pid: u32) -> Self {
         let mut sums = Self::default();
         let moves = |c: &&Call| matches!(c.class, Class::Memcpy | Class::Memset) && c.parent.is_none();
@@ -214,7 +215,7 @@ impl Sums {
         sums
     }
 
-    /// By its summary.
+    /// From the summary of a recording.
     fn of_summary(trace: &Recording) -> Self {
         let mut sums = Self::default();
         for row in trace.work().copies.iter().filter(|row| row.copies > 0) {
@@ -224,7 +225,7 @@ impl Sums {
     }
 }
 
-// daemons of other tests sum up ended processes by name
+// daemons of other tests sum up exited processes by name
 #[bpf_test(tiers(session, multi), alone)]
 fn a_recording_has_every_copy_by_direction_mode_and_host_memory(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);

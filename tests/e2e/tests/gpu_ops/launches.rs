@@ -1,5 +1,4 @@
-//! Launches and graphs, as a daemon counts them and as a recording tells them, against the books of the programs that
-//! made them.
+//! Launches and graphs in the metrics of a daemon and in a recording, compared with the ledgers of the programs.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,7 +12,7 @@ use gpuprobe_event::{Call, Class, Effect, GraphLaunch};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// A fresh snapshot on a slow machine.
+/// Time for a fresh snapshot on a slow machine.
 const FRESH: Duration = Duration::from_secs(20);
 
 const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
@@ -21,7 +20,7 @@ const GRAPHS: &str = "gpuprobe_graph_launches_total";
 const DERIVED: &str = "gpuprobe_graph_kernels_derived_total";
 const LENGTHS: &str = "gpuprobe_stream_gap_seconds_count";
 
-/// Stand-ins that nobody else uses, and a daemon that watches them.
+/// Stand-ins that no other test uses, and a daemon that watches them.
 fn watched(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon, Command) {
     let folder = fixtures::folder();
     let files = ["libcuda.so.1", "libcudart.so.12", workload];
@@ -32,7 +31,7 @@ fn watched(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon, Comm
     (folder, daemon, command)
 }
 
-/// Waits until launches by kernel are as the books say. A name may come a moment after the first launch.
+/// Waits until the launches by CUDA kernel equal the ledger. A name may come shortly after the first launch.
 fn launches(daemon: &Daemon, ledger: &Value) -> (Metrics, BTreeMap<String, u64>) {
     let (pid, expected) = (pid_of(ledger), counts_of(&ledger["launches"]));
     let metrics = daemon.until_equal(FRESH, |metrics, found| {
@@ -47,7 +46,7 @@ fn assert_nothing_lost(metrics: &Metrics) {
     }
 }
 
-/// Runs the workload in one of its modes, compares while it waits, and once more when it has ended.
+/// Runs the workload in one of its modes, and compares while it is paused and after its exit.
 fn assert_mode(options: &[&str], mode: &str) {
     let (_folder, daemon, mut command) = watched(options, "launches");
     let mut talk = Talk::start(command.args([mode, "--wait"]));
@@ -59,7 +58,7 @@ fn assert_mode(options: &[&str], mode: &str) {
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
     let pid = pid_of(&ledger);
-    // its gauges end with it, and then its rows have been taken out of the kernel
+    // its gauges end with it; then its rows have been removed from the BPF tables
     let live = |m: &Metrics| m.by("gpuprobe_memory_live_bytes", pid, "kind").is_empty();
     let ended = daemon.until(FRESH, "the end", |m| live(m) && m.by(LAUNCHES, pid, "kernel") == expected);
     assert_graphs(&ended, &ledger);
@@ -98,7 +97,7 @@ fn captured_launches_do_not_run_and_graph_launches_count_their_cuda_kernels(tier
 #[bpf_test(together)]
 fn gaps_begin_with_waits_or_launches_and_name_the_call_of_the_host() {
     let (folder, daemon, _) = watched(&[], "gaps");
-    // set by a shell, because what we start has a clean environment
+    // set by a shell, because programs started here have a clean environment
     let script =
         format!("STANDIN_DELAY=cuMemcpyHtoD_v2:40000 exec {} --wait", shown(folder.path().join("gaps")));
     let mut talk = Talk::start(Command::new("/bin/sh").args(["-c", &script]));
@@ -125,7 +124,7 @@ fn gaps_begin_with_waits_or_launches_and_name_the_call_of_the_host() {
     assert_eq!(talk.end(), 0);
 }
 
-// a daemon sees the whole host, and others would take of the room
+// a daemon watches the whole host, and other programs would use some of the room
 #[bpf_test(alone)]
 fn launches_that_do_not_fit_are_counted_as_lost() {
     let (_folder, daemon, mut command) = watched(&["--max-kernels", "8"], "launches");
@@ -134,7 +133,7 @@ fn launches_that_do_not_fit_are_counted_as_lost() {
     let all: u64 = counts_of(&ledger["launches"]).values().sum();
     let pid = pid_of(&ledger);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
-    // the launch that fails finds no room either
+    // the launch that fails does not fit either
     let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("work_full") > all);
     let (counted, lost) = (sum(&metrics), metrics.lost("work_full"));
     assert_eq!(counted + lost, all + 1, "{counted} counted, {lost} lost");
@@ -143,7 +142,7 @@ fn launches_that_do_not_fit_are_counted_as_lost() {
     assert_eq!(talk.end(), 0);
 }
 
-/// The launches of a recording that are not part of others, by kernel, and how many were captured.
+/// The outermost launches of a recording by CUDA kernel, and the number of captured ones.
 fn reported(outcome: &Outcome, ledger: &Value) -> (BTreeMap<String, u64>, u64) {
     let (mut kernels, mut captured) = (BTreeMap::new(), 0);
     let outermost = |c: &&Call| c.class == Class::Launch && c.parent.is_none() && !c.failed();
@@ -159,7 +158,7 @@ fn reported(outcome: &Outcome, ledger: &Value) -> (BTreeMap<String, u64>, u64) {
     (kernels, captured)
 }
 
-/// Launches of graphs that ran, and the kernels of these; and the kernels of those that were captured.
+/// Graph launches that ran, their CUDA kernels, and the CUDA kernels of captured graph launches.
 fn graphs_reported(outcome: &Outcome, ledger: &Value) -> (u64, u64, u64) {
     let (mut launches, mut derived, mut captured) = (0, 0, 0);
     let outermost = |c: &&Call| c.class == Class::GraphLaunch && c.parent.is_none();
@@ -215,7 +214,7 @@ fn captured_launches_are_reported_with_few_probed_functions() {
     let (outcome, ledger) = recorded(&["--attach", "perf", "-e", "cuLaunchKernel*"], "graphs");
     let (kernels, captured) = reported(&outcome, &ledger);
     assert_eq!(kernels, counts_of(&ledger["launches"]));
-    // but for the 17 of a graph whose launch was captured
+    // except for the 17 of a graph whose launch was captured
     assert_eq!(captured, number(&ledger["captured"]) - 17);
     assert!(outcome.trace.calls.iter().all(|c| c.name.starts_with("cuLaunchKernel")), "others are not told");
 }

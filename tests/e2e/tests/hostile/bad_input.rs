@@ -1,4 +1,4 @@
-//! Wrong usage, hostile files and full disks: one line that names the thing and says what to do, and the right status.
+//! Wrong usage, hostile files and full disks: one line that names the problem and what to do, and the right status.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use gpuprobe_e2e::process::{finish, gpuprobe, shown};
 use gpuprobe_e2e::{Finished, Recording, Run, Talk, bpf_test, fixtures, needs};
 use gpuprobe_standin::Cuda;
 
-/// Its status, one line on stderr that has all of these in it, and nothing on stdout.
+/// Checks for this status, one line on stderr with all of these words, and nothing on stdout.
 fn assert_reported(finished: &Finished, status: i32, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!(finished.status, status, "{stderr}");
@@ -23,7 +23,7 @@ fn assert_reported(finished: &Finished, status: i32, says: &[&str]) {
     assert_eq!(finished.stdout, "");
 }
 
-/// Wrong usage, as the parser of the command line tells it: the reason first, and where help is.
+/// Checks for a usage error of the command line parser: the reason first, and a hint to the help.
 fn assert_usage(finished: &Finished, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!(finished.status, 2, "{stderr}");
@@ -38,7 +38,7 @@ fn said(args: &[&str]) -> Finished {
     finish(&mut gpuprobe(args))
 }
 
-/// A daemon that must not come up.
+/// Starts a daemon that must fail.
 fn daemon_on(path: &Path) -> Finished {
     said(&["daemon", "--metrics-addr", "127.0.0.1:0", "-p", &shown(path)])
 }
@@ -48,7 +48,7 @@ fn traced(folder: &Path, command: &[&str]) -> Finished {
     said(&[&["run", "-o", &trace, "--"], command].concat())
 }
 
-/// Whatever the kernel lets itself be probed by, the command runs and the trace says what is missing.
+/// The command runs with any Linux functions, and the trace reports those that cannot be probed.
 #[bpf_test]
 fn linux_functions_that_cannot_be_probed_are_reported_and_harmless() {
     let folder = fixtures::folder();
@@ -117,7 +117,7 @@ fn invalid_globs_and_globs_without_a_match_are_named() {
 
 #[bpf_test]
 fn without_privileges_it_says_what_is_needed() {
-    // the binary may lie where others cannot come
+    // the binary may be in a folder that other users cannot read
     let folder = fixtures::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = folder.path().join("gpuprobe");
@@ -157,10 +157,10 @@ fn files_that_are_not_libraries_are_refused_by_the_daemon() {
     assert_reported(&daemon_on(&fifo), 1, &[&shown(&fifo)]);
 }
 
-/// Of [`broken`], what does not matter: the first segment has no code.
+/// The cases of [`broken`] that are accepted: the first segment has no code.
 const HARMLESS: [&str; 2] = ["a segment with a huge size", "a segment at a huge offset"];
 
-/// Ways to break a library, each by name: bytes put at an offset, or a length to cut to.
+/// Named ways to break a library: bytes written at an offset, or a length to truncate to.
 fn broken(library: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let with = |at: usize, bytes: &[u8]| {
         let mut copy = library.to_vec();
@@ -219,7 +219,7 @@ fn a_hostile_library_that_a_program_maps_is_reported_in_the_trace() {
     let folder = fixtures::folder();
     let library = fs::read(fixtures::standins(Cuda::Cuda12).libcuda).unwrap();
     let file = folder.path().join("libcuda.so.1");
-    // maps it as a library is mapped, then loads another so that gpuprobe has a look
+    // maps it as a library is mapped, then loads another one so that gpuprobe looks at it
     let script = format!(
         "import mmap, ctypes\nf = open({:?}, 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ | mmap.PROT_EXEC, \
          flags=mmap.MAP_PRIVATE)\nctypes.CDLL('libm.so.6')\nprint(len(m))",
@@ -262,7 +262,7 @@ fn a_trace_that_cannot_be_written_fails_before_the_command_runs() {
 
 #[bpf_test]
 fn a_missing_process_is_named() {
-    // beyond the largest that the kernel gives out
+    // larger than any pid
     let finished = said(&["daemon", "--metrics-addr", "127.0.0.1:0", "-d", "4194305"]);
     assert_reported(&finished, 1, &["4194305"]);
     let doctor = said(&["doctor", "-d", "4194305"]);
@@ -285,7 +285,6 @@ fn a_closed_pipe_is_not_reported_as_an_error() {
     let mut list = gpuprobe(&["list"]);
     list.stdout(Stdio::piped()).stderr(fs::File::create(&said).unwrap());
     let mut child = list.spawn().unwrap();
-    // closed before anything is read
     drop(child.stdout.take());
     assert!(child.wait().unwrap().success());
     assert_eq!(fs::read_to_string(&said).unwrap(), "");

@@ -1,5 +1,5 @@
-//! Files that only pose as libcuda, really mapped by a process in mounts of its own: nobody hangs, next to nothing is
-//! read, and each is counted once, by its reason.
+//! Fake files named libcuda, mapped by a process in its own mount namespace: nothing hangs, very little is read, and
+//! each is counted once, by its reason.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,17 +11,17 @@ use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 
-/// What hangs on a false library hangs for ever.
+/// Anything that hangs on a fake library hangs forever.
 const SOON: Duration = Duration::from_secs(20);
-/// Far more than it reads of tables and of /proc, far less than the smallest of the files that must not be read.
+/// Far more than it reads of tables and /proc, far less than the smallest file that must not be read.
 const MOST_READ: u64 = 512 << 20;
 
 type Reasons = BTreeMap<String, u64>;
 
-/// Where the hostile file lies: a folder that every host has, below mounts that only the process sees.
+/// The folder of the hostile file: it exists on every host, under mounts that only the process sees.
 const FOLDER: &str = "/usr/local/lib";
 
-/// Maps the file as code, also one that has no bytes, then does something to its name, says so and waits for a line.
+/// Maps the file as code, even an empty one, then changes its name, prints a line and waits for one.
 const MAPPER: &str = "
 import ctypes, os, sys
 path, after = sys.argv[1:]
@@ -37,7 +37,8 @@ print('mapped', flush=True)
 sys.stdin.readline()
 ";
 
-/// One hostile file: how the shell makes it, what Python does to it once it is mapped, and what it is counted as.
+/// One hostile file: the shell command that makes it, what Python does after mapping it, and the reason it is counted
+/// under.
 struct Hostile {
     make: &'static str,
     after: &'static str,
@@ -56,14 +57,13 @@ const HOSTILE: [Hostile; 8] = [
 ];
 
 impl Hostile {
-    /// The shell's command line that makes the file in mounts of its own and then runs this.
+    /// The shell command that makes the file in its own mounts and then runs this.
     fn script(&self, then: &str) -> String {
         let real = shown(fixtures::standins(Cuda::Cuda12).libcuda);
         let make = self.make;
         format!("real={real}; mount -t tmpfs tmpfs {FOLDER} && f={FOLDER}/libcuda.so.1 && {make} && {then}")
     }
 
-    /// A process that has it mapped.
     fn mapped(&self) -> Talk {
         let script = self.script("exec python3 -c \"$1\" $f \"$2\"");
         let mut command = Command::new("unshare");
@@ -79,7 +79,7 @@ fn reasons(metrics: &Metrics) -> Reasons {
     all.filter(|(_, n)| *n > 0).map(|(labels, n)| (labels["reason"].clone(), n)).collect()
 }
 
-/// Bytes that a process has read by system calls, whatever from.
+/// The bytes that a process has read by system calls.
 fn bytes_read(pid: u32) -> u64 {
     let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_else(|e| panic!("{e}"));
     let count = io.lines().find_map(|l| l.strip_prefix("rchar: ")?.parse().ok());
@@ -96,7 +96,7 @@ fn a_fake_library_in_a_container_is_counted_once_by_the_daemon() {
         *expected.entry(hostile.reason.to_owned()).or_default() += 1;
     }
     daemon.until(PATIENCE, "each is counted by its reason", |m| reasons(m) == expected);
-    // a look at everything finds them all again, and counts none of them again
+    // a rescan finds them all again, and counts none of them twice
     let start = Instant::now();
     while start.elapsed() < LOOKED_AGAIN {
         let asked = Instant::now();
@@ -131,7 +131,7 @@ fn a_real_library_replaced_after_it_was_mapped_is_probed() {
     }
 }
 
-// the daemons of the other tests would count these too
+// daemons of the other tests would count these too
 #[bpf_test(alone)]
 fn a_fake_library_is_reported_by_run_and_by_doctor() {
     let words = BTreeMap::from([
@@ -146,7 +146,7 @@ fn a_fake_library_is_reported_by_run_and_by_doctor() {
             assert_eq!(ours.len(), 1, "{}: {lines:?}", hostile.make);
             assert!(ours[0].contains(words[hostile.reason]), "{}: {ours:?}", hostile.make);
         };
-        // loading something makes the dynamic loader ask, so that gpuprobe has a look
+        // loading another library triggers the dynamic loader's hook, so that gpuprobe looks
         let mapper = MAPPER.replace("print('mapped', flush=True)", "ctypes.CDLL('libm.so.6'); sys.exit(7)");
         let script = hostile.script("exec python3 -c \"$1\" $f \"$2\"");
         let args = ["-m", "sh", "-c", &script, "sh", &mapper, hostile.after];
@@ -193,7 +193,7 @@ fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
     let full = |m: &Metrics| too_many(m) >= 10 && probed(m, "") == MOST;
     daemon.until(PATIENCE, "some find no room", full);
     std::thread::sleep(LOOKED_AGAIN);
-    // libraries of other programs on the machine may have taken some of the places
+    // libraries of other programs on the machine may use some of the room
     let ours = shown(folder.path());
     let reported = format!("gpuprobe: skipped {ours}/");
     let reported = daemon.talk.stderr().lines().filter(|l| l.starts_with(&reported)).count();
@@ -205,8 +205,8 @@ fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
     daemon.until(PATIENCE, "there is room again", |m| probed(m, &new) == 1);
 }
 
-/// In a folder where libraries are looked for without anybody mapping them, and named by `-p`: what cannot be mapped at
-/// all is met there.
+/// In a folder that is searched for libraries even if no process has mapped them, and named by `-p`: files that
+/// cannot be mapped are only found there.
 const PLACES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /opt/x/lib && mkfifo libcuda.so.1 && \
                       mkdir libcuda.so.2 && ln -s libcuda.so.3 libcuda.so.3 && truncate -s 10G libcuda.so.4 && \
                       : > libcuda.so.5 && ln -s /dev/zero libcuda.so.6 && ln -s /nowhere libcuda.so.7";

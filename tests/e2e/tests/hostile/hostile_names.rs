@@ -1,5 +1,5 @@
-//! Kernels with names of ten kilobytes, with quotes, ends of lines, escape sequences and bytes that are no text, in
-//! every output: it stays what it is, nothing is written to a terminal that is not to be seen, and every launch counts.
+//! CUDA kernels with names of ten kilobytes, with quotes, line ends, escape sequences and invalid UTF-8, in every
+//! output: the format stays valid, no control character reaches a terminal, and every launch is counted.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,14 +14,14 @@ use gpuprobe_event::Class;
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// Bytes of a name that are kept.
+/// Stored bytes of a name.
 const MOST_KEPT: usize = 4096;
-/// Bytes of a label at most: those of a name that are shown, each of which may have become a sign for itself.
+/// Maximum bytes of a label: the shown bytes of a name, each of which may be replaced by a longer character.
 const MOST_SHOWN: usize = 3 * 200;
-/// Bytes of a line for people.
+/// Maximum bytes of a printed line.
 const MOST_LINE: usize = 1000;
 
-/// The names, as bytes, and how often each was launched.
+/// The names, as bytes, and the number of launches of each.
 fn kernels(ledger: &Value) -> Vec<(Vec<u8>, u64)> {
     let byte = |hex: &[u8]| u8::from_str_radix(str::from_utf8(hex).unwrap(), 16).unwrap();
     let name = |hex: &str| hex.as_bytes().chunks(2).map(byte).collect();
@@ -33,10 +33,10 @@ fn launches(kernels: &[(Vec<u8>, u64)]) -> u64 {
     kernels.iter().map(|(_, n)| n).sum()
 }
 
-/// Whether this is what a trace tells of a name.
+/// Whether a trace may contain this text for a name.
 fn is_reported_as(name: &[u8], reported: &str) -> bool {
     if name.starts_with(b"_Z") {
-        // it stands for more text than there is memory
+        // a mangled name whose full text would not fit in memory
         return reported.len() == MOST_KEPT && reported.starts_with("f(A<int, int>, B00<A<int, int>");
     }
     if name.len() < MOST_KEPT {
@@ -47,7 +47,7 @@ fn is_reported_as(name: &[u8], reported: &str) -> bool {
         && name.starts_with(&reported.as_bytes()[..4000])
 }
 
-/// That a trace names every kernel, and has all of its launches once.
+/// Checks that a trace names every CUDA kernel, and has each of its launches once.
 fn assert_named(trace: &Recording, ledger: &Value) {
     trace.assert_whole();
     let mut reported = Counts::new();
@@ -65,10 +65,10 @@ fn assert_named(trace: &Recording, ledger: &Value) {
     assert_eq!(reported.len(), kernels.len(), "{:?}", reported.keys());
 }
 
-/// That text for people has nothing in it that a terminal would obey, and no line without end.
+/// Checks that printed text has no control characters and no overlong line.
 fn assert_harmless(text: &str) {
     for line in text.lines() {
-        // the display sets its rows in by tabs
+        // the display indents its rows by tabs
         let bad = line
             .trim_start_matches('\t')
             .chars()
@@ -78,7 +78,7 @@ fn assert_harmless(text: &str) {
     }
 }
 
-/// That another reader of JSON takes every line.
+/// Checks that another JSON parser accepts every line.
 fn assert_json(file: &Path) {
     let read = finish(Command::new("jq").args(["-c", ".type"]).arg(file));
     assert_eq!(read.status, 0, "{}", read.stderr);
@@ -120,7 +120,7 @@ fn live_lines_and_live_json_survive_every_name() {
             continue;
         }
         let kernels = kernels(&ledger);
-        // each is looked up once
+        // each name is looked up once
         traced.assert_lines(usize::try_from(launches(&kernels)).unwrap() + kernels.len());
         assert_harmless(&traced.stdout);
         for sign in ["quote\"s and back\\slash\\ ", "line\\nfeed\\ttab\\r", "\\u{1b}[2J", "bad\u{fffd}"] {
@@ -129,7 +129,7 @@ fn live_lines_and_live_json_survive_every_name() {
     }
 }
 
-/// The name and the labels of a sample, which must be written as both formats want it.
+/// The name and the labels of a sample. Checks that they are valid in both formats.
 fn sample(line: &str) -> (&str, &str) {
     let end = line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}"));
     let (name, rest) = line.split_at(end);
@@ -154,7 +154,7 @@ fn sample(line: &str) -> (&str, &str) {
     panic!("labels without an end: {line}")
 }
 
-/// That a scrape is taken by who reads it: each line by itself, each series once, and no sign that ends it early.
+/// Checks that a scrape can be parsed: each line is valid, each series occurs once, and nothing ends it early.
 fn assert_readable(metrics: &Metrics) {
     let mut series = BTreeSet::new();
     for line in metrics.text.lines() {

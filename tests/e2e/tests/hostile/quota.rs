@@ -1,4 +1,4 @@
-//! One user who copies libcuda hundreds of times takes the room of nobody else.
+//! One user who copies libcuda hundreds of times does not use the quota of other users.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use gpuprobe_e2e::process::{PATIENCE, shown};
 use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 
 const COPIES: usize = 300;
-/// What one user has.
+/// The quota of one user.
 const SHARE: usize = 64;
 const FLOODER: u32 = 65534;
 const OTHER: u32 = 65533;
@@ -25,7 +25,7 @@ struct Copies {
 impl Copies {
     fn new() -> Self {
         let folder = fixtures::folder();
-        // for everybody
+        // readable by all users
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let (source, tiny) = (folder.path().join("tiny.c"), folder.path().join("tiny.so"));
         fs::write(&source, "int cuMemAlloc_v2(void) { return 0; }").unwrap();
@@ -34,7 +34,7 @@ impl Copies {
         Self { folder, tiny }
     }
 
-    /// A copy below a folder of this name.
+    /// A copy in a folder of this name.
     fn make(&self, name: &str) -> String {
         let own = self.folder.path().join(name);
         fs::create_dir_all(&own).unwrap();
@@ -43,7 +43,7 @@ impl Copies {
     }
 }
 
-/// A process of a user that has these mapped.
+/// A process of a user that has mapped these files.
 fn mapped(user: u32, paths: &[String]) -> Talk {
     let mut command = Command::new("python3");
     command.args(["-c", fixtures::MAP_ALL]).args(paths).current_dir("/").uid(user);
@@ -75,7 +75,7 @@ fn one_users_flood_of_libraries_is_refused_and_counted_and_affects_no_other_user
         |m: &Metrics| refused(m) - before == (COPIES - SHARE) as u64 && probed(m, &flooded) == SHARE;
     daemon.until(PATIENCE, "the flooder has a share and no more", settled);
 
-    // others, root, and what the flooder shares with them
+    // another user, root, and a file that the flooding user shares with them
     let [others, roots] = ["other", "root"].map(|name| copies.make(name));
     let [with_other, with_root] = [OTHER, ROOT].map(|user| copies.make(&format!("shared{user}")));
     let _flooders = mapped(FLOODER, &[with_other.clone(), with_root.clone()]);
@@ -89,7 +89,7 @@ fn one_users_flood_of_libraries_is_refused_and_counted_and_affects_no_other_user
     let lines: Vec<_> = said.lines().filter(|l| l.contains(&format!("user {FLOODER} "))).collect();
     assert_eq!(lines.len(), 1, "{said}");
 
-    // whoever lets go of some may have others
+    // after unmapping some the user may have others
     flood.go_on();
     assert_eq!(flood.end(), 0, "{}", flood.stderr());
     let new = copies.make("new");

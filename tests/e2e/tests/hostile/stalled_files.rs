@@ -1,5 +1,5 @@
-//! A file system that stops answering, with a program that runs from it: nobody else is kept, everything ends when it is
-//! told to, and the file is named.
+//! A file system that stops answering, with a program that runs from it: no other process is blocked, every command
+//! ends on request, and the file is named.
 
 use std::fs;
 use std::path::Path;
@@ -14,11 +14,11 @@ use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
-/// What waits for the file system waits for ever; a busy machine takes this long for what does not.
+/// Anything that waits for the file system waits forever; other operations may take this long on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 const SAID: &str = "its file system does not answer: skipped until it does";
 
-/// A program that has nothing to do with that file system, and a library of its own.
+/// A program that does not use that file system, with its own library.
 fn elsewhere(folder: &Path) -> Talk {
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder, &["libcuda.so.1"]);
     compile("churn.c", &folder.join("churn"));
@@ -31,7 +31,7 @@ fn allocs(metrics: &Metrics, pid: u32) -> u64 {
     metrics.by("gpuprobe_calls_total", pid, "function").get("cuMemAlloc_v2").copied().unwrap_or(0)
 }
 
-/// Calls of a program go on being counted.
+/// Checks that calls of a program are still counted.
 fn assert_counts_go_on(daemon: &Daemon, pid: u32) {
     for _ in 0..3 {
         let now = allocs(&daemon.scrape(), pid);
@@ -39,7 +39,7 @@ fn assert_counts_go_on(daemon: &Daemon, pid: u32) {
     }
 }
 
-/// Processes that a daemon has started, by a word of their command line.
+/// The children of a daemon with this word in their command line.
 fn children(pid: u32, word: &str) -> Vec<u32> {
     let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
     let is_it = |child: &u32| {
@@ -51,7 +51,7 @@ fn children(pid: u32, word: &str) -> Vec<u32> {
     pids.filter(is_it).collect()
 }
 
-/// It ends as it is told to, and so does the process that has its probes.
+/// Checks that the daemon exits on a signal, and its attach helper too.
 fn assert_ends(mut daemon: Daemon, within: Duration) {
     let helpers = children(daemon.talk.pid(), "__guard");
     assert_eq!(helpers.len(), 1);
@@ -83,7 +83,7 @@ fn a_stalled_file_system_of_one_program_does_not_stop_a_daemon() {
     let skipped =
         |m: &Metrics| m.samples("gpuprobe_libraries_skipped_total").find(|(l, _)| l["reason"] == "stalled");
     assert!(skipped(&daemon.scrape()).is_some_and(|(_, n)| n >= 1), "{said}");
-    // a library that comes later is probed all the same
+    // a later library is probed
     let later = fixtures::folder();
     let mut late = elsewhere(later.path());
     assert_counts_go_on(&daemon, late.pid());
@@ -108,14 +108,14 @@ fn a_file_system_that_stalls_after_attach_blocks_no_process(tier: &str) {
     let folder = fixtures::folder();
     let mut other = elsewhere(folder.path());
     assert_counts_go_on(&daemon, other.pid());
-    // the program itself is none the worse
+    // the program is not affected
     let program = &mut stalled.programs[0];
     program.go_on();
     let printed = program.json();
     assert_eq!(printed["allocs"], printed["frees"]);
     assert!(number(&printed["allocs"]) > 0);
     other.go_on();
-    // by perf, the kernel takes a tenth of a second for each function
+    // on perf, the Linux kernel takes a tenth of a second for each function
     assert_ends(daemon, if tier == "perf" { PATIENCE } else { SOON });
 }
 

@@ -1,5 +1,5 @@
-//! What other users of the host can do to a gpuprobe that root runs: files that they plant, settings and libraries that they
-//! can write, and what is left to code that they run in the daemon.
+//! What other users of the host can do to a gpuprobe that runs as root: files that they plant, settings and libraries
+//! that they can write, and code that they get into the daemon.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,14 +27,14 @@ fn mode_of(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory that everybody can write, without the sticky bit, so that the Linux kernel itself prevents nothing.
+/// A directory that all users can write, without the sticky bit, so that the Linux kernel itself prevents nothing.
 fn shared() -> tempfile::TempDir {
     let folder = fixtures::folder();
     set_mode(folder.path(), 0o777);
     folder
 }
 
-/// A link that another user has put there.
+/// A symbolic link that another user has made.
 fn plant(target: &Path, link: &Path) {
     symlink(target, link).unwrap();
     lchown(link, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -116,12 +116,12 @@ fn a_trace_is_readable_only_by_its_owner_unless_changed() {
     assert_eq!(mode_of(&at("a.jsonl")), 0o600);
     run(&["-o", "b.jsonl", "--mode", "0664"], &[]);
     assert_eq!(mode_of(&at("b.jsonl")), 0o664);
-    // an earlier one of the user's own is overwritten, and keeps what its owner has set
+    // an earlier trace of the same user is overwritten, and keeps the mode that its owner has set
     set_mode(&at("a.jsonl"), 0o640);
     run(&["-o", "a.jsonl"], &[]);
     assert_eq!(mode_of(&at("a.jsonl")), 0o640);
     Recording::read(&at("a.jsonl")).assert_ended();
-    // what is made of it tells the same
+    // files made from it have the same mode
     for args in [
         &["report", "a.jsonl", "--html", "a.html"][..],
         &["convert", "a.jsonl", "--to", "chrome", "-o", "a.json"],
@@ -129,12 +129,12 @@ fn a_trace_is_readable_only_by_its_owner_unless_changed() {
         assert_eq!(finish(gpuprobe(args).current_dir(folder.path())).status, 0);
     }
     assert_eq!((mode_of(&at("a.html")), mode_of(&at("a.json"))), (0o640, 0o640));
-    // who asked by sudo can read it without
+    // the user who ran sudo can read it without sudo
     run(&[], &[("SUDO_UID", "65534"), ("SUDO_GID", "65534")]);
     let latest = fs::canonicalize(at("traces/trace_latest.jsonl")).unwrap();
     let about = fs::metadata(&latest).unwrap();
     assert_eq!((about.uid(), about.gid(), mode_of(&latest)), (NOBODY, NOBODY, 0o600));
-    // and overwrites it
+    // and overwrite it
     let again = shown(&latest);
     run(&["-o", &again], &[("SUDO_UID", "65534"), ("SUDO_GID", "65534")]);
 }
@@ -246,7 +246,7 @@ fn a_program_with_the_build_id_of_another_does_not_name_its_functions() {
     }
 }
 
-/// What every thread of a process says of filters of its system calls.
+/// The seccomp mode of every thread of a process.
 fn filters(pid: u32) -> Vec<String> {
     let of = |folder: PathBuf| {
         let status = fs::read_to_string(folder.join("status")).unwrap();
@@ -310,7 +310,7 @@ fn every_thread_of_a_daemon_has_a_filter_and_the_daemon_still_works(tier: &str) 
         tier,
     ]));
     let pid = daemon.talk.pid();
-    // one child owns the probes, the other does nothing but start the processes that read files
+    // one child is the attach helper, the other only starts the processes that read files
     let (starters, helpers): (Vec<_>, Vec<_>) = children_of(pid).into_iter().partition(|child| {
         fs::read_to_string(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.contains("--starter"))
     });
@@ -321,7 +321,7 @@ fn every_thread_of_a_daemon_has_a_filter_and_the_daemon_still_works(tier: &str) 
     let filtered = [vec![pid], helpers, readers].concat();
     let all: Vec<_> = filtered.into_iter().flat_map(filters).collect();
     assert!(all.len() > 3 && all.iter().all(|mode| mode == "2"), "{tier}: {all:?}");
-    // a library that was nowhere when it began: its calls, sites and names
+    // a library that did not exist when the daemon started: its calls, call sites and names
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
     let library = shown(folder.path().join("libcuda.so.1"));
@@ -332,7 +332,7 @@ fn every_thread_of_a_daemon_has_a_filter_and_the_daemon_still_works(tier: &str) 
     assert_eq!(ledger.finish().0, 0);
     daemon
         .until(PATIENCE, "its memory", |m| m.of("gpuprobe_memory_allocated_bytes_total", program) > Some(0));
-    // new settings, among them another address
+    // new settings, with another address
     fs::write(&config, "metrics_addr = \"localhost:0\"\ndisplay_interval = 0\n").unwrap();
     daemon.talk.signal(Signal::SIGHUP);
     until(PATIENCE, "settings are read again", || {

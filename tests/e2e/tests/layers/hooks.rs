@@ -1,5 +1,5 @@
-//! Functions of any library that the user names in a file: real OpenCL against a program's own ledger, and a library of
-//! nobody's for every form that a hook can have.
+//! Hooks: functions of any library that the user names in a file. Real OpenCL compared with a program's own ledger,
+//! and a test library for every form of hook.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,7 +90,8 @@ args       = ["sig:i32", "info:ptr", "task:ptr", "group:i32"]
 
 const SIGNALS: &str = "signal:signal_generate";
 
-/// Of which there is nothing: a function that has no symbol, a library that nobody has, and the same of the kernel.
+/// Hooks that match nothing: a function without a symbol, a library that does not exist, and the same for the Linux
+/// kernel.
 const NOWHERE: &str = r#"
 [[hook]]
 library  = "libhooked.so*"
@@ -108,7 +109,7 @@ function = "no_such_function"
 tracepoint = "no:such_tracepoint"
 "#;
 
-/// A file of these tests' own, compiled into this folder.
+/// Compiles a source of these tests into this folder.
 fn compiled(folder: &Path, source: &str, name: &str, options: &[&str]) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
     let target = folder.join(name);
@@ -157,7 +158,7 @@ impl Bed {
     }
 }
 
-/// What the program calls, by what it is told to do.
+/// The calls of the program, with or without CUDA.
 fn expected(of_cuda: bool) -> Counts {
     let once_more = ["hk_alloc", "hk_new", "hk_launch"];
     let each = ["hk_free", "hk_move", "hk_number", "hk_around"];
@@ -174,7 +175,7 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>, of: impl Fn(&Call) -> Option<u
     calls.filter_map(of).sum()
 }
 
-// those of memory and launches bring some thirty functions of CUDA with them, of which `perf` lets go one by one
+// hooks of memory and launches add some thirty functions of CUDA, whose probes `perf` removes one by one
 #[bpf_test(tiers(session, multi))]
 fn every_form_of_hook_is_recorded_with_its_class(tier: &str) {
     let bed = Bed::new();
@@ -228,7 +229,7 @@ fn assert_memory(trace: &Recording) {
     assert_eq!(failed("hk_launch").collect::<Vec<_>>(), ["error -7"]);
 }
 
-/// Arguments, also those that are left behind, and what is launched.
+/// Arguments, including output arguments, and launches.
 fn assert_reported(trace: &Recording) {
     assert_numbers(trace);
     for call in named(trace, "hk_launch").filter(|call| !call.failed()) {
@@ -249,7 +250,8 @@ fn assert_numbers(trace: &Recording) {
     }
 }
 
-/// A call of CUDA inside a hooked function is its child, and a hooked function inside a call of CUDA is that one's.
+/// A CUDA call inside a hooked function is its child, and a hooked function inside a CUDA call is the child of that
+/// call.
 fn assert_nested(trace: &Recording) {
     let by_id = trace.by_id();
     let parents = |name| named(trace, name).map(|c| c.parent.map(|id| by_id[&id].name.to_string()));
@@ -270,7 +272,7 @@ fn assert_moments(outcome: &Outcome) {
         assert_eq!(call.parent.map(|id| &*by_id[&id].name), Some("hk_around"));
         assert!(call.args.iter().flatten().any(|(name, value)| name == "group" && *value == Value::Uint(1)));
     }
-    // whoever holds the program may send it others
+    // other processes may send it signals too
     let all = named(&outcome.trace, SIGNALS).count().to_string();
     let mut rows = outcome.finished.stderr.lines().filter(|line| line.ends_with(SIGNALS));
     let reported: Vec<_> = rows.next().unwrap_or_default().split_whitespace().collect();
@@ -376,7 +378,7 @@ fn an_invalid_hook_file_is_refused_with_its_line_by_every_command() {
     }
 }
 
-/// The ledger of a program on PoCL, which runs OpenCL on the CPU.
+/// Compared with the ledger of a program on PoCL, which runs OpenCL on the CPU.
 #[bpf_test]
 fn opencl_calls_are_recorded_as_the_program_counts_them() {
     let folder = fixtures::folder();
@@ -389,7 +391,7 @@ fn opencl_calls_are_recorded_as_the_program_counts_them() {
     };
     let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hooks/opencl.toml");
     let trace = folder.path().join("trace.jsonl");
-    // its compiler keeps what it made
+    // its compiler caches its output
     let run = Run::new(&program).options(&["--hooks", &shown(hooks)]).args(&["60"]);
     let outcome = run.env("POCL_CACHE_DIR", fixtures::cached("pocl")).outcome_in(&trace);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
@@ -418,7 +420,7 @@ fn opencl_calls_are_recorded_as_the_program_counts_them() {
         *launches.entry(call.effect.kernel().map_or("?", |name| name).to_owned()).or_default() += 1;
     }
     assert_eq!(launches, counts_of(&printed["launches"]));
-    // whoever reads the trace need not have the hooks
+    // a reader of the trace does not need the hook file
     let report = finish(&mut gpuprobe(&["report", &shown(&trace)]));
     let table = |text: &str| {
         let rows = text.lines().filter(|l| l.starts_with("cl") || l.contains("vector_add"));

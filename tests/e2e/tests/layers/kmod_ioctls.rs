@@ -1,4 +1,4 @@
-//! What programs ask of the driver beneath CUDA, against what the stand-ins are told to ask.
+//! ioctls to the NVIDIA kernel module, compared with those that the stand-ins make.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,16 +16,16 @@ use tempfile::TempDir;
 
 const ALLOC: &str = "cuMemAlloc_v2";
 const FREE: &str = "cuMemFree_v2";
-/// What each of these asks.
+/// The functions whose calls make ioctls.
 const ASKED: (&str, &str) = ("STANDIN_IOCTL", "cuMemAlloc_v2,cuMemFree_v2:bad");
 const COMMANDS: [&str; 3] = [
     "NV_ESC_RM_ALLOC(NV01_MEMORY_LOCAL_USER)",
     "NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)",
     "NV_ESC_RM_FREE",
 ];
-/// Of an argument that could not be read, and of a request that nobody knows.
+/// With an unreadable argument, and an unknown request.
 const NONSENSE: [&str; 2] = ["NV_ESC_RM_CONTROL", "0xdeadbeef"];
-/// Time that each allocation takes above the driver.
+/// Time that each allocation spends in user space.
 const ABOVE_NS: u64 = 200_000;
 const LEDGER_ARGS: [&str; 6] = ["--threads", "2", "--calls", "120", "--seed", "7"];
 
@@ -33,7 +33,7 @@ fn called(ledger: &Value, function: &str) -> u64 {
     number(&ledger["driver_calls"][function])
 }
 
-/// The kernel's calls that were made in a call, in their order.
+/// The ioctls made in a call, in order.
 fn below<'a>(trace: &'a Recording, call: &Call) -> Vec<&'a Call> {
     let mut inside: Vec<_> =
         trace.calls.iter().filter(|c| c.parent == Some(call.id) && c.is_kernel()).collect();
@@ -49,7 +49,7 @@ fn ns_of(call: &Call) -> u64 {
     call.driver.unwrap_or_default().ns
 }
 
-/// That every call of a function asked this, and says how long it took.
+/// Checks that every call of a function made these ioctls and has their duration.
 fn assert_asked(trace: &Recording, ledger: &Value, function: &str, commands: &[&str]) {
     let calls: Vec<_> = trace.of(pid_of(ledger)).filter(|c| c.name == function).collect();
     assert_eq!(calls.len() as u64, called(ledger, function), "{function}");
@@ -79,7 +79,7 @@ fn layer<'a>(report: &'a SummaryReport, function: &str) -> &'a Layer {
     report.driver.layers.iter().find(|layer| layer.name == function).unwrap_or_else(|| panic!("{report:?}"))
 }
 
-/// That a replayed trace comes to the same by function and by command.
+/// Checks that a replayed trace has the same figures by function and by command.
 fn assert_layers(trace: &Recording, ledger: &Value) {
     let mut summary = Summary::default();
     trace.calls.iter().for_each(|call| summary.feed(&Event::Call(Box::new(call.clone()))));
@@ -102,7 +102,7 @@ fn assert_layers(trace: &Recording, ledger: &Value) {
     }
 }
 
-// the others of this file ask the driver something, too
+// the other tests of this module make ioctls too
 #[bpf_test(tiers, alone)]
 fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
     devices::make();
@@ -125,7 +125,7 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
     assert!(outcome.finished.stderr.contains("KERNEL SPACE (nvidia.ko):"), "{}", outcome.finished.stderr);
 }
 
-// the others of this file ask the driver something, too
+// the other tests of this module make ioctls too
 #[bpf_test(alone)]
 fn a_line_of_trace_ends_with_the_ioctls_of_the_call() {
     devices::make();
@@ -148,7 +148,7 @@ fn a_line_of_trace_ends_with_the_ioctls_of_the_call() {
     }
 }
 
-/// Stand-ins and devices that nobody else uses, and a daemon that counts what is asked of these.
+/// Stand-ins and devices that no other test uses, and a daemon that counts their ioctls.
 fn watched(options: &[&str]) -> (TempDir, Daemon) {
     devices::make();
     let (folder, built) = (fixtures::folder(), fixtures::standins(Cuda::Cuda12));
@@ -158,7 +158,7 @@ fn watched(options: &[&str]) -> (TempDir, Daemon) {
     (folder, daemon)
 }
 
-/// The books of a program whose calls of these functions ask the driver something.
+/// The ledger of a program whose calls of these functions make ioctls.
 fn asking(folder: &TempDir, functions: &str) -> Value {
     let mut program = Command::new("env");
     program.arg(format!("{}={functions}", ASKED.0)).arg(folder.path().join("ledger")).args(LEDGER_ARGS);
@@ -167,7 +167,7 @@ fn asking(folder: &TempDir, functions: &str) -> Value {
     finished.json().remove(0)
 }
 
-// the others of this file ask the driver something, too
+// the other tests of this module make ioctls too
 #[bpf_test(alone)]
 fn a_daemon_counts_ioctls() {
     let (folder, daemon) = watched(&[]);

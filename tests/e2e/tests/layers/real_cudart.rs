@@ -1,4 +1,4 @@
-//! NVIDIA's own runtime library, from PyPI, without any driver: every call but the two questions for a version fails
+//! NVIDIA's own runtime library, from PyPI, without any CUDA driver: every call except the two version queries fails
 //! with 35, and arguments, results and counts are exact.
 
 use std::fs;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const NO_DRIVER: i64 = 35;
 const CUDA_12: &str = "nvidia-cuda-runtime-cu12==12.9.79";
 
-/// The runtime library of a package, fetched once. Tells and gives nothing where it cannot be had.
+/// The runtime library of a package, downloaded once. Prints why and returns `None` if it cannot be downloaded.
 fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
     let folder = fixtures::cached(&format!("pypi-{package}"));
     let library = folder.join(soname);
@@ -41,7 +41,7 @@ fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
     Some(library)
 }
 
-/// A file of this name in a folder or below it.
+/// Finds a file by name in a folder and its subfolders.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|p| p.is_dir());
@@ -49,7 +49,7 @@ fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     here.or_else(|| folders.iter().find_map(|f| find(f, name)))
 }
 
-/// The workload with the real library and nothing else, so that its stand-ins are not found beside it.
+/// A folder with the workload and the real library only, so that no stand-in is found there.
 fn with_workload(package: &str, soname: &str, cuda: Cuda) -> Option<TempDir> {
     let library = fetched(package, soname)?;
     let folder = fixtures::folder();
@@ -82,7 +82,7 @@ fn assert_real(package: &str, cuda: Cuda) {
     let versions = ["cudaDriverGetVersion Some(0)", "cudaRuntimeGetVersion Some(0)"];
     assert_eq!(others.keys().collect::<Vec<_>>(), versions);
     let (functions, _) = attached(&outcome.finished.stderr, &folder.path().join(soname));
-    // with launches come the functions by which kernels get their names
+    // launches also need the functions that give CUDA kernels their names
     let wanted = |name: &str| {
         name.starts_with("cuda") || ["__cudaRegisterFunction", "__cudaGetKernel"].contains(&name)
     };

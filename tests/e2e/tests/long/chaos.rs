@@ -1,8 +1,8 @@
-//! Fifty ledger programs that are started, killed, forked, executed, stopped and recorded, while their libraries are
-//! replaced, a disk is filled, and daemons come and go. No program may die or print something else; what a daemon counts
-//! is exact, or what is missing is counted; its memory and its descriptors stay as they are.
+//! Fifty programs that are started, killed, forked, executed, stopped and recorded, while their libraries are
+//! replaced, a disk is filled, and daemons start and stop. No program may die or print something else; the figures of
+//! a daemon are exact, or what is missing is counted; its memory and its descriptors do not grow.
 //!
-//!     GPUPROBE_CHAOS_SECONDS=600 GPUPROBE_CHAOS_SEED=7 cargo test --workspace --test chaos -- --nocapture
+//!     GPUPROBE_CHAOS_SECONDS=600 GPUPROBE_CHAOS_SEED=7 cargo test --workspace --test long chaos:: -- --nocapture
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,17 +19,18 @@ use gpuprobe_e2e::process::{PATIENCE, shown};
 use gpuprobe_e2e::{bpf_test, needs};
 use nix::sys::signal::Signal;
 
-/// What the daemon may take more at the end than in the middle: the texts of two snapshots are kept while they are served.
+/// The maximum growth of the daemon from the middle to the end: two snapshots are stored as text while they are
+/// served.
 const MOST_GROWTH_KILOBYTES: u64 = 8 << 10;
-/// What the counters of one process may take: 100 kB were seen, with 417 processes. The daemon keeps those of exited processes, up to
-/// `--max-ended`, so its memory grows until there are as many.
+/// The maximum size of the counters of one process: 100 kB were seen, with 417 processes. The daemon keeps those of
+/// exited processes, up to `--max-ended`, so its memory grows until there are as many.
 const KILOBYTES_PER_PROCESS: u64 = 192;
-/// Descriptors that may be more at the end than at the start, as of helpers that are started when they are needed, and for
-/// each library of others that was probed meanwhile. One left behind by each library that was replaced would be more.
+/// The maximum growth of descriptors, for helper processes that are started on demand, and for each library of other
+/// programs probed meanwhile. One leaked descriptor per replaced library would be more.
 const MORE_DESCRIPTORS: u64 = 8;
 /// The name of the program that is run under `run`.
 const COMMANDED: &str = "chrun";
-/// How the names of all programs here begin.
+/// The prefixes of the names of all programs of this test.
 const OUR_NAMES: [&str; 3] = ["chx", SHIFTING_NAME, COMMANDED];
 
 #[bpf_test(alone)]
@@ -56,10 +57,10 @@ fn programs_and_figures_survive_chaos() {
     assert_eq!(faults, 0, "{}", first.join("\n"));
 }
 
-/// All threads, until the end.
+/// Runs all threads until the end.
 fn disturb(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, running: &Running) {
     let is_done = AtomicBool::new(false);
-    // before anything is forked: a child would have the programs open for writing until it executes another
+    // before anything is forked: a child would have the programs open for writing until its exec
     let slots: Vec<_> = (0..PROGRAMS).map(|n| Slot::new(chaos, commanded.expected, running, n)).collect();
     thread::scope(|all| {
         let follower = all.spawn(|| chaos.watcher.follow(|| is_done.load(Ordering::Relaxed)));
@@ -78,7 +79,7 @@ fn disturb(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, running: &Runn
     });
 }
 
-/// A thread that cannot go on ends the test, and its reason is a fault.
+/// A thread that panics ends the test, and its message is a fault.
 fn stops_on_panic(chaos: &Chaos, body: impl FnOnce()) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
     if let Err(reason) = outcome {
@@ -88,7 +89,7 @@ fn stops_on_panic(chaos: &Chaos, body: impl FnOnce()) {
     }
 }
 
-/// What must be true when all programs have ended.
+/// Checks after all programs have exited.
 fn settle(chaos: &Chaos) {
     compare_sums(chaos, Slot::is_exact);
     compare_shifting(chaos);
@@ -114,7 +115,7 @@ fn settle(chaos: &Chaos) {
     }
 }
 
-/// That the daemon takes no more memory than in the middle, and hardly more descriptors than at the start.
+/// Checks the growth of memory since the middle of the test, and of descriptors since the start.
 fn compare_resources(chaos: &Chaos) {
     let (start, middle) = (chaos.totals.resources("start"), chaos.totals.resources("middle"));
     let most =
@@ -124,7 +125,7 @@ fn compare_resources(chaos: &Chaos) {
         middle.resident_kilobytes + MOST_GROWTH_KILOBYTES + more * KILOBYTES_PER_PROCESS
     };
     let begun = Instant::now();
-    // what was replaced is let go of at the next look
+    // replaced libraries are released at the next rescan
     let end = loop {
         let now = chaos.resources();
         let is_flat = now.descriptors <= most(now) && now.resident_kilobytes <= most_kilobytes(now);

@@ -1,5 +1,5 @@
-//! Every figure has two implementations: the tables of the kernel side, and the replay of events. Here both are made of the
-//! same calls, by `run --verify`, and compared figure by figure.
+//! Every figure has two implementations: the BPF tables, and the replay of events. `run --verify` computes both from
+//! the same calls and compares them figure by figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BU
 use gpuprobe_event::{Call, Total};
 use gpuprobe_standin::Cuda;
 
-/// What the comparison must have seen in some program, with figures that are not zero.
+/// The quantities that must be non-zero in some program.
 const QUANTITIES: [&str; 32] = [
     "allocated",
     "allocated by call site",
@@ -46,7 +46,7 @@ const QUANTITIES: [&str; 32] = [
     "time in launches by kernel",
 ];
 
-/// Programs that do what they do by themselves.
+/// Programs that need no input.
 const PROGRAMS: [(&str, &[&str]); 17] = [
     ("ledger", &["--calls", "1000", "--threads", "1"]),
     ("torture", &["--operations", "800", "--threads", "2"]),
@@ -67,18 +67,18 @@ const PROGRAMS: [(&str, &[&str]); 17] = [
     ("vmm", &[]),
 ];
 
-/// Rules of what memory is held, of contexts and of physical memory: the program waits for a line after each step.
+/// Rules of live memory, contexts and physical memory: the program waits for a line after each step.
 const RULES: [&str; 9] =
     ["reuse", "cross", "unmap", "retain", "primary", "reset", "context", "devices", "refused"];
 
-/// On the slowest tier a recording takes a quarter of a minute: those that have most kinds of figures between them.
+/// On the slowest tier a recording takes a quarter of a minute: only the programs with most kinds of figures.
 const ON_PERF: [&str; 2] = ["copies", "ledger"];
 
-/// Programs that do the same whenever they run.
+/// Deterministic programs.
 const IN_ORDER: [&str; 8] =
     ["capture", "copies", "copies_runtime", "driver_args", "gaps", "launches", "static_runtime", "vmm"];
 
-/// The quantities of a comparison with how many figures each had.
+/// The quantities of a comparison with the number of figures of each.
 fn compared(stderr: &str) -> BTreeMap<String, u64> {
     let (_, table) = stderr.split_once("verified (").unwrap_or_else(|| panic!("not verified: {stderr}"));
     let row = |line: &str| {
@@ -89,7 +89,7 @@ fn compared(stderr: &str) -> BTreeMap<String, u64> {
     table.lines().filter_map(row).collect()
 }
 
-/// What a summary has that does not depend on time.
+/// The figures of a summary that do not depend on time.
 fn counted(summary: &SummaryReport) -> Vec<String> {
     let function =
         |f: &FunctionSummary| format!("{} {}: {} {} {}", f.api, f.name, f.calls, f.errors, f.bytes);
@@ -108,14 +108,15 @@ fn counted(summary: &SummaryReport) -> Vec<String> {
     all
 }
 
-/// That a recording without `--verify`, whose kernel side keeps no tables of launches and copies, comes to the same.
+/// Checks that a recording without `--verify`, whose BPF side keeps no tables of launches and copies, has the same
+/// figures.
 fn assert_recorded_alike(name: &str, command: &[&str], options: &[&str], verified: &Recording) {
     let ordinary = Run::new(command[0]).args(&command[1..]).options(options).outcome();
     assert_eq!(ordinary.finished.status, 0, "{name}: {}", ordinary.finished.stderr);
     assert_eq!(counted(&ordinary.trace.summary()), counted(&verified.summary()), "{name}");
 }
 
-/// A command with its name, compared on a tier; on `perf` with the functions that are probed there by default.
+/// Compares a command on a tier; on `perf` with the functions that are probed there by default.
 fn verify(name: &str, command: &[&str], tier: &str) -> (Recording, Vec<String>) {
     verify_with(name, command, tier, &[])
 }
@@ -128,7 +129,7 @@ fn verify_with(name: &str, command: &[&str], tier: &str, more: &[&str]) -> (Reco
     let compared = compared(stderr);
     println!("{name} on {tier}: {} figures", compared.values().sum::<u64>());
     assert!(!stderr.contains(" differ\n"), "{name} on {tier}: {stderr}");
-    // the file by itself, without the figures of its last line
+    // from the file, without the figures of its last line
     let memory = outcome.trace.assert_ended().memory.clone();
     assert_eq!(
         outcome.trace.summary().memory,
@@ -148,7 +149,7 @@ fn every_figure_of_a_recording_is_what_the_tables_in_bpf_counted(tier: &str) {
         let words = args.iter().map(|arg| (*arg).to_owned());
         commands.push((name, [shown(standins.workload(name))].into_iter().chain(words).collect()));
     }
-    // four threads that launch on each other's streams, for all but the gaps
+    // four threads that launch on each other's streams, for everything except the gaps
     let ledger = shown(standins.workload("ledger"));
     let many = ["--calls", "1000", "--threads", "4"].map(str::to_owned);
     commands.push(("four threads", [ledger].into_iter().chain(many).collect()));
@@ -172,7 +173,7 @@ fn every_figure_of_a_recording_is_what_the_tables_in_bpf_counted(tier: &str) {
     assert!(missing.is_empty(), "no program has figures of {missing:?}; there are {seen:?}");
 }
 
-/// A driver that gives out one address again and again, frees whatever it is told to, and fails where a size is 0.
+/// A CUDA driver that returns the same address again and again, frees any address, and fails if a size is 0.
 const FORGETFUL: &str = r#"
 #include <stddef.h>
 int cuMemAlloc_v2(void **pointer, size_t size)
@@ -229,7 +230,7 @@ fn replaced_unknown_and_failed_calls_are_counted_equally_by_both(tier: &str) {
     assert_eq!((memory.live, memory.freed_by_exit), (vec![], vec![]), "{tier}");
 }
 
-/// A driver that fails copies and memsets of nothing.
+/// A CUDA driver that fails copies and memsets of 0 bytes.
 const CORNER_DRIVER: &str = r#"
 #include <stddef.h>
 #include <unistd.h>
@@ -264,7 +265,8 @@ int cuLaunchKernel(void *f, unsigned int gx, unsigned int gy, unsigned int gz, u
 }
 "#;
 
-/// A runtime that rejects unknown kinds of copies, makes one of 70,100 bytes in two parts, and those within the host itself.
+/// A runtime that rejects unknown kinds of copies, splits a copy of 70,100 bytes in two, and makes host-to-host
+/// copies itself.
 const CORNER_RUNTIME: &str = r#"
 #include <stddef.h>
 int cuMemcpyHtoD_v2(void *, const void *, size_t);
@@ -387,10 +389,10 @@ fn copies_are_those_that_reached_the_cuda_driver(tier: &str) {
         (found.copies, found.errors, found.bytes, format!("{sizes:?}"), found.total_ns)
     };
     let (copies, errors, bytes, sizes, ns) = row(CopyDirection::HostToDevice, false);
-    // 64, two of 70,100 together, and 128; those that did not reach the driver are none
+    // 64, two parts of 70,100, and 128; copies that did not reach the CUDA driver do not count
     assert_eq!((copies, errors, bytes), (4, 1, 64 + 70_100 + 128), "{tier}");
     assert_eq!(sizes, "[(6, 2), (7, 1), (16, 1)]", "{tier}");
-    // three of the driver, and that of the hook
+    // three of the CUDA driver, and one of the hook
     assert!(ns >= 7_000_000, "{tier}: {ns}");
     let (copies, errors, bytes, sizes, _) = row(CopyDirection::HostToDevice, true);
     assert_eq!((copies, errors, bytes), (2, 1, 16 + (1 << 19)), "{tier}: a failed batch is one failure");

@@ -1,4 +1,4 @@
-//! A daemon on a busy host: very many allocations, very many short processes, small tables, and its command line.
+//! A daemon on a busy host: very many allocations, very many short processes, small tables; and its command line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use nix::sys::signal::Signal;
 const CALLS: &str = "gpuprobe_calls_total";
 const LIVE: &str = "gpuprobe_memory_live_allocations";
 
-/// Stand-ins that nobody else uses, and a daemon with these arguments that watches them.
+/// Stand-ins that no other test uses, and a daemon with these arguments that watches them.
 fn watched(workload: &str, args: &[&str]) -> (tempfile::TempDir, Daemon) {
     watched_every(1, workload, args)
 }
 
-/// Likewise, with its display every so many seconds.
+/// The same, with this display interval.
 fn watched_every(seconds: u32, workload: &str, args: &[&str]) -> (tempfile::TempDir, Daemon) {
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", workload]);
@@ -31,7 +31,7 @@ fn watched_every(seconds: u32, workload: &str, args: &[&str]) -> (tempfile::Temp
     (folder, daemon)
 }
 
-/// Time on CPUs, in clock ticks: hundredths of a second.
+/// CPU time in clock ticks: hundredths of a second.
 fn ticks(pid: u32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let after_name = stat.rsplit(')').next().unwrap();
@@ -42,12 +42,12 @@ fn ticks(pid: u32) -> u64 {
 fn thousands_of_short_processes_lose_nothing() {
     const TIMES: usize = 2000;
     let (folder, mut daemon) = watched("driver_only", &[]);
-    // a name of its own: a daemon sees the whole host, and others may run the same program
+    // a unique name: a daemon watches the whole host, and others may run the same program
     let name = format!("short{}", std::process::id());
     let program = folder.path().join(&name);
     fs::rename(folder.path().join("driver_only"), &program).unwrap();
     let printed = finish(&mut Command::new(&program)).json().remove(0);
-    // whoever is seen at all is seen under its name
+    // every process that is seen has its name
     let nameless = thread::scope(|scope| {
         let runs = scope.spawn(|| run_many(&program, TIMES - 1));
         let mut nameless = 0;
@@ -93,7 +93,7 @@ fn exited_processes_leave_only_their_sums() {
     for round in 1..=3 {
         run_many(&program, if round == 1 { TIMES - 1 } else { TIMES });
         let all = (round * TIMES) as u64;
-        // counters are exact, and gone after their time: what is left is the sum by name
+        // counters are exact, and removed after their time: only the sum by name stays
         daemon.until_equal(PATIENCE, |metrics, found| {
             found.compare(
                 "processes",
@@ -110,15 +110,15 @@ fn exited_processes_leave_only_their_sums() {
     }
     println!("resident: {resident:?} kB");
     assert!(resident.iter().all(|kilobytes| *kilobytes < 60 << 10), "{resident:?}");
-    // what the first round made room for is enough for those that follow
+    // the memory of the first round is enough for the next ones
     assert!(resident[2] < resident[0] + (4 << 10), "{resident:?}");
 }
 
-/// A cgroup that is named as the engines name those of containers. It goes when this does.
+/// A cgroup with the name of a container's cgroup. Dropping this removes it.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None` where none can be made in the hierarchy that new kernels have.
+    /// `None` if there is no writable cgroup v2 hierarchy.
     fn of_container(id: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let found = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -155,7 +155,7 @@ fn very_short_processes_are_in_their_container() {
     assert_eq!(containers, [id]);
 }
 
-/// What a daemon with no feature named counts.
+/// Whether a daemon counts a class by default.
 fn counted(class: Class) -> bool {
     use Class::{Alloc, Context, Free, Launch, Memcpy, Memset, Module, Sync};
     matches!(class, Alloc | Free | Memcpy | Memset | Launch | Sync | Context | Module)
@@ -173,7 +173,7 @@ fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
     thread::sleep(Duration::from_secs(5));
     let share = (ticks(daemon.talk.pid()) - before) as f64 / begun.elapsed().as_secs_f64();
     println!("{MANY} allocations: {share:.1} % of a core");
-    // a twentieth where nothing else runs
+    // a twentieth on an idle machine
     assert!(share < 30.0, "{share:.1} % of a core");
     let rest = "\tand 399000 more: 204288000 Bytes".to_owned();
     until(PATIENCE, "the display of all of them", || daemon.talk.printed().contains(&rest).then_some(()));
@@ -188,7 +188,7 @@ fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
 
 #[bpf_test(alone)]
 fn the_tables_have_the_given_size() {
-    // only these processes: those of others would fill so small a table
+    // only these processes: those of other programs would fill so small a table
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "hoarder"]);
     let at = |name: &str| shown(folder.path().join(name));
@@ -214,7 +214,7 @@ fn the_tables_have_the_given_size() {
     }
     shell.go_on();
     daemon.until(PATIENCE, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
-    // its allocations leave the table within a second, and then there is room again for the next
+    // its allocations are removed from the table within a second, and then there is room for the next
     thread::sleep(Duration::from_millis(1500));
     shell.go_on();
     let pid = pid_of(&shell.json());

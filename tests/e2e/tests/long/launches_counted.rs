@@ -1,4 +1,4 @@
-//! Two million launches by sixteen threads, and a large graph: exact to the last one, within the bound of series.
+//! Two million launches by sixteen threads, and a large graph: all counts are exact, within the limit of series.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,7 +12,7 @@ use gpuprobe_standin::Cuda;
 
 const FRESH: Duration = Duration::from_secs(30);
 const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
-/// Kernels with series of their own.
+/// CUDA kernels with series of their own.
 const TOP: usize = 20;
 const ALL: u64 = 2_000_000;
 
@@ -28,7 +28,7 @@ fn millions_of_launches_and_of_graph_kernels_are_exact(tier: &str) {
     let ledger = talk.json();
     let pid = pid_of(&ledger);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
-    // a name may come a moment after the first launch
+    // a name may come shortly after the first launch
     let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
     let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= ALL && named(m));
     assert_eq!(sum(&metrics), ALL);
@@ -41,8 +41,8 @@ fn millions_of_launches_and_of_graph_kernels_are_exact(tier: &str) {
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
 }
 
-/// Kernels that have a series have it from some moment on; what was launched before that is among the others. Nothing is
-/// counted twice: their sum is compared with the books, too.
+/// CUDA kernels get their series at some moment; earlier launches are in `other`. Nothing is counted twice: the sum
+/// is compared with the ledger, too.
 fn assert_top(mut got: BTreeMap<String, u64>, ledger: BTreeMap<String, u64>) {
     assert_eq!(ledger.len(), 50);
     assert!((TOP + 1..=50).contains(&got.len()), "{got:?}");

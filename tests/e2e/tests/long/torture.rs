@@ -1,5 +1,5 @@
-//! All families of memory, in random order, by sixteen threads: what a daemon says at every pause is what the program
-//! has in its own books.
+//! All families of memory, in random order, by sixteen threads: the metrics of a daemon at every pause equal the
+//! ledger of the program.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,12 +14,12 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// When the gauges of a killed process must be gone: a second, and one for a slow machine.
+/// The gauges of a killed process must be removed after a second, plus one for a slow machine.
 const GONE: Duration = Duration::from_secs(2);
-/// As often it may take longer, because something else kept the machine busy.
+/// The number of tries, because something else may keep the machine busy.
 const TRIES: usize = 5;
 
-/// Stand-ins that nobody else uses, with the torture.
+/// Stand-ins that no other test uses, with the torture.
 fn folder() -> tempfile::TempDir {
     let folder = fixtures::folder();
     let files = ["libcuda.so.1", "libcudart.so.12", "torture"];
@@ -27,7 +27,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The torture with these arguments, which waits before its first call.
+/// The torture with these arguments. It waits before its first call.
 fn torture(folder: &tempfile::TempDir, args: &[&str]) -> (Talk, u32) {
     let mut command = Command::new(folder.path().join("torture"));
     let mut talk = Talk::start(command.arg("--wait").args(args));
@@ -35,7 +35,7 @@ fn torture(folder: &tempfile::TempDir, args: &[&str]) -> (Talk, u32) {
     (talk, pid)
 }
 
-/// The books at the next pause, and before them those of the child, where one was forked.
+/// The ledger at the next pause, and that of the child, if one was forked.
 fn next(talk: &mut Talk) -> (Value, Option<Value>) {
     let first = talk.json();
     if first["ledger"] == "child" { (talk.json(), Some(first)) } else { (first, None) }
@@ -43,15 +43,16 @@ fn next(talk: &mut Talk) -> (Value, Option<Value>) {
 
 #[bpf_test(tiers, alone)]
 fn every_figure_is_exact(tier: &str) {
-    // on perf each function takes a tenth of a second to let go of
+    // on perf removing the probes of each function takes a tenth of a second
     let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
     let options = [features, &["--attach", tier]].concat();
-    // what is decided in the kernel is the same code on all: the best has the full length
+    // the accounting in BPF is the same code on all tiers: only the best one has the full length
     let operations = if tier == tiers::best() { "1000000" } else { "300000" };
     assert_exact(&options, &["--operations", operations], 20);
 }
 
-/// What a call did is there for others before it returns: addresses, handles and contexts are theirs at once.
+/// The effect of a call is visible to other threads before it returns: addresses, handles and contexts can be reused
+/// at once.
 #[bpf_test(alone)]
 fn every_figure_is_exact_if_calls_return_late() {
     const DELAYS: &str = "cuMemFree_v2:20,cuMemFreeAsync:20,cuMemFreeHost:20,cuArrayDestroy:20,\
@@ -88,7 +89,7 @@ fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
 }
 
-/// That the program did what its name says, so that the figures above mean something.
+/// Checks that the program used every kind of memory, so that the comparison means something.
 fn assert_was_torture(ledger: &Value) {
     for kind in ["device", "managed", "pinned", "pool", "vmm", "array"] {
         let sums = &ledger["memory"][kind];
@@ -104,20 +105,20 @@ fn assert_was_torture(ledger: &Value) {
 fn allocations_that_do_not_fit_in_a_small_table_are_counted() {
     const ROOM: u64 = 100;
     let folder = folder();
-    // what ends with a context, or by other threads' handles, is not in the table: leave it out
+    // without memory that is freed with a context or by other threads' handles: it is not in the table
     let without = ["--without", "contexts,primary,reset,vmm,fork"];
     let args = [&["--operations", "100000", "--pauses", "3"], &without[..]].concat();
     let (mut talk, pid) = torture(&folder, &args);
     let library = shown(folder.path().join("libcuda.so.1"));
     let room = ROOM.to_string();
-    // only this process: those of others would fill so small a table
+    // only this process: other programs would fill so small a table
     let daemon = Daemon::with(&["-d", &pid.to_string(), "-p", &library, "--max-allocations", &room]);
     for _ in 0..3 {
         talk.go_on();
         let ledger = talk.json();
         let live = number(&ledger["live"]);
         assert!(live > ROOM, "{live}");
-        // each that is missing did not fit, and is not one of those whose free came as a stranger's
+        // each missing allocation did not fit, and is not one whose free was counted as unknown
         let missing = |m: &Metrics| {
             let reported: u64 = m.by(LIVE_ALLOCATIONS, pid, "kind").values().sum();
             let strangers = m.of(UNKNOWN_FREES, pid).unwrap_or_default();
@@ -147,7 +148,7 @@ fn the_gauges_of_a_killed_process_end_and_its_totals_stay() {
     assert!(took.last().is_some_and(|took| *took < GONE), "the gauges were there for {took:?}");
 }
 
-/// How long the gauges of a torture and its child are there after the torture was killed.
+/// The time until the gauges of a torture and its child are removed after the torture was killed.
 fn time_until_gone(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
     let (mut talk, _) = torture(folder, &["--operations", "50000", "--pauses", "1"]);
     talk.go_on();
@@ -158,7 +159,7 @@ fn time_until_gone(folder: &tempfile::TempDir, daemon: &Daemon) -> Duration {
     talk.signal(Signal::SIGKILL);
     assert_eq!(talk.end(), 137);
     memory_ledger::assert_ended(daemon, PATIENCE, &ledger);
-    // the child sees that its parent is gone, and ends as well
+    // the child sees that its parent has exited, and exits as well
     memory_ledger::assert_ended(daemon, PATIENCE, &child.unwrap());
     killed.elapsed()
 }

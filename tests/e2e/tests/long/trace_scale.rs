@@ -1,4 +1,4 @@
-//! `gpuprobe trace` of very many calls: what is printed and what is counted as lost is what was made.
+//! `gpuprobe trace` of very many calls: printed and lost calls add up to the calls made.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,16 +7,15 @@ use gpuprobe_e2e::tracing::{Private, lines_and_lost, waiting};
 use gpuprobe_e2e::{Tracing, bpf_test};
 use gpuprobe_standin::Cuda;
 
-/// What came of a run.
+/// The result of a run.
 struct Ran {
-    /// Lines, as it tells.
+    /// The number of lines that it reports.
     reported: u64,
     lost: u64,
-    /// Lines in the file.
     lines: u64,
-    /// Lines that do not come directly after the one of the call before.
+    /// Lines that do not directly follow that of the previous call.
     gaps: u64,
-    /// Of these, such with a stack.
+    /// Those of them with a stack.
     with_stack: u64,
     seconds: f64,
     stderr: String,
@@ -72,6 +71,6 @@ fn calls_without_stacks_are_counted_separately_from_lost_calls() {
     let reported = ran.stderr.lines().find(|line| line.contains(" lost_stack: "));
     let stacks: u64 = reported.map_or(0, |line| line.split(' ').nth(2).unwrap().parse().unwrap());
     println!("{} printed, {} of them with their stack", ran.lines, ran.with_stack);
-    // of the calls that are missing some have lost their stacks too
+    // some of the lost calls have lost their stacks too
     assert!(ran.with_stack >= ran.lines - stacks.min(ran.lines) && ran.with_stack > 0, "{}", ran.stderr);
 }

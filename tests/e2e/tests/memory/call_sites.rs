@@ -1,5 +1,5 @@
-//! Where memory comes from, while a program runs: what a daemon and `gpuprobe memory` say of every place at every pause is
-//! what the program has in its own books.
+//! Call sites of allocations while a program runs: what a daemon and `gpuprobe memory` report at every pause equals
+//! the ledger of the program.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -12,10 +12,10 @@ use gpuprobe_e2e::site_ledger::{
 use gpuprobe_e2e::{Talk, bpf_test, fixtures, tiers};
 use gpuprobe_standin::Cuda;
 
-/// How many places of a process have series of their own, at most.
+/// The maximum of call sites of a process with series of their own.
 const SERIES: usize = 10;
 
-/// Stand-ins that nobody else uses, with one of the programs.
+/// Stand-ins that no other test uses, with one of the programs.
 fn folder(program: &str) -> tempfile::TempDir {
     let folder = fixtures::folder();
     let files = ["libcuda.so.1", "libcudart.so.12", program];
@@ -23,14 +23,14 @@ fn folder(program: &str) -> tempfile::TempDir {
     folder
 }
 
-/// A daemon that watches them, with as few functions as the tier wants.
+/// A daemon that watches them, with few functions on the tiers where each is expensive.
 fn daemon(folder: &tempfile::TempDir, tier: &str) -> Daemon {
     let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
     let library = shown(folder.path().join("libcuda.so.1"));
     Daemon::with(&[features, &["--attach", tier, "-p", &library]].concat())
 }
 
-/// Calls this with the books of every pause, and at the end of the work, when everything is still held.
+/// Calls this with the ledger of every pause, and at the end, when everything is still live.
 fn at_each_pause(program: &mut Talk, pauses: usize, file: &str, mut look: impl FnMut(&SiteLedger)) {
     for _ in 0..=pauses {
         program.go_on();
@@ -72,8 +72,8 @@ fn memory_reports_allocations_and_frees_of_each_call_site(tier: &str) {
     }
 }
 
-/// The stack is larger than what is copied at first, differs from call to call, and ends where nothing is mapped; two
-/// ways to one function differ a hundred frames away.
+/// The stack is larger than the first copy of it, differs from call to call, and ends at an unmapped page. Two stacks
+/// of one function differ a hundred frames away.
 #[bpf_test(alone)]
 fn deep_stacks_differ_by_their_outermost_function() {
     let folder = folder("leaks_deep");
@@ -89,7 +89,7 @@ fn deep_stacks_differ_by_their_outermost_function() {
     });
 }
 
-/// Another tracer has return probes in the runtime, on the way from the program to the driver that the daemon watches.
+/// Another tracer has return probes in the runtime, between the program and the CUDA driver that the daemon watches.
 #[bpf_test(alone)]
 fn return_addresses_replaced_by_another_tracer_are_resolved() {
     let folder = folder("leaks");
@@ -119,7 +119,7 @@ fn ten_thousand_stacks_are_counted_and_the_largest_are_shown() {
             found.compare(SITE_LIVE_ALLOCATIONS, &sum(SITE_LIVE_ALLOCATIONS), &total(|f| f.live));
         });
         let shown = |site: &&String| !["unknown", OTHER].contains(&site.as_str());
-        // names are looked for one at a time
+        // stacks are symbolized one at a time
         let metrics = daemon.until(PATIENCE, "some have names", |metrics| {
             metrics.by(SITE_LIVE_BYTES, pid, SITE).keys().any(|site| shown(&site))
         });

@@ -1,4 +1,5 @@
-//! Where memory comes from, of a command: in its trace, and by `gpuprobe memory`, which says which places leak.
+//! Call sites of the allocations of a command: in its trace, and in `gpuprobe memory`, which reports the leaking
+//! ones.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,7 @@ use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures, tiers};
 use gpuprobe_event::LossCause;
 use gpuprobe_standin::Cuda;
 
-/// What allocates and frees in the programs, for tiers on which every function costs.
+/// The functions that allocate and free in the programs, for tiers on which every function is expensive.
 const FUNCTIONS: [&str; 11] = [
     "cudaMalloc",
     "cudaFree",
@@ -23,7 +24,7 @@ const FUNCTIONS: [&str; 11] = [
     "cuMemRetainAllocationHandle",
 ];
 
-/// One of the programs under `gpuprobe run`, and its books.
+/// Runs one of the programs under `gpuprobe run`. Returns the outcome and its ledger.
 fn run(tier: &str, name: &str, file: &str, args: &[&str]) -> (Outcome, SiteLedger) {
     println!("{name}, {tier}");
     let run = Run::new(fixtures::standins(Cuda::Cuda12).workload(name));
@@ -44,8 +45,8 @@ fn the_sums_of_a_trace_by_call_site_are_those_of_the_program(tier: &str) {
     }
 }
 
-/// Each way has blocks of a size of its own, so the sizes tell which way was taken. They come faster than they can be
-/// learnt: what was not told is counted one by one.
+/// Each stack allocates blocks of its own size, so the size identifies the stack. New stacks come faster than they
+/// can be stored: lost ones are counted.
 #[bpf_test(alone)]
 fn ten_thousand_stacks_are_as_many_call_sites_or_counted_as_lost() {
     let args = ["--rounds", "3", "--threads", "1"];

@@ -1,5 +1,5 @@
-//! The classic examples in the classic display: three allocations of 8,000,000 bytes, two frees and the end, step by
-//! step; a thousand turns of two kernels; and copies with their bandwidth.
+//! The classic examples in the classic display: three allocations of 8,000,000 bytes, two frees and the exit, step by
+//! step; a thousand launches of each of two CUDA kernels; and copies with their bandwidth.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,11 +12,11 @@ use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// A display a second, and a machine that others keep busy.
+/// One display per second, on a busy machine.
 const FRESH: Duration = Duration::from_secs(30);
 const RULE: &str = "========================";
 
-/// The example, before its first call, and the display of it alone.
+/// The example before its first call, and a display of this process only.
 struct Shown {
     _folder: tempfile::TempDir,
     daemon: Daemon,
@@ -39,7 +39,7 @@ impl Shown {
         Self { _folder: folder, daemon, example, lines: Vec::new() }
     }
 
-    /// A display of one feature alone, and then a workload, with a delay of its calls.
+    /// A display of one feature, and a workload with delayed calls.
     fn feature(feature: &str, workload: &str, delay: &str) -> Self {
         let folder = fixtures::folder();
         let name = workload.split(' ').next().unwrap();
@@ -56,12 +56,12 @@ impl Shown {
         Self { _folder: folder, daemon, example, lines: Vec::new() }
     }
 
-    /// Waits for a whole block of these lines, between the rules and behind the time.
+    /// Waits for a block with these lines between the rules and after the time.
     fn assert_block(&mut self, expected: &[String]) {
         self.until_block(&expected.join("\n"), |block| (block == expected).then_some(()));
     }
 
-    /// Waits for a whole block from which this can be taken.
+    /// Waits for a block from which `take` returns something.
     fn until_block<T>(&mut self, expected: &str, take: impl Fn(&[String]) -> Option<T>) -> T {
         let start = Instant::now();
         let mut last = Vec::new();
@@ -78,14 +78,14 @@ impl Shown {
         }
     }
 
-    /// The next whole block: a rule, the time, an empty line, what is shown, and a rule.
+    /// The next complete block: a rule, the time, an empty line, the content, and a rule.
     fn take_block(&mut self) -> Option<Vec<String>> {
         let end = self.lines.iter().skip(1).position(|l| l == RULE)? + 1;
         let block: Vec<String> = self.lines.drain(..=end).collect();
         assert_eq!((block[0].as_str(), block[2].as_str()), (RULE, ""), "{block:?}");
         let is_time = |c: char| c.is_ascii_digit() || "- :".contains(c);
         assert!(block[1].len() == 19 && block[1].chars().all(is_time), "{block:?}");
-        // the tests themselves may run in a container, which is told behind the pid; programs of others may come and go
+        // the tests may run in a container, which is shown after the pid; programs of other users may come and go
         let plain = |line: &String| match line
             .split_once(" [")
             .map(|(before, rest)| (before, rest.split_once(']')))
@@ -98,7 +98,7 @@ impl Shown {
     }
 }
 
-/// A block: the four counts, the lines about sums, and the map of a process, if it has one.
+/// A block: the four counts, the lines with sums, and the map of a process, if it has one.
 fn block(counts: [u64; 4], sums: &[&str], map: Option<(&Value, [u64; 3])>) -> Vec<String> {
     let names =
         ["num_successful_mallocs: ", "num_failed_mallocs: ", "num_successful_frees: ", "num_failed_frees: "];
@@ -147,7 +147,7 @@ fn failures_are_counted_and_a_reset_frees_memory() {
         printed = shown.example.json();
         assert_eq!(number(&printed["step"]), step);
         if step == 1 {
-            // what is freed before it was ever shown is not shown as freed
+            // an allocation that is freed before it was shown is not shown as freed
             shown.assert_block(&block([3, 0, 0, 0], &[ALL_THREE], Some((&printed, [BYTES; 3]))));
         }
     }
@@ -167,14 +167,14 @@ fn failures_are_counted_and_a_reset_frees_memory() {
     shown.assert_block(&ended);
     shown.example.go_on();
     assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
-    // its end changes nothing: the map is there to be looked at for a while
+    // its exit changes nothing: the map stays for a while
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         shown.assert_block(&ended);
     }
 }
 
-/// What stands below the line of a process, up to the next one.
+/// The lines below the heading of a process, up to the next one.
 fn lines_of(block: &[String], pid: u32) -> Vec<&str> {
     let is_head = |line: &&String| {
         line.strip_prefix("process ").is_some_and(|l| l.split(' ').next() == Some(&pid.to_string()))
@@ -183,7 +183,7 @@ fn lines_of(block: &[String], pid: u32) -> Vec<&str> {
     below.map(String::as_str).take_while(|line| !line.is_empty() && !line.starts_with("process ")).collect()
 }
 
-/// A feature shows its own section and no other.
+/// Checks that a feature shows its own section and no other.
 fn assert_only(block: &[String], heading: &str) {
     let headings: Vec<_> = block.iter().filter(|line| line.ends_with(':')).collect();
     assert_eq!(headings, [heading], "{block:#?}");
@@ -219,7 +219,7 @@ fn copies_are_shown_with_their_bandwidth_if_it_is_meaningful() {
     assert_only(&block, "per-process copies:");
     let lines = lines_of(&block, pid);
     assert_eq!(lines[0], first);
-    // where the time says nothing of the copy there is only how much it was
+    // if the duration of the call is not that of the copy, there is only the size
     for (kind, name) in [("H2D/async", "H2D async"), ("D2D/sync", "D2D"), ("P2P/async", "P2P async")] {
         let moved = format!("\t{name} {} calls, {} Bytes", copies[kind], bytes[kind]);
         assert!(

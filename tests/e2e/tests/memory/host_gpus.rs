@@ -1,4 +1,4 @@
-//! Which of the host's GPUs memory is on, whatever a process may see of them and in whatever order it counts them.
+//! The host's GPU of each allocation, for any set of GPUs that a process sees and any order of them.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,14 +12,14 @@ use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Talk, bpf_test, fixtures, tiers};
 use gpuprobe_standin::Cuda;
 
-/// A snapshot five times a second, and a machine that others keep busy.
+/// Five snapshots per second, on a busy machine.
 const FRESH: Duration = Duration::from_secs(20);
 
 const BY_BUS: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-/// The driver counts the third first.
+/// The CUDA driver numbers the third GPU first.
 const BY_SPEED: (&str, &str) = ("STANDIN_FASTEST", "2");
 
-/// The stand-ins, and a daemon that watches them on such a host.
+/// The stand-ins, and a daemon that watches them on a host with these GPUs.
 fn watched(tier: &str) -> (tempfile::TempDir, Daemon) {
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "gpus"]);
@@ -42,17 +42,17 @@ fn by_gpu(metrics: &Metrics, name: &str, pid: u32) -> ByGpu {
     values
 }
 
-/// Whose numbers the metrics are expected to have.
+/// The numbering that the metrics must use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Numbers {
     OfHost,
     OfProcess,
 }
 
-/// An environment, the GPUs that are seen in it, and whose numbers tell them.
+/// An environment, the GPUs that are visible in it, and the numbering of the metrics.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], Numbers);
 
-/// Runs the workload, which must see these GPUs, and compares what the daemon says of it.
+/// Runs the workload, which must see these GPUs, and compares the metrics of the daemon.
 fn assert_case(
     (folder, daemon): &(tempfile::TempDir, Daemon),
     environment: &[(&str, &str)],
@@ -99,7 +99,7 @@ fn memory_is_assigned_to_host_gpus_by_what_the_cuda_driver_returns(tier: &str) {
         let chosen = [BY_SPEED, ("CUDA_VISIBLE_DEVICES", "3,1")];
         assert_case(&watched, &chosen, &[ask], &[3, 0], Numbers::OfHost);
     }
-    // a program that makes its own choice after it has begun with another
+    // a program that changes its own choice after its start
     let begun = [BY_BUS, ("CUDA_VISIBLE_DEVICES", "0,1")];
     assert_case(&watched, &begun, &["uuid", "3,2"], &[3, 2], Numbers::OfHost);
 }
@@ -116,14 +116,14 @@ fn memory_is_assigned_to_gpus_by_the_environment_or_by_the_numbers_of_the_proces
         (&[BY_BUS, some("2,GPU-11")], &[2], Numbers::OfHost),
         (&[BY_SPEED, some(&by_names)], &[2, 0], Numbers::OfHost),
         (&[some("GPU-14,GPU-99,GPU-11")], &[3], Numbers::OfHost),
-        // which one is the fastest nobody has said
+        // the fastest GPU is not known
         (&[BY_SPEED], &[2, 0, 1, 3], Numbers::OfProcess),
         (&[BY_SPEED, some("3,1")], &[3, 0], Numbers::OfProcess),
     ];
     for (environment, seen, numbers) in cases {
         assert_case(&watched, environment, &["nothing"], seen, numbers);
     }
-    // and one that has changed its choice does not tell what the driver saw
+    // a process that has changed its choice: its environment is not what the CUDA driver saw
     let begun = [BY_BUS, some("0,1")];
     assert_case(&watched, &begun, &["nothing", "3,2"], &[3, 2], Numbers::OfProcess);
     let infos = watched.1.scrape();

@@ -1,5 +1,5 @@
-//! `gpuprobe memory` as a command: wrong use is told in one line, and it ends when what it watches does. What it says of
-//! places is tested with the sites themselves.
+//! `gpuprobe memory` as a command: wrong usage is reported in one line, and it ends with the processes that it
+//! watches. Its figures are tested in `call_sites`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::{Finished, Talk, bpf_test, fixtures};
 use serde_json::json;
 
-/// Maps a file as code, says so and waits for a line.
+/// Maps a file as code, prints a line and waits for one.
 const MAPPER: &str = "
 import mmap, sys
 with open(sys.argv[1], 'rb') as f:
@@ -23,7 +23,7 @@ fn said(args: &[&str]) -> Finished {
     finish(&mut gpuprobe(&[&["memory"], args].concat()))
 }
 
-/// Status 1, one line on stderr that has all of these in it, and nothing on stdout.
+/// Checks for status 1, one line on stderr with all of these words, and nothing on stdout.
 fn assert_reported(finished: &Finished, says: &[&str]) {
     let stderr = &finished.stderr;
     assert_eq!((finished.status, stderr.lines().count(), finished.stdout.as_str()), (1, 1, ""), "{stderr}");
@@ -53,7 +53,7 @@ fn wrong_usage_is_reported_with_status_2() {
 
 #[bpf_test]
 fn processes_and_files_that_cannot_be_watched_are_named() {
-    // the largest pid that a kernel can be told to give is 2^22
+    // the largest possible limit of pids is 2^22
     assert_reported(&said(&["-d", "4194305"]), &["4194305", "no process"]);
     assert_reported(&said(&["--", "/no/such/command"]), &["no such command", "/no/such/command"]);
     assert_reported(&said(&["-o", "/no/such/folder/file", "--", "true"]), &["/no/such/folder/file"]);
@@ -99,7 +99,7 @@ fn the_report_is_repeated_until_the_command_ends() {
 #[bpf_test]
 fn a_watch_ends_with_its_process() {
     let mut process = Command::new("sleep").arg("2").stdout(Stdio::null()).spawn().unwrap();
-    // ended by whoever waits for it, or it would be there as a zombie
+    // reaped by the shell, or it would stay as a zombie
     let pid = process.id().to_string();
     let waits = std::thread::spawn(move || process.wait());
     let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! One rule of what memory is held at a time, each in a program that does nothing else.
+//! The rules that decide what memory is live, each in a program that tests only this rule.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn watched(rule: &str) -> (tempfile::TempDir, Daemon, Talk) {
     (folder, daemon, talk)
 }
 
-/// Compares after each of the rule's steps, and at the end of the program.
+/// Compares after each step of the rule, and after the exit of the program.
 fn assert_steps(rule: &str, steps: u64) {
     let (_folder, daemon, mut talk) = watched(rule);
     let mut last = None;
@@ -85,7 +85,7 @@ fn a_free_that_fails_frees_nothing() {
     assert_steps("refused", 1);
 }
 
-/// Which GPU imported memory is on is not told, so only its sums are compared.
+/// The GPU of imported memory is not known, so only its sums are compared.
 #[bpf_test(alone)]
 fn imported_memory_is_live_from_its_first_mapping() {
     let (_folder, daemon, mut talk) = watched("import");
@@ -104,7 +104,7 @@ fn imported_memory_is_live_from_its_first_mapping() {
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
 }
 
-/// The process goes on under another name: what is held is the new program's, what was allocated both programs'.
+/// The process continues under another name: live memory is the new program's, total allocations are those of both.
 #[bpf_test(alone)]
 fn an_executed_program_has_no_live_memory_of_the_previous_one() {
     let (_folder, daemon, mut talk) = watched("exec");

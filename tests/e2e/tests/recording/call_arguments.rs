@@ -1,11 +1,12 @@
-//! Arguments and results, one call of each kind: what is decoded is what was passed.
+//! Arguments and results of one call of each kind: the decoded values are those that were passed.
 
 use gpuprobe_e2e::arguments::{assert_equal, runtime_calls};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures, tiers};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
 
-/// What a program passes in every way: integers, handles, structs in registers, on the stack and behind pointers.
+/// Functions that cover all ways to pass an argument: integers, handles, structs in registers, on the stack and by
+/// pointer.
 const KINDS: [&str; 7] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",

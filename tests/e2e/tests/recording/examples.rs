@@ -1,5 +1,5 @@
-//! The programs under `examples`, compiled as plain C++ for the stand-ins: they build, tell what they do, and a trace
-//! of them has exactly that.
+//! The programs in `examples`, compiled as plain C++ for the stand-ins: they build, and a trace of them has exactly
+//! the calls that they print.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn basic_is_traced_call_by_call() {
     let folder = fixtures::folder();
     let outcome =
         Run::new(compiled("basic", folder.path())).options(&["-e", "*"]).args(&["--json"]).outcome();
-    // a stand-in adds nothing up, and the program sees that
+    // a stand-in computes nothing, and the program notices
     assert_eq!(outcome.finished.status, 1, "{}", outcome.finished.stderr);
     assert!(outcome.finished.stdout.contains("\n0 of 1000 sums are right\n"), "{}", outcome.finished.stdout);
     outcome.trace.assert_whole();
@@ -78,7 +78,7 @@ fn bench_measures_each_operation_the_given_number_of_times() {
     assert_eq!(printed["rounds"], json!(100));
     let operations = printed["operations"].as_array().unwrap();
     assert_eq!(operations.len(), 7);
-    // eleven to warm up, and each time one allocation and one wait that are not measured
+    // eleven to warm up, and one allocation and one wait per round that are not measured
     let warm = 11;
     let mut calls = Counts::new();
     for operation in operations {
@@ -92,7 +92,7 @@ fn bench_measures_each_operation_the_given_number_of_times() {
     assert_eq!(counts(&outcome, Api::Runtime), calls);
 }
 
-/// The line of an example that has this text in it.
+/// The number of the line of an example with this text.
 fn line_with(name: &str, text: &str) -> u64 {
     let source = fs::read_to_string(repository().join(format!("examples/{name}.cu"))).unwrap();
     source.lines().position(|line| line.contains(text)).unwrap() as u64 + 1

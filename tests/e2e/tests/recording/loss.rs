@@ -1,4 +1,4 @@
-//! Loss, forced by a ring buffer that is far too small: what arrived and what was counted as lost is what was made.
+//! Lost calls, forced by a ring buffer that is far too small: received and lost calls add up to the calls made.
 
 use gpuprobe_e2e::recording::{counts_of, number, pid_of};
 use gpuprobe_e2e::{Run, bpf_test, fixtures, tiers};
@@ -6,13 +6,13 @@ use gpuprobe_event::{Api, LossCause};
 use gpuprobe_standin::Cuda;
 
 const CALLS: u64 = 300_000;
-/// Half of what the ledger does, in four functions.
+/// Four functions that are half of the calls of the ledger.
 const MEMORY: [&str; 4] = ["cudaMalloc", "cudaFree", "cuMemAlloc_v2", "cuMemFree_v2"];
 
 #[bpf_test(tiers, alone)]
 fn received_and_lost_calls_add_up_to_all_calls(tier: &str) {
     let mut options = vec!["--attach", tier, "--buffer", "1"];
-    // to the whole on the first alone: reading so many calls takes longer than making them
+    // all functions only on the best tier: reading so many calls takes longer than making them
     if tier == tiers::best() {
         options.extend(["-e", "*"]);
     } else {
@@ -41,7 +41,7 @@ fn assert_lost(tier: &str, options: &[&str]) {
     println!("{tier}: {} received, {lost} lost", end.calls);
     assert!(lost > 0, "nothing was lost, so this tests nothing: make the burst larger");
     let mut reported = end.lost.clone();
-    // the stacks of new ways to allocations come through the same ring; they are no calls
+    // stack records of new call sites use the same ring; they are not calls
     let stacks = reported.remove(LossCause::LostStack.as_str()).unwrap_or_default();
     assert_eq!(reported, [(LossCause::RingFull.as_str().to_owned(), lost)].into(), "the end line");
     let of_calls = trace.losses.iter().filter(|loss| loss.cause != LossCause::LostStack);
@@ -51,7 +51,7 @@ fn assert_lost(tier: &str, options: &[&str]) {
         assert!(stderr.contains(&line), "the summary: {stderr}");
     }
 
-    // no function is told more often than it was called
+    // no function has more records than calls
     let pid = pid_of(&printed);
     for (api, field) in [(Api::Runtime, "calls"), (Api::Driver, "driver_calls")] {
         let made = made_by(field);

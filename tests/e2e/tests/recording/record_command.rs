@@ -1,4 +1,4 @@
-//! Recordings of what already runs, and the forms that a recording can have.
+//! Recordings of running processes, and the formats of a recording.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,6 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// A program that has made half of its calls and waits.
 fn half_finished(calls: &str) -> (Talk, Value) {
     let mut command = Command::new(fixtures::standins(Cuda::Cuda12).workload("ledger"));
     let mut talk = Talk::start(command.args(["--threads", "4", "--calls", calls, "--pauses", "1"]));
@@ -21,7 +20,7 @@ fn half_finished(calls: &str) -> (Talk, Value) {
     (talk, half)
 }
 
-/// A recording that has begun.
+/// A recording whose probes are attached.
 fn recording(options: &[&str], trace: &Path) -> Talk {
     let output = shown(trace);
     let words = [&["record"], options, &["-e", "*", "-o", &output]].concat();
@@ -37,7 +36,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What was called between two snapshots.
+/// The calls between two snapshots.
 fn between(half: &Value, whole: &Value) -> Counts {
     let (before, mut after) = (counts_of(&half["calls"]), counts_of(&whole["calls"]));
     before.iter().for_each(|(name, n)| *after.get_mut(name).unwrap() -= n);
@@ -54,7 +53,7 @@ fn a_running_process_is_recorded_until_it_exits_or_a_signal() {
         let pid = pid_of(&half);
         let mut record = recording(&["-d", &pid.to_string()], &trace);
         if !ends_itself {
-            // Ctrl-C, before the program goes on
+            // Ctrl-C, before the program continues
             record.signal(Signal::SIGINT);
             assert_eq!(record.end(), 0, "{}", record.stderr());
         }
@@ -90,7 +89,7 @@ fn a_compressed_recording_is_equal_and_readable_when_its_recorder_is_killed() {
 
     let mut talk = Talk::start(&mut ledger.command(&at("cut.jsonl.zst")));
     talk.json();
-    // what is older than a second is on disk
+    // records older than a second are on disk
     until(PATIENCE, "something is written", || {
         (fs::metadata(at("cut.jsonl.zst")).unwrap().len() > 1000).then_some(())
     });
@@ -116,7 +115,7 @@ fn a_recording_keeps_its_size_limit_and_reports_what_it_dropped() {
     let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect();
     let bytes: u64 = files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert!(files.len() > 1 && bytes <= 512 << 10 && !trace.exists(), "{bytes} in {files:?}");
-    // what was held when they begin is known, so that what is held at the end is right
+    // live memory at the start of a segment is known, so that live memory at the end is right
     let first = files.iter().min_by_key(|file| Recording::read(file).meta.segment).unwrap();
     let at_exit = |text: &str| text.lines().find(|line| line.contains("held at exit")).map(words);
     let report = finish(&mut gpuprobe(&["report", &shown(first)]));
@@ -126,7 +125,7 @@ fn a_recording_keeps_its_size_limit_and_reports_what_it_dropped() {
     let script = format!("{} report - < {}", shown(fixtures::gpuprobe()), shown(first));
     let piped = finish(Command::new("sh").args(["-c", &script]));
     assert!(piped.status == 0 && piped.stderr.contains("which is not read"), "{}", piped.stderr);
-    // each of them can be read by itself, and the last has the end
+    // each segment can be read by itself, and the last has the end line
     let last = files.iter().map(|file| Recording::read(file)).find(|segment| {
         segment.end.as_ref().is_some_and(|end| end.next.is_none() && end.exit_status == Some(0))
     });
@@ -186,7 +185,7 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
             continue;
         }
         assert!(!report.stderr.contains("damaged"), "{name}: {}", report.stderr);
-        // what is missing is counted, with the few changes of processes
+        // missing calls are counted, together with the few process events
         let missing = said.split(", ").find_map(|part| {
             part.strip_suffix(" events are not in it: No space left on device (os error 28)\n")
         });
@@ -195,7 +194,7 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
     }
 }
 
-/// In one line as it happens, and in one at the end.
+/// One line when it happens, and one at the end.
 fn assert_full_disk_is_reported(said: &str) {
     let reported: Vec<_> = said.lines().filter(|line| line.starts_with("gpuprobe: ")).collect();
     let [at_once, at_end] = reported[..] else { panic!("{said}") };
@@ -206,7 +205,7 @@ fn assert_full_disk_is_reported(said: &str) {
     assert!(said.find(at_once) < said.find("=== TRACE SUMMARY ==="), "{said}");
 }
 
-/// All calls, also those inside others.
+/// All calls, including inner calls.
 fn calls_in(summary: &str) -> u64 {
     let line = summary.lines().find(|line| line.contains(" inside them in "));
     let numbers =

@@ -1,4 +1,4 @@
-//! A recording has all that the summary of its run showed.
+//! `gpuprobe report` of a recording prints the same summary as the run.
 
 use gpuprobe_e2e::process::{finish, gpuprobe, shown};
 use gpuprobe_e2e::{Run, bpf_test, fixtures};
@@ -6,7 +6,7 @@ use gpuprobe_standin::Cuda;
 
 const BEGIN: &str = "=== TRACE SUMMARY ===";
 
-/// What `run` printed as its summary: the last line says where the trace is.
+/// The summary that `run` printed: the last line contains the path of the trace.
 fn printed_summary(stderr: &str) -> &str {
     let begin = stderr.find(BEGIN).unwrap_or_else(|| panic!("no summary: {stderr}"));
     let end = stderr.rfind("trace: ").unwrap_or_else(|| panic!("no trace: {stderr}"));

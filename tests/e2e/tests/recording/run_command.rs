@@ -1,5 +1,5 @@
-//! `gpuprobe run` against the ledger: every call, byte, error and launch, at scale, for every way to begin a function
-//! and every way to attach.
+//! `gpuprobe run` compared with the ledger: every call, byte, error and launch, at scale, for every function prologue
+//! and every tier.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn ledger(built: &Built, options: &[&str], calls: u32) -> Outcome {
     run.args(&["--threads", "8", "--calls", &calls.to_string()]).outcome()
 }
 
-/// A recording of everything that the ledger did, with nothing lost.
+/// Compares the whole recording with the ledger. Nothing may be lost.
 fn assert_exact(outcome: &Outcome, calls: u64) {
     let printed = outcome.printed();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
@@ -44,7 +44,7 @@ fn summary_counts(stderr: &str) -> Counts {
     stderr.lines().filter_map(row).collect()
 }
 
-/// The functions that the ledger calls, of both libraries, as it tells when nobody looks.
+/// The functions of both libraries that the ledger calls, from a run without gpuprobe.
 fn used(built: &Built) -> Vec<String> {
     let ledger = finish(Command::new(built.workload("ledger")).args(["--threads", "8", "--calls", "100000"]));
     let printed = &ledger.json()[0];
@@ -61,7 +61,7 @@ fn a_hundred_thousand_calls_of_eight_threads_are_recorded_with_inner_calls(tier:
     assert_reported(&outcome);
 }
 
-/// The life of the process, and the summary for people.
+/// Checks the process events and the printed summary.
 fn assert_reported(outcome: &Outcome) {
     let printed = outcome.printed();
     let pid = pid_of(&printed);
@@ -76,7 +76,7 @@ fn assert_reported(outcome: &Outcome) {
     assert!(stderr.contains("\n0 lost\n"), "{stderr}");
 }
 
-/// The best way that a kernel of this release has.
+/// The best tier of a Linux kernel of this release.
 fn best_tier(release: &str) -> &'static str {
     let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
     match (numbers.next(), numbers.next()) {
@@ -137,7 +137,7 @@ fn failed_calls_are_recorded_with_their_error() {
     assert_eq!(failed.len(), 1);
     assert_eq!((&*failed[0].name, failed[0].status), ("cudaMalloc", Some(2)));
     assert_eq!(failed[0].error.as_deref(), Some("cudaErrorMemoryAllocation"));
-    // the one that failed never reached the driver
+    // the failed call never reached the CUDA driver
     let mut inner = inner_counts(&calls);
     inner.insert("cuMemAlloc_v2".to_owned(), 1);
     assert_eq!(outcome.trace.counts(pid, Api::Driver), inner);

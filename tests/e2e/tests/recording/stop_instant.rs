@@ -1,6 +1,6 @@
-//! A recording ends at one instant: it has the calls of each thread up to that instant, and nothing after it.
+//! A recording ends at one instant: it has the calls of each thread up to that instant, and none after it.
 //!
-//!     GPUPROBE_STOPS=50 cargo test --workspace --test stop -- --nocapture
+//!     GPUPROBE_STOPS=50 cargo test --workspace --test recording stop_instant:: -- --nocapture
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,16 +18,16 @@ use nix::sys::signal::Signal;
 
 const THREADS: &str = "4";
 
-/// One call, as the program noted it.
+/// One call in the diary of the program.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     begun_ns: u64,
     done_ns: u64,
-    /// 0 of a free.
+    /// 0 for a free.
     bytes: u64,
 }
 
-/// The notes of each thread, in order.
+/// The diary by thread, in order.
 fn diary(path: &Path) -> BTreeMap<u32, Vec<Note>> {
     let mut threads: BTreeMap<u32, Vec<Note>> = BTreeMap::new();
     for line in fs::read_to_string(path).unwrap().lines() {
@@ -38,7 +38,7 @@ fn diary(path: &Path) -> BTreeMap<u32, Vec<Note>> {
     threads
 }
 
-/// A recording of a busy program that is ended after this time, with the program's diary.
+/// A recording of a busy program that is stopped after this time, with the program's diary.
 fn stopped_after(run: Duration, options: &[&str], folder: &Path) -> (Recording, BTreeMap<u32, Vec<Note>>) {
     let (notes, trace) = (folder.join("diary"), folder.join("trace.jsonl"));
     let program = fixtures::standins(Cuda::Cuda12).workload("diary");
@@ -77,8 +77,8 @@ fn end_of(call: &Call) -> Option<u64> {
     Some(call.start_ns + call.duration_ns()?)
 }
 
-/// When the recording began, on the clock of the diary: at least and at most. A call begins after it was noted that it
-/// will, and ends before it was noted that it did.
+/// The earliest and latest possible start of the recording on the clock of the diary. A call begins after the program
+/// noted its start, and ends before the program noted its end.
 fn beginning(diary: &BTreeMap<u32, Vec<Note>>, calls: &BTreeMap<u32, Vec<&Call>>) -> (u64, u64) {
     let pairs = calls.iter().flat_map(|(tid, calls)| diary[tid].iter().zip(calls));
     let bounds = pairs.map(|(note, call)| {
@@ -87,7 +87,7 @@ fn beginning(diary: &BTreeMap<u32, Vec<Note>>, calls: &BTreeMap<u32, Vec<&Call>>
     bounds.fold((0, u64::MAX), |(least, most), (low, high)| (least.max(low), most.min(high)))
 }
 
-/// That a recording has what each thread did up to its end, to the call; how many calls that is.
+/// Checks that a recording has exactly the calls of each thread up to its end. Returns the number of calls.
 fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<Note>>) -> usize {
     let end = recording.assert_whole();
     let end_ns = (end.seconds * 1e9).round() as u64;
@@ -112,7 +112,7 @@ fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<No
             live += call.effect.size().unwrap_or(0).cast_signed()
                 - call.effect.freed().map_or(0, |freed| freed.bytes.cast_signed());
         }
-        // one that had not returned, but whose address another thread had got already
+        // a call that had not returned, but whose address another thread had already got
         let open = calls[done..].iter().filter_map(|call| call.effect.freed());
         live -= open.map(|freed| freed.bytes.cast_signed()).sum::<i64>();
         if let Some(last) = done.checked_sub(1).map(|last| notes[last]) {
@@ -134,7 +134,7 @@ fn assert_cut_at_one_instant(recording: &Recording, diary: &BTreeMap<u32, Vec<No
 fn a_recording_ends_at_one_instant_for_all_threads(tier: &str) {
     let stops: u64 = std::env::var("GPUPROBE_STOPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
     let mut random = 7_u64;
-    // there the kernel takes long to remove probes
+    // there the Linux kernel takes long to remove probes
     let stops = if tier == "perf" { stops.div_ceil(10) } else { stops };
     let mut calls = 0;
     for _ in 0..stops {

@@ -1,4 +1,5 @@
-//! What kernels are called, by each of the ways in which that is found out, also by one who comes late.
+//! The names of CUDA kernels from each source: registration, symbols, lookups and handles, also for a trace that
+//! starts late.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +15,7 @@ use gpuprobe_event::{Api, Call, Class};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 
-/// Grid and block of the kernels of the demo, and how often each is launched.
+/// Grid and block of the CUDA kernels of the demo, and the number of launches.
 const DEMO: [(&str, [u32; 3], [u32; 3], u64); 3] = [
     ("matmul_tile", [128, 1, 1], [256, 1, 1], 220),
     ("reduce_sum", [16, 1, 1], [512, 1, 1], 55),
@@ -25,7 +26,7 @@ fn launches(calls: &[Call]) -> impl Iterator<Item = &Call> {
     calls.iter().filter(|call| call.class == Class::Launch)
 }
 
-/// What the demo launched, by name; each launch must have the grid and block of its kernel.
+/// The launches of the demo by name; each must have the grid and block of its CUDA kernel.
 fn demo_launches(calls: &[Call]) -> Counts {
     let mut counts = Counts::new();
     for call in launches(calls) {
@@ -51,7 +52,7 @@ fn a_stripped_program_has_names_from_registration() {
     }
 }
 
-/// The demo, which has run for a moment.
+/// The demo after it has run briefly.
 fn late_demo(private: &Private) -> Talk {
     let demo = Talk::start(&mut Command::new(&private.program));
     sleep(Duration::from_millis(300));
@@ -90,7 +91,7 @@ fn an_unknown_cuda_kernel_is_a_question_mark() {
     assert_eq!(demo.end(), 0);
 }
 
-/// The kernels of each step of `lookups`, as the trace names them and as they were.
+/// The CUDA kernels of each step of `lookups`: in the trace, and in the ledger.
 fn steps(private: &Private, args: &[&str], options: &[&str]) -> Vec<(Vec<Option<String>>, Vec<String>)> {
     let (mut program, pid) = waiting(&private.program, &[], args);
     let trace = Tracing::start(&[&["-d", &pid, "--json"], options].concat());
@@ -148,7 +149,7 @@ fn handles_that_all_point_to_names_of_functions_are_believed() {
     let private = Private::new("lookups", Cuda::Cuda12);
     let all = steps(&private, &["4"], &[]);
     let (names, launched) = &all[0];
-    // four different ones are enough, and the fourth is the first to be named
+    // four different handles are enough, and the fourth is the first with a name
     assert_eq!(names[..3], [None, None, None]);
     assert_eq!(names[3..], known(&launched[3..]));
     let (names, launched) = &all[2];

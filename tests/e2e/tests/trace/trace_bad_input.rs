@@ -1,4 +1,4 @@
-//! What `gpuprobe trace` says to wrong input: one line that names the thing, and the right status.
+//! Wrong input to `gpuprobe trace`: one line that names it, and the right status.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -98,13 +98,13 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
     let traced = trace.end();
     assert_eq!(traced.stdout.lines().count(), 1, "{}", traced.stderr);
     assert!(traced.stdout.contains(" cuInit(Flags=0x7) = CUDA_SUCCESS <"), "{}", traced.stdout);
-    // what it might have called between the two is missing, and that is told
+    // calls between the two are missed, and that is reported
     assert!(traced.stderr.contains("gpuprobe: lost 1 late_attach: "), "{}", traced.stderr);
 }
 
 #[bpf_test]
 fn a_process_whose_files_cannot_be_opened_is_reported() {
-    // a library that only its own mount namespace has, and no right to look into that
+    // a library that exists only in its mount namespace, which may not be entered
     let (folder, built) = (fixtures::folder(), fixtures::standins(Cuda::Cuda12));
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let (copy, inside) = (folder.path().join("gpuprobe"), folder.path().join("inside"));
@@ -119,7 +119,7 @@ fn a_process_whose_files_cannot_be_opened_is_reported() {
     let rights = ["--inh-caps=-all,+bpf,+perfmon", "--ambient-caps=-all,+bpf,+perfmon"];
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(rights).arg("--");
     let finished = finish(command.arg(&copy).args(["trace", "--duration", "0.2", "-d", &pid]));
-    // older kernels do not even show what is mapped
+    // older Linux kernels do not even show the mappings
     let why =
         [&*format!("gpuprobe: not probed: {inside}/libcuda.so.1: cannot be opened: "), "CAP_SYS_PTRACE"];
     assert!(why.iter().any(|words| finished.stderr.contains(words)), "{}", finished.stderr);

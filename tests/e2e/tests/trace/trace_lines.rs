@@ -1,4 +1,4 @@
-//! `gpuprobe trace`: what is printed of calls, and of which.
+//! `gpuprobe trace`: which calls are printed, and how.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ const CLASSIC: [&str; 11] = [
     "cudaEventSynchronize",
 ];
 
-/// Traces a workload that prints its calls, and compares each. Returns the functions.
+/// Traces a workload that prints its calls, and compares each. Returns the names of the functions.
 fn assert_decoded(workload: &str, cuda: Cuda, options: &[&str]) -> BTreeSet<String> {
     let (traced, program) = Private::new(workload, cuda).traced(&[&["--json"], options].concat(), &[]);
     let trace = traced.recording();
@@ -63,7 +63,7 @@ fn the_other_tiers_decode_the_same() {
     assert_eq!(assert_equal(&trace, &printed, 12), 3);
 }
 
-/// The lines of failures, without what stands before the name of the function and after the result.
+/// The lines of failures, from the name of the function to the result.
 fn failures(traced: &Finished) -> Vec<String> {
     assert_eq!(traced.status, 0, "{}", traced.stderr);
     let result = |line: &str| {
@@ -135,7 +135,7 @@ fn a_process_is_unharmed_by_attach_and_detach(tier: &str) {
     let private = Private::new("ledger", Cuda::Cuda12);
     let args = ["--wait", "--pauses", "1", "--threads", "4", "--calls", "8000"];
     let (mut program, pid) = waiting(&private.program, &[], &args);
-    // by their names too, for the runtime loads the driver at its first call
+    // by their paths too, because the runtime loads libcuda at its first call
     let paths = private.paths();
     let mut options: Vec<&str> = paths.iter().map(String::as_str).collect();
     options.extend(["-d", &pid, "--json", "--nested", "-e", "*", "--attach", tier]);
@@ -169,7 +169,7 @@ fn by_default_every_process_is_traced_from_when_it_maps_a_library() {
         assert_eq!(*status, 0);
         assert_eq!(trace.counts(pid_of(printed), Api::Driver), counts_of(&printed["calls"]));
     }
-    // the second had mapped its libraries when they were found
+    // the second had mapped its libraries before they were found
     let late = trace.end.unwrap().lost.get("late_attach").copied();
     assert!(late.is_some_and(|n| n >= 1), "{late:?}");
 }
@@ -187,7 +187,7 @@ fn children_are_traced_on_request() {
         let trace = Tracing::start(&options);
         shell.go_on();
         assert_eq!(shell.end(), 0);
-        // by itself: all that it watched have ended
+        // without a signal: all traced processes have exited
         let trace = trace.end().recording();
         trace.assert_whole();
         let mut made = Counts::new();

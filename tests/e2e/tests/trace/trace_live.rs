@@ -1,4 +1,4 @@
-//! `gpuprobe trace` while programs run: calls that hang, stacks, when it ends, and readers that are slow or gone.
+//! `gpuprobe trace` while programs run: hanging calls, stacks, when it ends, and readers that are slow or closed.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Both waits take three seconds, in the driver.
+/// Both waits take three seconds in the CUDA driver.
 const HANGS: &str = "STANDIN_DELAY=cuStreamSynchronize:3000000,cuCtxSynchronize:3000000";
 
 /// The rows of the last table of pending calls: name, seconds, and the rest.
@@ -43,7 +43,7 @@ fn assert_pending(rows: &[(String, f64, String)], known: &Value, nested: bool) {
         .map(|(name, tid, args)| ((*name).to_owned(), format!("waits {pid}/{} {args}", number(&known[*tid]))))
         .collect();
     let mut found: Vec<_> = rows.iter().map(|(name, _, rest)| (name.clone(), rest.clone())).collect();
-    // which of the two began first is chance; what is inside stands below what it is inside of
+    // either of the two may have begun first; an inner call is below its outer call
     if nested {
         for pair in found.chunks(2) {
             assert!(!pair[0].0.starts_with(' ') && pair[1].0.starts_with("  "), "{found:?}");
@@ -121,7 +121,7 @@ fn stacks_name_the_functions_and_lines_that_called(tier: &str) {
     let private = Private::new("waits", Cuda::Cuda12);
     let mut options = [&["--json", "--stack", "--nested", "--attach", tier], &few[..]].concat();
     options.extend(phases.then_some("--phases"));
-    // it ends some milliseconds after its calls: its stacks are told all the same
+    // it exits some milliseconds after its calls: its stacks are symbolized nevertheless
     let (mut program, trace) = private.attached(&options, &["STANDIN_DELAY=cuMemAlloc_v2:5000"]);
     program.go_on();
     let known = program.json();
@@ -133,7 +133,7 @@ fn stacks_name_the_functions_and_lines_that_called(tier: &str) {
         let source = fixtures::standins(Cuda::Cuda12).dir.join("src/workloads/waits.c");
         format!("{function} ({}:{line})", shown(source))
     };
-    // the folder is the one that it was compiled in, which may have been moved
+    // the source folder is that of the compilation, which may have been moved
     let tail = |frame: &String| match frame.split_once(" (/") {
         Some((function, location)) => format!("{function} {}", location.rsplit('/').next().unwrap()),
         None => frame.clone(),
@@ -216,7 +216,7 @@ fn a_closed_pipe_ends_it_cleanly() {
     let enough: f64 = shell.line().parse().unwrap();
     assert_eq!(shell.line(), "0", "the status of the trace");
     let ended: f64 = shell.line().parse().unwrap();
-    // the program goes on for four seconds: it did not wait for that
+    // the program runs for four more seconds: the trace did not wait for that
     assert!(ended - enough < 3.0, "{}", ended - enough);
     let said = shell.stderr();
     assert!(
@@ -241,7 +241,7 @@ fn a_full_pipe_delays_no_process_and_dropped_lines_are_counted() {
     assert_eq!(status, 0);
     println!("{CALLS} calls took {} s", printed["seconds"]);
     assert!(printed["seconds"].as_f64().unwrap() < 8.0, "{printed}");
-    // the process has ended, and so will the trace, though the pipe is full
+    // the process has exited, and the trace ends too, although the pipe is full
     let status = until(PATIENCE, "it ends", || child.try_wait().unwrap());
     let reported = reported();
     println!("{reported}");
