@@ -32,10 +32,10 @@ pub fn make() {
     let folder = fixtures::folder();
     mount(Some("none"), folder.path(), Some("tmpfs"), MsFlags::empty(), no_data)
         .unwrap_or_else(shown("mount a tmpfs"));
-    let everybody = Mode::from_bits_truncate(0o666);
+    let all_users = Mode::from_bits_truncate(0o666);
     for (name, major, minor) in NODES {
         let path = folder.path().join(name);
-        mknod(&path, SFlag::S_IFCHR, everybody, makedev(major, minor)).unwrap_or_else(shown(name));
+        mknod(&path, SFlag::S_IFCHR, all_users, makedev(major, minor)).unwrap_or_else(shown(name));
     }
     mount(Some(folder.path()), "/dev", none, MsFlags::MS_MOVE, no_data)
         .unwrap_or_else(shown("move it to /dev"));

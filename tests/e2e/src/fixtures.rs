@@ -7,7 +7,8 @@ use gpuprobe_standin::{BuildOptions, Built, Cuda, Parts, Prologue, build_or_copy
 
 /// The folder of the build profile. Test programs are in its subfolder `deps`.
 fn profile() -> PathBuf {
-    let program = std::env::current_exe().unwrap_or_else(|e| panic!("cannot tell where this test is: {e}"));
+    let program =
+        std::env::current_exe().unwrap_or_else(|e| panic!("cannot find the path of this test: {e}"));
     let folder = program.ancestors().nth(2);
     folder.unwrap_or_else(|| panic!("{} is in no target folder", program.display())).to_owned()
 }

@@ -58,7 +58,7 @@ fn assert_errors(trace: &Recording, ledger: &Value) {
     let printed = ledger["errors"].as_object().unwrap_or_else(|| panic!("no errors: {ledger}"));
     let printed: BTreeMap<_, _> = printed.iter().map(|(f, codes)| (f.clone(), counts_of(codes))).collect();
     assert_eq!(errors, printed, "errors by function and code");
-    assert_eq!(last_errors, number(&ledger["last_errors"]), "what cudaGetLastError told");
+    assert_eq!(last_errors, number(&ledger["last_errors"]), "results of cudaGetLastError");
 }
 
 /// Checks that every runtime call has exactly one inner call, on its thread and within its time.

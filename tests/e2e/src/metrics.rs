@@ -50,7 +50,7 @@ impl Daemon {
     /// Starts this command, which is or executes a daemon, and waits until its metrics can be read.
     pub fn of(command: &mut Command) -> Self {
         let mut talk = Talk::start(command);
-        let address = until(PATIENCE, "the daemon tells its address", || {
+        let address = until(PATIENCE, "the daemon prints its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("://").nth(1)?.strip_suffix("/metrics"));
             assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
@@ -88,8 +88,8 @@ impl Daemon {
     }
 
     /// Scrapes until the condition is true.
-    pub fn until(&self, limit: Duration, what: &str, holds: impl Fn(&Metrics) -> bool) -> Metrics {
-        until(limit, what, || Some(self.scrape()).filter(|m| holds(m)))
+    pub fn until(&self, limit: Duration, what: &str, condition: impl Fn(&Metrics) -> bool) -> Metrics {
+        until(limit, what, || Some(self.scrape()).filter(|m| condition(m)))
     }
 
     /// Scrapes until there are no differences, and lists them if that takes longer than `limit`. One scrape is not
@@ -120,7 +120,7 @@ impl Differences {
     /// Adds a line if the values differ.
     pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, reported: &T, ledger: &T) {
         if reported != ledger {
-            self.0.push(format!("{what}: it says {reported:?}, the books {ledger:?}"));
+            self.0.push(format!("{what}: daemon {reported:?}, ledger {ledger:?}"));
         }
     }
 }

@@ -10,7 +10,7 @@ pub fn attached(stderr: &str, library: &Path) -> (usize, Duration) {
         let (count, took) = line.split_once(&head)?.1.split_once(" functions in ")?;
         Some((count.parse().ok()?, duration(took)?))
     });
-    reported.unwrap_or_else(|| panic!("nothing is told of {}: {stderr}", library.display()))
+    reported.unwrap_or_else(|| panic!("nothing is reported about {}: {stderr}", library.display()))
 }
 
 fn duration(text: &str) -> Option<Duration> {

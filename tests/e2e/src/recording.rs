@@ -120,8 +120,8 @@ impl Recording {
         for call in self.of(pid).filter(|c| crate::ledger::affects_memory(c)) {
             if let Some(allocation) = call.effect.allocation() {
                 let replaced = allocation.replaced.map_or(0, |replaced| replaced.bytes);
-                let gone = u64::from(allocation.replaced.is_some());
-                (count, bytes) = (count + 1 - gone, bytes + allocation.bytes - replaced);
+                let replacing = u64::from(allocation.replaced.is_some());
+                (count, bytes) = (count + 1 - replacing, bytes + allocation.bytes - replaced);
             }
             if let Some(freed) = call.effect.freed() {
                 (count, bytes) = (count - freed.allocations, bytes - freed.bytes);

@@ -24,7 +24,7 @@ pub const OTHER: &str = "other";
 pub const SUSPECT: &str = "leak_suspect";
 
 /// The name for a frame that is in no call site of the ledger.
-const STRANGE: &str = "in no books";
+const STRANGE: &str = "in no ledger";
 
 /// Live and total figures of a call site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub struct SiteLedger {
 impl SiteLedger {
     /// Parses the output of a program compiled from this file.
     pub fn of(printed: &Value, file: &str) -> Self {
-        let sites = printed["places"].as_array().unwrap_or_else(|| panic!("no places: {printed}"));
+        let sites = printed["places"].as_array().unwrap_or_else(|| panic!("no call sites: {printed}"));
         Self { pid: pid_of(printed), sites: sites.iter().map(|site| CallSite::of(site, file)).collect() }
     }
 
@@ -220,7 +220,7 @@ impl Watching {
             }
             by_site.retain(|_, figures| *figures != Figures::default());
             let mut found = Differences::default();
-            found.compare("places", &by_site, &ledger.by_name(|figures| *figures));
+            found.compare("call sites", &by_site, &ledger.by_name(|figures| *figures));
             if found.is_empty() {
                 assert_complete(&report);
                 return report;
@@ -238,12 +238,13 @@ pub fn traced(trace: &Recording, ledger: &SiteLedger) -> BTreeMap<String, Figure
     for call in trace.of(ledger.pid) {
         if let Some((site, stack)) = call.effect.site().zip(call.stack.as_ref()) {
             let reported = names.insert(site, ledger.reached_by(stack));
-            assert_eq!(reported, None, "the way to site {site} is told twice");
+            assert_eq!(reported, None, "the stack of site {site} is recorded twice");
         }
     }
     for call in trace.of(ledger.pid) {
         let Some(site) = call.effect.site() else { continue };
-        let name = names.get(&site).unwrap_or_else(|| panic!("no way to site {site} was told: {call:?}"));
+        let name =
+            names.get(&site).unwrap_or_else(|| panic!("the stack of site {site} is not recorded: {call:?}"));
         let figures = by_site.entry(name.clone()).or_default();
         if let Some(bytes) = call.effect.size() {
             figures.add(&Figures { live: 1, live_bytes: bytes, allocations: 1, frees: 0 });

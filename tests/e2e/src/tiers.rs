@@ -18,7 +18,7 @@ pub fn here() -> &'static [&'static str] {
         let doctor = finish(&mut gpuprobe(&["doctor"])).stdout;
         let named = doctor.lines().find_map(|line| line.strip_prefix("attach by ")).map(str::trim);
         let best = TIERS.iter().position(|tier| named == Some(*tier));
-        &TIERS[best.unwrap_or_else(|| panic!("doctor names no way to attach: {doctor}"))..]
+        &TIERS[best.unwrap_or_else(|| panic!("doctor names no tier: {doctor}"))..]
     });
     *HERE
 }

@@ -109,7 +109,7 @@ pub fn lines_and_lost(reported: &str) -> (u64, u64) {
     // a call without its stack or name is printed
     let calls = reported().filter(|line| !line.contains(" lost_stack: ") && !line.contains(" lost_name: "));
     let lost = calls.filter_map(|line| number(line.strip_prefix("lost ")?)).sum();
-    (lines.unwrap_or_else(|| panic!("it does not tell how much it printed")), lost)
+    (lines.unwrap_or_else(|| panic!("it does not report the number of lines")), lost)
 }
 
 /// Starts a workload that prints that it is ready and waits for a line. Returns it with its pid.

@@ -64,12 +64,12 @@ fn without_pid(line: &Value) -> Value {
 }
 
 /// The arguments of a ledger, with a pause in the middle or without one.
-fn words(seed: u64, threads: u64, hold: Option<Duration>) -> Vec<String> {
+fn words(seed: u64, threads: u64, pause: Option<Duration>) -> Vec<String> {
     let mut words: Vec<String> =
         ["--calls", &CALLS.to_string(), "--seed", &seed.to_string()].map(str::to_owned).into();
     words.extend(["--threads".to_owned(), threads.to_string()]);
-    if let Some(hold) = hold {
-        words.extend(["--pauses", "1", "--hold", &format!("{:.3}", hold.as_secs_f64())].map(str::to_owned));
+    if let Some(pause) = pause {
+        words.extend(["--pauses", "1", "--hold", &format!("{:.3}", pause.as_secs_f64())].map(str::to_owned));
     }
     words
 }
@@ -139,11 +139,11 @@ impl<'c> Slot<'c> {
     }
 
     fn whole(&mut self) {
-        let (seed, hold) = (self.numbers.below(SEEDS), self.numbers.time(300, 5000));
+        let (seed, pause) = (self.numbers.below(SEEDS), self.numbers.time(300, 5000));
         let threads = if self.numbers.below(4) == 0 { THREADS } else { 1 };
         let begun = Instant::now();
         self.count(Count::Started, 1);
-        let mut talk = Talk::start(Command::new(&self.program).args(words(seed, threads, Some(hold))));
+        let mut talk = Talk::start(Command::new(&self.program).args(words(seed, threads, Some(pause))));
         self.note_running(Some(talk.pid()));
         let status = talk.end();
         self.note_running(None);
@@ -245,7 +245,7 @@ impl<'c> Slot<'c> {
         // live.
         let reported = self.chaos.watcher.after(Instant::now()).live(&entry.name, entry.pid);
         if reported > entry.live_bytes {
-            self.wrong(&format!("{reported} bytes are shown as live, more than it holds: {entry:?}"));
+            self.wrong(&format!("{reported} bytes are shown as live, more than is live: {entry:?}"));
         }
     }
 

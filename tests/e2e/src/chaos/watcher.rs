@@ -246,7 +246,7 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
                 freed_bytes: sum("freed_bytes_total", &name),
             };
             if reported != ledgers {
-                differences.push(format!("sums of {name}: counted {reported:?}, in the books {ledgers:?}"));
+                differences.push(format!("sums of {name}: counted {reported:?}, in the ledgers {ledgers:?}"));
             }
         }
         if differences.is_empty() {

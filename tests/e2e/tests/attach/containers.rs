@@ -124,7 +124,7 @@ fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
     let folder = fixtures::folder();
     layer(folder.path());
     let daemon = Daemon::tidying(&[]);
-    assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new(), "nobody maps it yet");
+    assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new(), "no process has mapped it yet");
     let mut both: Vec<Talk> = Vec::new();
     for (name, calls) in [("one", 3000), ("two", 5000)] {
         both.push(container(folder.path(), name, calls, true));
@@ -203,7 +203,7 @@ fn a_mount_of_our_own_namespace_is_used_only_while_a_process_maps_the_library() 
     // as an image builder does: everything is installed and nothing runs
     std::thread::sleep(LOOKED_AGAIN);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new());
-    assert_eq!(finish(&mut inside(&["umount", &mount])).status, 0, "nobody holds it");
+    assert_eq!(finish(&mut inside(&["umount", &mount])).status, 0, "it is not in use");
 
     assert_eq!(finish(&mut inside(&["sh", "-c", &script])).status, 0);
     let mut talk = Talk::start(&mut inside(&[&shown(folder.path().join("hoarder")), "3"]));

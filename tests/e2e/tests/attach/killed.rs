@@ -129,12 +129,12 @@ impl Witness {
     fn new(processes: usize) -> Self {
         let built = fixtures::standins(Cuda::Cuda12);
         let library = built.dir.join("libcuda.so.1");
-        let hold = |_| {
+        let start = |_| {
             let mut holder = Talk::start(Command::new(built.workload("hoarder")).arg("1"));
             holder.line();
             holder
         };
-        let processes: Vec<_> = (0..processes).map(hold).collect();
+        let processes: Vec<_> = (0..processes).map(start).collect();
         let code = Code::of(processes[0].pid(), &library);
         Self { library, _holders: processes, code, log: Log::from_now() }
     }
@@ -163,7 +163,7 @@ impl Witness {
             if any_user_probes() {
                 alone_since = Instant::now();
                 if begun.elapsed() > OTHERS_GONE {
-                    eprintln!("not tested: somebody else's daemon has probes in every library of this host");
+                    eprintln!("not tested: another daemon has probes in every library of this host");
                     break;
                 }
             }

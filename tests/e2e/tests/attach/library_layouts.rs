@@ -104,7 +104,7 @@ fn runtimes_of_four_packages_are_decoded_each_by_its_own_version() {
         assert_eq!(compared, runtime_calls(&printed) + 2, "{}: two are the driver's", layout.program);
         assert!(compared >= 50, "{compared}");
     }
-    assert_eq!(total, all.len(), "and no calls of anybody else");
+    assert_eq!(total, all.len(), "and no other calls");
 }
 
 #[bpf_test]

@@ -28,7 +28,7 @@ fn run(program: &str, args: &[&str]) -> Outcome {
 /// Compares the calls of the process with the printed ones, and checks that no other process made any.
 fn assert_calls(trace: &Recording, pid: u32, printed: &Value) {
     assert_eq!(trace.counts(pid, Api::Driver), counts_of(&printed["calls"]), "driver calls of {pid}");
-    assert_eq!(trace.calls.len(), trace.of(pid).count(), "nobody else calls anything");
+    assert_eq!(trace.calls.len(), trace.of(pid).count(), "no other process makes calls");
 }
 
 #[bpf_test(needs(program("su")))]

@@ -168,7 +168,7 @@ fn a_very_short_process_whose_library_was_unknown_is_counted_as_missed() {
         let missed = |m: &Metrics| daemon.missed(m, folder.path());
         let before = missed(&daemon.scrape());
         let (_, was_brief) = run_briefly(&program);
-        let metrics = daemon.until(PATIENCE, "it is told as missed", |m| missed(m) > before);
+        let metrics = daemon.until(PATIENCE, "it is counted as missed", |m| missed(m) > before);
         assert_eq!(missed(&metrics), before + 1);
         // the next one is seen, because its library is known from then on
         let library = shown(folder.path().join("libcuda.so.1").canonicalize().unwrap());
@@ -202,7 +202,7 @@ fn a_library_mapped_briefly_is_counted_as_missed_and_known_for_the_next_process(
     let library = shown(folder.path().join("libcuda.so.1"));
     let mut asks = Talk::start(Command::new("python3").args(["-c", MAP_BRIEFLY, &library]));
     assert_eq!(asks.line(), "closed", "{}", asks.stderr());
-    daemon.until(PATIENCE, "it is told as missed", |m| missed(m) == before + 1);
+    daemon.until(PATIENCE, "it is counted as missed", |m| missed(m) == before + 1);
     let (printed, _) = run_briefly(&program);
     assert_seen(&daemon, &printed);
     assert_eq!(missed(&daemon.scrape()), before + 1);

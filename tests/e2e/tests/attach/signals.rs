@@ -38,8 +38,8 @@ fn a_command_continues_when_gpuprobe_is_killed_and_the_trace_stays_readable() {
     talk.go_on();
     let whole = talk.json();
     assert_eq!((number(&whole["total_calls"]), pid_of(&whole)), (20_000, pid_of(&half)));
-    let gone = format!("/proc/{}", pid_of(&half));
-    until(PATIENCE, "the command ends", || (!std::path::Path::new(&gone).exists()).then_some(()));
+    let process = format!("/proc/{}", pid_of(&half));
+    until(PATIENCE, "the command ends", || (!std::path::Path::new(&process).exists()).then_some(()));
     let cut = Recording::read(&trace);
     assert!(cut.end.is_none());
     assert!(cut.damaged <= 1, "one line may be cut: {}", cut.damaged);

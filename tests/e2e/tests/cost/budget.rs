@@ -157,7 +157,7 @@ fn doctor_predicts_the_cost_from_the_call_rate_of_a_program() {
         };
         let function = &reported["functions"][0];
         assert_eq!(function["function"], HOT, "{reported}");
-        let share = |way: &str| function["shares"][way].as_f64().unwrap();
+        let share = |mode: &str| function["shares"][mode].as_f64().unwrap();
         assert_eq!(share("memory"), 0.0, "no memory is made of copies");
         assert!(share("daemon") > 0.0 && share("trace") > 0.0, "{function}");
         let ratio = reported["calls_per_second"].as_f64().unwrap() / made;
@@ -166,7 +166,7 @@ fn doctor_predicts_the_cost_from_the_call_rate_of_a_program() {
         }
         seen.push((made, reported));
     }
-    panic!("calls a second by its books, and what was told: {seen:?}");
+    panic!("calls a second in its ledger, and predicted: {seen:?}");
 }
 
 #[test]

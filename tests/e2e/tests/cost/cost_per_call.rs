@@ -127,13 +127,13 @@ fn a_closed_pipe_is_no_failure() {
 #[bpf_test(alone)]
 fn another_tracer_is_measured_and_stopped() {
     let folder = fixtures::folder();
-    let reported = shown(folder.path().join("told"));
+    let interrupted = shown(folder.path().join("interrupted"));
     // our own tracer, for which the library is an ordinary file with a function to hook
     let (program, hooks) = (shown(fixtures::gpuprobe()), shown(folder.path().join("hooks.toml")));
     let hook = "[[hook]]\nlibrary = \"measured*\"\nfunction = \"cuCtxSynchronize\"\n";
     fs::write(&hooks, hook).unwrap_or_else(|e| panic!("{e}"));
     let trace = format!("{program} trace --json --hooks {hooks} -p $GPUPROBE_LIBRARY -e cuCtxSynchronize");
-    let other = format!("trap 'echo >{reported}' INT; {trace} >/dev/null");
+    let other = format!("trap 'echo >{interrupted}' INT; {trace} >/dev/null");
     let words = ["--json", "--attach", "multi", "--rounds", "3", "--beside", &other];
     let finished = finish_within(LIMIT, &mut bench(&words));
     assert_eq!(finished.status, 0, "{}", finished.stderr);
@@ -143,7 +143,7 @@ fn another_tracer_is_measured_and_stopped() {
     assert!(ratio.is_some_and(|ratio| ratio > 0.9), "{report}");
     let targets = report["tiers"][0]["targets"].as_array().map(Vec::len);
     assert_eq!(targets, Some(8), "{report}");
-    assert!(fs::exists(&reported).unwrap_or(false), "it was not told to end: {}", finished.stderr);
+    assert!(fs::exists(&interrupted).unwrap_or(false), "it got no SIGINT: {}", finished.stderr);
     let finished = finish(&mut bench(&["--attach", "multi", "--rounds", "1", "--beside", "exit 3"]));
     assert_eq!(finished.status, 1);
     assert!(

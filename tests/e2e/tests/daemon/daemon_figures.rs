@@ -198,10 +198,10 @@ fn the_gauges_of_a_killed_process_end() {
     let is_live =
         |m: &Metrics| m.by(LIVE, pid, "kind").get("device") == Some(&number(&printed["live_bytes"]));
     let three = |m: &Metrics| m.by(LIVE_ALLOCATIONS, pid, "kind").get("device") == Some(&3);
-    daemon.until(PATIENCE, "what it holds", |m| is_live(m) && three(m));
+    daemon.until(PATIENCE, "its live memory", |m| is_live(m) && three(m));
     crash.signal(Signal::SIGKILL);
     assert_eq!(crash.end(), 137);
-    let metrics = daemon.until(PATIENCE, "the gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    let metrics = daemon.until(PATIENCE, "the gauges are removed", |m| m.by(LIVE, pid, "kind").is_empty());
     assert_eq!(metrics.by(LIVE_ALLOCATIONS, pid, "kind"), BTreeMap::new());
     let calls = metrics.by(CALLS, pid, "function");
     assert_eq!(calls, [("cuMemAlloc_v2".to_owned(), 3)].into(), "its counters stay");

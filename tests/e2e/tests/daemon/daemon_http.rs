@@ -113,7 +113,7 @@ fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
     let mut in_all: Vec<_> = times.iter().map(|(_, in_all)| *in_all).collect();
     in_all.sort_unstable();
     println!(
-        "{} bytes, {form}, beside {CROWD} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
+        "{} bytes, {form}, with {CROWD} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
         daemon.scrape().text.len(),
         times[CROWDS / 2].0,
         times[CROWDS - 1].0,

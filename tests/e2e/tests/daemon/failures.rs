@@ -101,7 +101,7 @@ fn a_process_with_too_many_kinds_of_failure_has_an_exact_sum_and_does_not_affect
         wrong.compare("all", &[sum(metrics, many.1), sum(metrics, few.1)], &[500, 3]);
         let others = |pid| failures(metrics, pid).get(&other).copied();
         wrong.compare("without a name", &[others(many.1), others(few.1)], &[Some(500 - KINDS), None]);
-        wrong.compare("told as lost", &metrics.lost("failures_full"), &(500 - KINDS));
+        wrong.compare("counted as lost", &metrics.lost("failures_full"), &(500 - KINDS));
     };
     daemon.until_equal(PATIENCE, compare);
     // the same after they have exited

@@ -162,11 +162,11 @@ fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
 /// The figures of processes, and the memory that no call explains.
 fn assert_processes(host: &mut Host) {
     let (mut program, pid) = host.program();
-    let (own, nobody) = (std::process::id(), 1 << 30);
+    let (own, missing) = (std::process::id(), 1 << 30);
     // probes saw 1,000,000 bytes on the first GPU and 2,000,000 on the second; some processes are in two lists
     host.set(&format!(
         "process 0 compute {pid} 5000000\nprocess 0 graphics {pid} 5000000\nprocess 1 compute {pid} 1500000\n\
-         process 0 mps {own} 777\nprocess 1 graphics {own} -1\nprocess 0 compute {nobody} 9\n\
+         process 0 mps {own} 777\nprocess 1 graphics {own} -1\nprocess 0 compute {missing} 9\n\
          busy 0 {pid} 60 20 0 5\n"
     ));
     let name = fs::read_to_string("/proc/self/comm").unwrap();
@@ -201,8 +201,8 @@ fn assert_processes(host: &mut Host) {
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
     // NVML continues to report it
-    let gone = |m: &Metrics| !reported(m).iter().any(|line| line.contains(&format!("pid=\"{pid}\"")));
-    let metrics = host.daemon.until(PATIENCE, "the gauges of a process end with it", gone);
+    let is_removed = |m: &Metrics| !reported(m).iter().any(|line| line.contains(&format!("pid=\"{pid}\"")));
+    let metrics = host.daemon.until(PATIENCE, "the gauges of a process end with it", is_removed);
     assert_eq!(reported(&metrics).len(), 3, "{}", metrics.text);
 }
 
@@ -255,7 +255,7 @@ fn assert_errors(host: &Host) {
 fn assert_not_stalled(host: &mut Host) {
     host.set(STALLED);
     let begun = host.file().with_extension("blocked");
-    until(PATIENCE, "NVML is held up", || begun.exists().then_some(()));
+    until(PATIENCE, "NVML stalls", || begun.exists().then_some(()));
     let (mut program, pid) = host.program();
     let counted = |m: &Metrics| m.by("gpuprobe_calls_total", pid, "function").contains_key("cuMemAlloc_v2");
     let mut slowest = Duration::ZERO;
@@ -283,7 +283,7 @@ fn a_host_without_nvml_is_reported_once_and_has_everything_else() {
     let nowhere = "/nowhere/libnvidia-ml.so.1";
     let daemon = Daemon::with(&["--memleak", "-v", "--nvml", nowhere, "-p", &shown(&built.libcuda)]);
     let said = || daemon.talk.stderr().lines().filter(|l| l.contains("no NVML")).map(str::to_owned).collect();
-    let said: Vec<String> = until(PATIENCE, "it tells", || Some(said()).filter(|s: &Vec<_>| !s.is_empty()));
+    let said: Vec<String> = until(PATIENCE, "a message", || Some(said()).filter(|s: &Vec<_>| !s.is_empty()));
     assert!(said.len() == 1 && said[0].contains(nowhere), "{said:?}");
     let metrics = daemon.scrape();
     assert!(metrics.text.contains("\ngpuprobe_nvml_up 0\n"), "{}", metrics.text);

@@ -71,7 +71,7 @@ fn a_daemon_drops_capabilities_and_still_probes_later_libraries(tier: &str) {
     if tier != "perf" {
         assert!(begun.elapsed() < TIME_TO_END, "{tier}: {:?}", begun.elapsed());
     }
-    until(PATIENCE, "its probes are gone", || {
+    until(PATIENCE, "its probes are removed", || {
         links().is_none_or(|now| now.is_disjoint(&links_before)).then_some(())
     });
 }

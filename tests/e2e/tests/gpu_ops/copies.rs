@@ -171,7 +171,7 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
             let whole = told_all == all[name.split('/').next().unwrap()];
             let known = printed.get(name).copied().unwrap_or(0);
             // if the arguments do not contain every direction, the others are not in the trace
-            assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, the books {known}");
+            assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, ledger {known}");
         }
     }
 }

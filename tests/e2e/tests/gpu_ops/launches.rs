@@ -216,7 +216,10 @@ fn captured_launches_are_reported_with_few_probed_functions() {
     assert_eq!(kernels, counts_of(&ledger["launches"]));
     // except for the 17 of a graph whose launch was captured
     assert_eq!(captured, number(&ledger["captured"]) - 17);
-    assert!(outcome.trace.calls.iter().all(|c| c.name.starts_with("cuLaunchKernel")), "others are not told");
+    assert!(
+        outcome.trace.calls.iter().all(|c| c.name.starts_with("cuLaunchKernel")),
+        "other calls are not recorded"
+    );
 }
 
 #[bpf_test(together)]

@@ -122,21 +122,21 @@ fn without_privileges_it_says_what_is_needed() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = folder.path().join("gpuprobe");
     fs::copy(fixtures::gpuprobe(), &copy).unwrap();
-    let nobody = |args: &[&str]| {
+    let unprivileged = |args: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&copy).args(args);
         finish(&mut command)
     };
-    let probe = nobody(&["--version"]);
+    let probe = unprivileged(&["--version"]);
     if probe.status != 0 {
         needs::missing("bpf", &format!("setpriv cannot start gpuprobe: {}", probe.stderr));
         return;
     }
     let needed = ["root", "CAP_BPF", "CAP_PERFMON", "sudo"];
-    assert_reported(&nobody(&["run", "-o", "/dev/null", "true"]), 1, &needed);
-    assert_reported(&nobody(&["memory", "--", "true"]), 1, &needed);
-    assert_reported(&nobody(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
-    let doctor = nobody(&["doctor"]);
+    assert_reported(&unprivileged(&["run", "-o", "/dev/null", "true"]), 1, &needed);
+    assert_reported(&unprivileged(&["memory", "--", "true"]), 1, &needed);
+    assert_reported(&unprivileged(&["daemon", "--metrics-addr", "127.0.0.1:0"]), 1, &needed);
+    let doctor = unprivileged(&["doctor"]);
     assert_eq!(doctor.status, 1);
     assert!(doctor.stdout.contains("BAD     capabilities: CAP_BPF"), "{}", doctor.stdout);
 }

@@ -207,7 +207,7 @@ fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
 
 /// In a folder that is searched for libraries even if no process has mapped them, and named by `-p`: files that
 /// cannot be mapped are only found there.
-const PLACES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /opt/x/lib && mkfifo libcuda.so.1 && \
+const SPECIAL_FILES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /opt/x/lib && mkfifo libcuda.so.1 && \
                       mkdir libcuda.so.2 && ln -s libcuda.so.3 libcuda.so.3 && truncate -s 10G libcuda.so.4 && \
                       : > libcuda.so.5 && ln -s /dev/zero libcuda.so.6 && ln -s /nowhere libcuda.so.7";
 
@@ -215,7 +215,7 @@ const PLACES: &str = "mount -t tmpfs tmpfs /opt && mkdir -p /opt/x/lib && cd /op
 fn fifos_and_devices_named_as_libraries_are_reported_and_not_opened() {
     let within = |then: &str| {
         let mut command = Command::new("unshare");
-        let script = format!("{PLACES} && {then}");
+        let script = format!("{SPECIAL_FILES} && {then}");
         command.args(["-m", "sh", "-c", &script, "sh"]).arg(fixtures::gpuprobe());
         command
     };

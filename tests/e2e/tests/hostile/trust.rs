@@ -85,7 +85,7 @@ fn planted_output_files_are_refused_with_a_reason() {
     let (victim, trace) = (own.path().join("victim"), own.path().join("trace.jsonl"));
     fs::write(&victim, "root's").unwrap();
     plant(&victim, &folder.path().join("link"));
-    fs::write(folder.path().join("file"), "nobody's").unwrap();
+    fs::write(folder.path().join("file"), "untouched").unwrap();
     chown(folder.path().join("file"), Some(NOBODY), None).unwrap();
     assert_eq!(finish(&mut gpuprobe(&["run", "-o", &shown(&trace), "--", "true"])).status, 0);
     for (name, why) in [("link", "symbolic link of another user"), ("file", "belongs to another user")] {
@@ -100,7 +100,7 @@ fn planted_output_files_are_refused_with_a_reason() {
         }
     }
     assert!(fs::read_to_string(&victim).unwrap() == "root's");
-    assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "nobody's");
+    assert_eq!(fs::read_to_string(folder.path().join("file")).unwrap(), "untouched");
 }
 
 #[bpf_test]

@@ -260,7 +260,7 @@ fn assert_nested(trace: &Recording) {
     assert!(named(trace, "cuMemAlloc_v2").all(|c| c.api == Api::Hook), "a hook that names it is asked first");
 }
 
-/// A tracepoint is told of at the moment it is passed, in the call that is open then.
+/// A tracepoint is recorded when it is hit, in the call that is open then.
 fn assert_moments(outcome: &Outcome) {
     let by_id = outcome.trace.by_id();
     let is_ours = |(name, value): &(_, Value)| *name == "sig" && *value == Value::Uint(10);
@@ -289,7 +289,7 @@ fn missing_hooks_are_reported_and_harmless() {
     assert_eq!(
         outcome.trace.counts(pid_of(&outcome.printed()), Api::Hook),
         counts,
-        "what is left out is not told"
+        "suppressed lines are not printed"
     );
     let end = outcome.trace.assert_ended();
     let first = NOWHERE.lines().position(|line| line == "[[hook]]").unwrap() + HOOKS.lines().count() + 1;

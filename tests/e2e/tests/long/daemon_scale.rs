@@ -102,8 +102,8 @@ fn exited_processes_leave_only_their_sums() {
             );
             let calls = metrics.of_name("gpuprobe_ended_calls_total", &name, "function");
             found.compare("launches", &calls.get("cuLaunchKernel").copied(), &Some(launches * all));
-            for gone in [CALLS, LIVE] {
-                found.compare(gone, &metrics.of_name(gone, &name, "pid"), &Counts::new());
+            for removed in [CALLS, LIVE] {
+                found.compare(removed, &metrics.of_name(removed, &name, "pid"), &Counts::new());
             }
         });
         resident.push(resident_kilobytes(pid));
@@ -167,8 +167,8 @@ fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
     let (folder, mut daemon) = watched_every(5, "hoarder", &[]);
     let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg(MANY));
     let pid = pid_of(&hoarder.json());
-    let holds = |m: &Metrics| m.by(LIVE, pid, "kind").get("device").is_some_and(|n| n.to_string() == MANY);
-    daemon.until(PATIENCE, "what it holds", holds);
+    let is_live = |m: &Metrics| m.by(LIVE, pid, "kind").get("device").is_some_and(|n| n.to_string() == MANY);
+    daemon.until(PATIENCE, "its live memory", is_live);
     let (begun, before) = (Instant::now(), ticks(daemon.talk.pid()));
     thread::sleep(Duration::from_secs(5));
     let share = (ticks(daemon.talk.pid()) - before) as f64 / begun.elapsed().as_secs_f64();
@@ -179,7 +179,7 @@ fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
     until(PATIENCE, "the display of all of them", || daemon.talk.printed().contains(&rest).then_some(()));
     hoarder.go_on();
     assert_eq!(hoarder.end(), 0);
-    daemon.until(PATIENCE, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    daemon.until(PATIENCE, "its gauges are removed", |m| m.by(LIVE, pid, "kind").is_empty());
     let start = Instant::now();
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
@@ -213,7 +213,7 @@ fn the_tables_have_the_given_size() {
         assert_eq!(metrics.of(name, pid), Some(0), "{name}");
     }
     shell.go_on();
-    daemon.until(PATIENCE, "its gauges are gone", |m| m.by(LIVE, pid, "kind").is_empty());
+    daemon.until(PATIENCE, "its gauges are removed", |m| m.by(LIVE, pid, "kind").is_empty());
     // its allocations are removed from the table within a second, and then there is room for the next
     thread::sleep(Duration::from_millis(1500));
     shell.go_on();

@@ -54,7 +54,7 @@ fn live_bytes_by_call_site_are_exact_in_the_metrics_of_a_daemon(tier: &str) {
             let with_live_bytes = series.values().filter(|bytes| **bytes > 0).count();
             assert_eq!(with_live_bytes, ledger.sites.len(), "one series each: {series:?}");
         });
-        daemon.until(PATIENCE, "its gauges are gone", |m| m.by(SITE_LIVE_BYTES, pid, SITE).is_empty());
+        daemon.until(PATIENCE, "its gauges are removed", |m| m.by(SITE_LIVE_BYTES, pid, SITE).is_empty());
     }
 }
 
@@ -83,7 +83,7 @@ fn deep_stacks_differ_by_their_outermost_function() {
     at_each_pause(&mut program, 1, "leaks_deep.cpp", |ledger| {
         let report = watching.assert_equal(ledger);
         let (reported, other) = site_ledger::reported(&report, pid);
-        assert_eq!((reported.len(), other), (3, Figures::default()), "each place once");
+        assert_eq!((reported.len(), other), (3, Figures::default()), "each call site once");
         let deepest = reported.iter().map(|site| site.stack.len()).max();
         assert!(deepest.is_some_and(|frames| frames > 100), "{deepest:?}");
     });

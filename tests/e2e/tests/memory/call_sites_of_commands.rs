@@ -75,7 +75,7 @@ fn ten_thousand_stacks_are_as_many_call_sites_or_counted_as_lost() {
     assert_eq!(
         (sites.len(), sizes.len()),
         (pairs.len(), pairs.len()),
-        "a site is one way, and a way one site"
+        "each call site has one stack, and each stack one call site"
     );
     assert!(pairs.len() > 5000 && pairs.len() <= 10_000, "{}", pairs.len());
 }
@@ -96,11 +96,11 @@ fn the_two_leaking_call_sites_are_named_and_ranked_and_no_others() {
     assert_eq!(other, Figures::default());
     let name = |frame: &str| {
         let site = ledger.sites.iter().find(|site| site.is_shown_as(frame));
-        site.unwrap_or_else(|| panic!("{frame} is in no books")).name.clone()
+        site.unwrap_or_else(|| panic!("{frame} is in no ledger")).name.clone()
     };
     let accused: Vec<_> =
         reported.iter().filter(|site| site.verdict == SUSPECT).map(|site| name(&site.name)).collect();
     assert_eq!(accused, ["gradients", "events"], "the one that grows faster comes first: {reported:#?}");
     let all: BTreeSet<_> = reported.iter().map(|site| name(&site.name)).collect();
-    assert_eq!(all.len(), ledger.sites.len(), "every place is told: {reported:#?}");
+    assert_eq!(all.len(), ledger.sites.len(), "every call site is reported: {reported:#?}");
 }

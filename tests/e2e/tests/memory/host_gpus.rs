@@ -83,7 +83,7 @@ fn assert_case(
     });
     workload.go_on();
     assert_eq!(workload.end(), 0, "{}", workload.stderr());
-    daemon.until(FRESH, "its gauges are gone", |m| by_gpu(m, LIVE_BYTES, pid).is_empty());
+    daemon.until(FRESH, "its gauges are removed", |m| by_gpu(m, LIVE_BYTES, pid).is_empty());
 }
 
 #[bpf_test(tiers, alone)]

@@ -94,7 +94,7 @@ fn imported_memory_is_live_from_its_first_mapping() {
         let pid = pid_of(&ledger);
         let vmm = &ledger["memory"]["vmm"];
         let wanted = [number(&vmm["live_bytes"]), number(&vmm["live"])];
-        daemon.until(PATIENCE, &format!("{wanted:?} are held"), |m| {
+        daemon.until(PATIENCE, &format!("{wanted:?} are live"), |m| {
             let of = |name| m.by(name, pid, "kind").get("vmm").copied().unwrap_or_default();
             [of(LIVE_BYTES), of(LIVE_ALLOCATIONS)] == wanted
                 && m.of(ALLOCATED, pid) == Some(number(&ledger["allocated_bytes"]))
@@ -115,7 +115,7 @@ fn an_executed_program_has_no_live_memory_of_the_previous_one() {
     let pid = pid_of(&second);
     assert_eq!(pid, pid_of(&first));
     let both = number(&first["allocated_bytes"]) + number(&second["allocated_bytes"]);
-    daemon.until(PATIENCE, "only the second program's memory is held", |m| {
+    daemon.until(PATIENCE, "only the second program's memory is live", |m| {
         let sum = |name| m.by(name, pid, "kind").values().sum::<u64>();
         [sum(LIVE_BYTES), sum(LIVE_ALLOCATIONS)] == [number(&second["live_bytes"]), number(&second["live"])]
             && m.of(ALLOCATED, pid) == Some(both)

@@ -47,7 +47,7 @@ fn between(half: &Value, whole: &Value) -> Counts {
 #[bpf_test]
 fn a_running_process_is_recorded_until_it_exits_or_a_signal() {
     let folder = fixtures::folder();
-    for (name, ends_itself) in [("ends.jsonl", true), ("told.jsonl", false)] {
+    for (name, ends_itself) in [("ends.jsonl", true), ("stopped.jsonl", false)] {
         let trace = folder.path().join(name);
         let (mut program, half) = half_finished("4000");
         let pid = pid_of(&half);

@@ -128,7 +128,7 @@ fn lookups_give_names_and_the_offset_of_names_in_handles(tier: &str) {
     let private = Private::new("lookups", Cuda::Cuda12);
     let all = steps(&private, &[], &["--attach", tier]);
     let [(first, _), (second, looked_up), (third, again)] = &all[..] else { panic!("{all:?}") };
-    assert_eq!(first, &[None, None], "looked up before anybody watched, {tier}");
+    assert_eq!(first, &[None, None], "looked up before the trace began, {tier}");
     assert_eq!(second, &known(looked_up), "{tier}");
     assert_eq!(third, &known(again), "by their handles, as those that were looked up have proven, {tier}");
 }

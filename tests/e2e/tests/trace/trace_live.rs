@@ -64,7 +64,7 @@ fn hanging_calls_are_shown_while_they_hang_and_at_the_end(tier: &str) {
     program.go_on();
     let known = program.json();
     let rows = if nested { 4 } else { 2 };
-    let first = trace.until("the calls are told", |text| {
+    let first = trace.until("the calls are shown", |text| {
         let found = last_pending(text);
         let whole: Vec<_> = found.chunks(rows).filter(|c| c.len() == rows && c[0].1 >= 0.5).collect();
         whole.last().map(|rows| rows.to_vec())
