@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::process::{PATIENCE, Talk, gpuprobe, shown, until};
 
 /// The options of a daemon that rescans the host every second.
-pub const TIDYING: [&str; 2] = ["--rescan", "1"];
+pub const RESCAN_OPTIONS: [&str; 2] = ["--rescan", "1"];
 /// After this time it has rescanned the host at least twice.
-pub const LOOKED_AGAIN: Duration = Duration::from_secs(3);
+pub const RESCANNED: Duration = Duration::from_secs(3);
 
 /// A running daemon. Dropping this ends it.
 #[derive(Debug)]
@@ -33,9 +33,9 @@ impl Daemon {
         Self::displaying(1, args)
     }
 
-    /// Starts one that rescans the host every second: see [`LOOKED_AGAIN`].
-    pub fn tidying(args: &[&str]) -> Self {
-        Self::with(&[args, &TIDYING].concat())
+    /// Starts one that rescans the host every second: see [`RESCANNED`].
+    pub fn rescanning(args: &[&str]) -> Self {
+        Self::with(&[args, &RESCAN_OPTIONS].concat())
     }
 
     /// Starts one with these arguments and this display interval.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::metrics::{Daemon, LOOKED_AGAIN, Metrics, TIDYING};
+use gpuprobe_e2e::metrics::{Daemon, Metrics, RESCAN_OPTIONS, RESCANNED};
 use gpuprobe_e2e::process::{PATIENCE, finish, shown, until};
 use gpuprobe_e2e::recording::{counts_of, pid_of};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures};
@@ -123,7 +123,7 @@ fn probed(metrics: &Metrics, folder: &Path) -> Vec<String> {
 fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
     let folder = fixtures::folder();
     layer(folder.path());
-    let daemon = Daemon::tidying(&[]);
+    let daemon = Daemon::rescanning(&[]);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new(), "no process has mapped it yet");
     let mut both: Vec<Talk> = Vec::new();
     for (name, calls) in [("one", 3000), ("two", 5000)] {
@@ -132,7 +132,7 @@ fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
         daemon.until(PATIENCE, "it is probed", |m| !probed(m, folder.path()).is_empty());
     }
     // also after a rescan, which finds it under both names
-    std::thread::sleep(LOOKED_AGAIN);
+    std::thread::sleep(RESCANNED);
     let first = [shown(folder.path().join("one/merged/libcuda.so.1"))];
     assert_eq!(probed(&daemon.scrape(), folder.path()), first);
     let pids: Vec<u32> = both.iter().map(|talk| below(talk.pid(), "ledger")).collect();
@@ -155,7 +155,7 @@ fn the_mounts_of_an_exited_container_are_released() {
     let image = shown(at("image"));
     let made = finish(Command::new("mkfs.ext4").args(["-q", "-d", &shown(at("content")), &image, "32M"]));
     assert_eq!(made.status, 0, "{}", made.stderr);
-    let daemon = Daemon::tidying(&[]);
+    let daemon = Daemon::rescanning(&[]);
     let script = format!(
         "cd {} && mount -o loop image lower && \
          mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged && \
@@ -187,8 +187,9 @@ fn a_mount_of_our_own_namespace_is_used_only_while_a_process_maps_the_library() 
     let mount = shown(folder.path());
     let mut command = Command::new("unshare");
     command.arg("-m").arg(fixtures::gpuprobe());
-    let daemon =
-        Daemon::of(command.args(["--metrics-addr", "127.0.0.1:0", "--display-interval", "0"]).args(TIDYING));
+    let daemon = Daemon::of(
+        command.args(["--metrics-addr", "127.0.0.1:0", "--display-interval", "0"]).args(RESCAN_OPTIONS),
+    );
     let inside = |words: &[&str]| {
         let mut command = Command::new("nsenter");
         command.args(["-m", "-t", &daemon.talk.pid().to_string()]).args(words);
@@ -201,7 +202,7 @@ fn a_mount_of_our_own_namespace_is_used_only_while_a_process_maps_the_library() 
     );
     assert_eq!(finish(&mut inside(&["sh", "-c", &script])).status, 0);
     // as an image builder does: everything is installed and nothing runs
-    std::thread::sleep(LOOKED_AGAIN);
+    std::thread::sleep(RESCANNED);
     assert_eq!(probed(&daemon.scrape(), folder.path()), Vec::<String>::new());
     assert_eq!(finish(&mut inside(&["umount", &mount])).status, 0, "it is not in use");
 

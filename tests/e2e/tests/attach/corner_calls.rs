@@ -8,7 +8,7 @@ use gpuprobe_e2e::{Run, Talk, bpf_test, compile, fixtures, tiers};
 use gpuprobe_event::Outcome;
 
 /// A CUDA driver that accepts every size.
-const BELIEVING: &str = r#"
+const ACCEPTS_ALL_SIZES: &str = r#"
 #include <stddef.h>
 static char *next = (char *)0x700000000000;
 int cuInit(unsigned int flags) { return (int)flags; }
@@ -29,7 +29,7 @@ int cuMemFree_v2(void *pointer) { return !pointer; }
 int cuMemcpyHtoD_v2(void *to, const void *from, size_t size) { return (void)to, (void)from, (void)size, 0; }
 "#;
 
-const BOASTING: &str = r#"
+const HUGE_SIZES: &str = r#"
 #include <stdio.h>
 #include <unistd.h>
 int cuMemAlloc_v2(void **, size_t);
@@ -57,7 +57,7 @@ int main(void)
 #[bpf_test(tiers)]
 fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
     let folder = fixtures::folder();
-    let program = compile::with_driver(folder.path(), BELIEVING, BOASTING);
+    let program = compile::with_driver(folder.path(), ACCEPTS_ALL_SIZES, HUGE_SIZES);
     let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
     assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
     let end = outcome.trace.assert_ended();

@@ -17,7 +17,7 @@ const KILLS: usize = 15;
 /// A shell that has not started after this time never will.
 const BEGUN: Duration = Duration::from_secs(3);
 /// Another user's daemon probes every library on the host; the test waits until it has exited.
-const OTHERS_GONE: Duration = Duration::from_secs(20);
+const OTHER_DAEMONS: Duration = Duration::from_secs(20);
 
 /// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
@@ -37,7 +37,7 @@ fn state(pid: u32) -> Option<char> {
 }
 
 /// Every process that runs the binary under test, with its first argument.
-fn of_our_binary() -> Vec<(u32, String)> {
+fn our_processes() -> Vec<(u32, String)> {
     let ours = fixtures::gpuprobe().canonicalize().unwrap_or_else(|e| panic!("the binary: {e}"));
     let entries = fs::read_dir("/proc").unwrap_or_else(|e| panic!("/proc: {e}"));
     let of = |entry: fs::DirEntry| {
@@ -97,7 +97,7 @@ impl Round {
     }
 
     /// Checks that every process that had started runs to its end. Returns whether any had started.
-    fn assert_gone_on(&self) -> bool {
+    fn assert_continued(&self) -> bool {
         let when = format!("killed after {:?}: {}", self.delay, self.talk.stderr());
         let pids = self.at("pids");
         if !until(PATIENCE, "a shell", || {
@@ -162,7 +162,7 @@ impl Witness {
             }
             if any_user_probes() {
                 alone_since = Instant::now();
-                if begun.elapsed() > OTHERS_GONE {
+                if begun.elapsed() > OTHER_DAEMONS {
                     eprintln!("not tested: another daemon has probes in every library of this host");
                     break;
                 }
@@ -197,13 +197,13 @@ fn a_killed_gpuprobe_leaves_its_command_running_and_no_probe() {
         Round::new(Duration::from_millis(20 + numbers.below(1481)), options)
     };
     let rounds: Vec<Round> = (0..KILLS).map(round).collect();
-    let begun = rounds.iter().filter(|round| round.assert_gone_on()).count();
+    let begun = rounds.iter().filter(|round| round.assert_continued()).count();
     assert!(begun > KILLS / 3, "only {begun} shells had begun");
     witness.assert_clean(&rounds.iter().flat_map(|r| &r.threads).copied().collect());
 
     // on perf the Linux kernel removes probes one after the other, those of all users of the machine
     until(PATIENCE, "no guard and no waiting copy of gpuprobe is left", || {
-        of_our_binary().is_empty().then_some(())
+        our_processes().is_empty().then_some(())
     });
     let ours: BTreeSet<u64> = rounds.iter().flat_map(|r| &r.links).copied().collect();
     assert!(ours.len() > KILLS, "links were seen: {ours:?}");

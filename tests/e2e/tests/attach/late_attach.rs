@@ -21,11 +21,11 @@ const BUSY: usize = 8;
 const IDLE: usize = 100;
 
 /// A private copy of the library, and the program.
-struct Bed {
+struct Fixture {
     folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         let folder = fixtures::folder();
         fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
@@ -44,8 +44,8 @@ impl Bed {
 }
 
 /// The maximum of processes counted as late: ours, if the daemon has probed no other library of this machine.
-fn most_late(daemon: &Daemon, bed: &Bed, programs: usize) -> u64 {
-    let (said, ours) = (daemon.talk.stderr(), shown(bed.folder.path()));
+fn most_late(daemon: &Daemon, fixture: &Fixture, programs: usize) -> u64 {
+    let (said, ours) = (daemon.talk.stderr(), shown(fixture.folder.path()));
     let mut probed = said.lines().filter(|line| line.contains(" functions in "));
     if probed.all(|line| line.contains(&ours)) { programs as u64 } else { u64::MAX }
 }
@@ -122,16 +122,16 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[ProgramTotals], what: &str) -
 
 #[bpf_test(tiers, alone)]
 fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     // each probe is set in every process before the next one, which takes a while
-    let mut idle = bed.start(IDLE, &["0"]);
+    let mut idle = fixture.start(IDLE, &["0"]);
     assert!(stopped(&mut idle).iter().all(|done| done.allocs == 0));
-    let mut all = bed.start(BUSY, &[]);
+    let mut all = fixture.start(BUSY, &[]);
     wait_begun(&mut all);
     let daemon = Daemon::with(&["-v", "--attach", tier]);
-    assert!(attached(&daemon.scrape(), &bed.library()), "{tier}");
+    assert!(attached(&daemon.scrape(), &fixture.library()), "{tier}");
     let late = daemon.scrape().lost("late_attach");
-    let most = most_late(&daemon, &bed, BUSY + IDLE);
+    let most = most_late(&daemon, &fixture, BUSY + IDLE);
     let done = stop(&mut all);
     let missed = assert_nothing_is_live(&daemon, &done, tier);
     println!("{tier}: {missed} of {BUSY} were seen in part, {late} counted as late");
@@ -141,17 +141,17 @@ fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late
 
 #[bpf_test(tiers, alone)]
 fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str) {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let daemon = Daemon::with(&["-v", "--attach", tier]);
     let before = daemon.scrape().lost("late_attach");
-    let mut all = bed.start(PROGRAMS, &[]);
+    let mut all = fixture.start(PROGRAMS, &[]);
     wait_begun(&mut all);
-    daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
+    daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &fixture.library()));
     let done = stop(&mut all);
     let missed = assert_nothing_is_live(&daemon, &done, tier);
     let late = daemon.scrape().lost("late_attach") - before;
     println!("{tier}: {missed} of {PROGRAMS} were seen in part, {late} counted as late");
-    let most = most_late(&daemon, &bed, PROGRAMS);
+    let most = most_late(&daemon, &fixture, PROGRAMS);
     assert!((missed..=most).contains(&late), "{tier}: {missed} seen in part, {late} late");
     assert!(late > 0, "{tier}: the first is always late");
 }
@@ -161,21 +161,22 @@ fn programs_that_allocate_and_free_once_during_attach_have_no_live_memory(tier: 
     // a library is new to a daemon only once
     for _ in 0..if tier == "perf" { 1 } else { 3 } {
         let daemon = Daemon::with(&["-v", "--attach", tier]);
-        let bed = Bed::new();
+        let fixture = Fixture::new();
         let before = daemon.scrape().lost("late_attach");
-        let mut all = bed.start(PROGRAMS, &["1"]);
+        let mut all = fixture.start(PROGRAMS, &["1"]);
         wait_begun(&mut all);
         let done = stopped(&mut all);
-        daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &bed.library()));
+        daemon.until(PROBED_WITHIN, "the library is probed", |m| attached(m, &fixture.library()));
         // a last one, whose calls must all be shown before anything is compared
-        let mut last = Talk::start(Command::new(bed.folder.path().join("churn")).arg(bed.library()).arg("1"));
+        let mut last =
+            Talk::start(Command::new(fixture.folder.path().join("churn")).arg(fixture.library()).arg("1"));
         wait_begun(std::slice::from_mut(&mut last));
         let last = stopped(std::slice::from_mut(&mut last));
         let missed =
             assert_nothing_is_live(&daemon, &[done, last].into_iter().flatten().collect::<Vec<_>>(), tier);
         let late = daemon.scrape().lost("late_attach") - before;
         println!("{tier}: {missed} of {PROGRAMS} were not seen, {late} counted as late");
-        let most = most_late(&daemon, &bed, PROGRAMS);
+        let most = most_late(&daemon, &fixture, PROGRAMS);
         assert!((missed..=most).contains(&late), "{tier}: {missed} not seen, {late} late");
     }
 }

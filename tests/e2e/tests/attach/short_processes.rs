@@ -215,7 +215,7 @@ fn short_processes_of_a_container_are_seen_if_another_process_made_the_library_k
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["hoarder"]);
     let (_, name) = brief(folder.path());
     // which forgets, between them, that it has looked at this file
-    let daemon = Daemon::tidying(&["-v"]);
+    let daemon = Daemon::rescanning(&["-v"]);
     let missed = |m: &Metrics| daemon.missed(m, mount.path());
     let (from, to) = (shown(folder.path()), shown(mount.path()));
     // their paths do not exist outside of the container, so their files cannot be opened after their exit

@@ -25,9 +25,9 @@ const CHANGED: &str = "$2b$05$zyxwvutsrqponmlkjihgfez6uDSWBKnd0Z2LcFdCDUBBkVJJDk
 const REFUSED: &str = "gpuprobe_http_connections_refused_total";
 const LIMIT: Duration = Duration::from_millis(50);
 const SLOW_CLIENTS: usize = 50;
-const CROWD: usize = 200;
+const CLIENTS: usize = 200;
 /// Groups of clients, one after the other.
-const CROWDS: usize = 15;
+const CLIENT_GROUPS: usize = 15;
 const PROGRAMS: usize = 5;
 
 /// Status and body; the status is 0 if there was no answer.
@@ -51,11 +51,11 @@ fn bare(metrics: &Metrics, name: &str) -> f64 {
 const ENCODINGS: [(&str, &str); 2] = [("packed", "Accept-Encoding: gzip\r\n"), ("plain", "")];
 
 /// The time of one scrape, from the connection to the last byte.
-fn scrape_time(address: SocketAddr, accept: &str, crowd: Option<&Barrier>) -> Duration {
+fn scrape_time(address: SocketAddr, accept: &str, clients: Option<&Barrier>) -> Duration {
     let begun = Instant::now();
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    crowd.map(Barrier::wait);
+    clients.map(Barrier::wait);
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -81,10 +81,10 @@ fn without_cpu(daemon: u32) -> Duration {
 
 /// The time of a scrape by one client that starts right after many clients have asked at once; and the part of it
 /// that the endpoint causes: the clients and other programs may occupy the CPUs meanwhile.
-fn time_during_a_crowd(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
-    let (together, address) = (Barrier::new(CROWD + 1), daemon.address());
+fn time_with_many_clients(daemon: &Daemon, accept: &str) -> (Duration, Duration) {
+    let (together, address) = (Barrier::new(CLIENTS + 1), daemon.address());
     thread::scope(|scope| {
-        for _ in 0..CROWD {
+        for _ in 0..CLIENTS {
             scope.spawn(|| scrape_time(address, accept, Some(&together)));
         }
         together.wait();
@@ -108,19 +108,19 @@ fn busy_host(folder: &Path, daemon: &Daemon) -> Vec<Talk> {
 }
 
 fn assert_prompt(daemon: &Daemon, form: &str, accept: &str) {
-    let mut times: Vec<_> = (0..CROWDS).map(|_| time_during_a_crowd(daemon, accept)).collect();
+    let mut times: Vec<_> = (0..CLIENT_GROUPS).map(|_| time_with_many_clients(daemon, accept)).collect();
     times.sort_unstable();
     let mut in_all: Vec<_> = times.iter().map(|(_, in_all)| *in_all).collect();
     in_all.sort_unstable();
     println!(
-        "{} bytes, {form}, with {CROWD} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
+        "{} bytes, {form}, with {CLIENTS} and {SLOW_CLIENTS} slow: median {:?}, slowest {:?} with a CPU; {:?} and {:?} in all",
         daemon.scrape().text.len(),
-        times[CROWDS / 2].0,
-        times[CROWDS - 1].0,
-        in_all[CROWDS / 2],
-        in_all[CROWDS - 1]
+        times[CLIENT_GROUPS / 2].0,
+        times[CLIENT_GROUPS - 1].0,
+        in_all[CLIENT_GROUPS / 2],
+        in_all[CLIENT_GROUPS - 1]
     );
-    assert!(times[CROWDS - 1].0 < LIMIT, "{times:?}");
+    assert!(times[CLIENT_GROUPS - 1].0 < LIMIT, "{times:?}");
 }
 
 #[bpf_test(alone)]
@@ -150,7 +150,7 @@ fn a_client_is_answered_at_once_among_many_and_slow_clients() {
     let metrics = daemon.until(PATIENCE, "all slow ones are cut off and counted", enough);
     let answered =
         metrics.samples("gpuprobe_http_requests_total").find(|(l, _)| l["code"] == "200").unwrap().1;
-    assert!(answered >= (ENCODINGS.len() * CROWDS * CROWD) as u64, "{answered}");
+    assert!(answered >= (ENCODINGS.len() * CLIENT_GROUPS * CLIENTS) as u64, "{answered}");
     assert_eq!((refused(&metrics, "crowded_out"), refused(&metrics, "aborted")), (0, 0));
 }
 
@@ -182,13 +182,13 @@ fn curl_can_fetch_every_page_of_the_index() {
 }
 
 /// A web config with its certificates.
-struct Papers {
+struct WebConfig {
     folder: tempfile::TempDir,
     ours: Certificate,
     server: Certificate,
 }
 
-impl Papers {
+impl WebConfig {
     fn new() -> Self {
         let folder = fixtures::folder();
         let ours = authority(folder.path(), "ours");
@@ -220,12 +220,12 @@ impl Papers {
 
 #[bpf_test]
 fn tls_passwords_and_client_certificates_work_and_can_change_while_it_runs() {
-    let papers = Papers::new();
-    let config = shown(papers.write("", SECRET));
+    let web_config = WebConfig::new();
+    let config = shown(web_config.write("", SECRET));
     let daemon = Daemon::displaying(0, &["--web-config", &config]);
     assert!(daemon.talk.stderr().contains("metrics on https://127.0.0.1:"), "{}", daemon.talk.stderr());
     let url = format!("https://{}/metrics", daemon.address());
-    let ca = shown(&papers.ours.cert);
+    let ca = shown(&web_config.ours.cert);
     let ask = |args: &[&str]| curl(&[&["--cacert", &ca], args].concat(), &url);
     let (status, text) = ask(&["-u", "ann:secret"]);
     assert!(status == 200 && text.contains("gpuprobe_build_info"), "{status} {text}");
@@ -236,24 +236,24 @@ fn tls_passwords_and_client_certificates_work_and_can_change_while_it_runs() {
     let (status, text) = curl(&[], &url.replace("https", "http"));
     assert!(status == 400 && text.contains("https://"), "{status} {text}");
 
-    papers.write("", CHANGED);
+    web_config.write("", CHANGED);
     assert_eq!(ask(&["-u", "ann:secret"]).0, 401);
     assert_eq!(ask(&["-u", "ann:changed"]).0, 200);
-    papers.write_text("nonsense: true\n");
+    web_config.write_text("nonsense: true\n");
     assert_eq!(ask(&["-u", "ann:changed"]).0, 200, "a wrong file changes nothing");
     let said = daemon.talk.stderr();
     assert_eq!(said.lines().filter(|l| l.contains("unknown field `nonsense`")).count(), 1, "{said}");
 
-    papers.write("  min_version: TLS13\n", CHANGED);
+    web_config.write("  min_version: TLS13\n", CHANGED);
     assert_eq!(ask(&["--tls-max", "1.2", "-u", "ann:changed"]).0, 0);
     assert_eq!(ask(&["-u", "ann:changed"]).0, 200);
 
-    assert_client_certificates(&papers, &|args| ask(&[args, &["-u", "ann:changed"]].concat()).0);
+    assert_client_certificates(&web_config, &|args| ask(&[args, &["-u", "ann:changed"]].concat()).0);
 
     // a renewed certificate, by another authority
-    papers.write("", CHANGED);
-    let others = authority(papers.folder.path(), "others");
-    signed(papers.folder.path(), "server", &others);
+    web_config.write("", CHANGED);
+    let others = authority(web_config.folder.path(), "others");
+    signed(web_config.folder.path(), "server", &others);
     assert_eq!(ask(&["-u", "ann:changed"]).0, 0);
     let last = curl(&["--cacert", &shown(&others.cert), "-u", "ann:changed"], &url);
     assert_eq!(last.0, 200);
@@ -310,16 +310,16 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).map(of_three).collect()
 }
 
-fn assert_client_certificates(papers: &Papers, ask: &dyn Fn(&[&str]) -> u16) {
-    let folder = papers.folder.path();
-    let known = signed(folder, "known", &papers.ours);
+fn assert_client_certificates(web_config: &WebConfig, ask: &dyn Fn(&[&str]) -> u16) {
+    let folder = web_config.folder.path();
+    let known = signed(folder, "known", &web_config.ours);
     let stranger = authority(folder, "stranger");
-    let with = |papers: &Certificate| {
-        let (cert, key) = (shown(&papers.cert), shown(&papers.key));
+    let with = |certificate: &Certificate| {
+        let (cert, key) = (shown(&certificate.cert), shown(&certificate.key));
         ask(&["--cert", &cert, "--key", &key])
     };
     let wanted = |kind: &str, more: &str| {
-        papers.write(&format!("  client_auth_type: {kind}\n{more}"), CHANGED);
+        web_config.write(&format!("  client_auth_type: {kind}\n{more}"), CHANGED);
         (ask(&[]), with(&stranger), with(&known))
     };
     let ours = "  client_ca_file: ours.crt\n";
@@ -342,9 +342,9 @@ fn daemon(args: &[&str]) -> Finished {
 
 #[test]
 fn errors_at_the_start_of_the_endpoint_are_one_line() {
-    let papers = Papers::new();
+    let web_config = WebConfig::new();
     let reported = |text: &str, words: &[&str]| {
-        let config = shown(papers.write_text(text));
+        let config = shown(web_config.write_text(text));
         assert_reported(&daemon(&["--web-config", &config]), 1, &[words, &["web.yml"]].concat());
     };
     let tls = |cert: &str, key: &str| format!("tls_server_config:\n  cert_file: {cert}\n  key_file: {key}\n");
@@ -355,7 +355,7 @@ fn errors_at_the_start_of_the_endpoint_are_one_line() {
     reported(&tls("server.key", "server.key"), &["cert_file server.key", "no certificate"]);
     reported(&tls("server.crt", "server.crt"), &["key_file server.crt", "no private key"]);
     reported(&tls("server.crt", "ours.key"), &["key_file ours.key", "cert_file server.crt"]);
-    fs::write(papers.folder.path().join("broken.crt"), broken(&papers.server.cert)).unwrap();
+    fs::write(web_config.folder.path().join("broken.crt"), broken(&web_config.server.cert)).unwrap();
     reported(&tls("broken.crt", "server.key"), &["broken.crt"]);
     assert_reported(&daemon(&["--web-config", "/none/web.yml"]), 1, &["/none/web.yml", "No such file"]);
     assert_reported(&daemon(&["--web-config", "/"]), 1, &["is not a file"]);

@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::metrics::{Daemon, LOOKED_AGAIN, Metrics};
+use gpuprobe_e2e::metrics::{Daemon, Metrics, RESCANNED};
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
@@ -88,7 +88,7 @@ fn bytes_read(pid: u32) -> u64 {
 
 #[bpf_test(alone)]
 fn a_fake_library_in_a_container_is_counted_once_by_the_daemon() {
-    let daemon = Daemon::tidying(&[]);
+    let daemon = Daemon::rescanning(&[]);
     let mut expected = reasons(&daemon.scrape());
     let before = bytes_read(daemon.talk.pid());
     let mut all: Vec<Talk> = HOSTILE.iter().map(Hostile::mapped).collect();
@@ -98,7 +98,7 @@ fn a_fake_library_in_a_container_is_counted_once_by_the_daemon() {
     daemon.until(PATIENCE, "each is counted by its reason", |m| reasons(m) == expected);
     // a rescan finds them all again, and counts none of them twice
     let start = Instant::now();
-    while start.elapsed() < LOOKED_AGAIN {
+    while start.elapsed() < RESCANNED {
         let asked = Instant::now();
         assert_eq!(reasons(&daemon.scrape()), expected);
         assert!(asked.elapsed() < SOON, "a scrape took {:?}", asked.elapsed());
@@ -114,7 +114,7 @@ fn a_fake_library_in_a_container_is_counted_once_by_the_daemon() {
 
 #[bpf_test(alone)]
 fn a_real_library_replaced_after_it_was_mapped_is_probed() {
-    let daemon = Daemon::tidying(&[]);
+    let daemon = Daemon::rescanning(&[]);
     let expected = reasons(&daemon.scrape());
     let path = format!("{FOLDER}/libcuda.so.1");
     let attached = |m: &Metrics| {
@@ -183,7 +183,7 @@ fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
         assert_eq!(talk.line(), "mapped", "{}", talk.stderr());
         talk
     };
-    let daemon = Daemon::tidying(&["-v"]);
+    let daemon = Daemon::rescanning(&["-v"]);
     let probed = |m: &Metrics, below: &str| {
         let attached = m.samples("gpuprobe_probes").filter(|(l, _)| l["state"] == "attached");
         attached.filter(|(l, _)| l["library"].starts_with(below)).count()
@@ -192,7 +192,7 @@ fn too_many_libraries_are_counted_and_make_room_when_they_are_unmapped() {
     let too_many = |m: &Metrics| reasons(m).get("too_many").copied().unwrap_or(0);
     let full = |m: &Metrics| too_many(m) >= 10 && probed(m, "") == MOST;
     daemon.until(PATIENCE, "some find no room", full);
-    std::thread::sleep(LOOKED_AGAIN);
+    std::thread::sleep(RESCANNED);
     // libraries of other programs on the machine may use some of the room
     let ours = shown(folder.path());
     let reported = format!("gpuprobe: skipped {ours}/");

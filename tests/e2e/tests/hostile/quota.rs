@@ -67,7 +67,7 @@ fn refused(metrics: &Metrics) -> u64 {
 fn one_users_flood_of_libraries_is_refused_and_counted_and_affects_no_other_user() {
     let copies = Copies::new();
     let all: Vec<_> = (0..COPIES).map(|i| copies.make(&format!("flood/{i}"))).collect();
-    let daemon = Daemon::tidying(&[]);
+    let daemon = Daemon::rescanning(&[]);
     let before = refused(&daemon.scrape());
     let mut flood = mapped(FLOODER, &all);
     let flooded = copies.folder.path().join("flood");

@@ -92,7 +92,7 @@ const SIGNALS: &str = "signal:signal_generate";
 
 /// Hooks that match nothing: a function without a symbol, a library that does not exist, and the same for the Linux
 /// kernel.
-const NOWHERE: &str = r#"
+const MISSING_HOOKS: &str = r#"
 [[hook]]
 library  = "libhooked.so*"
 function = "hk_inlined"
@@ -119,14 +119,14 @@ fn compiled(folder: &Path, source: &str, name: &str, options: &[&str]) -> Result
 }
 
 /// A library with functions to hook, a program that uses it with CUDA, and the hooks.
-struct Bed {
+struct Fixture {
     folder: tempfile::TempDir,
     library: PathBuf,
     program: PathBuf,
     hooks: String,
 }
 
-impl Bed {
+impl Fixture {
     fn new() -> Self {
         let folder = fixtures::folder();
         let of = |source, name, options: &[&str]| compiled(folder.path(), source, name, options).unwrap();
@@ -178,8 +178,8 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>, of: impl Fn(&Call) -> Option<u
 // hooks of memory and launches add some thirty functions of CUDA, whose probes `perf` removes one by one
 #[bpf_test(tiers(session, multi))]
 fn every_form_of_hook_is_recorded_with_its_class(tier: &str) {
-    let bed = Bed::new();
-    let outcome = bed.recorded(&["--attach", tier, "-e", "cudaMalloc"]);
+    let fixture = Fixture::new();
+    let outcome = fixture.recorded(&["--attach", tier, "-e", "cudaMalloc"]);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     let trace = &outcome.trace;
     trace.assert_whole();
@@ -192,11 +192,11 @@ fn every_form_of_hook_is_recorded_with_its_class(tier: &str) {
 
 #[bpf_test]
 fn hooks_are_probed_one_by_one_too() {
-    let bed = Bed::new();
+    let fixture = Fixture::new();
     let few: Vec<_> =
         HOOKS.split("\n\n").filter(|hook| hook.contains("hk_n*") || hook.contains("hk_around")).collect();
-    fs::write(&bed.hooks, few.join("\n")).unwrap();
-    let outcome = bed.recorded(&["--attach", "perf", "-e", "hk_*"]);
+    fs::write(&fixture.hooks, few.join("\n")).unwrap();
+    let outcome = fixture.recorded(&["--attach", "perf", "-e", "hk_*"]);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     outcome.trace.assert_whole();
     let mut counts = expected(false);
@@ -281,9 +281,9 @@ fn assert_moments(outcome: &Outcome) {
 
 #[bpf_test]
 fn missing_hooks_are_reported_and_harmless() {
-    let bed = Bed::new();
-    fs::write(&bed.hooks, format!("{HOOKS}{NOWHERE}")).unwrap();
-    let outcome = bed.recorded(&["-e", "!hk_number"]);
+    let fixture = Fixture::new();
+    fs::write(&fixture.hooks, format!("{HOOKS}{MISSING_HOOKS}")).unwrap();
+    let outcome = fixture.recorded(&["-e", "!hk_number"]);
     let mut counts = expected(true);
     counts.remove("hk_number");
     assert_eq!(
@@ -292,8 +292,9 @@ fn missing_hooks_are_reported_and_harmless() {
         "suppressed lines are not printed"
     );
     let end = outcome.trace.assert_ended();
-    let first = NOWHERE.lines().position(|line| line == "[[hook]]").unwrap() + HOOKS.lines().count() + 1;
-    let at = |line: usize| format!("{}:{line}: ", bed.hooks);
+    let first =
+        MISSING_HOOKS.lines().position(|line| line == "[[hook]]").unwrap() + HOOKS.lines().count() + 1;
+    let at = |line: usize| format!("{}:{line}: ", fixture.hooks);
     let missing = format!("{}hook hk_inlined: not in libhooked.so.1: what is static, inlined", at(first));
     assert!(end.skipped.iter().any(|line| line.starts_with(&missing)), "{missing}: {:?}", end.skipped);
     let nowhere = format!("{}hook f: no library libnowhere.so* has it yet", at(first + 4));
@@ -313,14 +314,14 @@ fn missing_hooks_are_reported_and_harmless() {
 
 #[bpf_test(alone)]
 fn a_daemon_counts_hooks_of_its_settings_file() {
-    let bed = Bed::new();
-    fs::write(&bed.hooks, format!("{HOOKS}{NOWHERE}")).unwrap();
-    let config = bed.at("gpuprobe.toml");
-    fs::write(&config, format!("hooks = [{:?}]\n", bed.hooks)).unwrap();
-    let paths = [bed.at("libcuda.so.1"), shown(&bed.library)];
+    let fixture = Fixture::new();
+    fs::write(&fixture.hooks, format!("{HOOKS}{MISSING_HOOKS}")).unwrap();
+    let config = fixture.at("gpuprobe.toml");
+    fs::write(&config, format!("hooks = [{:?}]\n", fixture.hooks)).unwrap();
+    let paths = [fixture.at("libcuda.so.1"), shown(&fixture.library)];
     let daemon = Daemon::with(&["--config", &config, "-p", &paths[0], "-p", &paths[1]]);
-    let mut program = Command::new(&bed.program);
-    program.args(bed.args()).arg("wait");
+    let mut program = Command::new(&fixture.program);
+    program.args(fixture.args()).arg("wait");
     let mut program = Talk::start(&mut program);
     assert_eq!(program.line(), "ready");
     program.go_on();

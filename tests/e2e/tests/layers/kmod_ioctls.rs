@@ -17,14 +17,14 @@ use tempfile::TempDir;
 const ALLOC: &str = "cuMemAlloc_v2";
 const FREE: &str = "cuMemFree_v2";
 /// The functions whose calls make ioctls.
-const ASKED: (&str, &str) = ("STANDIN_IOCTL", "cuMemAlloc_v2,cuMemFree_v2:bad");
+const IOCTL_FUNCTIONS: (&str, &str) = ("STANDIN_IOCTL", "cuMemAlloc_v2,cuMemFree_v2:bad");
 const COMMANDS: [&str; 3] = [
     "NV_ESC_RM_ALLOC(NV01_MEMORY_LOCAL_USER)",
     "NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)",
     "NV_ESC_RM_FREE",
 ];
 /// With an unreadable argument, and an unknown request.
-const NONSENSE: [&str; 2] = ["NV_ESC_RM_CONTROL", "0xdeadbeef"];
+const UNKNOWN_COMMANDS: [&str; 2] = ["NV_ESC_RM_CONTROL", "0xdeadbeef"];
 /// Time that each allocation spends in user space.
 const ABOVE_NS: u64 = 200_000;
 const LEDGER_ARGS: [&str; 6] = ["--threads", "2", "--calls", "120", "--seed", "7"];
@@ -50,7 +50,7 @@ fn ns_of(call: &Call) -> u64 {
 }
 
 /// Checks that every call of a function made these ioctls and has their duration.
-fn assert_asked(trace: &Recording, ledger: &Value, function: &str, commands: &[&str]) {
+fn assert_ioctls(trace: &Recording, ledger: &Value, function: &str, commands: &[&str]) {
     let calls: Vec<_> = trace.of(pid_of(ledger)).filter(|c| c.name == function).collect();
     assert_eq!(calls.len() as u64, called(ledger, function), "{function}");
     for call in calls {
@@ -110,13 +110,14 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
     let mut options = tiers::options(tier, &[ALLOC, FREE, "cudaMalloc"]);
     options.push("--kernel");
     let run = Run::new(built.workload("ledger")).options(&options).args(&LEDGER_ARGS);
-    let outcome = run.env(ASKED.0, ASKED.1).env("STANDIN_DELAY", "cuMemAlloc_v2:200").outcome();
+    let outcome =
+        run.env(IOCTL_FUNCTIONS.0, IOCTL_FUNCTIONS.1).env("STANDIN_DELAY", "cuMemAlloc_v2:200").outcome();
     assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
     let (trace, ledger) = (&outcome.trace, outcome.printed());
     trace.assert_whole();
     assert!(called(&ledger, ALLOC) > 5 && called(&ledger, FREE) > 5, "{ledger}");
-    assert_asked(trace, &ledger, ALLOC, &COMMANDS);
-    assert_asked(trace, &ledger, FREE, &NONSENSE);
+    assert_ioctls(trace, &ledger, ALLOC, &COMMANDS);
+    assert_ioctls(trace, &ledger, FREE, &UNKNOWN_COMMANDS);
     for outer in trace.calls.iter().filter(|c| c.name == "cudaMalloc" && c.duration_ns().is_some()) {
         let inner = trace.calls.iter().find(|c| c.parent == Some(outer.id) && c.name == ALLOC);
         assert!(inner.is_none_or(|inner| ns_of(outer) >= ns_of(inner)), "{outer:?}");
@@ -130,7 +131,7 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
 fn a_line_of_trace_ends_with_the_ioctls_of_the_call() {
     devices::make();
     let private = Private::new("driver_only", Cuda::Cuda12);
-    let environment = format!("{}={}", ASKED.0, ASKED.1);
+    let environment = format!("{}={}", IOCTL_FUNCTIONS.0, IOCTL_FUNCTIONS.1);
     let (traced, _) = private.traced(&["--kernel", "-e", "cuMemAlloc*"], &[&environment]);
     assert_eq!(traced.status, 0, "{}", traced.stderr);
     let lines: Vec<_> = traced.stdout.lines().filter(|line| line.contains(" cuMemAlloc_v2(")).collect();
@@ -159,9 +160,12 @@ fn watched(options: &[&str]) -> (TempDir, Daemon) {
 }
 
 /// The ledger of a program whose calls of these functions make ioctls.
-fn asking(folder: &TempDir, functions: &str) -> Value {
+fn ledger_with_ioctls(folder: &TempDir, functions: &str) -> Value {
     let mut program = Command::new("env");
-    program.arg(format!("{}={functions}", ASKED.0)).arg(folder.path().join("ledger")).args(LEDGER_ARGS);
+    program
+        .arg(format!("{}={functions}", IOCTL_FUNCTIONS.0))
+        .arg(folder.path().join("ledger"))
+        .args(LEDGER_ARGS);
     let finished = finish(&mut program);
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     finished.json().remove(0)
@@ -171,10 +175,10 @@ fn asking(folder: &TempDir, functions: &str) -> Value {
 #[bpf_test(alone)]
 fn a_daemon_counts_ioctls() {
     let (folder, daemon) = watched(&[]);
-    let ledger = asking(&folder, ASKED.1);
+    let ledger = ledger_with_ioctls(&folder, IOCTL_FUNCTIONS.1);
     let (pid, allocs, frees) = (pid_of(&ledger), called(&ledger, ALLOC), called(&ledger, FREE));
     let asked = COMMANDS.map(|c| (c.to_owned(), allocs)).into_iter();
-    let asked: BTreeMap<_, _> = asked.chain(NONSENSE.map(|c| (c.to_owned(), frees))).collect();
+    let asked: BTreeMap<_, _> = asked.chain(UNKNOWN_COMMANDS.map(|c| (c.to_owned(), frees))).collect();
     let metrics = daemon.until_equal(PATIENCE, |metrics, found| {
         for name in ["gpuprobe_driver_ioctls_total", "gpuprobe_driver_ioctl_errors_total"] {
             found.compare(name, &metrics.by(name, pid, "command"), &asked);
@@ -194,15 +198,15 @@ fn a_daemon_counts_ioctls() {
 
 #[bpf_test(alone)]
 fn made_up_ioctl_commands_leave_room_for_real_ones() {
-    const MADE_UP: u64 = 2_000;
+    const UNKNOWN: u64 = 2_000;
     const MOST: u64 = 512;
     let (folder, daemon) = watched(&["--max-counters", "1200"]);
     let script = format!(
-        "import fcntl, os\ndevice = os.open('/dev/nvidiactl', os.O_RDWR)\nfor request in range({MADE_UP}):\n \
+        "import fcntl, os\ndevice = os.open('/dev/nvidiactl', os.O_RDWR)\nfor request in range({UNKNOWN}):\n \
          try: fcntl.ioctl(device, request)\n except OSError: pass\nprint('{{\"pid\":%d}}' % os.getpid())"
     );
     let made_up = finish(Command::new("python3").args(["-c", &script])).json().remove(0);
-    let ledger = asking(&folder, ALLOC);
+    let ledger = ledger_with_ioctls(&folder, ALLOC);
     let asked =
         COMMANDS.map(|c| (c.to_owned(), called(&ledger, ALLOC))).into_iter().collect::<BTreeMap<_, _>>();
     let metrics = daemon.until_equal(PATIENCE, |metrics, found| {
@@ -211,5 +215,5 @@ fn made_up_ioctl_commands_leave_room_for_real_ones() {
         let counted = metrics.by(name, pid_of(&made_up), "command").values().sum::<u64>();
         found.compare("of those that were made up", &counted, &MOST);
     });
-    assert_eq!(metrics.lost("counters_full"), MADE_UP - MOST);
+    assert_eq!(metrics.lost("counters_full"), UNKNOWN - MOST);
 }

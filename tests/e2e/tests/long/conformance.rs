@@ -174,7 +174,7 @@ fn every_figure_of_a_recording_is_what_the_tables_in_bpf_counted(tier: &str) {
 }
 
 /// A CUDA driver that returns the same address again and again, frees any address, and fails if a size is 0.
-const FORGETFUL: &str = r#"
+const REUSES_ADDRESS: &str = r#"
 #include <stddef.h>
 int cuMemAlloc_v2(void **pointer, size_t size)
 {
@@ -192,7 +192,7 @@ int cuInit(unsigned int flags)
 }
 "#;
 
-const USES_IT: &str = r#"
+const REUSES_ADDRESS_PROGRAM: &str = r#"
 #include <stddef.h>
 int cuInit(unsigned int);
 int cuMemAlloc_v2(void **, size_t);
@@ -217,7 +217,7 @@ int main(void)
 #[bpf_test(tiers)]
 fn replaced_unknown_and_failed_calls_are_counted_equally_by_both(tier: &str) {
     let folder = fixtures::folder();
-    let program = shown(compile::with_driver(folder.path(), FORGETFUL, USES_IT));
+    let program = shown(compile::with_driver(folder.path(), REUSES_ADDRESS, REUSES_ADDRESS_PROGRAM));
     let (trace, quantities) = verify_with("forgetful", &[&program], tier, &["-e", "*"]);
     for quantity in ["failed", "failed copies", "replaced", "unknown frees"] {
         assert!(quantities.iter().any(|seen| seen == quantity), "{tier}: {quantity} not in {quantities:?}");
