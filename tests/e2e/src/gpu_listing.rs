@@ -7,7 +7,7 @@ use crate::process::shown;
 
 pub const GPUS: u8 = 4;
 
-/// As the stand-in driver says it.
+/// As the stand-in CUDA driver reports it.
 pub fn uuid(gpu: u8) -> String {
     let bytes: Vec<String> =
         (0..16_u8).map(|i| format!("{:02x}", (0x11 * (i % 15 + 1)).wrapping_add(gpu))).collect();
@@ -15,7 +15,7 @@ pub fn uuid(gpu: u8) -> String {
     format!("GPU-{}-{}-{}-{}-{}", group(0, 4), group(4, 6), group(6, 8), group(8, 10), group(10, 16))
 }
 
-/// As the stand-in driver says it.
+/// As the stand-in CUDA driver reports it.
 pub fn pci(gpu: u8) -> String {
     format!("0000:{:02x}:00.0", gpu + 1)
 }

@@ -67,7 +67,7 @@ fn ten_thousand_stacks_are_as_many_call_sites_or_counted_as_lost() {
     let calls_lost = end.lost.get(LossCause::RingFull.as_str()).copied().unwrap_or(0);
     assert!(
         (without_site..=without_site + calls_lost).contains(&lost),
-        "{without_site} untold, {:?}",
+        "{without_site} without a call site, {:?}",
         end.lost
     );
     let sites: BTreeSet<_> = pairs.iter().map(|(site, _)| site).collect();
