@@ -167,8 +167,8 @@ fn a_recording_has_the_bytes_of_every_copy_function_once() {
         let (reported, all) = moved(&outcome.trace, pid_of(&ledger));
         assert_eq!(all, by_function(&printed), "by function");
         for (name, bytes) in &reported {
-            let told_all = by_function(&reported)[name.split('/').next().unwrap()];
-            let whole = told_all == all[name.split('/').next().unwrap()];
+            let reported_bytes = by_function(&reported)[name.split('/').next().unwrap()];
+            let whole = reported_bytes == all[name.split('/').next().unwrap()];
             let known = printed.get(name).copied().unwrap_or(0);
             // if the arguments do not contain every direction, the others are not in the trace
             assert!(*bytes == known || (!whole && *bytes < known), "{name}: {bytes}, ledger {known}");

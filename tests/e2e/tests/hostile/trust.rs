@@ -17,7 +17,7 @@ use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -37,7 +37,7 @@ fn shared() -> tempfile::TempDir {
 /// A symbolic link that another user has made.
 fn plant(target: &Path, link: &Path) {
     symlink(target, link).unwrap();
-    lchown(link, Some(NOBODY), Some(NOBODY)).unwrap();
+    lchown(link, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
 }
 
 fn assert_refused(finished: &Finished, words: &[&str]) {
@@ -86,7 +86,7 @@ fn planted_output_files_are_refused_with_a_reason() {
     fs::write(&victim, "root's").unwrap();
     plant(&victim, &folder.path().join("link"));
     fs::write(folder.path().join("file"), "untouched").unwrap();
-    chown(folder.path().join("file"), Some(NOBODY), None).unwrap();
+    chown(folder.path().join("file"), Some(OTHER_USER), None).unwrap();
     assert_eq!(finish(&mut gpuprobe(&["run", "-o", &shown(&trace), "--", "true"])).status, 0);
     for (name, why) in [("link", "symbolic link of another user"), ("file", "belongs to another user")] {
         let (path, trace) = (shown(folder.path().join(name)), shown(&trace));
@@ -133,7 +133,7 @@ fn a_trace_is_readable_only_by_its_owner_unless_changed() {
     run(&[], &[("SUDO_UID", "65534"), ("SUDO_GID", "65534")]);
     let latest = fs::canonicalize(at("traces/trace_latest.jsonl")).unwrap();
     let about = fs::metadata(&latest).unwrap();
-    assert_eq!((about.uid(), about.gid(), mode_of(&latest)), (NOBODY, NOBODY, 0o600));
+    assert_eq!((about.uid(), about.gid(), mode_of(&latest)), (OTHER_USER, OTHER_USER, 0o600));
     // and overwrite it
     let again = shown(&latest);
     run(&["-o", &again], &[("SUDO_UID", "65534"), ("SUDO_GID", "65534")]);
@@ -161,7 +161,7 @@ fn settings_and_libraries_that_others_can_write_are_refused() {
         set_mode(folder.path(), 0o777);
         assert_refused(&started(), &[&shown(path), &shown(folder.path()), "mode 0777"]);
         set_mode(folder.path(), 0o755);
-        chown(path, Some(NOBODY), None).unwrap();
+        chown(path, Some(OTHER_USER), None).unwrap();
         assert_refused(&started(), &[&shown(path), "belongs to another user (uid 65534)"]);
         chown(path, Some(0), None).unwrap();
     }
@@ -223,12 +223,13 @@ fn a_program_with_the_build_id_of_another_does_not_name_its_functions() {
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
     let (forged, genuine) =
         (allocating(folder.path(), "forged_name"), allocating(folder.path(), "honest_name"));
-    chown(&forged, Some(NOBODY), Some(NOBODY)).unwrap();
+    chown(&forged, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
     let library = shown(folder.path().join("libcuda.so.1"));
     let daemon = Daemon::with(&["--memleak", "-p", &library]);
-    let mut of_nobody = Command::new("setpriv");
-    of_nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&forged);
-    for (command, function) in [(&mut of_nobody, "forged_name"), (&mut Command::new(&genuine), "honest_name")]
+    let mut by_other_user = Command::new("setpriv");
+    by_other_user.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).arg(&forged);
+    for (command, function) in
+        [(&mut by_other_user, "forged_name"), (&mut Command::new(&genuine), "honest_name")]
     {
         let mut program = Talk::start(command);
         program.go_on();
