@@ -1,8 +1,8 @@
-"""Compares what came back from a kernel with what the programs said of themselves; every number must be equal.
+"""Compares the results of a kernel with the ledgers of the programs. Every number must be equal.
 
-    check.py RESULTS TIERS      TIERS: those that must work there, best first, with commas
+    check.py RESULTS TIERS      TIERS: those that must work there, best first, separated by commas
 
-Prints what differs, then the counts. Exits 1 when anything does.
+Prints the differences, then the counts. Exits 1 if there is a difference.
 """
 
 import collections
@@ -12,18 +12,18 @@ import pathlib
 import re
 import sys
 
-from errors import HEARD, errors
+from errors import SOURCES, errors
 
-# what gpuprobe needs for a way to attach, in the words of its doctor
+# what gpuprobe needs for a tier, as doctor prints it
 NEEDS = {"session": "uprobe sessions", "multi": "uprobe multi links"}
 SPACES = ["device", "managed", "pinned", "pool"]
-# the ledger's kernels, by grid and block
+# the CUDA kernels of the ledger, by grid and block
 KERNELS = {
     ((64, 1, 1), (256, 1, 1)): "ledger_scale",
     ((32, 4, 1), (128, 2, 1)): "ledger_reduce",
     ((16, 8, 2), (32, 4, 2)): "ledger_add",
 }
-# gpuprobe-standin's demo: 55 steps, 45 batches, and what they come to
+# the calls of gpuprobe-standin's demo: 55 steps, 45 batches
 DEMO = {
     "cudaLaunchKernel": 320,
     "cuLaunchKernel": 320,
@@ -46,7 +46,7 @@ DEMO = {
 
 
 class Results:
-    """One check: a folder with what the guest kept."""
+    """One check: a folder with the output that the guest stored."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -64,7 +64,7 @@ class Results:
             self.wrong.append(f"{what}: {found}, expected {expected}")
 
     def by(self, name, pid, label, **others):
-        """A metric of one process by a label; 0 is left out."""
+        """A metric of one process by a label, without zeros."""
         found = {}
         for metric, labels, value in re.findall(r'^(\w+)\{(.*?)\} (\d+)$', self.text("metrics"), re.MULTILINE):
             labels = {"pid": str(pid), **dict(re.findall(r'(\w+)="(.*?)"', labels))}
@@ -78,7 +78,7 @@ class Results:
             self.wrong.append(f"{what}: no {part!r} in {text!r}")
 
     def trace(self, skipped=(), exactly=True, lost=None):
-        """The calls, after a look at how the trace ends; what must not be probed, and whether nothing else; what is lost."""
+        """Returns the calls. Checks the end line: skipped functions (exactly or at least these) and losses."""
         self.equal("exit status", self.text("status").strip(), "0")
         lines = self.said("trace.jsonl")
         self.equal("first line", lines[0]["type"], "meta")
@@ -93,7 +93,7 @@ def count(calls, api=None):
 
 
 def summed(calls, field):
-    """A field summed by kind, over calls that have it."""
+    """The sums of a field by kind, over calls that have it."""
     sums = collections.Counter()
     for call in calls:
         sums[call.get("kind")] += call.get(field, 0)
@@ -101,7 +101,7 @@ def summed(calls, field):
 
 
 def nested(check, calls):
-    """Every driver call lies in a call of the runtime on the same thread, where that one is traced."""
+    """Every CUDA driver call is inside a runtime call on the same thread."""
     outer = {c["event_id"]: c for c in calls if c["api"] == "runtime"}
     for call in calls:
         parent = outer.get(call.get("parent"))
@@ -132,8 +132,8 @@ def ledger(check, tier):
     for name, word in [("cudaMemcpy", "sync_bytes"), ("cudaMemcpyAsync", "async_bytes")]:
         if traced(name):
             copied = {kind: c[word] for kind, c in said["copies"].items() if c[word]}
-            # The ledger's cudaMemcpyDefault copies go to the GPU. Only the driver's copy shows that; where that one is
-            # not probed, the call has no kind.
+            # The ledger's cudaMemcpyDefault copies go to the GPU. Only the CUDA driver's call shows that; if it is not
+            # probed, the copy has no kind.
             left_to_driver = copied.pop("Default", 0)
             if tier != "perf" or traced(name.replace("cuda", "cu")):
                 copied["H2D"] = copied.get("H2D", 0) + left_to_driver
@@ -153,7 +153,7 @@ def ledger(check, tier):
 
 
 def verified(check, tier):
-    """The figures of a recording are those that the tables have."""
+    """The figures of a recording equal those of the BPF tables."""
     check.equal("exit status", check.text("status").strip(), "0")
     compared = check.text("err").partition("\nverified (")[2]
     figures = [int(line.split()[-3]) for line in compared.splitlines() if line.endswith(" figures  equal")]
@@ -167,7 +167,7 @@ def contains_tier(check, tier):
 
 
 def small(check, tier):
-    """Programs that print a line for each process, or for each program that a process ran."""
+    """Programs that print a line for each process, or for each program that a process executed."""
     calls = check.trace()
     said = collections.Counter()
     live = 0
@@ -179,14 +179,14 @@ def small(check, tier):
         found = collections.Counter((c["pid"], c["name"]) for c in calls if c["api"] == api)
         renamed = {(pid, names[name == "cudaFree"]): times for (pid, name), times in said.items()}
         check.equal(f"{api} calls", dict(found), renamed)
-    held = sum(c.get("size", 0) - c.get("freed", 0) for c in calls)
-    check.equal("bytes never freed", held, live)
+    live_bytes = sum(c.get("size", 0) - c.get("freed", 0) for c in calls)
+    check.equal("bytes never freed", live_bytes, live)
     nested(check, calls)
     contains_tier(check, tier)
 
 
 def stacks(check, tier):
-    """Calls on several stacks of a thread: the program lives, and each of its calls is observed or counted as lost."""
+    """Calls on several stacks of a thread: the program survives, and each call is observed or counted as lost."""
     check.equal("exit status", check.text("status").strip(), "0")
     end = check.said("trace.jsonl")[-1]
     check.equal("calls and losses", end["calls"] + sum(end["lost"].values()), check.said("out")[-1]["made"])
@@ -194,7 +194,7 @@ def stacks(check, tier):
 
 
 def made(check):
-    """What every process of a program called at the runtime, with what that calls at the driver."""
+    """The runtime calls of every process of a program, with their inner CUDA driver calls."""
     inner = {"cudaMalloc": "cuMemAlloc_v2", "cudaFree": "cuMemFree_v2"}
     calls = collections.Counter()
     for line in check.said("out"):
@@ -205,7 +205,7 @@ def made(check):
 
 
 def phases(check, tier):
-    """Each call twice: as it began, and with its stack as it returned."""
+    """Two records per call: its begin, and its end with a stack."""
     calls = check.trace()
     for phase in "BE":
         found = collections.Counter((c["pid"], c["name"]) for c in calls if c["phase"] == phase)
@@ -216,7 +216,7 @@ def phases(check, tier):
 
 
 def entries(check, tier):
-    """Each call once, as it began."""
+    """One record per call: its begin."""
     calls = check.trace()
     check.equal("calls", dict(collections.Counter((c["pid"], c["name"]) for c in calls)), made(check))
     check.equal("phases", {c["phase"] for c in calls}, {"B"})
@@ -246,20 +246,20 @@ def demo(check, tier):
     wanted = check.text("events").split() if events.exists() else DEMO
     check.equal("calls", {name: found.get(name, 0) for name in wanted}, {name: DEMO[name] for name in wanted})
     check.equal("errors", count(c for c in calls if "error" in c), {"cudaMalloc": 1, "cuMemAlloc_v2": 1})
-    held = sum(c.get("size", 0) - c.get("freed", 0) for c in calls if c["type"] == "memory")
-    check.equal("bytes never freed", held, 8000000)
+    live_bytes = sum(c.get("size", 0) - c.get("freed", 0) for c in calls if c["type"] == "memory")
+    check.equal("bytes never freed", live_bytes, 8000000)
     nested(check, [c for c in calls if c["name"] in DEMO])
     contains_tier(check, tier)
 
 
-# ways to probe functions of the kernel, in the words of gpuprobe
-WAYS = {"fentry": "fentry", "perf": "kprobe", "multi": "kprobe multi", "session": "kprobe session"}
-# the least that functions of the stand-in for the driver take, in microseconds
+# kinds of probes on Linux functions, as gpuprobe prints them
+PROBES = {"fentry": "fentry", "perf": "kprobe", "multi": "kprobe multi", "session": "kprobe session"}
+# the minimum duration of functions of the stand-in kernel module, in microseconds
 LEAST_US = {"nvidia_standin_work": 2000, "uvm_standin_fault": 3000, "nvidia_standin_recurse": 200}
 
 
 def commands(said):
-    """What the program asks of the driver, by the names of the commands."""
+    """The ioctls of the program, by the names of the commands."""
     return {
         "NV_ESC_RM_ALLOC(NV01_MEMORY_LOCAL_USER)": said["allocations"],
         "NV_ESC_RM_CONTROL(NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION)": said["allocations"],
@@ -273,7 +273,7 @@ def commands(said):
 
 
 def standins(said):
-    """How often functions of the module are called."""
+    """The number of calls of the functions of the kernel module."""
     allocations, failures = said["allocations"], said["failures"]
     return {
         "nvidia_standin_ioctl": 2 * allocations + said["frees"] + 1 + said["recursions"] + failures,
@@ -290,15 +290,15 @@ HOOKS = "/driver/hooks.toml"
 NOT_THERE = "the kernel has no such function: its module is not loaded, or it is part of those that call it"
 
 
-def driver(check, way):
-    """Functions of the module inside the ioctls that call them, inside the calls of CUDA."""
-    # of so many, some are there only while the kernel starts
+def driver(check, kind):
+    """Functions of the kernel module inside the ioctls that call them, inside CUDA calls."""
+    # of so many functions, some exist only while the kernel boots
     calls = check.trace([
         f"{HOOKS}:25: hook no_such_hook: not probed: {NOT_THERE}",
         f"{HOOKS}:33: hook no:such_tracepoint: not probed: the kernel has no such tracepoint: its module is not loaded, "
         "or this kernel calls it otherwise (/sys/kernel/tracing/available_events lists those there are)",
         f"nvidia_standin_inlined: not probed: {NOT_THERE}",
-    ], exactly=way != "session")
+    ], exactly=kind != "session")
     said = check.said("out")[-1]
     allocations = said["allocations"]
     asked = [c for c in calls if c["name"] == "ioctl"]
@@ -310,25 +310,25 @@ def driver(check, way):
     check.equal("functions", count(functions, "kernel"), standins(said))
     check.equal("types", {(c["name"], c["type"]) for c in functions if c["type"] != "kernel"},
                 {("uvm_standin_fault", "scheduler"), ("nvidia_standin_work", "scheduler")})
-    lie_in(check, calls, asked, functions, allocations)
+    nesting(check, calls, asked, functions, allocations)
     returned(check, asked, functions, said)
     hooked(check, calls, functions, said["pid"])
-    if way == "session":
-        check.contains("standard error", check.text("err"), f" by {WAYS[way]}, ")
+    if kind == "session":
+        check.contains("standard error", check.text("err"), f" by {PROBES[kind]}, ")
     else:
-        check.contains("standard error", check.text("err"), f"functions of the kernel: 8 by {WAYS[way]}, 2 not probed")
+        check.contains("standard error", check.text("err"), f"functions of the kernel: 8 by {PROBES[kind]}, 2 not probed")
 
 
 def hooked(check, calls, functions, pid):
-    """What a file of hooks says of functions: their arguments, with text of the kernel's and of the program's."""
+    """The arguments that a hook file declares, with text in kernel memory and in the program's memory."""
     known = {c["event_id"]: c for c in calls}
 
     def arguments(name):
         return [c.get("args", {}) for c in functions if c["name"] == name]
 
     check.equal("arguments of work", {a.get("us") for a in arguments("nvidia_standin_work")}, {2000})
-    check.equal("text of the kernel's", {a.get("why") for a in arguments("nvidia_standin_fail")}, {"busy"})
-    check.equal("text of the program's", {a.get("argument") for a in arguments("nvidia_standin_ioctl")}, {"\x01"})
+    check.equal("text in kernel memory", {a.get("why") for a in arguments("nvidia_standin_fail")}, {"busy"})
+    check.equal("text in the program's memory", {a.get("argument") for a in arguments("nvidia_standin_ioctl")}, {"\x01"})
     for call in functions:
         if call["name"] == "nvidia_standin_recurse":
             check.equal("depth", call["args"]["depth"], call["ret"])
@@ -339,7 +339,7 @@ def hooked(check, calls, functions, pid):
 
 
 def driver_daemon(check, tier):
-    """The same functions, counted."""
+    """The same functions in the metrics of a daemon."""
     check.equal("exit status", check.text("status").strip(), "0")
     said = check.said("ledger")[-1]
     wanted = standins(said)
@@ -358,14 +358,14 @@ def count_of(words):
     return dict(collections.Counter(words))
 
 
-def lie_in(check, calls, asked, functions, allocations):
-    """Each in the one that made it, for no longer than that took."""
+def nesting(check, calls, asked, functions, allocations):
+    """Each call is inside its caller, and not longer."""
     known = {c["event_id"]: c for c in calls}
 
     def outer(call):
         return known.get(call.get("parent"), {})
 
-    check.equal("what ioctls lie in", count_of(outer(c).get("name") for c in asked),
+    check.equal("callers of ioctls", count_of(outer(c).get("name") for c in asked),
                 {"cuMemAlloc_v2": 3 * allocations, None: len(asked) - 3 * allocations})
     inside = {
         "nvidia_standin_ioctl": {"ioctl"},
@@ -376,9 +376,9 @@ def lie_in(check, calls, asked, functions, allocations):
         "nvidia_standin_fail": {"nvidia_standin_ioctl"},
         "uvm_standin_fault": {"uvm_standin_ioctl"},
     }
-    for name, places in inside.items():
+    for name, callers in inside.items():
         found = {outer(c).get("name") for c in functions if c["name"] == name}
-        check.equal(f"what {name} lies in", found, places)
+        check.equal(f"callers of {name}", found, callers)
     for call in asked + functions:
         took, least = call["duration_us"], LEAST_US.get(call["name"], 0)
         if took < least:
@@ -388,7 +388,7 @@ def lie_in(check, calls, asked, functions, allocations):
 
 
 def returned(check, asked, functions, said):
-    """What they return: numbers, errors of the kernel, and the driver's own status."""
+    """Results: numbers, errors of the Linux kernel, and the status of the NVIDIA kernel module."""
     failed = count_of((c.get("cmd", c["name"]), c["ret"], c["error"]) for c in asked + functions if "error" in c)
     check.equal("failed", failed, {
         ("NV_ESC_RM_CONTROL(0xdead)", 0, "NV_ERR_NOT_SUPPORTED"): 1,
@@ -430,21 +430,21 @@ RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 
 
 def wanted():
-    """Every check that must have come back: a name, what compares it, the tier."""
+    """Every check that must have results: a name, the function that compares it, the tier."""
     yield "doctor", doctor, TIERS[0]
     yield "doctor-older", older_doctor, TIERS[0]
     yield "listed", listed, TIERS[0]
-    for way in HEARD:
-        yield f"errors-{way}", errors, way
-    for way in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:
-        yield f"driver-{way}", driver, way
+    for source in SOURCES:
+        yield f"errors-{source}", errors, source
+    for kind in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:
+        yield f"driver-{kind}", driver, kind
     yield "driver-daemon", driver_daemon, TIERS[0]
     for tier in NEEDS:
         if tier not in TIERS:
             yield f"refused-{tier}", refused, tier
     for tier in TIERS:
         for name, compare in CHECKS.items():
-            # all that differs on a lower tier is how probes are put in
+            # on a lower tier only attaching differs
             if tier == TIERS[0] or name == "ledger":
                 yield f"{name}-{tier}", compare, tier
     yield "demo", demo, TIERS[0]
@@ -457,7 +457,7 @@ def main():
         try:
             compare(check, tier)
         except (OSError, LookupError, ValueError) as error:
-            check.wrong.append(f"what came back is not whole: {error!r}")
+            check.wrong.append(f"the results are incomplete: {error!r}")
         print(f"{'FAILED' if check.wrong else 'ok    '} {name}")
         for line in check.wrong:
             print(f"       {line}")

@@ -1,28 +1,28 @@
-"""Of check.py: errors of GPUs, and faults and migrations of unified memory, as they came back from a kernel."""
+"""Part of check.py: GPU errors, and faults and migrations of unified memory."""
 
 import re
 
-# how errors of GPUs are heard of, in the words of `run` and the daemon, and of `trace`
+# the source of GPU errors, as `run` and the daemon print it, and as `trace` prints it
 BY_TRACEPOINT = "errors of GPUs (XIDs): by the driver's tracepoint nvidia:nvidia_dev_xid"
 BY_FUNCTION = "errors of GPUs (XIDs): by the driver's function nv_report_error ({}): it has no tracepoint"
-HEARD = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
+SOURCES = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
          "function": (BY_FUNCTION.format("fentry"), BY_FUNCTION.format("kprobe"))}
-# what the stand-in reports of them, in the words of the tables
+# the errors that the stand-in reports, with their meanings
 MEANINGS = {31: "an address that is not valid on the GPU", 79: "the GPU has fallen off the bus"}
 
 
-def errors(check, way):
-    """Errors of the GPU: code, place, words, who used it, and the calls that failed around them."""
-    pid, holder = check.said("out")[-1]["pid"], int(check.text("holder"))
+def errors(check, source):
+    """GPU errors: code, PCI address, message, processes, and the failed calls around them."""
+    pid, opener = check.said("out")[-1]["pid"], int(check.text("opener"))
     message = f"pid='{pid}', name=program, Ch 00000008, intr 00000010. MMU Fault: ENGINE GRAPHICS HUBCLIENT_HOST"
     users = [{"pid": pid, "process": "program", "evidence": "named"},
-             {"pid": holder, "process": "sleep", "evidence": "opened"}]
-    unified(check, pid, way)
+             {"pid": opener, "process": "sleep", "evidence": "opened"}]
+    unified(check, pid, source)
     for name in ["trace.jsonl", "live.jsonl"]:
         found = [line for line in check.said(name) if "xid" in line]
         check.equal(f"errors in {name}", [(e["xid"], e["pci"], e["message"]) for e in found],
                     [(number, "0000:00:02.0", message) for number in MEANINGS])
-        check.equal(f"who used it in {name}", [e["processes"] for e in found], [users, users])
+        check.equal(f"processes in {name}", [e["processes"] for e in found], [users, users])
         for error in found:
             check.contains(f"meaning of {error['xid']}", error["meaning"], MEANINGS[error["xid"]])
     blocks = re.split(r"^  at .* XID ", check.text("err"), flags=re.MULTILINE)[1:]
@@ -31,21 +31,21 @@ def errors(check, way):
     failed = [(str(pid), "cuMemAlloc_v2", "CUDA_ERROR_INVALID_VALUE")]
     times = [["before", "after", "after"], ["before", "before", "after"]]
     check.equal("calls that failed", around, [[(when, *failed[0]) for when in some] for some in times])
-    own, live = HEARD[way]
+    own, live = SOURCES[source]
     check.contains("run", check.text("err"), own)
     check.contains("trace", check.text("live"), live)
     check.contains("daemon", check.text("daemon"), own)
     counted = dict(re.findall(r'^gpuprobe_xid_errors_total\{gpu="0",xid="(\d+)"\} (\d+)$', check.text("metrics"),
                               re.MULTILINE))
     check.equal("counted", counted, {str(number): "1" for number in MEANINGS})
-    told = [line for line in check.text("daemon").splitlines() if "XID " in line]
-    check.equal("told by the daemon", len(told), len(MEANINGS))
-    for line in told:
-        check.contains("the daemon's line", line, f"program {pid} (named by the driver); sleep {holder} (had that GPU open)")
+    printed = [line for line in check.text("daemon").splitlines() if "XID " in line]
+    check.equal("printed by the daemon", len(printed), len(MEANINGS))
+    for line in printed:
+        check.contains("the daemon's line", line, f"program {pid} (named by the driver); sleep {opener} (had that GPU open)")
 
 
-def unified(check, pid, way):
-    """Faults and migrations of unified memory, most of them told by a thread of the kernel's, by whose memory it is."""
+def unified(check, pid, source):
+    """Faults and migrations of unified memory, by the owner of the memory. Most come from a kernel thread."""
     touches = check.said("out")[-1]["touches"]
     check.trace(lost={"owner_unknown": touches})
     expected = {"pid": pid, "cpu_faults": touches, "gpu_faults": 3 * touches,
@@ -65,4 +65,4 @@ def unified(check, pid, way):
     })
     words = "faults and migrations of unified memory by "
     check.contains("run", check.text("err"), words + "fentry")
-    check.contains("trace", check.text("live"), words + ("kprobe" if way == "function" else "fentry"))
+    check.contains("trace", check.text("live"), words + ("kprobe" if source == "function" else "fentry"))

@@ -1,4 +1,4 @@
-"""What a compressed kernel is and has.
+"""Reads a compressed Linux kernel.
 
     vmlinux.py release VMLINUZ          its release, such as 6.1.0-54-cloud-amd64
     vmlinux.py unpack VMLINUZ VMLINUX   the kernel itself, with its types
@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 
-# how the parts begin that may be it, and what unpacks them; whatever follows them is no concern of ours
+# the first bytes of compressed data, and the command that unpacks it and ignores what follows
 KINDS = {
     b"\xfd7zXZ\0": ["xz", "-dcq", "--single-stream"],
     b"\x28\xb5\x2f\xfd": ["zstd", "-dcq"],
@@ -18,7 +18,7 @@ KINDS = {
 
 
 def release(image):
-    # the boot protocol: where the text is, from the end of the first sector on
+    # the boot protocol: the offset of the version text, from the end of the first sector
     at = struct.unpack_from("<H", image, 0x20E)[0] + 0x200
     return image[at:].split(b"\0")[0].split(b" ")[0].decode()
 

@@ -49,10 +49,11 @@ const RULES: &[Rule] = &[
     Rule {
         package: "gpuprobe-e2e",
         // a recording's summary is made again of its lines
-        uses: &["gpuprobe-event", "gpuprobe-analysis", "gpuprobe-standin"],
+        uses: &["gpuprobe-event", "gpuprobe-analysis", "gpuprobe-standin", "gpuprobe-test-macros"],
         builds_with: &[],
         tests_with: &["gpuprobe-event", "gpuprobe-standin"],
     },
+    Rule { package: "gpuprobe-test-macros", uses: &[], builds_with: &[], tests_with: &[] },
     Rule { package: "xtask", uses: &[], builds_with: &[], tests_with: &[] },
 ];
 

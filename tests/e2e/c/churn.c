@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Allocates and frees memory over and over, by the libcuda that is named on the command line:
+ * Allocates and frees memory repeatedly, with the libcuda named on the command line:
  *
  *     churn LIBRARY [TURNS]
  *
- * Each turn also registers host memory at an address that no turn before it had, and takes that back: the
- * next allocation of the driver has the address of the last one, so that it would put right whatever was
- * missed of that.
+ * Each turn also registers and unregisters host memory at an address that no earlier turn used. A missed
+ * free of device memory would be corrected by the next allocation, which has the same address; a missed
+ * unregistration would not.
  *
- * Prints "begun" after its first free. At a line on its standard input, or after so many turns, it stops,
- * holds nothing and prints
- * {"pid","allocs","frees"}; at the next line it ends.
+ * Prints "begun" after its first free. At a line on its standard input, or after TURNS turns, it frees
+ * everything, stops and prints {"pid","allocs","frees"}. At the next line it exits.
  */
 #include <dlfcn.h>
 #include <poll.h>
@@ -53,7 +52,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	setvbuf(stdout, NULL, _IONBF, 0);
-	/* it may run from a file system that stops answering: then nothing can be read any more */
+	/* its file system may stop answering: after that it cannot read anything */
 	mlockall(MCL_CURRENT);
 	init = function(library, "cuInit");
 	get = function(library, "cuDeviceGet");
@@ -77,7 +76,7 @@ int main(int argc, char **argv)
 		address += 4096;
 		if (!frees++)
 			puts("begun");
-		/* leaves the CPU to others now and then, so that many of these run side by side */
+		/* yields the CPU now and then, so that many of these can run at the same time */
 		if (frees % 16 == 0)
 			usleep(1000);
 	}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A library of nobody's, with functions of every form that can be hooked. */
+/* A test library with functions of every form that can be hooked. */
 #include <stdlib.h>
 #include <string.h>
 
-/* gives what it returns, and nothing where it is asked for nothing */
+/* returns the memory, or NULL for a count of 0 */
 void *hk_alloc(size_t count, size_t size)
 {
 	return count ? calloc(count, size) : NULL;
@@ -15,7 +15,7 @@ int hk_free(void *memory)
 	return 0;
 }
 
-/* gives what it leaves behind, with a status */
+/* returns the memory in an output argument, with a status */
 int hk_new(void **memory, size_t bytes, int status)
 {
 	*memory = status ? NULL : malloc(bytes);
@@ -28,7 +28,7 @@ int hk_move(void *to, const void *from, size_t bytes, int kind)
 	return kind < 0;
 }
 
-/* what is called so is known by the handle that it leaves behind */
+/* returns the handle for a name in an output argument */
 int hk_lookup(void **kernel, const char *name)
 {
 	*kernel = (void *)name;
@@ -47,7 +47,7 @@ unsigned long hk_number(int *low, unsigned long *high)
 	return 77;
 }
 
-/* what it does is done inside it */
+/* its effect is that of the calls inside it */
 int hk_around(int (*inner)(void *), void *data)
 {
 	return inner(data);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Uses the library that is hooked, which is loaded only now, and CUDA inside one of its functions and by
- * itself. Waits for a line before it begins where it is told to. Its ledger is what the test knows: ROUNDS of
- * each.
+ * Loads the hooked library and calls its functions, and calls CUDA inside one of them and directly. With a
+ * fourth argument it waits for a line first. The test knows the number of calls: ROUNDS of each.
  */
 #include <dlfcn.h>
 #include <signal.h>
@@ -24,7 +23,7 @@ static void *need(void *library, const char *name)
 
 static int (*cuda_malloc)(void **, size_t);
 
-/* A signal that does nothing, and a call of CUDA. */
+/* A signal without effect, and a CUDA call. */
 static int inner(void *data)
 {
 	kill(getpid(), SIGUSR1);

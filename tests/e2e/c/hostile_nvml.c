@@ -1,5 +1,5 @@
-// A library that stands for code in the daemon that an attacker runs: it tries what a daemon never does and
-// writes down what became of each, a line of name and errno, 0 where it was done.
+// A fake NVML that stands for an attacker's code in the daemon: it tries system calls that a daemon never
+// makes and writes a line for each: its name and errno, 0 if it succeeded.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static void say(FILE *to, const char *name, long done)
 	fprintf(to, "%s %d\n", name, done < 0 ? errno : 0);
 }
 
-// In a child of its own: where it is possible, it replaces the process.
+// In a child process, because it replaces the process if it succeeds.
 static int executed(void)
 {
 	int status = 0;
@@ -71,7 +71,7 @@ __attribute__((constructor)) static void attack(void)
 	say(to, "mmap", page == MAP_FAILED ? -1 : 0);
 	page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	say(to, "mprotect", mprotect(page, 4096, PROT_READ | PROT_EXEC));
-	// what NVML does
+	// system calls that NVML makes
 	say(to, "open", open("/dev/null", O_RDWR));
 	say(to, "unix", socket(AF_UNIX, SOCK_STREAM, 0));
 	fprintf(to, "end 0\n");

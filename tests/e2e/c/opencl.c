@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Vectors added by OpenCL, in as many rounds as asked for, with a ledger of every call, every byte and every
- * launch. The results are checked, so that it is known to have run.
+ * Adds vectors with OpenCL for a given number of rounds and prints a ledger of every call, every byte and
+ * every launch. It checks the results, which proves that it ran.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -42,14 +42,14 @@ static void check(const char *name, cl_int status)
 	}
 }
 
-/* counts a call, and ends where it fails */
+/* counts a call, and exits if it fails */
 #define CALL(function, ...)                                                                                  \
 	do {                                                                                                 \
 		add(calls, #function, 1);                                                                    \
 		check(#function, function(__VA_ARGS__));                                                     \
 	} while (0)
 
-/* the same for those that leave their status behind */
+/* the same for functions that return their status in an argument */
 #define MAKE(variable, function, ...)                                                                        \
 	do {                                                                                                 \
 		cl_int status = 1;                                                                           \
@@ -80,7 +80,7 @@ static void release(cl_mem buffer, size_t bytes)
 	freed += bytes;
 }
 
-/* A size of nothing is refused; whoever asks need not want to know why. */
+/* A size of 0 is refused. The argument for the status may be NULL. */
 static void refused(cl_context context)
 {
 	cl_int status = 0;
@@ -139,7 +139,7 @@ static void one_round(cl_context context, cl_command_queue queue, cl_kernel add_
 	}
 	release(da, bytes);
 	release(db, bytes);
-	/* one is left behind, in the first round */
+	/* one buffer of the first round is not freed */
 	if (round)
 		release(dc, bytes);
 	free(a);

@@ -4,9 +4,9 @@
  *
  *     stalled_fs FOLDER MOUNTPOINT
  *
- * Prints "mounted". After one line on its standard input it still takes requests and answers none; it prints
- * "stalled" then, and "asked" when the first of them arrives. At the end of its input it unmounts and ends,
- * which fails every request that waits.
+ * Prints "mounted". After one line on its standard input it still accepts requests and answers none; it
+ * prints "stalled" then, and "asked" when the first of them arrives. At the end of its input it unmounts and
+ * exits, which fails every pending request.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -67,12 +67,12 @@ static void answer(__u64 unique, int error, const void *data, size_t size)
 		size = 0;
 	*header = (struct fuse_out_header){.len = sizeof(*header) + size, .error = -error, .unique = unique};
 	memcpy(buffer + sizeof(*header), data, size);
-	/* a request that was interrupted meanwhile is not there any more */
+	/* fails if the request was interrupted meanwhile */
 	if (write(device, buffer, header->len) < 0 && errno != ENOENT)
 		die("answer");
 }
 
-/* The folder is number 1, the files follow. */
+/* The folder has inode 1, the files follow. */
 static int attributes(__u64 node, struct fuse_attr *attr)
 {
 	struct stat stat;
@@ -96,7 +96,7 @@ static int attributes(__u64 node, struct fuse_attr *attr)
 
 static void lookup(const struct fuse_in_header *in, const char *name)
 {
-	/* nothing is valid for any time: every look at a file is a request */
+	/* no caching of attributes: every stat of a file is a request */
 	struct fuse_entry_out out = {0};
 
 	for (int i = 0; i < file_count; i++) {
@@ -125,7 +125,7 @@ static void read_file(const struct fuse_in_header *in, const struct fuse_read_in
 static void serve(const struct fuse_in_header *in, const void *body)
 {
 	struct fuse_attr_out attr = {0};
-	/* or every open would take from programs that run from here the pages that they have mapped */
+	/* otherwise every open would drop the pages that programs running from here have mapped */
 	struct fuse_open_out opened = {.open_flags = FOPEN_KEEP_CACHE};
 	struct fuse_init_out init = {
 	    .major = FUSE_KERNEL_VERSION, .minor = 31, .max_readahead = MOST_READ, .max_write = 4096};

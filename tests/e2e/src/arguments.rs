@@ -1,4 +1,5 @@
-//! What the workload `args` prints against what was decoded: the same calls in the same order, with the same values.
+//! Compares what the workload `args` prints with the decoded calls: the same calls in the same order, with the same
+//! values.
 
 use gpuprobe_event::catalogue::{ArgKind, Field, StructLayout};
 use gpuprobe_event::{Api, Call, Function, Value as Argument, catalogue};
@@ -9,7 +10,7 @@ use crate::recording::Recording;
 /// `cudaMemcpyKind`, as the trace names it.
 const COPY_KINDS: [&str; 5] = ["H2H", "H2D", "D2H", "D2D", "Default"];
 
-/// Compares every printed line with the calls of the trace that were made by the program itself. Returns how many.
+/// Compares every printed line with the outermost calls of the trace. Returns the number of calls compared.
 pub fn assert_equal(trace: &Recording, printed: &[Value], cuda_major: u32) -> usize {
     let mut calls: Vec<&Call> = trace.calls.iter().filter(|c| c.parent.is_none()).collect();
     calls.sort_by_key(|c| c.start_ns);
@@ -42,13 +43,12 @@ fn assert_arguments(call: &Call, function: &Function, printed: &Value) {
     }
 }
 
-/// Whether a decoded value is the one printed.
 fn equal(got: &Argument, wanted: &Value, kind: ArgKind) -> bool {
     match (got, wanted) {
         (Argument::Uint(n) | Argument::Hex(n), Value::Number(wanted)) => wanted.as_u64() == Some(*n),
         (Argument::Int(n), Value::Number(wanted)) => wanted.as_i64() == Some(*n),
         (Argument::Hex(n), Value::String(wanted)) => *wanted == format!("{n:#x}"),
-        // a name or a text: a trace does not tell them apart
+        // a name or a text: a trace does not distinguish them
         (Argument::Name(text), Value::String(wanted)) => text == wanted,
         (Argument::Unread, Value::Null) => true,
         (Argument::Name(name), Value::Number(wanted)) => enum_name(kind, wanted.as_i64()) == Some(name),
@@ -79,7 +79,6 @@ fn enum_name(kind: ArgKind, value: Option<i64>) -> Option<&'static str> {
     table.name_of(value)
 }
 
-/// How many of the printed calls are the runtime's.
 pub fn runtime_calls(printed: &[Value]) -> usize {
     printed.iter().filter(|p| p["api"] == Api::Runtime.as_str()).count()
 }

@@ -1,25 +1,22 @@
-//! Certificates for tests of TLS, made by openssl.
+//! Certificates for the TLS tests, made with openssl.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::{finish, shown};
 
-/// A certificate and its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// The file of the certificate.
     pub cert: PathBuf,
-    /// The file of its key.
     pub key: PathBuf,
 }
 
-/// An authority of its own, in this folder.
+/// A self-signed authority.
 pub fn authority(folder: &Path, name: &str) -> Certificate {
     made(folder, name, None)
 }
 
-/// A certificate for who is at 127.0.0.1, signed by an authority.
+/// A certificate for 127.0.0.1, signed by an authority.
 pub fn signed(folder: &Path, name: &str, by: &Certificate) -> Certificate {
     made(folder, name, Some(by))
 }

@@ -1,4 +1,4 @@
-//! Small programs and libraries that a test compiles for itself.
+//! Compiles small programs and libraries from sources in the tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,13 @@ use std::process::Command;
 
 use crate::process::finish;
 
-/// Compiles a libcuda of the test's own and a program that uses it; the path of the program.
+/// Compiles a libcuda and a program that uses it. Returns the path of the program.
 pub fn with_driver(folder: &Path, library: &str, program: &str) -> PathBuf {
     with_libraries(folder, &[("libcuda.so.1", library)], program)
 }
 
-/// Compiles libraries, each of which may use those before it, and a program that uses all; the path of the program.
+/// Compiles libraries, each of which may use those before it, and a program that uses all of them. Returns the path
+/// of the program.
 pub fn with_libraries(folder: &Path, libraries: &[(&str, &str)], program: &str) -> PathBuf {
     let mut compiled: Vec<String> = Vec::new();
     for (soname, source) in libraries {

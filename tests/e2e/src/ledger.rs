@@ -1,4 +1,4 @@
-//! A trace against the ledger that the workload kept of itself. Everything is compared exactly.
+//! Compares a trace with the ledger that the workload printed. All figures must be equal.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,25 +9,25 @@ use serde_json::Value;
 
 use crate::recording::{Counts, Recording, counts_of, number, pid_of};
 
-/// Returns what it is told, not how it went.
-const TELLS_ERRORS: &str = "cudaGetLastError";
+/// Its result is the last error, not its own status.
+const LAST_ERROR: &str = "cudaGetLastError";
 
-/// A copy whose direction the addresses tell.
+/// A copy whose direction follows from its addresses.
 const DEFAULT: &str = "Default";
 
-/// Grid and block of each kernel of the ledger.
+/// Grid and block of each CUDA kernel of the ledger.
 const KERNELS: [(&str, [u32; 3], [u32; 3]); 3] = [
     ("ledger_scale", [64, 1, 1], [256, 1, 1]),
     ("ledger_reduce", [32, 4, 1], [128, 2, 1]),
     ("ledger_add", [16, 8, 2], [32, 4, 2]),
 ];
 
-/// Whether a call can change what is held.
-pub fn holds_memory(call: &Call) -> bool {
+/// Whether a call can change live memory.
+pub fn affects_memory(call: &Call) -> bool {
     matches!(call.class, Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister)
 }
 
-/// Everything that the ledger says.
+/// Compares calls, errors, memory, copies and launches.
 pub fn assert_equal(trace: &Recording, ledger: &Value) {
     let pid = pid_of(ledger);
     assert_eq!(trace.counts(pid, Api::Runtime), counts_of(&ledger["calls"]), "runtime calls");
@@ -48,7 +48,7 @@ fn assert_errors(trace: &Recording, ledger: &Value) {
     let mut last_errors = 0;
     for call in trace.of(pid_of(ledger)).filter(|c| c.api == Api::Runtime && c.status != Some(0)) {
         let status = call.status.unwrap_or_else(|| panic!("no status: {call:?}"));
-        if call.name == TELLS_ERRORS {
+        if call.name == LAST_ERROR {
             last_errors += 1;
             continue;
         }
@@ -58,10 +58,10 @@ fn assert_errors(trace: &Recording, ledger: &Value) {
     let printed = ledger["errors"].as_object().unwrap_or_else(|| panic!("no errors: {ledger}"));
     let printed: BTreeMap<_, _> = printed.iter().map(|(f, codes)| (f.clone(), counts_of(codes))).collect();
     assert_eq!(errors, printed, "errors by function and code");
-    assert_eq!(last_errors, number(&ledger["last_errors"]), "what cudaGetLastError told");
+    assert_eq!(last_errors, number(&ledger["last_errors"]), "results of cudaGetLastError");
 }
 
-/// That every runtime call has the one inner call it makes, on its thread and inside its time.
+/// Checks that every runtime call has exactly one inner call, on its thread and within its time.
 pub fn assert_parents(trace: &Recording, pid: u32) {
     let by_id = trace.by_id();
     let mut children: HashMap<u64, u32> = HashMap::new();
@@ -71,7 +71,7 @@ pub fn assert_parents(trace: &Recording, pid: u32) {
         assert_eq!(inner_of(outer), Some(&*inner.name), "{outer:?}");
         assert_eq!((inner.tgid, inner.tid), (outer.tgid, outer.tid), "{inner:?} in {outer:?}");
         assert!(inner.start_ns >= outer.start_ns && end_ns(inner) <= end_ns(outer), "{inner:?} in {outer:?}");
-        if outer.name != TELLS_ERRORS {
+        if outer.name != LAST_ERROR {
             assert_eq!(inner.failed(), outer.failed(), "{inner:?} in {outer:?}");
         }
         *children.entry(parent).or_default() += 1;
@@ -83,14 +83,14 @@ pub fn assert_parents(trace: &Recording, pid: u32) {
     }
 }
 
-/// The driver function that a runtime call makes.
+/// The CUDA driver function that a runtime call calls.
 fn inner_of(outer: &Call) -> Option<&'static str> {
     let kind = argument(outer, "kind");
     let kind = kind.and_then(|v| CopyKind::ALL.into_iter().find(|k| *v == Argument::Name(k.as_str().into())));
     kind.map_or_else(|| inner_call(&outer.name), |kind| inner_copy_call(&outer.name, kind))
 }
 
-/// The direction that a copy was asked for.
+/// The direction in the arguments of a copy.
 fn asked_kind(call: &Call) -> &str {
     match argument(call, "kind") {
         Some(Argument::Name(kind)) => kind,
@@ -98,16 +98,15 @@ fn asked_kind(call: &Call) -> &str {
     }
 }
 
-/// That copies whose direction was left to the library have the one that the ledger's addresses tell.
+/// Checks that copies with direction `Default` have the direction that follows from the addresses.
 pub fn assert_resolved(trace: &Recording, pid: u32) {
     let left_open = |c: &&Call| c.class == Class::Memcpy && asked_kind(c) == DEFAULT && !c.failed();
     for call in outermost(trace, pid).filter(left_open) {
-        let told = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
-        assert_eq!(told, Some((CopyDirection::HostToDevice, HostMemory::Pageable)), "{call:?}");
+        let reported = call.effect.transfer().map(|transfer| (transfer.direction, transfer.host));
+        assert_eq!(reported, Some((CopyDirection::HostToDevice, HostMemory::Pageable)), "{call:?}");
     }
 }
 
-/// An argument by its name.
 pub fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Argument> {
     call.args.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value)
 }
@@ -119,7 +118,7 @@ fn end_ns(call: &Call) -> u64 {
 fn assert_memory(trace: &Recording, ledger: &Value) {
     let pid = pid_of(ledger);
     let mut kinds: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-    for call in trace.of(pid).filter(|c| holds_memory(c)) {
+    for call in trace.of(pid).filter(|c| affects_memory(c)) {
         let (kind, amounts) = match (call.effect.allocation(), call.effect.freed()) {
             (Some(allocation), _) => (allocation.kind, [1, 0, allocation.bytes, 0]),
             (_, Some(freed)) => (freed.kind, [0, freed.allocations, 0, freed.bytes]),

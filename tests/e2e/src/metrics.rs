@@ -1,4 +1,4 @@
-//! The daemon, and its metrics read by a client of our own.
+//! Starts daemons, and reads their metrics with a small client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::process::{PATIENCE, Talk, gpuprobe, shown, until};
 
-/// The options of a daemon that looks at everything anew every second.
-pub const TIDYING: [&str; 2] = ["--rescan", "1"];
-/// After this it has done so at least twice.
-pub const LOOKED_AGAIN: Duration = Duration::from_secs(3);
+/// The options of a daemon that rescans the host every second.
+pub const RESCAN_OPTIONS: [&str; 2] = ["--rescan", "1"];
+/// After this time it has rescanned the host at least twice.
+pub const RESCANNED: Duration = Duration::from_secs(3);
 
-/// A daemon that runs. It is ended when this goes.
+/// A running daemon. Dropping this ends it.
 #[derive(Debug)]
 pub struct Daemon {
-    /// The process.
     pub talk: Talk,
     address: SocketAddr,
 }
@@ -29,29 +28,29 @@ impl Daemon {
         Self::with(&["-p", &shown(library)])
     }
 
-    /// Starts one with these arguments, that displays every second.
+    /// Starts one with these arguments and a display interval of one second.
     pub fn with(args: &[&str]) -> Self {
         Self::displaying(1, args)
     }
 
-    /// Starts one that looks at everything anew every second: see [`LOOKED_AGAIN`].
-    pub fn tidying(args: &[&str]) -> Self {
-        Self::with(&[args, &TIDYING].concat())
+    /// Starts one that rescans the host every second: see [`RESCANNED`].
+    pub fn rescanning(args: &[&str]) -> Self {
+        Self::with(&[args, &RESCAN_OPTIONS].concat())
     }
 
-    /// Starts one with these arguments, that displays every so many seconds.
+    /// Starts one with these arguments and this display interval.
     pub fn displaying(seconds: u32, args: &[&str]) -> Self {
         let interval = format!("--display-interval={seconds}");
-        // metrics that are fresh sooner than a person needs them
+        // a refresh interval far shorter than the default
         let mut command =
             gpuprobe(&["daemon", "--metrics-addr", "127.0.0.1:0", "--refresh", "0.2", &interval]);
         Self::of(command.args(args))
     }
 
-    /// Starts this command, which is or becomes a daemon, and waits until its metrics can be read.
+    /// Starts this command, which is or executes a daemon, and waits until its metrics can be read.
     pub fn of(command: &mut Command) -> Self {
         let mut talk = Talk::start(command);
-        let address = until(PATIENCE, "the daemon tells its address", || {
+        let address = until(PATIENCE, "the daemon prints its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("://").nth(1)?.strip_suffix("/metrics"));
             assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
@@ -60,17 +59,16 @@ impl Daemon {
         Self { talk, address }
     }
 
-    /// Where it listens.
+    /// The address of its endpoint.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The metrics as they are now.
     pub fn scrape(&self) -> Metrics {
         self.scrape_as("*/*")
     }
 
-    /// The same, in the format that one is asked for who asks so.
+    /// The same, in the format of this `Accept` header.
     pub fn scrape_as(&self, accept: &str) -> Metrics {
         let answer = get(self.address, "/metrics", accept);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
@@ -78,8 +76,8 @@ impl Daemon {
         Metrics { text: body.to_owned() }
     }
 
-    /// How many programs were missed because probes came too late, without those whose libraries lie elsewhere: other
-    /// programs on the machine may bring some too. Each of these is told, to who asks for it by `-v`, when it is probed.
+    /// The number of processes counted as late, without those whose libraries are outside of the folder `ours`: other
+    /// programs on the machine may be late too. With `-v` the daemon prints a line for each of those.
     pub fn missed(&self, metrics: &Metrics, ours: &Path) -> i64 {
         let ours = shown(ours);
         let said = self.talk.stderr();
@@ -89,13 +87,13 @@ impl Daemon {
         missed.cast_signed() - others as i64
     }
 
-    /// Scrapes until this holds.
-    pub fn until(&self, limit: Duration, what: &str, holds: impl Fn(&Metrics) -> bool) -> Metrics {
-        until(limit, what, || Some(self.scrape()).filter(|m| holds(m)))
+    /// Scrapes until the condition is true.
+    pub fn until(&self, limit: Duration, what: &str, condition: impl Fn(&Metrics) -> bool) -> Metrics {
+        until(limit, what, || Some(self.scrape()).filter(|m| condition(m)))
     }
 
-    /// Scrapes until there are no differences any more; tells them all when that takes longer than `limit`. What a
-    /// daemon shows may have been read while a program did its last calls, so one look at all of it is not enough.
+    /// Scrapes until there are no differences, and lists them if that takes longer than `limit`. One scrape is not
+    /// enough: a daemon may have read its tables while a program made its last calls.
     pub fn until_equal(&self, limit: Duration, compare: impl Fn(&Metrics, &mut Differences)) -> Metrics {
         let start = Instant::now();
         loop {
@@ -110,20 +108,19 @@ impl Daemon {
     }
 }
 
-/// In what a daemon and the books of a program differ.
+/// Differences between the metrics of a daemon and the ledger of a program.
 #[derive(Debug, Default)]
 pub struct Differences(Vec<String>);
 
 impl Differences {
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Notes it where these are not the same.
-    pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, told: &T, books: &T) {
-        if told != books {
-            self.0.push(format!("{what}: it says {told:?}, the books {books:?}"));
+    /// Adds a line if the values differ.
+    pub fn compare<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, reported: &T, ledger: &T) {
+        if reported != ledger {
+            self.0.push(format!("{what}: daemon {reported:?}, ledger {ledger:?}"));
         }
     }
 }
@@ -140,16 +137,15 @@ fn get(address: SocketAddr, path: &str, accept: &str) -> String {
     answer
 }
 
-/// One answer.
+/// One scrape.
 #[derive(Debug)]
 pub struct Metrics {
-    /// All of it.
     pub text: String,
 }
 
 impl Metrics {
     /// The values of a metric for one process, by one of its labels. A process that executed another program has
-    /// series under both names, which are summed up.
+    /// series under both names; they are added up.
     pub fn by(&self, name: &str, pid: u32, label: &str) -> BTreeMap<String, u64> {
         let pid = pid.to_string();
         let (mut values, mut series) = (BTreeMap::new(), BTreeSet::new());
@@ -174,7 +170,7 @@ impl Metrics {
         pids
     }
 
-    /// What a metric says of every process named so, by another label.
+    /// The values of a metric for all processes of this name, by another label.
     pub fn of_name(&self, name: &str, process: &str, label: &str) -> BTreeMap<String, u64> {
         let mut sums = BTreeMap::new();
         for (labels, n) in self.samples(name).filter(|(l, _)| l["process"] == process) {
@@ -183,7 +179,8 @@ impl Metrics {
         sums
     }
 
-    /// Calls by function of all processes named so, also of those that have no series of their own any more.
+    /// Calls by function of all processes of this name, including exited ones that have no series of their own any
+    /// more.
     pub fn calls_of_name(&self, process: &str) -> BTreeMap<String, u64> {
         let mut sums = self.of_name("gpuprobe_calls_total", process, "function");
         for (function, n) in self.of_name("gpuprobe_ended_calls_total", process, "function") {
@@ -192,13 +189,12 @@ impl Metrics {
         sums
     }
 
-    /// How many were lost by a cause.
     pub fn lost(&self, cause: &str) -> u64 {
         let found = self.samples("gpuprobe_events_lost_total").find(|(l, _)| l["cause"] == cause);
         found.unwrap_or_else(|| panic!("no cause {cause}")).1
     }
 
-    /// The series of a metric with their labels. Values that are no whole numbers are left out.
+    /// The series of a metric with their labels. Values that are not integers are skipped.
     pub fn samples<'a>(
         &'a self,
         name: &'a str,
@@ -218,7 +214,7 @@ impl Metrics {
     }
 }
 
-/// `name="value",...`, where a value has quotes, backslashes and ends of lines behind a backslash.
+/// `name="value",...`, where quotes, backslashes and line ends in a value are escaped by a backslash.
 fn labels_of(text: &str) -> Option<BTreeMap<String, String>> {
     let (mut labels, mut rest) = (BTreeMap::new(), text);
     while !rest.is_empty() {
@@ -243,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_values_may_hold_what_separates_them() {
+    fn label_values_may_contain_separators() {
         let text = "m{pid=\"7\",site=\"f(int, char) (a.c:3)\"} 5\nm{pid=\"8\",site=\"a\\\"b\\\\} 4\\n\"} 6\n";
         let metrics = Metrics { text: text.to_owned() };
         let sites: Vec<_> = metrics.samples("m").map(|(l, n)| (l["site"].clone(), n)).collect();

@@ -1,4 +1,4 @@
-//! What `--verbose` tells.
+//! Reads the lines that `--verbose` prints.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 /// How many functions of a library were attached, and how long that took.
 pub fn attached(stderr: &str, library: &Path) -> (usize, Duration) {
     let head = format!("{}: ", library.display());
-    let told = stderr.lines().find_map(|line| {
+    let reported = stderr.lines().find_map(|line| {
         let (count, took) = line.split_once(&head)?.1.split_once(" functions in ")?;
         Some((count.parse().ok()?, duration(took)?))
     });
-    told.unwrap_or_else(|| panic!("nothing is told of {}: {stderr}", library.display()))
+    reported.unwrap_or_else(|| panic!("nothing is reported about {}: {stderr}", library.display()))
 }
 
 fn duration(text: &str) -> Option<Duration> {

@@ -1,4 +1,4 @@
-//! Running programs, each with a limit in time. What is ended is only what was started here.
+//! Runs programs, each with a time limit. Only processes that were started here are killed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,25 +14,21 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::places;
+use crate::fixtures;
 use crate::recording::Recording;
 
-/// Longer than anything here takes, even where another build keeps the machine busy. What is waited for comes much
-/// sooner; only what never comes takes so long.
+/// Longer than anything here takes, even while another build keeps the machine busy. Only a failure takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 /// How long a daemon may take to end. It takes less than a second unless the machine is busy.
 pub const TIME_TO_END: Duration = Duration::from_secs(3);
 
-/// A program that ended.
+/// An exited program.
 #[derive(Debug)]
 pub struct Finished {
-    /// As a shell says it: the exit status, or 128 plus the signal.
+    /// As in a shell: the exit status, or 128 plus the signal.
     pub status: i32,
-    /// What it printed.
     pub stdout: String,
-    /// What it printed for people.
     pub stderr: String,
-    /// How long it ran.
     pub took: Duration,
 }
 
@@ -44,12 +40,10 @@ impl Finished {
     }
 }
 
-/// A command that was recorded.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How gpuprobe ended, and what was printed by it and by the command.
+    /// Status and output of gpuprobe, with the output of the command.
     pub finished: Finished,
-    /// What it wrote.
     pub trace: Recording,
 }
 
@@ -71,26 +65,24 @@ pub struct Run {
 }
 
 impl Run {
-    /// Of this program.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self { options: Vec::new(), command: vec![program.as_ref().to_owned()], environment: Vec::new() }
     }
 
-    /// With these options of gpuprobe.
+    /// Options of gpuprobe.
     #[must_use]
     pub fn options(mut self, options: &[&str]) -> Self {
         self.options.extend(options.iter().map(OsString::from));
         self
     }
 
-    /// With these arguments of the program.
+    /// Arguments of the program.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> Self {
         self.command.extend(args.iter().map(OsString::from));
         self
     }
 
-    /// With this in the environment.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.to_owned(), value.as_ref().to_owned()));
@@ -105,13 +97,12 @@ impl Run {
         command
     }
 
-    /// Runs it to its end and reads the trace.
     pub fn outcome(&self) -> Outcome {
-        let folder = places::folder();
+        let folder = fixtures::folder();
         self.outcome_in(&folder.path().join("trace.jsonl"))
     }
 
-    /// The same, with a trace that is kept.
+    /// The same, with a trace file that stays.
     pub fn outcome_in(&self, trace: &Path) -> Outcome {
         let finished = finish(&mut self.command(trace));
         assert!(trace.exists(), "no trace; status {}\n{}", finished.status, finished.stderr);
@@ -121,27 +112,26 @@ impl Run {
 
 /// The binary under test with these arguments, in a clean environment.
 pub fn gpuprobe(args: &[&str]) -> Command {
-    let mut command = Command::new(places::gpuprobe());
+    let mut command = Command::new(fixtures::gpuprobe());
     command.args(args);
     clean(&mut command);
     command
 }
 
-/// Takes out of the environment what changes stand-ins or where libraries are found.
+/// Removes the variables that change stand-ins or where libraries are found.
 fn clean(command: &mut Command) {
     for name in ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "STANDIN_IOCTL", "LD_LIBRARY_PATH"] {
         command.env_remove(name);
     }
 }
 
-/// Runs a command to its end.
 pub fn finish(command: &mut Command) -> Finished {
     finish_within(PATIENCE, command)
 }
 
-/// Runs a command that may take this long to its end.
+/// Runs a command to its end, with this time limit.
 pub fn finish_within(limit: Duration, command: &mut Command) -> Finished {
-    let folder = places::folder();
+    let folder = fixtures::folder();
     let (out, err) = (folder.path().join("out"), folder.path().join("err"));
     command.stdin(Stdio::null()).stdout(create(&out)).stderr(create(&err));
     let start = Instant::now();
@@ -163,7 +153,7 @@ fn shell_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// A process in a group of its own, which ends when this goes.
+/// A process in its own process group, killed when this is dropped.
 #[derive(Debug)]
 struct Started {
     child: Child,
@@ -200,14 +190,14 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            // whatever it started is in its group
+            // its children are in its group
             killpg(self.pid(), Signal::SIGKILL).ok();
             self.child.wait().ok();
         }
     }
 }
 
-/// A program that is talked with while it runs. It is ended when this goes.
+/// A running program with its standard input and output. Dropping this kills it.
 #[derive(Debug)]
 pub struct Talk {
     started: Started,
@@ -217,9 +207,8 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Starts it.
     pub fn start(command: &mut Command) -> Self {
-        let folder = places::folder();
+        let folder = fixtures::folder();
         clean(command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(create(&folder.path().join("err")));
         let mut started = Started::new(command);
@@ -247,12 +236,12 @@ impl Talk {
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{line}: {e}"))
     }
 
-    /// What it has printed since the last look.
+    /// The lines printed since the last call of this.
     pub fn printed(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// The lines it prints until it, and whatever else has its output, ends.
+    /// The lines printed until all processes that share its output have exited.
     pub fn rest(&mut self) -> Vec<String> {
         let begun = Instant::now();
         let mut lines = Vec::new();
@@ -265,40 +254,37 @@ impl Talk {
         }
     }
 
-    /// Sends it an empty line.
+    /// Sends it an empty line, for which paused workloads wait.
     pub fn go_on(&mut self) {
         let stdin = self.stdin.as_mut().unwrap_or_else(|| panic!("stdin was asked for"));
         stdin.write_all(b"\n").unwrap_or_else(|e| panic!("it does not listen: {e}"));
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.started.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends it a signal, unless it has exited.
     pub fn signal(&mut self, signal: Signal) {
         if self.started.ended().is_none() {
             kill(self.started.pid(), signal).unwrap_or_else(|e| panic!("{signal}: {e}"));
         }
     }
 
-    /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
         self.started.ended().is_some()
     }
 
-    /// What it has printed for people so far.
     pub fn stderr(&self) -> String {
         text(&self.folder.path().join("err"))
     }
 
-    /// Waits for its end; the status is a shell's.
+    /// Waits for its exit. Returns the status as a shell does.
     pub fn end(&mut self) -> i32 {
         shell_status(self.started.wait(PATIENCE))
     }
 
-    /// Lets it go on and waits for its end: its status, and what it printed last.
+    /// Sends it an empty line and waits for its exit. Returns the status and the last line it printed.
     pub fn finish(&mut self) -> (i32, Value) {
         self.go_on();
         let last = self.json();
@@ -306,7 +292,7 @@ impl Talk {
     }
 }
 
-/// Calls this again and again until it gives something; panics when that takes longer than `limit`.
+/// Calls this repeatedly until it returns something. Panics if that takes longer than `limit`.
 pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -318,7 +304,7 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
     }
 }
 
-/// Runs a program many times, several at once.
+/// Runs a program many times, eight at once.
 pub fn run_many(program: &Path, times: usize) {
     const AT_ONCE: usize = 8;
     thread::scope(|scope| {
@@ -334,7 +320,7 @@ pub fn run_many(program: &Path, times: usize) {
     });
 }
 
-/// The memory that a process has in use, in kilobytes.
+/// The resident memory of a process.
 pub fn resident_kilobytes(pid: u32) -> u64 {
     let status = text(Path::new(&format!("/proc/{pid}/status")));
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
@@ -342,7 +328,6 @@ pub fn resident_kilobytes(pid: u32) -> u64 {
         .unwrap_or_else(|| panic!("no memory of {pid}: {status}"))
 }
 
-/// A path as text, for command lines.
 pub fn shown(path: impl Into<PathBuf>) -> String {
     path.into().into_os_string().into_string().unwrap_or_else(|p| panic!("not text: {}", p.display()))
 }

@@ -1,4 +1,4 @@
-//! A trace file, read whole.
+//! Reads a whole trace file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,32 +13,27 @@ use serde_json::Value;
 /// How often something happened, by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// Everything in a trace, by kind of line and in the order of the lines.
+/// All lines of a trace, by type and in their order.
 #[derive(Debug)]
 pub struct Recording {
-    /// The first line.
     pub meta: Meta,
-    /// Calls.
     pub calls: Vec<Call>,
-    /// Lives of processes.
     pub processes: Vec<ProcessEvent>,
-    /// Losses.
     pub losses: Vec<LossEvent>,
-    /// The last line.
     pub end: Option<End>,
-    /// Lines that made no sense.
+    /// The number of lines that could not be parsed.
     pub damaged: u64,
 }
 
 impl Recording {
-    /// Reads a file, which must begin as a trace.
+    /// Reads a file. Its first line must be that of a trace.
     pub fn read(path: &Path) -> Self {
         let shown = path.display().to_string();
         let file = File::open(path).unwrap_or_else(|e| panic!("{shown}: {e}"));
         Self::of_lines(BufReader::new(file), &shown)
     }
 
-    /// Reads what was printed, which must begin as a trace.
+    /// Reads lines from a command's output. The first line must be that of a trace.
     pub fn of_lines(lines: impl BufRead, shown: &str) -> Self {
         let mut reader = Reader::new(lines).unwrap_or_else(|e| panic!("{shown}: {e}"));
         let (mut calls, mut processes, mut losses, mut end) = (Vec::new(), Vec::new(), Vec::new(), None);
@@ -48,7 +43,7 @@ impl Recording {
                 Line::Event(Event::Call(call)) => calls.push(*call),
                 Line::Event(Event::Process(process)) => processes.push(process),
                 Line::Event(Event::Loss(loss)) => losses.push(loss),
-                // no GPU of a test has any
+                // the GPUs of the tests have none
                 Line::Event(Event::Xid(xid)) => panic!("{shown}: {xid:?}"),
                 Line::End(line) => end = Some(line),
             }
@@ -57,7 +52,7 @@ impl Recording {
         Self { meta, calls, processes, losses, end, damaged: reader.damaged() }
     }
 
-    /// That it is whole and says so: every line makes sense, nothing was lost, and the end line counts what is there.
+    /// Checks that every line can be parsed, nothing was lost, and the end line has the right count.
     pub fn assert_whole(&self) -> &End {
         assert_eq!(self.losses, [], "losses");
         let end = self.assert_ended();
@@ -66,12 +61,12 @@ impl Recording {
         end
     }
 
-    /// That every line makes sense and the end line counts what is there.
+    /// Checks that every line can be parsed and the end line has the right count.
     pub fn assert_ended(&self) -> &End {
         assert_eq!(self.damaged, 0, "damaged lines");
         let end = self.end.as_ref().unwrap_or_else(|| panic!("the trace has no end"));
         let lines = self.calls.len() + self.processes.len() + self.losses.len();
-        // the beginning of a call that is not seen to return is a line, but no call
+        // The begin record of a call whose return is not observed is a line, but not counted as a call.
         let calls = self.calls.iter().filter(|call| call.outcome != Outcome::Begun).count();
         assert_eq!((end.events, end.calls), (lines as u64, calls as u64), "the end line's counts");
         let ids = self.calls.iter().map(|c| c.id).chain(self.processes.iter().map(|p| p.id));
@@ -87,12 +82,12 @@ impl Recording {
         self.calls.iter().filter(move |c| c.tgid.0 == pid)
     }
 
-    /// What its summary says of launches, copies and gaps.
+    /// Launches, copies and gaps of the summary.
     pub fn work(&self) -> Work {
         self.summary().work
     }
 
-    /// Its summary, of the calls and then of what became of the processes.
+    /// The summary, computed from the calls and then from the process events.
     pub fn summary(&self) -> SummaryReport {
         let mut summary = Summary::default();
         self.calls.iter().for_each(|call| summary.feed(&Event::Call(Box::new(call.clone()))));
@@ -100,7 +95,7 @@ impl Recording {
         summary.report()
     }
 
-    /// How often each function of a library family was called by a process.
+    /// Calls by function of one process and one API.
     pub fn counts(&self, pid: u32, api: Api) -> Counts {
         let mut counts = Counts::new();
         for call in self.of(pid).filter(|c| c.api == api) {
@@ -109,25 +104,24 @@ impl Recording {
         counts
     }
 
-    /// Calls by their id.
     pub fn by_id(&self) -> HashMap<u64, &Call> {
         self.calls.iter().map(|c| (c.id, c)).collect()
     }
 
-    /// The changes of one process, in order, with the statuses of exits.
+    /// The events of one process, in order, with exit statuses.
     pub fn changes(&self, pid: u32) -> Vec<(ProcessChange, Option<i32>)> {
         let of_pid = self.processes.iter().filter(|p| p.tgid.0 == pid);
         of_pid.map(|p| (p.change, p.exit_status)).collect()
     }
 
-    /// Allocations not freed at the end of the trace, and their bytes, of one process.
+    /// Live allocations and bytes of one process at the end of the trace.
     pub fn live(&self, pid: u32) -> (u64, u64) {
         let (mut count, mut bytes) = (0, 0);
-        for call in self.of(pid).filter(|c| crate::ledger::holds_memory(c)) {
+        for call in self.of(pid).filter(|c| crate::ledger::affects_memory(c)) {
             if let Some(allocation) = call.effect.allocation() {
                 let replaced = allocation.replaced.map_or(0, |replaced| replaced.bytes);
-                let gone = u64::from(allocation.replaced.is_some());
-                (count, bytes) = (count + 1 - gone, bytes + allocation.bytes - replaced);
+                let replacing = u64::from(allocation.replaced.is_some());
+                (count, bytes) = (count + 1 - replacing, bytes + allocation.bytes - replaced);
             }
             if let Some(freed) = call.effect.freed() {
                 (count, bytes) = (count - freed.allocations, bytes - freed.bytes);
@@ -137,29 +131,26 @@ impl Recording {
     }
 }
 
-/// The kind of memory that a call allocated, or the direction of a copy.
+/// The kind of memory of an allocation, or the direction of a copy.
 pub fn kind_of(call: &Call) -> Option<&'static str> {
     let memory = call.effect.allocation().map(|allocation| allocation.kind.as_str());
     memory.or_else(|| call.effect.transfer().map(|transfer| transfer.direction.as_str()))
 }
 
-/// An object of numbers, as workloads print them.
 pub fn counts_of(object: &Value) -> Counts {
     let object = object.as_object().unwrap_or_else(|| panic!("no object: {object}"));
     object.iter().map(|(name, n)| (name.clone(), number(n))).collect()
 }
 
-/// A number that a workload printed.
 pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// The process id in an object that a workload printed.
 pub fn pid_of(printed: &Value) -> u32 {
     u32::try_from(number(&printed["pid"])).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The driver functions that these runtime calls make, one each, none of them a copy.
+/// The CUDA driver functions that these runtime calls call: one each, and no copies.
 pub fn inner_counts(calls: &Counts) -> Counts {
     let mut inner = Counts::new();
     for (name, n) in calls {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Asks the stand-in for the driver for known things, through a libcuda of its own and by itself, and prints
- * what it asked for: how often it called what, and how often that calls which function of the module.
+ * Makes a known number of ioctls to the stand-in kernel module, through its own libcuda and directly, and
+ * prints these numbers.
  *
  *   cc -shared -DLIBRARY: the library       cc: the program
  *
- *   program          what it asks for is all that it does
- *   program XID...   has the GPU report these errors, one after the other, between calls that fail
+ *   program          makes ioctls
+ *   program XID...   makes the GPU report these errors, one after the other, between failing calls
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -22,7 +22,7 @@
 #define FAILURES 2
 #define TOUCHES 2
 
-/* NV01_MEMORY_LOCAL_USER; NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION; one that nobody knows */
+/* NV01_MEMORY_LOCAL_USER; NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION; an unknown one */
 #define CLASS_OF_MEMORY 0x40
 #define COMMAND 0x101
 #define UNKNOWN_COMMAND 0xdead
@@ -30,19 +30,19 @@
 #define REQUEST(number, bytes) _IOC(_IOC_READ | _IOC_WRITE, 'F', number, bytes)
 
 int cuMemAlloc_v2(uint64_t *address, size_t bytes);
-int ask(int fd, unsigned int number, unsigned int bytes, uint32_t third, uint32_t fourth);
+int make_ioctl(int fd, unsigned int number, unsigned int bytes, uint32_t third, uint32_t fourth);
 
 #ifdef LIBRARY
 static int control = -1, unified = -1;
 
-int ask(int fd, unsigned int number, unsigned int bytes, uint32_t third, uint32_t fourth)
+int make_ioctl(int fd, unsigned int number, unsigned int bytes, uint32_t third, uint32_t fourth)
 {
 	uint32_t words[16] = {1, 2, third, fourth};
 
 	return ioctl(fd, REQUEST(number, bytes), words);
 }
 
-/* Three things asked of the driver in one call. */
+/* Makes three ioctls. */
 int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 {
 	uint32_t words[64] = {0};
@@ -53,7 +53,7 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes)
 		control = open("/dev/nvidiactl", O_RDWR);
 		unified = open("/dev/nvidia-uvm", O_RDWR);
 	}
-	if (ask(control, 0x2b, 48, 3, CLASS_OF_MEMORY) || ask(control, 0x2a, 32, COMMAND, 0) ||
+	if (make_ioctl(control, 0x2b, 48, 3, CLASS_OF_MEMORY) || make_ioctl(control, 0x2a, 32, COMMAND, 0) ||
 	    ioctl(unified, 33, words))
 		return 2;
 	*address = 0x7f0000000000 + bytes;
@@ -68,14 +68,14 @@ static void must(int is_so, const char *what)
 	}
 }
 
-/* A call that fails before each error, and one after the last; then unified memory is touched. */
+/* A failing call before each error, and one after the last; then touches unified memory. */
 static int report_errors(int gpu, int unified, char **numbers)
 {
 	uint64_t address;
 
 	for (; *numbers; numbers++) {
 		must(cuMemAlloc_v2(&address, 0) == 1, "cuMemAlloc_v2");
-		must(ask(gpu, 0xe2, 16, strtoul(*numbers, NULL, 10), 0) == 0, "report");
+		must(make_ioctl(gpu, 0xe2, 16, strtoul(*numbers, NULL, 10), 0) == 0, "report");
 	}
 	must(cuMemAlloc_v2(&address, 0) == 1, "cuMemAlloc_v2");
 	for (int i = 0; i < TOUCHES; i++)
@@ -97,12 +97,12 @@ int main(int count, char **arguments)
 		must(cuMemAlloc_v2(&address, 4096) == 0, "cuMemAlloc_v2");
 	must(ioctl(unified, 0x30000001, words) == 0, "initialize");
 	for (int i = 0; i < FREES; i++)
-		must(ask(gpu, 0x29, 16, 0, 0) == 0, "free");
-	must(ask(gpu, 0x2a, 32, UNKNOWN_COMMAND, 0) == 0, "control");
+		must(make_ioctl(gpu, 0x29, 16, 0, 0) == 0, "free");
+	must(make_ioctl(gpu, 0x2a, 32, UNKNOWN_COMMAND, 0) == 0, "control");
 	for (int i = 0; i < RECURSIONS; i++)
-		must(ask(gpu, 0xe0, 16, 0, 0) == 3, "recurse");
+		must(make_ioctl(gpu, 0xe0, 16, 0, 0) == 3, "recurse");
 	for (int i = 0; i < FAILURES; i++)
-		must(ask(gpu, 0xe1, 16, 0, 0) < 0, "fail");
+		must(make_ioctl(gpu, 0xe1, 16, 0, 0) < 0, "fail");
 	printf("{\"pid\":%d,\"allocations\":%d,\"frees\":%d,\"recursions\":%d,\"failures\":%d}\n", getpid(),
 	       ALLOCATIONS, FREES, RECURSIONS, FAILURES);
 	return 0;

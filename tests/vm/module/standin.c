@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Stands in for NVIDIA's kernel driver in the machines of tests/vm: devices by the names and numbers that the
- * driver has, which answer ioctls as it would, by functions that can be probed. What they do takes a known
- * time.
+ * A stand-in for the NVIDIA kernel module in the machines of tests/vm: devices with the real names and
+ * numbers, which answer ioctls by functions that can be probed and take a known time.
  */
 #include <linux/cdev.h>
 #include <linux/delay.h>
@@ -21,7 +20,7 @@
 
 #include "unified.h"
 
-/* a driver of an older release has no tracepoint for errors of GPUs */
+/* older releases have no tracepoint for GPU errors */
 #ifndef WITHOUT_TRACEPOINT
 #define CREATE_TRACE_POINTS
 #include "xid_trace.h"
@@ -30,20 +29,20 @@
 #define MAJOR_OF_DRIVER 195
 #define MINOR_OF_CONTROL 255
 
-/* ioctls of the resource manager, and where their arguments have the driver's status */
+/* ioctls of the resource manager */
 #define ESC_RM_FREE 0x29
 #define ESC_RM_CONTROL 0x2a
 #define ESC_RM_ALLOC 0x2b
 #define UVM_INITIALIZE 0x30000001
 #define UVM_MAP_EXTERNAL 33
-/* of our own: memory is touched, and moved */
+/* not in the real module: touches and migrates memory */
 #define UVM_TOUCH 0x7001
-/* of our own: a function that calls itself, one that fails, and an error of the GPU */
+/* not in the real module: a recursive function, one that fails, and a GPU error */
 #define ESC_RECURSE 0xe0
 #define ESC_FAIL 0xe1
 #define ESC_XID 0xe2
 
-/* where QEMU has its graphics card: the only GPU there is */
+/* the PCI address of QEMU's graphics card, the only GPU */
 #define GPU_BUS 0
 #define GPU_SLOT PCI_DEVFN(2, 0)
 #define FOLDER_OF_DRIVER "driver/nvidia"
@@ -53,14 +52,14 @@
 #define FAULT_US 3000
 #define DEPTH 3
 
-/* as if in a file of its own, as it is in the driver: the compiler makes no others of it for its callers */
-#define APART __attribute__((noipa))
+/* as if in its own source file, as in the real module: the compiler must not clone it for its callers */
+#define NOIPA __attribute__((noipa))
 
 static int uvm_major;
 static struct timer_list tick;
 static atomic_t ticks;
 
-/* not static, so that the compiler neither renames them nor makes others of them */
+/* not static, so that the compiler neither renames nor clones them */
 int nvidia_standin_work(unsigned int us);
 int nvidia_standin_control(void);
 int nvidia_standin_fail(const char *why);
@@ -69,7 +68,7 @@ void uvm_standin_fault(void);
 void nvidia_standin_tick(void);
 void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap);
 
-/* What an ioctl of the resource manager does: it sleeps. */
+/* The duration of an ioctl of the resource manager. */
 noinline int nvidia_standin_work(unsigned int us)
 {
 	usleep_range(us, us + 50);
@@ -80,12 +79,12 @@ noinline int nvidia_standin_control(void)
 {
 	int failed = nvidia_standin_work(WORK_US);
 
-	/* something is left to do, so that this one is no jump to the other */
+	/* prevents a tail call */
 	barrier();
 	return failed;
 }
 
-/* Part of the one that calls it, so nothing of this name can be probed. */
+/* Inlined, so it cannot be probed. */
 static __always_inline int nvidia_standin_inlined(void)
 {
 	barrier();
@@ -97,7 +96,7 @@ noinline int nvidia_standin_fail(const char *why)
 	return nvidia_standin_inlined();
 }
 
-/* Its own caller, so that calls of one function lie in each other. */
+/* Recursive, so that calls of one function are nested. */
 noinline int nvidia_standin_recurse(int depth)
 {
 	int below = depth > 1 ? nvidia_standin_recurse(depth - 1) : 0;
@@ -106,13 +105,13 @@ noinline int nvidia_standin_recurse(int depth)
 	return below + 1;
 }
 
-/* As if it served a fault of unified memory. */
+/* The duration of a fault of unified memory. */
 noinline void uvm_standin_fault(void)
 {
 	usleep_range(FAULT_US, FAULT_US + 50);
 }
 
-/* Called by a timer, in whatever process the processor is busy with. */
+/* Called by a timer, in the context of any process. */
 noinline void nvidia_standin_tick(void)
 {
 	atomic_inc(&ticks);
@@ -124,8 +123,8 @@ static void on_tick(struct timer_list *timer)
 	mod_timer(timer, jiffies + 1);
 }
 
-/* Where every release of the driver tells of an error, by the name and the arguments that it has there. */
-APART void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap)
+/* Every release reports errors by this function, with this name and these arguments. */
+NOIPA void nv_report_error(struct pci_dev *dev, u32 error_number, const char *format, va_list ap)
 {
 	char *message = kvasprintf(GFP_KERNEL, format, ap);
 
@@ -145,7 +144,7 @@ static __printf(3, 4) void report(struct pci_dev *dev, u32 error_number, const c
 	va_end(ap);
 }
 
-/* In the driver's words, which name the process that it takes for the culprit. */
+/* With the message format of the real module, which names the process that it blames. */
 static long report_error(u32 error_number)
 {
 	struct pci_dev *gpu = pci_get_domain_bus_and_slot(0, GPU_BUS, GPU_SLOT);
@@ -174,7 +173,7 @@ static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsign
 		break;
 	case ESC_RM_CONTROL:
 		nvidia_standin_control();
-		/* of a command that nobody knows: NV_ERR_NOT_SUPPORTED */
+		/* an unknown command: NV_ERR_NOT_SUPPORTED */
 		words[7] = words[2] == 0xdead ? 0x56 : 0;
 		break;
 	case ESC_RM_FREE:
@@ -192,47 +191,47 @@ static long nvidia_standin_ioctl(struct file *file, unsigned int request, unsign
 	return copy_to_user((void __user *)argument, words, size) ? -EFAULT : 0;
 }
 
-/* The function by which the driver tells its own parts what happens to unified memory. */
-APART void uvm_perf_event_notify(uvm_perf_va_space_events_t *events, uvm_perf_event_t event,
+/* The function by which the real module notifies its own parts of events of unified memory. */
+NOIPA void uvm_perf_event_notify(uvm_perf_va_space_events_t *events, uvm_perf_event_t event,
 				 uvm_perf_event_data_t *data)
 {
-	/* not empty, so that it is called */
+	/* not empty, so that the call is not optimized away */
 	barrier();
 }
 
-static void tell_fault(uvm_perf_va_space_events_t *events, u32 processor)
+static void notify_fault(uvm_perf_va_space_events_t *events, u32 processor)
 {
 	uvm_perf_event_data_t data = {.fault.proc_id.val = processor};
 
 	uvm_perf_event_notify(events, UVM_PERF_EVENT_FAULT, &data);
 }
 
-static void tell_migration(uvm_perf_va_space_events_t *events, u32 from, u32 to, u64 bytes)
+static void notify_migration(uvm_perf_va_space_events_t *events, u32 from, u32 to, u64 bytes)
 {
 	uvm_perf_event_data_t data = {.migration = {.src.val = from, .dst.val = to, .bytes = bytes}};
 
 	uvm_perf_event_notify(events, UVM_PERF_EVENT_MIGRATION, &data);
 }
 
-/* What is done in a thread of the driver's, as faults of GPUs are served. */
+/* Runs in a kernel thread, as the real module serves faults of GPUs. */
 static void serve_faults(struct work_struct *work)
 {
 	struct touched *touched = container_of(work, struct touched, work);
 	uvm_perf_event_data_t data = {};
 
 	for (int i = 0; i < 3; i++)
-		tell_fault(&touched->events, 1);
-	tell_migration(&touched->events, 0, 1, 2 << 20);
-	tell_migration(&touched->events, 0, 2, 1 << 20);
-	tell_migration(&touched->events, 1, 0, 64 << 10);
-	tell_migration(&touched->events, 2, 1, 4096);
+		notify_fault(&touched->events, 1);
+	notify_migration(&touched->events, 0, 1, 2 << 20);
+	notify_migration(&touched->events, 0, 2, 1 << 20);
+	notify_migration(&touched->events, 1, 0, 64 << 10);
+	notify_migration(&touched->events, 2, 1, 4096);
 	uvm_perf_event_notify(&touched->events, UVM_PERF_EVENT_REVOCATION, &data);
-	/* memory that several processes share is nobody's */
+	/* memory shared by several processes has no owner */
 	touched->space.va_space_mm.mm = NULL;
-	tell_fault(&touched->events, 1);
+	notify_fault(&touched->events, 1);
 }
 
-/* A page is touched by the program and then by GPUs. */
+/* Touches a page from the CPU and then from GPUs. */
 static long touch(void)
 {
 	struct touched *touched = kzalloc(sizeof(*touched), GFP_KERNEL);
@@ -241,7 +240,7 @@ static long touch(void)
 		return -ENOMEM;
 	touched->space.va_space_mm.mm = current->mm;
 	touched->events.va_space = &touched->space;
-	tell_fault(&touched->events, 0);
+	notify_fault(&touched->events, 0);
 	INIT_WORK(&touched->work, serve_faults);
 	schedule_work(&touched->work);
 	flush_work(&touched->work);
@@ -264,19 +263,19 @@ static const struct file_operations of_driver = {.owner = THIS_MODULE,
 						 .unlocked_ioctl = nvidia_standin_ioctl};
 static const struct file_operations of_uvm = {.owner = THIS_MODULE, .unlocked_ioctl = uvm_standin_ioctl};
 
-static int tell_gpu(struct seq_file *file, void *unused)
+static int show_gpu(struct seq_file *file, void *unused)
 {
 	seq_puts(file, "Bus Location: \t 0000:00:02.0\nDevice Minor: \t 0\n");
 	return 0;
 }
 
-/* The folder in which the driver tells of its GPUs. Tests fail where it is missing; nothing else does. */
-static void tell_gpus(void)
+/* The folder in /proc that lists the GPUs. Errors are ignored: the tests would notice. */
+static void list_gpus(void)
 {
 	proc_mkdir(FOLDER_OF_DRIVER, NULL);
 	proc_mkdir(FOLDER_OF_DRIVER "/gpus", NULL);
 	proc_mkdir(FOLDER_OF_GPU, NULL);
-	proc_create_single(FOLDER_OF_GPU "/information", 0444, NULL, tell_gpu);
+	proc_create_single(FOLDER_OF_GPU "/information", 0444, NULL, show_gpu);
 }
 
 static int __init begin(void)
@@ -292,14 +291,14 @@ static int __init begin(void)
 	}
 	timer_setup(&tick, on_tick, 0);
 	mod_timer(&tick, jiffies + 1);
-	tell_gpus();
+	list_gpus();
 	return 0;
 }
 
 static void __exit end(void)
 {
 	remove_proc_subtree(FOLDER_OF_DRIVER, NULL);
-	/* the newer name of it is missing on the older kernel */
+	/* older kernels have only the old name */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 	timer_delete_sync(&tick);
 #else
@@ -312,4 +311,4 @@ static void __exit end(void)
 module_init(begin);
 module_exit(end);
 MODULE_LICENSE("Dual MIT/GPL");
-MODULE_DESCRIPTION("Stands in for the NVIDIA driver in tests");
+MODULE_DESCRIPTION("Stand-in for the NVIDIA kernel module in tests");

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The same driver in an older release, which tells of errors of GPUs by a function alone. */
+/* An older release of the kernel module, which reports GPU errors only by a function. */
 #define WITHOUT_TRACEPOINT
 #include "standin.c"

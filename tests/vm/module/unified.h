@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * Types of the driver for unified memory, with the names that they have there, as far as anybody looks at
- * them. Where their parts lie, and which number an event has, is not as in any release: who looks has to find
- * out.
+ * Types of the unified memory part of the NVIDIA kernel module: only the fields that gpuprobe reads, with
+ * their real names. Offsets and event numbers differ from all releases, so gpuprobe must look them up.
  */
 #ifndef UNIFIED_H
 #define UNIFIED_H
@@ -55,7 +54,7 @@ typedef union {
 void uvm_perf_event_notify(uvm_perf_va_space_events_t *events, uvm_perf_event_t event,
 			   uvm_perf_event_data_t *data);
 
-/* Memory of a process, with what is to be done about it. */
+/* Memory of a process, with the work item that serves its faults. */
 struct touched {
 	uvm_va_space_t space;
 	uvm_perf_va_space_events_t events;

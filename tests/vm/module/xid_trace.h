@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
 /*
- * The tracepoint that newer releases of the driver have for errors of GPUs: its name, and its arguments in
- * their order.
+ * The tracepoint of newer releases of the NVIDIA kernel module for GPU errors, with its real name and
+ * arguments.
  */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM nvidia
@@ -13,7 +13,7 @@
 #include <linux/tracepoint.h>
 #include <linux/version.h>
 
-/* texts are assigned by what they were declared with, from this kernel on */
+/* since this kernel the source of a text is taken from its declaration */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 10, 0)
 #define ASSIGN_TEXT(name, text) __assign_str(name)
 #else

@@ -1,4 +1,4 @@
-//! What is done to daemons, recorders, libraries and the disk while the programs run.
+//! Disturbs daemons, recorders, libraries and the disk while the programs run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,18 +23,18 @@ const NO_SPACE: &str = "No space left on device";
 /// Replaces libraries until the end.
 pub fn replace_libraries(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 1);
-    while !chaos.is_over() {
+    while !chaos.is_finished() {
         chaos.rest(numbers.time(500, 2500));
         chaos.stage.replace_library(numbers.below(3));
         chaos.totals.add(Count::LibrariesReplaced, 1);
     }
 }
 
-/// Starts and ends a second daemon until the end.
+/// Starts and stops a second daemon until the end.
 pub fn restart_daemons(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 2);
     let library = shown(chaos.stage.library());
-    while !chaos.is_over() {
+    while !chaos.is_finished() {
         let mut daemon = Daemon::displaying(3600, &["--max-ended", "4096", "-p", &library]);
         let ready = Instant::now();
         chaos.rest(numbers.time(0, 8000));
@@ -44,7 +44,7 @@ pub fn restart_daemons(chaos: &Chaos) {
             chaos.totals.add(Count::DaemonsKilled, 1);
             continue;
         }
-        compare_with_books(chaos, &daemon, ready);
+        compare_with_ledgers(chaos, &daemon, ready);
         daemon.talk.signal(Signal::SIGTERM);
         let status = daemon.talk.end();
         chaos.totals.add(Count::DaemonsTerminated, 1);
@@ -55,9 +55,9 @@ pub fn restart_daemons(chaos: &Chaos) {
     }
 }
 
-/// That a daemon has counted exactly what programs did which began after it and have ended.
-fn compare_with_books(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
-    let entries = chaos.books.between(ready, Instant::now());
+/// Compares the counters of a daemon with the programs that started after it and have exited.
+fn compare_with_ledgers(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
+    let entries = chaos.ledgers.between(ready, Instant::now());
     let begun = Instant::now();
     loop {
         let look = Look::of(&daemon.scrape(), Instant::now());
@@ -77,7 +77,7 @@ pub fn record_to_disk(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, run
     let mut numbers = Numbers::new(chaos.plan.seed, 3);
     for step in 0_u64.. {
         chaos.rest(numbers.time(0, 400));
-        if chaos.is_over() {
+        if chaos.is_finished() {
             return;
         }
         match step % 8 {
@@ -94,7 +94,7 @@ pub fn record_to_disk(chaos: &Chaos, commanded: &Commanded<'_>, disk: &Disk, run
     }
 }
 
-/// A command under `run`: whatever becomes of the trace, it ends as it would have without.
+/// A command under `run`: it ends as it would without gpuprobe, even if its trace cannot be written.
 fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     let (chaos, trace, begun) = (commanded.chaos, folder.join("run.jsonl"), Instant::now());
     chaos.totals.add(Count::Started, 1);
@@ -119,15 +119,15 @@ fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     let trace = Recording::read(&trace);
     let lost = trace.end.as_ref().map(|end| end.lost.clone()).unwrap_or_default();
     let lost: u64 = lost.get(LossCause::RingFull.as_str()).copied().unwrap_or_default();
-    let (told, made) =
+    let (reported, made) =
         (trace.of(entry.pid).count() as u64 + lost, printed.last().map_or(0, Commanded::all_calls));
-    if told != made {
-        chaos.wrong(format!("a trace has {told} calls with those that are lost, and {made} were made"));
+    if reported != made {
+        chaos.wrong(format!("a trace has {reported} calls with those that are lost, and {made} were made"));
     }
     chaos.totals.add(Count::TracesWhole, 1);
 }
 
-/// `run` is killed while its command waits for a line: the command goes on.
+/// Kills `run` while its command waits for a line: the command continues.
 fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     let (chaos, seed, begun) = (commanded.chaos, numbers.below(1000), Instant::now());
     chaos.totals.add(Count::Started, 1);
@@ -138,7 +138,7 @@ fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     talk.line();
     let delay = numbers.time(0, 60);
     let is_first = numbers.below(2) == 0;
-    // before its first call, or amid its calls
+    // before its first call, or in the middle of its calls
     if !is_first {
         talk.go_on();
         std::thread::sleep(delay);
@@ -152,7 +152,7 @@ fn kill_run(commanded: &Commanded<'_>, folder: &Path, numbers: &mut Numbers) {
     chaos.totals.add(Count::RunsKilled, 1);
 }
 
-/// A program that runs is recorded for a moment.
+/// Records a running program briefly.
 fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running) {
     let chosen = choose(numbers, &running.lock().unwrap_or_else(PoisonError::into_inner));
     let Some(pid) = chosen else { return };
@@ -160,7 +160,7 @@ fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running
     let words = ["record", "-d", &pid.to_string(), "--duration", "0.5", "-o", &trace];
     let finished = finish(&mut gpuprobe(&words));
     let is_cut = finished.stderr.contains(NO_SPACE);
-    // it may have ended before the recorder could begin
+    // it may have exited before the recorder began
     let is_gone = finished.stderr.contains("no process");
     if finished.status != i32::from(is_cut || is_gone) {
         chaos.wrong(format!("`record` ended with {}: {}", finished.status, finished.stderr));
@@ -168,12 +168,12 @@ fn record(chaos: &Chaos, folder: &Path, numbers: &mut Numbers, running: &Running
     chaos.totals.add(Count::Records, 1);
 }
 
-/// A program is stopped for a moment.
+/// Stops and continues a program.
 fn stop_and_continue(chaos: &Chaos, numbers: &mut Numbers, running: &Running) {
     let time = numbers.time(0, 100);
-    // a program is taken out of this right after its end, long before its number is given to another
-    let held = running.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(pid) = choose(numbers, &held) else { return };
+    // a program is removed from this map right after its exit, long before its pid is reused
+    let processes = running.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(pid) = choose(numbers, &processes) else { return };
     let pid = Pid::from_raw(pid.cast_signed());
     if kill(pid, Signal::SIGSTOP).is_ok() {
         std::thread::sleep(time);
@@ -182,7 +182,6 @@ fn stop_and_continue(chaos: &Chaos, numbers: &mut Numbers, running: &Running) {
     }
 }
 
-/// The process of one of the slots.
 fn choose(numbers: &mut Numbers, running: &BTreeMap<usize, u32>) -> Option<u32> {
     let index = numbers.below(running.len() as u64);
     running.values().nth(usize::try_from(index).ok()?).copied()

@@ -1,4 +1,4 @@
-//! The programs: each of the slots runs one after the other, until the end.
+//! The programs. Each slot runs one program after the other until the end.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::books::Entry;
+use super::ledgers::Entry;
 use super::table::Count;
 use super::{Chaos, Numbers, SHIFTING, SHIFTING_NAME};
 use crate::process::{PATIENCE, Talk, finish, shown};
 use crate::recording::number;
 
-/// Different programs, by the seeds of their ledgers. What each prints is known from a run without gpuprobe.
+/// The number of different ledgers. The output of each is known from a run without gpuprobe.
 const SEEDS: u64 = 8;
-/// Calls of a ledger.
 const CALLS: u64 = 1200;
-/// A ledger with several threads frees what others have allocated: only its sums are known beforehand.
+/// With several threads, one thread frees what another allocated: only the sums are known beforehand.
 const THREADS: u64 = 4;
-/// Names of programs whose libraries stay, and of others. A daemon sums up ended processes by name, for so many names.
+/// Names of programs whose libraries are not replaced, and of others. A daemon sums up exited processes by name, for
+/// a limited number of names.
 const STEADY_NAMES: usize = 8;
 const SHIFTING_NAMES: usize = 4;
 const KILLED: i32 = 128 + Signal::SIGKILL as i32;
 
-/// What ledgers print when nobody looks on, by their seeds.
+/// The output of ledgers without gpuprobe, by seed.
 #[derive(Debug)]
 pub struct Expected(HashMap<u64, Vec<Value>>);
 
 impl Expected {
-    /// Runs every ledger once. To be called before there is a daemon.
+    /// Runs every ledger once. Must be called before a daemon runs.
     pub fn of(program: &Path) -> Self {
         let run = |seed| {
             let words = words(seed, 1, Some(Duration::from_millis(1)));
@@ -44,7 +44,7 @@ impl Expected {
         Self((0..SEEDS).map(run).collect())
     }
 
-    /// Whether a ledger printed what it should: its snapshot at the pause, and its sums at the end.
+    /// Whether a ledger printed the expected snapshot at the pause and the expected sums at the end.
     fn fits(&self, seed: u64, threads: u64, printed: &[Value]) -> bool {
         if threads > 1 {
             return printed.last().is_some_and(|last| last["total_calls"] == CALLS);
@@ -63,41 +63,39 @@ fn without_pid(line: &Value) -> Value {
     line
 }
 
-/// The arguments of a ledger, with a pause in the middle or none.
-fn words(seed: u64, threads: u64, hold: Option<Duration>) -> Vec<String> {
+/// The arguments of a ledger, with a pause in the middle or without one.
+fn words(seed: u64, threads: u64, pause: Option<Duration>) -> Vec<String> {
     let mut words: Vec<String> =
         ["--calls", &CALLS.to_string(), "--seed", &seed.to_string()].map(str::to_owned).into();
     words.extend(["--threads".to_owned(), threads.to_string()]);
-    if let Some(hold) = hold {
-        words.extend(["--pauses", "1", "--hold", &format!("{:.3}", hold.as_secs_f64())].map(str::to_owned));
+    if let Some(pause) = pause {
+        words.extend(["--pauses", "1", "--hold", &format!("{:.3}", pause.as_secs_f64())].map(str::to_owned));
     }
     words
 }
 
-/// Processes whose libraries stay, by their slots: others may stop or record them.
+/// The process of each slot whose libraries are not replaced: other threads may stop or record it.
 pub type Running = Mutex<BTreeMap<usize, u32>>;
 
-/// One program after the other.
+/// Runs one program after the other.
 #[derive(Debug)]
 pub struct Slot<'c> {
     chaos: &'c Chaos,
     expected: &'c Expected,
     numbers: Numbers,
     number: usize,
-    /// The name of its processes, and of those that fork.
+    /// The names of its processes, and of those that fork.
     name: String,
     family: String,
     program: PathBuf,
     forker: PathBuf,
-    /// A ledger that a child of `forker` executes.
     script: PathBuf,
-    /// Its libraries are replaced: calls before the probes come are missed.
+    /// Its libraries are replaced: calls before the probes are attached are missed.
     is_shifting: bool,
     running: &'c Running,
 }
 
 impl<'c> Slot<'c> {
-    /// The slot of this number.
     pub fn new(chaos: &'c Chaos, expected: &'c Expected, running: &'c Running, number: usize) -> Self {
         let (stage, is_shifting) = (&chaos.stage, number < SHIFTING);
         let (folder, kind, names) = match is_shifting {
@@ -116,14 +114,13 @@ impl<'c> Slot<'c> {
         Self { chaos, expected, numbers, number, name, family, program, forker, script, is_shifting, running }
     }
 
-    /// Whether what processes of this name do is counted from their first call on.
+    /// Whether the calls of processes of this name are counted from the first one.
     pub fn is_exact(name: &str) -> bool {
         !name.starts_with(SHIFTING_NAME)
     }
 
-    /// Runs programs until the end.
     pub fn run(&mut self) {
-        while !self.chaos.is_over() {
+        while !self.chaos.is_finished() {
             match self.numbers.below(20) {
                 0..10 => self.whole(),
                 10..17 => self.killed(),
@@ -141,20 +138,19 @@ impl<'c> Slot<'c> {
         self.chaos.wrong(format!("{}: {what}", self.name));
     }
 
-    /// A ledger that runs to its end.
     fn whole(&mut self) {
-        let (seed, hold) = (self.numbers.below(SEEDS), self.numbers.time(300, 5000));
+        let (seed, pause) = (self.numbers.below(SEEDS), self.numbers.time(300, 5000));
         let threads = if self.numbers.below(4) == 0 { THREADS } else { 1 };
         let begun = Instant::now();
         self.count(Count::Started, 1);
-        let mut talk = Talk::start(Command::new(&self.program).args(words(seed, threads, Some(hold))));
+        let mut talk = Talk::start(Command::new(&self.program).args(words(seed, threads, Some(pause))));
         self.note_running(Some(talk.pid()));
         let status = talk.end();
         self.note_running(None);
         self.finished(seed, threads, status, &mut talk, begun, 2);
     }
 
-    /// A ledger that is killed in its pause, when it holds memory and no call is open.
+    /// A ledger that is killed in its pause, with live memory and without an open call.
     fn killed(&mut self) {
         let (seed, begun) = (self.numbers.below(SEEDS), Instant::now());
         self.count(Count::Started, 1);
@@ -177,21 +173,21 @@ impl<'c> Slot<'c> {
         self.note_ledger(&snapshot, begun);
     }
 
-    /// Two ledgers that a shell starts at once, of which it becomes one.
+    /// Two ledgers that a shell starts; the shell executes the second one itself.
     fn forked(&mut self) {
         let (seed, begun) = (self.numbers.below(SEEDS), Instant::now());
         let line = format!("{} {}", shown(&self.program), words(seed, 1, None).join(" "));
         self.count(Count::Started, 2);
         self.count(Count::Forked, 1);
         self.count(Count::Executed, 1);
-        // the second begins when the first has ended: their lines must not be mixed
+        // the second starts after the first has exited, so that their lines are not mixed
         let mut talk =
             Talk::start(Command::new("sh").args(["-c", &format!("{line} & wait $! || exit; exec {line}")]));
         let status = talk.end();
         self.finished(seed, 1, status, &mut talk, begun, 2);
     }
 
-    /// A parent with children, one of which executes a ledger after calls of its own.
+    /// A parent with children, one of which makes calls and then executes a ledger.
     fn family(&mut self) {
         const CHILDREN: u64 = 3;
         let begun = Instant::now();
@@ -209,13 +205,13 @@ impl<'c> Slot<'c> {
             return;
         }
         self.count(Count::Finished, CHILDREN + 2);
-        // children have mapped nothing themselves: a daemon counts who forked them as late, for all of them
+        // children have mapped nothing themselves: a daemon counts only their parent as late
         self.note(family.iter().map(|line| Entry::of_forker(&self.family, line, begun)).collect());
         ledgers.iter().for_each(|line| self.note_ledger(line, begun));
     }
 
-    /// Ledgers that should have ended by themselves, and should have printed so many lines.
-    fn finished(&self, seed: u64, threads: u64, status: i32, talk: &mut Talk, begun: Instant, most: usize) {
+    /// Checks ledgers that must have exited with status 0 and printed exactly `number` lines.
+    fn finished(&self, seed: u64, threads: u64, status: i32, talk: &mut Talk, begun: Instant, number: usize) {
         let printed = lines(talk);
         let finals: Vec<_> = printed.iter().filter(|line| line["ledger"] == "final").cloned().collect();
         if status != 0 || finals.is_empty() {
@@ -229,36 +225,38 @@ impl<'c> Slot<'c> {
             true => finals.iter().all(|line| self.expected.fits(seed, threads, std::slice::from_ref(line))),
             false => self.expected.fits(seed, threads, &printed),
         };
-        if !fits || printed.len() != most {
+        if !fits || printed.len() != number {
             self.count(Count::OutputDiffers, 1);
             self.wrong(&format!("with seed {seed} and {threads} threads it printed {printed:?}"));
         }
         finals.iter().for_each(|line| self.note_ledger(line, begun));
     }
 
-    /// What it holds, while it waits.
+    /// Compares the live memory of a paused ledger.
     fn compare_live(&self, entry: &Entry) {
         self.count(Count::LiveChecked, 1);
         if !self.is_shifting {
-            if let Err(told) = self.chaos.watcher.until_live(entry, PATIENCE) {
-                self.wrong(&format!("{told} bytes are shown as live of {}: {entry:?}", entry.live_bytes));
+            if let Err(reported) = self.chaos.watcher.until_live(entry, PATIENCE) {
+                self.wrong(&format!("{reported} bytes are shown as live of {}: {entry:?}", entry.live_bytes));
             }
             return;
         }
-        // what it allocated before the probes came is not known; never is more shown than it holds
-        let told = self.chaos.watcher.after(Instant::now()).live(&entry.name, entry.pid);
-        if told > entry.live_bytes {
-            self.wrong(&format!("{told} bytes are shown as live, more than it holds: {entry:?}"));
+        // Memory allocated before the probes were attached is not known. The daemon must never show more than is
+        // live.
+        let reported = self.chaos.watcher.after(Instant::now()).live(&entry.name, entry.pid);
+        if reported > entry.live_bytes {
+            self.wrong(&format!("{reported} bytes are shown as live, more than is live: {entry:?}"));
         }
     }
 
-    /// What processes did that have ended and of which one mapped the libraries. It is compared at the end of the test.
+    /// Adds the ledgers of exited processes of which one mapped the libraries. They are compared at the end of the
+    /// test.
     fn note(&self, entries: Vec<Entry>) {
         self.count(Count::CallsMade, entries.iter().flat_map(|entry| entry.calls.values()).sum());
         if self.is_shifting {
-            self.chaos.books.add_shifting(entries);
+            self.chaos.ledgers.add_shifting(entries);
         } else {
-            entries.iter().for_each(|entry| self.chaos.books.add(entry));
+            entries.iter().for_each(|entry| self.chaos.ledgers.add(entry));
         }
     }
 
@@ -275,13 +273,13 @@ impl<'c> Slot<'c> {
     }
 }
 
-/// The JSON lines that a program printed, to the last.
+/// All JSON lines that a program prints until its exit.
 pub fn lines(talk: &mut Talk) -> Vec<Value> {
     let parse = |line: &String| serde_json::from_str(line).ok();
     talk.rest().iter().filter_map(parse).collect()
 }
 
-/// What a command under gpuprobe should print and do: a ledger that nobody else runs.
+/// A command under gpuprobe with its expected output: a ledger that no slot runs.
 #[derive(Debug)]
 pub struct Commanded<'c> {
     pub chaos: &'c Chaos,
@@ -291,12 +289,11 @@ pub struct Commanded<'c> {
 }
 
 impl Commanded<'_> {
-    /// The program's arguments for a seed.
     pub fn words(&self, seed: u64) -> Vec<String> {
         words(seed % SEEDS, 1, Some(Duration::from_millis(50)))
     }
 
-    /// That it printed what it should, and what it did; nothing where it did not.
+    /// Checks its output. Returns its ledger, or `None` if the output is wrong.
     pub fn check(&self, seed: u64, printed: &[Value], begun: Instant) -> Option<Entry> {
         let fits = self.expected.fits(seed % SEEDS, 1, printed) && printed.len() == 2;
         if !fits {
@@ -307,11 +304,11 @@ impl Commanded<'_> {
         self.chaos.totals.add(Count::Finished, 1);
         let entry = Entry::of_ledger(self.name, printed.last()?, begun);
         self.chaos.totals.add(Count::CallsMade, entry.calls.values().sum());
-        self.chaos.books.add(&entry);
+        self.chaos.ledgers.add(&entry);
         Some(entry)
     }
 
-    /// How many calls a ledger says it made, with those inside.
+    /// The number of calls of a ledger, including inner calls.
     pub fn all_calls(printed: &Value) -> u64 {
         let inner: u64 =
             printed["driver_calls"].as_object().into_iter().flatten().map(|(_, n)| number(n)).sum();

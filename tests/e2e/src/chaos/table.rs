@@ -1,13 +1,12 @@
-//! What happened, counted, and the table that is printed at the end.
+//! Counters of what happened, and the table printed at the end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Faults that are kept with their texts.
+/// The number of faults whose texts are stored.
 const MOST_WRONG: usize = 50;
 
-/// One number of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Count {
     Started,
@@ -35,7 +34,6 @@ pub enum Count {
     LiveChecked,
 }
 
-/// In the order of the table.
 const ROWS: [(Count, &str); 23] = [
     (Count::Started, "programs started"),
     (Count::Finished, "  finished by themselves"),
@@ -62,18 +60,18 @@ const ROWS: [(Count, &str); 23] = [
     (Count::LiveChecked, "times that live bytes were compared"),
 ];
 
-/// The daemon at one moment.
+/// The resources of the daemon at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resources {
     pub resident_kilobytes: u64,
     pub descriptors: u64,
-    /// Libraries that it has probed and that are not of this test: a daemon sees the whole host.
+    /// Probed libraries that are not part of this test: a daemon watches the whole host.
     pub others: u64,
-    /// Processes that it keeps counters of, running and exited.
+    /// Processes with counters, running and exited.
     pub processes: u64,
 }
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug, Default)]
 pub struct Totals {
     counts: [AtomicU64; ROWS.len()],
@@ -83,17 +81,14 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds to one.
     pub fn add(&self, count: Count, n: u64) {
         self.counts[count as usize].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// One of them.
     pub fn get(&self, count: Count) -> u64 {
         self.counts[count as usize].load(Ordering::Relaxed)
     }
 
-    /// Notes a fault.
     pub fn wrong(&self, what: String) {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.0 += 1;
@@ -103,28 +98,24 @@ impl Totals {
         }
     }
 
-    /// How many faults there were, and the first of them.
+    /// The number of faults, and the texts of the first ones.
     pub fn faults(&self) -> (u64, Vec<String>) {
         self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes what the daemon takes at a moment.
     pub fn note_resources(&self, moment: &'static str, resources: Resources) {
         self.resources.lock().unwrap_or_else(PoisonError::into_inner).push((moment, resources));
     }
 
-    /// What the daemon took at a moment.
     pub fn resources(&self, moment: &str) -> Resources {
         let all = self.resources.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().find(|(name, _)| *name == moment).map(|(_, r)| *r).unwrap_or_default()
     }
 
-    /// Notes what the daemon counted as lost.
     pub fn note_lost(&self, lost: BTreeMap<String, u64>) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = lost;
     }
 
-    /// The table.
     pub fn print(&self, seed: u64, seconds: u64) {
         println!("chaos: seed {seed}, {seconds} s, {} programs at a time", super::PROGRAMS);
         for (count, name) in ROWS {

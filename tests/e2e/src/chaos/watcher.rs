@@ -1,4 +1,4 @@
-//! The daemon that stays for the whole test, read again and again.
+//! The daemon that runs during the whole test, scraped repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -7,25 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::books::{Entry, Sums};
+use super::ledgers::{Entry, Sums};
 use super::table::{Count, Resources};
 use super::{Chaos, SHIFTING_NAME};
-use crate::kernel::children_of;
+use crate::linux::children_of;
 use crate::metrics::{Daemon, Metrics};
 use crate::process::{PATIENCE, resident_kilobytes, shown};
 use crate::recording::Counts;
 
 const CALLS: &str = "gpuprobe_calls_total";
 const LIVE: &str = "gpuprobe_memory_live_bytes";
-/// Between two scrapes.
+/// The time between two scrapes.
 const EVERY: Duration = Duration::from_millis(700);
-/// What happened before a scrape by this much is in it: the daemon reads its counters every 0.2 s, and has to get to it.
+/// Events this long before a scrape are in it: the daemon reads its counters every 0.2 s, plus a delay on a busy
+/// machine.
 const FRESH: Duration = Duration::from_millis(1500);
 
-/// Who was not shown for so long, and is again, is another process: numbers are given again after many thousands.
+/// A process that was not shown for this long and is shown again is another process: pids are reused after many
+/// thousands of processes.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// What a daemon said at a moment.
+/// One scrape.
 #[derive(Debug)]
 pub struct Look {
     at: Instant,
@@ -35,7 +37,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Of a scrape that began at this moment.
+    /// From a scrape that began at this moment.
     pub fn of(metrics: &Metrics, at: Instant) -> Self {
         let key = |labels: &BTreeMap<String, String>| {
             Some((labels.get("process")?.clone(), labels.get("pid")?.parse().ok()?))
@@ -57,22 +59,22 @@ impl Look {
         look
     }
 
-    /// The calls of a process that is shown; none where nothing was seen of it.
+    /// The calls of a process; empty if the daemon has not seen it.
     pub fn calls(&self, entry: &Entry) -> Counts {
         self.calls.get(&(entry.name.clone(), entry.pid)).cloned().unwrap_or_default()
     }
 
-    /// The bytes that it holds.
+    /// The live bytes of a process.
     pub fn live(&self, name: &str, pid: u32) -> u64 {
         self.live.get(&(name.to_owned(), pid)).copied().unwrap_or_default()
     }
 
     /// Processes that are shown with live memory.
-    pub fn holders(&self) -> impl Iterator<Item = &(String, u32)> {
+    pub fn with_live_memory(&self) -> impl Iterator<Item = &(String, u32)> {
         self.live.iter().filter(|(_, bytes)| **bytes > 0).map(|(key, _)| key)
     }
 
-    /// Processes that had mapped a library before it was probed, and mappings that the kernel could not report.
+    /// Processes that had mapped a library before it was probed, and mappings that the Linux kernel could not report.
     pub fn late(&self) -> u64 {
         ["late_attach", "gone_before_attach", "lost_mapping"]
             .iter()
@@ -81,17 +83,17 @@ impl Look {
     }
 }
 
-/// The daemon, and what it said last.
+/// The daemon and its last scrape.
 #[derive(Debug)]
 pub struct Watcher {
     daemon: Mutex<Daemon>,
     last: Mutex<Option<Arc<Look>>>,
-    /// What was said last of each process whose libraries are replaced: those that ended long ago are not shown any more.
-    /// One number may be given to several processes, one after the other.
+    /// The last figures of each process whose libraries are replaced: processes that exited long ago are no longer
+    /// shown. Several processes may have had the same pid, one after the other.
     seen: Mutex<HashMap<(String, u32), Vec<Life>>>,
 }
 
-/// What was said of a process, from when to when.
+/// The figures of one process, with the times of the first and last scrape that showed it.
 #[derive(Clone, Debug)]
 struct Life {
     first: Instant,
@@ -100,25 +102,23 @@ struct Life {
 }
 
 impl Watcher {
-    /// Of this daemon.
     pub fn new(daemon: Daemon) -> Self {
         Self { daemon: Mutex::new(daemon), last: Mutex::default(), seen: Mutex::default() }
     }
 
-    /// The daemon itself.
     pub fn daemon(&self) -> std::sync::MutexGuard<'_, Daemon> {
         self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads it until the end of the test.
-    pub fn follow(&self, is_over: impl Fn() -> bool) {
-        while !is_over() {
+    /// Scrapes it until the end of the test.
+    pub fn follow(&self, is_finished: impl Fn() -> bool) {
+        while !is_finished() {
             self.look();
             sleep(EVERY);
         }
     }
 
-    /// Reads it now.
+    /// Scrapes it now.
     pub fn look(&self) -> Arc<Look> {
         let look = {
             let daemon = self.daemon();
@@ -141,13 +141,13 @@ impl Watcher {
         }
     }
 
-    /// The calls of all programs whose libraries are replaced, as they were said process by process.
+    /// The calls of all programs whose libraries are replaced, summed over processes.
     fn calls_seen(&self) -> u64 {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.values().flatten().flat_map(|life| life.calls.values()).sum()
     }
 
-    /// The same, by the sums of their names.
+    /// The same, from the sums by name.
     fn calls_by_name(&self) -> u64 {
         let metrics = self.daemon().scrape();
         let names: BTreeSet<_> = [CALLS, "gpuprobe_ended_calls_total"]
@@ -158,7 +158,7 @@ impl Watcher {
         names.iter().flat_map(|name| metrics.calls_of_name(name).into_values()).sum()
     }
 
-    /// What it says once everything that happened until now is in it.
+    /// A scrape that contains everything that happened before this moment.
     pub fn after(&self, moment: Instant) -> Arc<Look> {
         let begun = Instant::now();
         loop {
@@ -166,7 +166,7 @@ impl Watcher {
             if let Some(look) = last.filter(|look| look.at >= moment + FRESH) {
                 return look;
             }
-            // who reads it has stopped at the end
+            // the thread that scrapes has stopped at the end
             if begun.elapsed() > FRESH + 4 * EVERY {
                 return self.look();
             }
@@ -174,7 +174,7 @@ impl Watcher {
         }
     }
 
-    /// Waits until it says that a process holds this much. What it said last where it never does.
+    /// Waits until it shows these live bytes for a process. Otherwise returns the last value.
     pub fn until_live(&self, entry: &Entry, limit: Duration) -> Result<(), u64> {
         let begun = Instant::now();
         loop {
@@ -190,7 +190,7 @@ impl Watcher {
         }
     }
 
-    /// What it takes: the least of some looks, because a scrape takes memory for a moment.
+    /// Its resources: the minimum of some measurements, because a scrape takes memory temporarily.
     pub fn resources(&self, ours: &Path) -> Resources {
         let (pid, metrics) = {
             let daemon = self.daemon();
@@ -214,7 +214,7 @@ impl Watcher {
             resident_kilobytes(pid)
         };
         let resident_kilobytes = (0..20).map(look).min().unwrap_or_default();
-        // the process that holds the links is its child
+        // the attach helper, which owns the links, is its child
         let all = [pid].into_iter().chain(children_of(pid));
         Resources {
             resident_kilobytes,
@@ -225,7 +225,7 @@ impl Watcher {
     }
 }
 
-/// Waits until the sums by name are those in the books; notes every difference that stays.
+/// Waits until the sums by name equal the ledgers, and counts every remaining difference as a fault.
 pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     loop {
@@ -239,14 +239,14 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
                 .sum()
         };
         let mut differences = Vec::new();
-        for (name, books) in chaos.books.by_name().into_iter().filter(|(name, _)| is_exact(name)) {
-            let told = Sums {
+        for (name, ledgers) in chaos.ledgers.by_name().into_iter().filter(|(name, _)| is_exact(name)) {
+            let reported = Sums {
                 calls: metrics.calls_of_name(&name),
                 allocated_bytes: sum("allocated_bytes_total", &name),
                 freed_bytes: sum("freed_bytes_total", &name),
             };
-            if told != books {
-                differences.push(format!("sums of {name}: counted {told:?}, in the books {books:?}"));
+            if reported != ledgers {
+                differences.push(format!("sums of {name}: counted {reported:?}, in the ledgers {ledgers:?}"));
             }
         }
         if differences.is_empty() {
@@ -260,16 +260,15 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether the libraries of programs of this name are replaced.
 fn is_shifting(name: &str) -> bool {
     name.starts_with(SHIFTING_NAME) && name != SHIFTING_NAME
 }
 
-/// Compares what was said of programs whose libraries were replaced with what they did: never is more counted than they
-/// did, and who has calls that are not counted is.
+/// Compares the figures of programs whose libraries were replaced with their ledgers: never more calls are counted
+/// than they made, and a process with uncounted calls is counted as late.
 pub fn compare_shifting(chaos: &Chaos) {
     let begun = Instant::now();
-    // whoever ended a moment ago has to be in a scrape
+    // processes that exited just now must be in a scrape
     let (by_process, by_name) = loop {
         chaos.watcher.look();
         let sums = (chaos.watcher.calls_seen(), chaos.watcher.calls_by_name());
@@ -282,13 +281,13 @@ pub fn compare_shifting(chaos: &Chaos) {
         chaos.wrong(format!("{by_process} calls are counted by process, and {by_name} by name"));
     }
     let seen = chaos.watcher.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for group in chaos.books.shifting() {
+    for group in chaos.ledgers.shifting() {
         let mut short = 0;
         for entry in &group {
             let lives = seen.get(&(entry.name.clone(), entry.pid));
             let is_it = |life: &&Life| life.first >= entry.begun && life.first < entry.ended + FORGOTTEN;
-            let told = lives.and_then(|lives| lives.iter().find(is_it)).map(|life| life.calls.clone());
-            short += compare_one(chaos, entry, &told.unwrap_or_default());
+            let reported = lives.and_then(|lives| lives.iter().find(is_it)).map(|life| life.calls.clone());
+            short += compare_one(chaos, entry, &reported.unwrap_or_default());
         }
         if let (1.., [first, ..]) = (short, group.as_slice()) {
             let lived = first.ended.duration_since(first.begun);
@@ -301,15 +300,15 @@ pub fn compare_shifting(chaos: &Chaos) {
     }
 }
 
-/// How many calls of a process are not counted.
-fn compare_one(chaos: &Chaos, entry: &Entry, told: &Counts) -> u64 {
-    for (function, n) in told {
+/// The number of calls of a process that are not counted.
+fn compare_one(chaos: &Chaos, entry: &Entry, reported: &Counts) -> u64 {
+    for (function, n) in reported {
         let made = entry.calls.get(function).copied().unwrap_or_default();
         if *n > made {
             chaos.wrong(format!("{n} calls of {function} are counted, and {made} were made: {entry:?}"));
         }
     }
-    let (made, counted): (u64, u64) = (entry.calls.values().sum(), told.values().sum());
+    let (made, counted): (u64, u64) = (entry.calls.values().sum(), reported.values().sum());
     chaos.totals.add(Count::CallsCounted, counted);
     chaos.totals.add(Count::CallsShort, made.saturating_sub(counted));
     made.saturating_sub(counted)

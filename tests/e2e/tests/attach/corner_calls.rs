@@ -1,0 +1,218 @@
+//! Unusual calls: impossible sizes, one call that frees many allocations, a call that is open when its process
+//! executes another program, and functions that keep data below the stack pointer.
+
+use gpuprobe_e2e::metrics::Daemon;
+use gpuprobe_e2e::process::PATIENCE;
+use gpuprobe_e2e::recording::pid_of;
+use gpuprobe_e2e::{Run, Talk, bpf_test, compile, fixtures, tiers};
+use gpuprobe_event::Outcome;
+
+/// A CUDA driver that accepts every size.
+const ACCEPTS_ALL_SIZES: &str = r#"
+#include <stddef.h>
+static char *next = (char *)0x700000000000;
+int cuInit(unsigned int flags) { return (int)flags; }
+int cuMemAlloc_v2(void **pointer, size_t size)
+{
+	(void)size;
+	*pointer = next += 0x1000000;
+	return 0;
+}
+int cuMemAllocPitch_v2(void **pointer, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	(void)height, (void)element;
+	*pointer = next += 0x1000000;
+	*pitch = width;
+	return 0;
+}
+int cuMemFree_v2(void *pointer) { return !pointer; }
+int cuMemcpyHtoD_v2(void *to, const void *from, size_t size) { return (void)to, (void)from, (void)size, 0; }
+"#;
+
+const HUGE_SIZES: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+int cuMemAlloc_v2(void **, size_t);
+int cuMemAllocPitch_v2(void **, size_t *, size_t, size_t, unsigned int);
+int cuMemcpyHtoD_v2(void *, const void *, size_t);
+int main(void)
+{
+	size_t pitch;
+	void *memory;
+
+	cuMemAlloc_v2(&memory, 1000);
+	cuMemAlloc_v2(&memory, -(size_t)1);
+	cuMemAlloc_v2(&memory, -(size_t)5000);
+	/* a product that comes round to 0 */
+	cuMemAllocPitch_v2(&memory, &pitch, (size_t)1 << 32, (size_t)1 << 32, 4);
+	cuMemcpyHtoD_v2(memory, memory, 500);
+	cuMemcpyHtoD_v2(memory, memory, -(size_t)300);
+	printf("{\"pid\":%d}\n", (int)getpid());
+	fflush(stdout);
+	getchar();
+	return 0;
+}
+"#;
+
+#[bpf_test(tiers)]
+fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), ACCEPTS_ALL_SIZES, HUGE_SIZES);
+    let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
+    assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
+    let end = outcome.trace.assert_ended();
+    assert_eq!(end.lost.values().copied().collect::<Vec<_>>(), [4], "{tier}: {:?}", end.lost);
+    let report = outcome.trace.summary();
+    let memory = (report.memory.allocated.count, report.memory.allocated.bytes);
+    assert_eq!(memory, (4, 1000), "{tier}");
+    assert_eq!(report.memory.freed_by_exit[0].allocations, 4, "{tier}");
+
+    let daemon =
+        Daemon::with(&["-p", &folder.path().join("libcuda.so.1").to_string_lossy(), "--attach", tier]);
+    let mut talk = Talk::start(&mut std::process::Command::new(&program));
+    let pid = pid_of(&talk.json());
+    let metrics = daemon.until(PATIENCE, "sizes are counted", |m| m.lost("implausible_size") == 4);
+    assert_eq!(metrics.of("gpuprobe_memory_allocated_bytes_total", pid), Some(1000), "{tier}");
+    assert_eq!(metrics.by("gpuprobe_memory_live_bytes", pid, "kind").values().sum::<u64>(), 1000, "{tier}");
+    talk.go_on();
+}
+
+/// A minimal CUDA driver: only the calls that gpuprobe sees matter here.
+const PIECES: &str = r#"
+#include <stdint.h>
+#include <stddef.h>
+static uint64_t next = 100;
+int cuInit(unsigned int flags) { return (int)flags; }
+int cuMemCreate(uint64_t *handle, size_t size, const void *prop, uint64_t flags)
+{
+	(void)size, (void)prop, (void)flags;
+	*handle = next++;
+	return 0;
+}
+int cuMemMap(uint64_t at, size_t size, size_t offset, uint64_t handle, uint64_t flags)
+{
+	return (void)at, (void)size, (void)offset, (void)handle, (void)flags, 0;
+}
+int cuMemUnmap(uint64_t at, size_t size) { return (void)at, (void)size, 0; }
+int cuMemRelease(uint64_t handle) { return (void)handle, 0; }
+"#;
+
+const UNMAPS_TEN: &str = r#"
+#include <stdint.h>
+#include <stddef.h>
+int cuMemCreate(uint64_t *, size_t, const void *, uint64_t);
+int cuMemMap(uint64_t, size_t, size_t, uint64_t, uint64_t);
+int cuMemUnmap(uint64_t, size_t);
+int cuMemRelease(uint64_t);
+int main(void)
+{
+	const size_t size = 2 << 20;
+	const uint64_t base = 0x7f0000000000;
+	uint32_t prop[12] = {1, 0, 1, 0};
+
+	for (int i = 0; i < 12; i++) {
+		uint64_t handle;
+
+		cuMemCreate(&handle, size, prop, 0);
+		cuMemMap(base + i * size, size, 0, handle, 0);
+		cuMemRelease(handle);
+	}
+	cuMemUnmap(base, 10 * size);
+	return 0;
+}
+"#;
+
+#[bpf_test(tiers)]
+fn one_unmap_of_ten_mappings_frees_ten_allocations(tier: &str) {
+    const PIECE: u64 = 2 << 20;
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), PIECES, UNMAPS_TEN);
+    let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
+    let memory = &outcome.trace.summary().memory;
+    outcome.trace.assert_whole();
+    assert_eq!((memory.allocated.count, memory.allocated.bytes), (12, 12 * PIECE), "{tier}");
+    assert_eq!((memory.freed.count, memory.freed.bytes), (10, 10 * PIECE), "{tier}");
+    let freed = memory.freed_by_exit[0];
+    assert_eq!((freed.allocations, freed.bytes), (2, 2 * PIECE), "{tier}");
+}
+
+const CALLS_BACK: &str = r#"
+int cuInit(unsigned int flags) { return (int)flags; }
+int cuLaunchHostFunc(void *stream, void (*function)(void *), void *data)
+{
+	(void)stream;
+	function(data);
+	return 0;
+}
+int cuCtxSynchronize(void) { return 0; }
+"#;
+
+const RUNS_ANOTHER: &str = r#"
+#include <unistd.h>
+int cuLaunchHostFunc(void *, void (*)(void *), void *);
+int cuCtxSynchronize(void);
+static void run(void *name) { execl(name, "again", "once", (char *)0); }
+int main(int count, char **words)
+{
+	cuCtxSynchronize();
+	if (count == 1)
+		cuLaunchHostFunc(0, run, words[0]);
+	return 0;
+}
+"#;
+
+#[bpf_test(tiers)]
+fn a_call_that_is_open_at_an_exec_is_unfinished(tier: &str) {
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), CALLS_BACK, RUNS_ANOTHER);
+    let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
+    assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
+    let trace = &outcome.trace;
+    let end = trace.assert_ended();
+    let of = |name: &str| trace.calls.iter().filter(|c| c.name == name).collect::<Vec<_>>();
+    assert_eq!(of("cuCtxSynchronize").len(), 2, "{tier}");
+    let open = of("cuLaunchHostFunc");
+    let begun: u64 = end.lost.values().sum();
+    match open[..] {
+        [call] if call.outcome == Outcome::Unfinished => assert_eq!(begun, 0, "{tier}"),
+        // a tier without a safe return probe has only its entry
+        [call] => assert_eq!((call.outcome, begun), (Outcome::Unobserved, 1), "{tier}"),
+        _ => panic!("{tier}: {open:?}"),
+    }
+}
+
+/// Functions that keep their argument in the red zone below the stack pointer, after a nop of five bytes: at their
+/// entry, after an `endbr64`, and after other instructions.
+const RED_ZONE: &str = r#"
+#define KEEPS(name, before)                                                                                            \
+	__asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n" before                               \
+		".byte 0x0f,0x1f,0x44,0x00,0x00\nmov %rdi,-8(%rsp)\nmov %rdi,-16(%rsp)\n"                                \
+		".byte 0x0f,0x1f,0x44,0x00,0x00\nmov -8(%rsp),%rax\nadd -16(%rsp),%rax\nret\n.size " #name ", .-" #name "\n")
+KEEPS(cuInit, "");
+KEEPS(cuCtxSynchronize, "endbr64\n");
+KEEPS(cuStreamSynchronize, "xor %eax,%eax\n");
+"#;
+
+const COMPARES: &str = r#"
+long cuInit(long);
+long cuCtxSynchronize(long);
+long cuStreamSynchronize(long);
+int main(void)
+{
+	int wrong = 0;
+
+	for (long i = 1; i <= 10000; i++)
+		wrong |= cuInit(i) != 2 * i || cuCtxSynchronize(i) != 2 * i || cuStreamSynchronize(i) != 2 * i;
+	return wrong;
+}
+"#;
+
+#[bpf_test(tiers)]
+#[cfg(target_arch = "x86_64")]
+fn data_below_the_stack_pointer_is_not_changed(tier: &str) {
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), RED_ZONE, COMPARES);
+    let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
+    assert_eq!(outcome.finished.status, 0, "{tier}: wrong results; {}", outcome.finished.stderr);
+    assert_eq!(outcome.trace.assert_whole().calls, 30_000, "{tier}");
+}

@@ -1,0 +1,8 @@
+//! `gpuprobe daemon`: its figures, its endpoint and its settings.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod daemon_figures;
+mod daemon_http;
+mod failures;
+mod nvml;
+mod settings;

@@ -1,0 +1,10 @@
+//! `gpuprobe run`, `record` and `report`: what is in a recording.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod call_arguments;
+mod examples;
+mod loss;
+mod record_command;
+mod report_command;
+mod run_command;
+mod stop_instant;
