@@ -1,6 +1,6 @@
 //! Access for the fuzz targets to parsers that are private to this crate.
 
-use crate::maps::{code_ranges, executable_files};
+use crate::process::{code_ranges, executable_files};
 
 /// What was found in the text of /proc/PID/maps.
 #[derive(Debug, Default, PartialEq, Eq)]

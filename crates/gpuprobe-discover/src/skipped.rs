@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::access::is_stall;
+use crate::access::{FileId, is_stall};
 use crate::error::{Defect, DiscoverError};
-use crate::file::FileId;
 
 macro_rules! causes {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)*) => {

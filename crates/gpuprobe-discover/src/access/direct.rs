@@ -13,9 +13,8 @@ use nix::sys::statfs::{
     OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
 
+use super::meta::{Kind, Meta, TABLE_LIMIT};
 use super::wire::{BEGUN, Fields, Message, Request, answer_message, read_message};
-use super::{Kind, Meta};
-use crate::file::TABLE_LIMIT;
 
 /// File systems that wait for nothing but a disk. An overlay is none of them: it can have any below it.
 const LOCAL: [FsType; 6] =

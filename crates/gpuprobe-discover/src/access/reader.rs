@@ -1,12 +1,12 @@
-//! The process that looks at files in our place, and those before it that still wait for an answer.
+//! The process that looks at files in our domain, and those before it that still wait for an answer.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::child::{Failure, Process};
-use super::place::Place;
+use super::reader_process::{Failure, ReaderProcess};
+use super::stall_domain::StallDomain;
 use super::wire::{Request, parse_answer};
 
 /// How long an answer is waited for. Whoever asks is kept from everything else meanwhile.
@@ -54,12 +54,12 @@ type Start = Box<dyn FnMut() -> io::Result<UnixStream> + Send>;
 
 pub(super) struct Reader {
     start: Start,
-    current: Option<Process>,
+    current: Option<ReaderProcess>,
     started: u64,
     begin_within: Duration,
     waiting: Vec<Waiting>,
     slow: Vec<Slow>,
-    cooling: Vec<(Place, Instant)>,
+    cooling: Vec<(StallDomain, Instant)>,
     last_stall: Option<Instant>,
     stalls: Vec<Stall>,
 }
@@ -72,14 +72,14 @@ impl std::fmt::Debug for Reader {
 
 /// A process that was left behind.
 struct Waiting {
-    process: Process,
-    place: Place,
+    process: ReaderProcess,
+    domain: StallDomain,
     path: PathBuf,
 }
 
 /// How long a place has kept us.
 struct Slow {
-    place: Place,
+    domain: StallDomain,
     since: Instant,
     kept_us: Duration,
 }
@@ -110,7 +110,7 @@ impl Reader {
     }
 
     /// Closes a file, if the process that has it open still reads for us.
-    pub(super) fn close(&mut self, process: u64, file: u64, named: (Place, PathBuf)) {
+    pub(super) fn close(&mut self, process: u64, file: u64, named: (StallDomain, PathBuf)) {
         let Some(mut current) = self.current.take_if(|current| current.number == process) else { return };
         match current.close(file, named, PATIENCE) {
             Ok(()) => self.current = Some(current),
@@ -123,16 +123,16 @@ impl Reader {
     /// The answer, and the number of the process that gave it. What is known not to answer is not asked.
     pub(super) fn ask(
         &mut self,
-        place: Place,
+        domain: StallDomain,
         path: &Path,
         request: &Request<'_>,
     ) -> io::Result<(Vec<u8>, u64)> {
         self.look_at_waiting();
         loop {
-            if self.is_left_alone(&place, path) {
+            if self.is_left_alone(&domain, path) {
                 return Err(stalled());
             }
-            let patience = self.patience(&place);
+            let patience = self.patience(&domain);
             let mut process = match self.current.take() {
                 Some(process) => process,
                 None => self.start().map_err(|error| unread(&error))?,
@@ -141,13 +141,13 @@ impl Reader {
             match process.ask(request, patience) {
                 Ok((answer, took)) => {
                     self.current = Some(process);
-                    self.account(&place, path, took);
+                    self.account(&domain, path, took);
                     return parse_answer(answer).map(|answer| (answer, number));
                 }
                 // a new one has nothing to close
                 Err(Failure::Stalled(Some(closed))) => self.leave(process, closed),
                 Err(Failure::Stalled(None)) => {
-                    self.leave(process, (place, path.to_owned()));
+                    self.leave(process, (domain, path.to_owned()));
                     return Err(stalled());
                 }
                 Err(Failure::Lost(error)) => return Err(unread(&error)),
@@ -155,47 +155,47 @@ impl Reader {
         }
     }
 
-    fn is_left_alone(&self, place: &Place, path: &Path) -> bool {
-        let covers = |stalled: &Place| stalled.covers(place, path);
-        let may_wait = if place.is_local() || matches!(place, Place::Process(_)) {
+    fn is_left_alone(&self, domain: &StallDomain, path: &Path) -> bool {
+        let covers = |stalled: &StallDomain| stalled.covers(domain, path);
+        let may_wait = if domain.is_local() || matches!(domain, StallDomain::Process(_)) {
             MOST_WAITING_AT_ALL
         } else {
             MOST_WAITING
         };
         self.waiting.len() >= may_wait
-            || self.waiting.iter().any(|w| covers(&w.place))
+            || self.waiting.iter().any(|w| covers(&w.domain))
             || self.cooling.iter().any(|(p, _)| covers(p))
     }
 
-    fn patience(&self, place: &Place) -> Duration {
+    fn patience(&self, domain: &StallDomain) -> Duration {
         let is_impatient = self.last_stall.is_some_and(|last| last.elapsed() < IMPATIENT_FOR);
         // no other program can stall a disk, and a busy one may take its time
-        if is_impatient && !place.is_local() { LITTLE_PATIENCE } else { PATIENCE }
+        if is_impatient && !domain.is_local() { LITTLE_PATIENCE } else { PATIENCE }
     }
 
     /// Leaves a process behind that this file keeps.
-    fn leave(&mut self, process: Process, (place, path): (Place, PathBuf)) {
+    fn leave(&mut self, process: ReaderProcess, (domain, path): (StallDomain, PathBuf)) {
         self.note(&path, StallKind::Silent);
         self.last_stall = Some(Instant::now());
-        self.waiting.push(Waiting { process, place: place.widened(), path });
+        self.waiting.push(Waiting { process, domain: domain.widened(), path });
     }
 
     /// Counts how long a place has kept us. One that always answers just in time would keep us from everything else.
-    fn account(&mut self, place: &Place, path: &Path, took: Duration) {
-        if took < NO_TIME || place.is_local() {
+    fn account(&mut self, domain: &StallDomain, path: &Path, took: Duration) {
+        if took < NO_TIME || domain.is_local() {
             return;
         }
         self.slow.retain(|slow| slow.since.elapsed() < KEEPING_WITHIN);
-        let known = self.slow.iter().position(|slow| slow.place.covers(place, path));
+        let known = self.slow.iter().position(|slow| slow.domain.covers(domain, path));
         let mut slow = match known {
             Some(known) => self.slow.remove(known),
-            None => Slow { place: place.clone().widened(), since: Instant::now(), kept_us: Duration::ZERO },
+            None => Slow { domain: domain.clone().widened(), since: Instant::now(), kept_us: Duration::ZERO },
         };
         slow.kept_us += took;
         if slow.kept_us >= MOST_KEEPING && self.cooling.len() < MOST_KEPT {
             self.note(path, StallKind::Slow);
             self.last_stall = Some(Instant::now());
-            self.cooling.push((slow.place, Instant::now()));
+            self.cooling.push((slow.domain, Instant::now()));
             return;
         }
         if self.slow.len() >= MOST_KEPT {
@@ -204,10 +204,10 @@ impl Reader {
         self.slow.push(slow);
     }
 
-    fn start(&mut self) -> io::Result<Process> {
+    fn start(&mut self) -> io::Result<ReaderProcess> {
         let socket = (self.start)()?;
         self.started += 1;
-        Ok(Process::new(socket, self.started, self.begin_within))
+        Ok(ReaderProcess::new(socket, self.started, self.begin_within))
     }
 
     /// Ends those that have got their answer after all, or have been ended.
@@ -217,8 +217,8 @@ impl Reader {
             self.waiting.extract_if(.., |w| w.process.has_something(Duration::ZERO)).collect::<Vec<_>>()
         {
             self.note(&waiting.path, StallKind::Over);
-            if self.cooling.len() < MOST_KEPT && !waiting.place.is_local() {
-                self.cooling.push((waiting.place, Instant::now()));
+            if self.cooling.len() < MOST_KEPT && !waiting.domain.is_local() {
+                self.cooling.push((waiting.domain, Instant::now()));
             }
         }
     }
@@ -268,21 +268,21 @@ mod tests {
         }))
     }
 
-    fn ask(reader: &mut Reader, place: Place, path: &str) -> io::ErrorKind {
+    fn ask(reader: &mut Reader, domain: StallDomain, path: &str) -> io::ErrorKind {
         let path = Path::new(path);
-        reader.ask(place, path, &Request::Open { path }).unwrap_err().kind()
+        reader.ask(domain, path, &Request::Open { path }).unwrap_err().kind()
     }
 
     #[test]
     fn what_does_not_answer_is_asked_once_and_named_and_others_are_asked_all_the_same() {
         let mut reader = says(b"b");
         let begun = Instant::now();
-        assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
+        assert_eq!(ask(&mut reader, StallDomain::Device(0, 39), "/a/libcuda.so"), io::ErrorKind::TimedOut);
         // a poll waits for whole milliseconds
         assert!(begun.elapsed() + Duration::from_millis(5) >= PATIENCE);
         let again = Instant::now();
         for _ in 0..100 {
-            assert_eq!(ask(&mut reader, Place::Device(0, 39), "/a/other"), io::ErrorKind::TimedOut);
+            assert_eq!(ask(&mut reader, StallDomain::Device(0, 39), "/a/other"), io::ErrorKind::TimedOut);
         }
         assert!(again.elapsed() < PATIENCE, "{:?}", again.elapsed());
         assert_eq!(reader.waiting.len(), 1);
@@ -290,7 +290,7 @@ mod tests {
 
         let (soon, mut many) = (Instant::now(), 0);
         for minor in 40..80 {
-            assert_eq!(ask(&mut reader, Place::Device(0, minor), "/b"), io::ErrorKind::TimedOut);
+            assert_eq!(ask(&mut reader, StallDomain::Device(0, minor), "/b"), io::ErrorKind::TimedOut);
             many += 1;
         }
         assert_eq!((reader.waiting.len(), many), (MOST_WAITING, 40));
@@ -298,7 +298,7 @@ mod tests {
         assert!(soon.elapsed() < 5 * PATIENCE, "{:?}", soon.elapsed());
         // processes are still asked about, but not for ever
         for pid in 0..20 {
-            ask(&mut reader, Place::Process(pid), "/c");
+            ask(&mut reader, StallDomain::Process(pid), "/c");
         }
         assert_eq!(reader.waiting.len(), MOST_WAITING_AT_ALL);
     }
@@ -308,8 +308,8 @@ mod tests {
         // what it says is the end of the waiting, whatever it is
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (mut reader, path) = (reader("exit 0"), Path::new("/a"));
-        let process = Process::new(ours, 1, BEGIN_WITHIN);
-        reader.waiting.push(Waiting { process, place: Place::Process(7), path: path.to_owned() });
+        let process = ReaderProcess::new(ours, 1, BEGIN_WITHIN);
+        reader.waiting.push(Waiting { process, domain: StallDomain::Process(7), path: path.to_owned() });
         assert_eq!(reader.take_stalls(), []);
         theirs.write_all(b"no message at all").unwrap();
         let begun = Instant::now();
@@ -322,7 +322,7 @@ mod tests {
         };
         assert_eq!(stalls, [Stall { path: path.to_owned(), kind: StallKind::Over }]);
         assert_eq!((reader.waiting.len(), reader.cooling.len()), (0, 1));
-        assert_eq!(ask(&mut reader, Place::Process(7), "/proc/7/maps"), io::ErrorKind::TimedOut);
+        assert_eq!(ask(&mut reader, StallDomain::Process(7), "/proc/7/maps"), io::ErrorKind::TimedOut);
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
         let mut reader = reader("exit 0");
         for _ in 0..3 {
             // nothing is known of the file
-            assert_eq!(ask(&mut reader, Place::Process(7), "/x"), io::ErrorKind::TimedOut);
+            assert_eq!(ask(&mut reader, StallDomain::Process(7), "/x"), io::ErrorKind::TimedOut);
         }
         assert_eq!((reader.started, reader.waiting.len()), (3, 0));
         assert_eq!(reader.take_stalls(), []);
@@ -342,13 +342,16 @@ mod tests {
         let script = r"sleep 2.2; printf 'b\010\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'; exec sleep 20";
         let mut late = reader(script);
         let path = Path::new("/a");
-        assert_eq!(late.ask(Place::Process(7), path, &Request::Open { path }).unwrap(), (Vec::new(), 1));
+        assert_eq!(
+            late.ask(StallDomain::Process(7), path, &Request::Open { path }).unwrap(),
+            (Vec::new(), 1)
+        );
         assert_eq!((late.take_stalls(), late.slow.len()), (vec![], 0));
 
         let mut never = says(b"");
         never.begin_within = Duration::from_millis(50);
         for _ in 0..2 {
-            assert_eq!(ask(&mut never, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
+            assert_eq!(ask(&mut never, StallDomain::Process(7), "/a"), io::ErrorKind::TimedOut);
         }
         assert_eq!((never.started, never.waiting.len()), (2, 0), "asked again, and by another one");
         assert_eq!(never.take_stalls(), []);
@@ -362,30 +365,30 @@ mod tests {
             tries += 1;
             if tries == 1 { Err(io::ErrorKind::OutOfMemory.into()) } else { good() }
         }));
-        assert_eq!(ask(&mut reader, Place::Process(7), "/a"), io::ErrorKind::TimedOut);
+        assert_eq!(ask(&mut reader, StallDomain::Process(7), "/a"), io::ErrorKind::TimedOut);
         let path = Path::new("/a");
-        reader.ask(Place::Process(7), path, &Request::Open { path }).unwrap();
+        reader.ask(StallDomain::Process(7), path, &Request::Open { path }).unwrap();
     }
 
     #[test]
     fn a_place_that_always_answers_just_in_time_is_left_alone_for_a_while() {
         let mut reader = reader("exit 0");
-        let (slow, disk, path) = (Place::Device(0, 39), Place::Device(254, 0), Path::new("/a"));
+        let (slow, disk, path) = (StallDomain::Device(0, 39), StallDomain::Device(254, 0), Path::new("/a"));
         for _ in 0..9 {
             reader.account(&slow, path, Duration::from_millis(1100));
             reader.account(&disk, path, Duration::from_millis(1100));
-            reader.account(&Place::Process(7), path, NO_TIME / 2);
+            reader.account(&StallDomain::Process(7), path, NO_TIME / 2);
         }
         assert!(!reader.is_left_alone(&slow, path));
         reader.account(&slow, path, Duration::from_millis(1100));
         assert_eq!(reader.take_stalls(), [Stall { path: path.to_owned(), kind: StallKind::Slow }]);
         assert_eq!(ask(&mut reader, slow.clone(), "/a/other"), io::ErrorKind::TimedOut);
         assert_eq!(reader.started, 0, "nobody was asked");
-        for place in [disk, Place::Process(7), Place::Device(0, 40)] {
-            assert!(!reader.is_left_alone(&place, path), "{place:?}");
+        for domain in [disk, StallDomain::Process(7), StallDomain::Device(0, 40)] {
+            assert!(!reader.is_left_alone(&domain, path), "{domain:?}");
         }
         for minor in 100..500 {
-            reader.account(&Place::Device(0, minor), path, PATIENCE);
+            reader.account(&StallDomain::Device(0, minor), path, PATIENCE);
         }
         assert!(reader.slow.len() <= MOST_KEPT);
     }
@@ -396,11 +399,15 @@ mod tests {
         for minor in 0..MOST_WAITING as u32 {
             let (socket, theirs) = UnixStream::pair().unwrap();
             std::mem::forget(theirs);
-            reader.leave(Process::new(socket, 0, BEGIN_WITHIN), (Place::Device(0, minor), "/a".into()));
+            reader.leave(
+                ReaderProcess::new(socket, 0, BEGIN_WITHIN),
+                (StallDomain::Device(0, minor), "/a".into()),
+            );
         }
-        let is_left_alone = |path: &str| reader.is_left_alone(&Place::of(Path::new(path)), Path::new(path));
+        let is_left_alone =
+            |path: &str| reader.is_left_alone(&StallDomain::of(Path::new(path)), Path::new(path));
         assert!(is_left_alone("/usr/lib"));
         assert!(!is_left_alone("/proc") && !is_left_alone("/proc/7/maps"));
-        assert_eq!(reader.patience(&Place::of(Path::new("/proc"))), PATIENCE);
+        assert_eq!(reader.patience(&StallDomain::of(Path::new("/proc"))), PATIENCE);
     }
 }

@@ -5,8 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{Kind, Meta};
-use crate::file::TABLE_LIMIT;
+use super::meta::{Kind, Meta, TABLE_LIMIT};
 
 /// The longest message that is believed.
 const LONGEST: u64 = TABLE_LIMIT + (1 << 20);
