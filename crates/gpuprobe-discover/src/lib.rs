@@ -1,6 +1,6 @@
-//! Finds the CUDA libraries of processes and of the host, their functions, and where to probe each.
-//! Reads /proc and ELF files only: nothing here loads BPF, and no privilege is assumed. Whatever a process
-//! maps or names is taken as hostile input, so every read is bounded and every refusal names the file.
+//! Finds the CUDA libraries of processes and of the host, their functions, and where to probe each of them. It only
+//! reads /proc and ELF files: it loads no BPF and assumes no privilege. Everything that a process maps or names is
+//! untrusted input, so every read is bounded and every error names the file.
 #![forbid(unsafe_code)]
 
 mod access;

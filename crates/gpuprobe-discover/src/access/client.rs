@@ -14,18 +14,18 @@ use super::stall_domain::StallDomain;
 use super::starter::Starter;
 use super::wire::{Fields, Request};
 
-/// The reader process, where there is one. Files are looked at from many places, which know nothing of it.
+/// The reader process, if one is configured. It is a global because files are read in many parts of the crate.
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
 
-/// From now on, files of others are read by processes. This command, which must call [`start_readers`], is run once, right
-/// now: later we may not be able to execute anything.
+/// From now on, reader processes read the files. `starter` must call [`start_readers`]. It is run once, now, because
+/// the program may lose the right to execute others later.
 pub fn read_files_by(starter: Command) -> io::Result<()> {
     let mut starter = Starter::new(starter)?;
     *reader() = Some(Reader::new(Box::new(move || starter.reader())));
     Ok(())
 }
 
-/// Files whose file system did not answer, or answers again, since the last time.
+/// File systems that stopped answering, or answer again, since the last call.
 pub fn take_stalls() -> Vec<Stall> {
     reader().as_mut().map(Reader::take_stalls).unwrap_or_default()
 }
@@ -34,12 +34,12 @@ fn reader() -> MutexGuard<'static, Option<Reader>> {
     READER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether an error says that a file system did not answer.
+/// Whether an error means that a file system did not answer.
 pub(crate) fn is_stall(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-/// Has the reader do something, or does it right here.
+/// Asks the reader process, or does the work in this process if there is none.
 fn ask(path: &Path, request: &Request<'_>) -> io::Result<Vec<u8>> {
     match &mut *reader() {
         Some(reader) => reader.ask(StallDomain::of(path), path, request).map(|(reply, _)| reply),
@@ -47,22 +47,22 @@ fn ask(path: &Path, request: &Request<'_>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// An open file.
+/// An open file, in this process or in a reader process.
 #[derive(Debug)]
 pub(crate) enum Handle {
     Here(File),
-    /// By its number, at a reader that may have been replaced since.
+    /// A number that the reader process gave out. That process may have been replaced since.
     There {
         number: u64,
         reader: u64,
         domain: StallDomain,
-        /// For people.
+        /// The name shown to people.
         name: PathBuf,
     },
 }
 
-/// Opens a regular file; `known` is where it lies and what people call it, if that is not what the path says. What is no
-/// regular file is not opened.
+/// Opens a regular file. `known` is its stall domain and the name shown to people, if they differ from what the path
+/// says. Other kinds of files are not opened.
 pub(crate) fn open(
     path: &Path,
     known: Option<(StallDomain, &Path)>,
@@ -79,12 +79,12 @@ pub(crate) fn open(
         return Ok(Err(kind));
     }
     let (number, meta) = (fields.number()?, fields.meta()?);
-    // not before everything is known: one that goes takes the lock that is held here
+    // Created last: dropping a handle takes the lock that this function holds.
     Ok(Ok((Handle::There { number, reader: generation, domain, name: name.to_owned() }, meta)))
 }
 
 impl Handle {
-    /// Exactly so many bytes.
+    /// Reads exactly `size` bytes.
     pub(crate) fn read(&self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
         match self {
             Self::Here(file) => {
@@ -98,7 +98,7 @@ impl Handle {
                     Some(reader) if reader.is(*generation) => {
                         reader.ask(domain.clone(), name, &request).map(|(reply, _)| reply)
                     }
-                    // who had it open was left behind
+                    // the process that had it open was abandoned
                     _ => Err(io::ErrorKind::TimedOut.into()),
                 }
             }
@@ -121,19 +121,19 @@ impl Drop for Handle {
     }
 }
 
-/// Device and inode of what a name leads to.
+/// Device and inode of the file at a path.
 pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let reply = ask(path, &Request::Identity { path })?;
     let mut fields = Fields::new(&reply);
     Ok((fields.number()?, fields.number()?))
 }
 
-/// A file from its beginning, up to so many bytes.
+/// The first `limit` bytes of a file.
 pub(crate) fn contents(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     ask(path, &Request::Contents { path, limit })
 }
 
-/// The names in a folder, in no order, no more than so many.
+/// At most `limit` names in a directory, in no order.
 pub(crate) fn names(folder: &Path, limit: usize) -> io::Result<Vec<PathBuf>> {
     let reply = ask(folder, &Request::Names { path: folder, limit: limit as u64 })?;
     let mut fields = Fields::new(&reply);
@@ -144,18 +144,18 @@ pub(crate) fn names(folder: &Path, limit: usize) -> io::Result<Vec<PathBuf>> {
     Ok(names)
 }
 
-/// A name without links.
+/// The path with all symbolic links resolved.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     let reply = ask(path, &Request::Canonical { path })?;
     Fields::new(&reply).path()
 }
 
-/// Up to so many bytes of a process's memory, by its file of that.
+/// Up to `size` bytes of a process's memory; `path` is its /proc/PID/mem.
 pub fn memory(path: &Path, address: u64, size: usize) -> io::Result<Vec<u8>> {
     ask(path, &Request::Memory { path, address, size: size as u64 })
 }
 
-/// The minor numbers of a folder's device files that have this major one; none where it has too many files.
+/// The minor numbers of a directory's device files with this major number; `None` if it has too many files.
 pub(crate) fn device_numbers(folder: &Path, major: u64, limit: usize) -> io::Result<Option<Vec<u32>>> {
     let reply = ask(folder, &Request::Devices { path: folder, major, limit: limit as u64 })?;
     let mut fields = Fields::new(&reply);

@@ -1,10 +1,10 @@
-//! What the access code knows about a file, and the size limit of one read.
+//! The kind and metadata of files, and the size limit of one read.
 
 /// The most that is read of one table. libcuda's largest is under 1 MiB, an executable's with debug symbols
 /// a few MiB.
 pub(crate) const TABLE_LIMIT: u64 = 64 << 20;
 
-/// What a name leads to.
+/// The type of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Regular,
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Device,
 }
 
-/// What is known of an open file.
+/// Metadata of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) dev: u64,
@@ -24,8 +24,8 @@ pub(crate) struct Meta {
     pub(crate) mtime: (i64, i64),
     pub(crate) ctime: (i64, i64),
     pub(crate) is_overlay: bool,
-    /// Served by a program, through /dev/fuse.
+    /// On a FUSE file system.
     pub(crate) is_served: bool,
-    /// Its file system is none of those that have a disk, or memory, and nothing else.
+    /// Its file system is not one of the local ones, which depend on nothing but a disk or memory.
     pub(crate) may_stall: bool,
 }

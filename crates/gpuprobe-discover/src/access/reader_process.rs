@@ -1,4 +1,4 @@
-//! A process that looks at files in our place, as it is asked.
+//! The connection to one reader process.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -12,27 +12,27 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::stall_domain::StallDomain;
 use super::wire::{BEGUN, Request, length_of};
 
-/// Files that it closes meanwhile. Its answers must not fill the socket: it would wait for us then, and we for it.
-const MOST_CLOSING: usize = 16;
+/// Close requests that may be outstanding. Their answers must not fill the socket: then both processes would wait for
+/// each other.
+const CLOSING_LIMIT: usize = 16;
 
-/// It ends when its socket does.
+/// The process exits when its socket closes.
 #[derive(Debug)]
 pub(super) struct ReaderProcess {
     socket: UnixStream,
     pub(super) number: u64,
-    /// How long it may take to begin with something. It touches no file before that, so only other processes that have
-    /// the CPU can keep it.
+    /// How long it may take to begin a request. It touches no file before that, so only a busy CPU can delay it.
     begin_within: Duration,
-    /// Files that it was told to close and has not said that it did, the first one first.
+    /// Files whose close request is not yet answered, oldest first.
     closing: VecDeque<(StallDomain, PathBuf)>,
 }
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It has begun and does not come to an end: with the question, or with closing another file before that.
+    /// It has begun and does not finish: the request, or closing an earlier file.
     Stalled(Option<(StallDomain, PathBuf)>),
-    /// It has ended, makes no sense or has not even begun. No file is to blame.
+    /// It has exited, sent nonsense or has not even begun. No file system is to blame.
     Lost(io::Error),
 }
 
@@ -47,7 +47,7 @@ impl ReaderProcess {
         Self { socket, number, begin_within, closing: VecDeque::new() }
     }
 
-    /// Asks, and waits for as long as something comes; also tells how long it took once it had begun.
+    /// Sends a request and waits for the answer. Also returns how long it took once it had begun.
     pub(super) fn ask(
         &mut self,
         request: &Request<'_>,
@@ -61,14 +61,14 @@ impl ReaderProcess {
         Ok((answer, begun.elapsed()))
     }
 
-    /// Has a file closed some time later: this, too, may have to wait for its file system.
+    /// Requests that a file be closed, without waiting: closing may also have to wait for the file system.
     pub(super) fn close(
         &mut self,
         number: u64,
         file: (StallDomain, PathBuf),
         patience: Duration,
     ) -> Result<(), Failure> {
-        if self.closing.len() >= MOST_CLOSING {
+        if self.closing.len() >= CLOSING_LIMIT {
             self.wait_closed(patience)?;
         }
         self.socket.write_all(&Request::Close { number }.message())?;
@@ -91,22 +91,22 @@ impl ReaderProcess {
             Some([BEGUN]) => Ok(()),
             Some(_) => Err(Failure::Lost(io::ErrorKind::InvalidData.into())),
             None => {
-                Err(Failure::Lost(io::Error::new(io::ErrorKind::TimedOut, "it does not get to run in time")))
+                Err(Failure::Lost(io::Error::new(io::ErrorKind::TimedOut, "it was not scheduled in time")))
             }
         }
     }
 
-    /// The next answer; nothing where nothing came for too long.
+    /// The next answer; `None` on a timeout.
     fn answer(&mut self, patience: Duration) -> io::Result<Option<Vec<u8>>> {
         let Some(length) = self.receive(8, patience)? else { return Ok(None) };
         self.receive(length_of(&length)?.unwrap_or(0), patience)
     }
 
-    /// Exactly so many bytes; nothing where none came for too long.
+    /// Exactly `size` bytes; `None` on a timeout.
     fn receive(&mut self, size: usize, patience: Duration) -> io::Result<Option<Vec<u8>>> {
         let (mut bytes, mut have) = (vec![0; size], 0);
         while have < size {
-            if !self.has_something(patience) {
+            if !self.is_readable(patience) {
                 return Ok(None);
             }
             match self.socket.read(&mut bytes[have..])? {
@@ -117,8 +117,8 @@ impl ReaderProcess {
         Ok(Some(bytes))
     }
 
-    /// Whether there is something to be read, or there never will be.
-    pub(super) fn has_something(&self, patience: Duration) -> bool {
+    /// Whether there is something to read, or the other end is closed.
+    pub(super) fn is_readable(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn many_files_are_closed_without_anybody_waiting_for_the_other() {
+    fn closing_many_files_does_not_deadlock() {
         let (mut process, theirs) = pair();
         let answers = theirs.try_clone().unwrap();
         let served = thread::spawn(move || serve_files(theirs, answers));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_closed_is_to_blame_and_not_the_one_that_is_asked_about() {
+    fn a_stall_is_blamed_on_the_file_that_cannot_be_closed() {
         let (mut process, mut theirs) = pair();
         for name in ["/first", "/second"] {
             process.close(1, named(name), SOON).unwrap();

@@ -1,4 +1,5 @@
-//! Opening and reading files that somebody else chose: never blocks, never reads beyond what was measured.
+//! Opens and reads files that other processes chose. It never blocks on a special file and never reads beyond a
+//! limit.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use super::meta::{Kind, TABLE_LIMIT};
 use super::stall_domain::StallDomain;
 use crate::error::{Defect, DiscoverError};
 
-/// One file, however it is named.
+/// Identifies a file, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     pub dev: u64,
@@ -20,24 +21,23 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Major and minor number of the device.
     pub(crate) fn device(self) -> (u64, u64) {
         (nix::sys::stat::major(self.dev), nix::sys::stat::minor(self.dev))
     }
 }
 
-/// What the file system says of a file that was opened, by whatever name: tells it from a file that was put in its place.
+/// Metadata of a file when it was opened. Tells it apart from another file put in its place later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedFile {
     pub dev: u64,
     pub inode: u64,
     pub size: u64,
-    /// The user it belongs to, by number.
+    /// The uid of its owner.
     pub owner: u32,
 }
 
-/// Tells whether a file is still the one that was read. The change time is in it because, unlike the
-/// modification time, a user cannot set it back.
+/// Tells whether a file is still the one that was read. It includes the change time because, unlike the modification
+/// time, a user cannot set it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp {
     pub(crate) size: u64,
@@ -54,27 +54,28 @@ pub(crate) struct RegularFile {
     file: Handle,
     pub(crate) id: FileId,
     pub(crate) stamp: Stamp,
-    /// On overlayfs the kernel probes the file below, which two containers may share under two device numbers.
+    /// On overlayfs the Linux kernel probes the file of the lower layer, which two containers may share under two
+    /// device numbers.
     pub(crate) overlay: bool,
-    /// A program serves its file system.
+    /// On a FUSE file system.
     pub(crate) is_served: bool,
-    /// Reading it may take for ever.
+    /// Reading it may hang.
     pub(crate) may_stall: bool,
     bytes_read: Cell<u64>,
     blocks: RefCell<HashMap<u64, Rc<[u8]>>>,
 }
 
-/// What is read at once where each read is a message to another process. Most reads are of a few bytes.
+/// Bytes read at once if each read is a message to another process. Most reads are of a few bytes.
 const BLOCK: u64 = 64 << 10;
-/// Blocks that are kept.
-const MOST_BLOCKS: usize = 64;
+/// Blocks that are cached.
+const BLOCK_LIMIT: usize = 64;
 
 impl RegularFile {
     pub(crate) fn open(path: &Path) -> Result<Self, DiscoverError> {
         Self::open_at(path, None)
     }
 
-    /// The same for a file of which it is known where it lies and what people call it.
+    /// Opens a file whose stall domain and shown name are known.
     pub(crate) fn open_at(path: &Path, known: Option<(StallDomain, &Path)>) -> Result<Self, DiscoverError> {
         let opened = client::open(path, known)
             .map_err(|source| DiscoverError::Open { path: path.to_owned(), source })?;
@@ -96,12 +97,12 @@ impl RegularFile {
         OpenedFile { dev, inode, size, owner }
     }
 
-    /// What this file has cost so far.
+    /// Bytes read of this file so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.bytes_read.get()
     }
 
-    /// Exactly `size` bytes at `offset`; refused unless the file has them and they are few enough to hold.
+    /// Exactly `size` bytes at `offset`. An error if the file has fewer, or if `size` exceeds the limit.
     pub(crate) fn read(&self, offset: u64, size: u64, what: &'static str) -> Result<Vec<u8>, Defect> {
         let end = offset.checked_add(size).filter(|&end| end <= self.stamp.size);
         if end.is_none() {
@@ -123,7 +124,7 @@ impl RegularFile {
         }
     }
 
-    /// Bytes that the file had when it was opened.
+    /// Reads bytes that are within the size at opening.
     fn bytes(&self, offset: u64, size: u64) -> io::Result<Vec<u8>> {
         let (first, last) = (offset / BLOCK, (offset + size.saturating_sub(1)) / BLOCK);
         // Fits: the limit is far below what a usize holds.
@@ -148,7 +149,7 @@ impl RegularFile {
         let size = BLOCK.min(self.stamp.size.saturating_sub(offset));
         let block: Rc<[u8]> = self.file.read(offset, size as usize)?.into();
         let mut blocks = self.blocks.borrow_mut();
-        if blocks.len() >= MOST_BLOCKS {
+        if blocks.len() >= BLOCK_LIMIT {
             blocks.clear();
         }
         blocks.insert(number, Rc::clone(&block));
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_regular_file_is_refused_without_waiting() {
+    fn special_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let fifo = dir.path().join("libcuda.so.1");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();

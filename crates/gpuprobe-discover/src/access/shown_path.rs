@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What the kernel writes behind the name of a file that no folder holds any more.
+/// Written by the Linux kernel after the name of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// A name as the kernel shows it, without the mark of deletion.
+/// A name shown in /proc without the mark of deletion.
 pub fn without_deleted_mark(shown: &[u8]) -> &[u8] {
     shown.strip_suffix(DELETED).unwrap_or(shown)
 }
 
-/// A name as the kernel shows it in /proc: without the mark of deletion, with `\012` as the byte it stands for.
+/// A path from a name shown in /proc: without the mark of deletion, and with octal escapes such as `\\012` decoded.
 pub(crate) fn path_from_proc(shown: &[u8]) -> PathBuf {
     let mut rest = without_deleted_mark(shown);
     let mut name = Vec::with_capacity(rest.len());

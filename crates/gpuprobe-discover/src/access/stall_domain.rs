@@ -1,25 +1,25 @@
-//! What does not answer when a file does not: the file system it is on, as far as that can be told without asking it.
+//! Which files stall together, determined without asking their file system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::shown_path::path_from_proc;
 
-/// Where a file lies, or whose memory it is.
+/// A set of files that stall together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StallDomain {
-    /// On a device, by the numbers that the kernel shows for a mapping.
+    /// Files on a device, by the numbers that the Linux kernel shows for a mapping.
     Device(u32, u32),
-    /// Behind a name of a process's own: its memory, its mounts, its open files.
+    /// Files below /proc/PID: memory, mounts, open files.
     Process(u32),
-    /// The list of all processes.
+    /// The list of all processes, /proc itself.
     Processes,
-    /// Below a folder.
+    /// Files below a directory.
     Below(PathBuf),
 }
 
 impl StallDomain {
-    /// As far as a name tells.
+    /// From the path alone.
     pub(super) fn of(path: &Path) -> Self {
         if path == Path::new("/proc") {
             return Self::Processes;
@@ -27,7 +27,7 @@ impl StallDomain {
         process_of(path).unwrap_or_else(|| Self::Below(path.to_owned()))
     }
 
-    /// All that does not answer when this does not.
+    /// Widened to everything that stalls with it: a path becomes its mount point.
     pub(super) fn widened(self) -> Self {
         match self {
             Self::Below(path) => {
@@ -37,14 +37,13 @@ impl StallDomain {
         }
     }
 
-    /// Whether it can be told, by what the kernel shows, that a disk or the kernel itself is behind it, so that no other
-    /// program can stall it.
+    /// Whether it is certainly backed by a disk or by the Linux kernel itself, so that no other program can stall it.
     pub(super) fn is_local(&self) -> bool {
         // file systems without a disk have devices of major number 0
         matches!(self, Self::Device(1.., _) | Self::Processes)
     }
 
-    /// Whether what lies there, or has this name, is part of it.
+    /// Whether a file of that domain or with this path belongs to this domain.
     pub(super) fn covers(&self, domain: &Self, path: &Path) -> bool {
         match self {
             Self::Below(folder) => path.starts_with(folder),
@@ -59,7 +58,8 @@ fn process_of(path: &Path) -> Option<StallDomain> {
     Some(StallDomain::Process(pid))
 }
 
-/// Where the file system that a name is on is mounted, by the text of mountinfo; of the outermost one, its folder.
+/// The mount point of the file system that a path is on, from the text of mountinfo. For the root file system it is
+/// the file's directory, because blocking all of it would block everything.
 fn mount_point(mounts: &[u8], path: &Path) -> PathBuf {
     let points = mounts.split(|b| *b == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
     let points =
@@ -68,8 +68,8 @@ fn mount_point(mounts: &[u8], path: &Path) -> PathBuf {
     innermost.unwrap_or_else(|| path.parent().unwrap_or(path).to_owned())
 }
 
-/// Whether the file system of a device, served through /dev/fuse, belongs to an ordinary user, by the text of mountinfo. One
-/// that is not listed belongs to nobody who is known.
+/// Whether a FUSE file system, given by its device, belongs to an ordinary user, from the text of mountinfo. One that
+/// is not listed counts as a user's.
 pub(crate) fn is_of_user(mounts: &[u8], device: (u64, u64)) -> bool {
     let device = format!("{}:{}", device.0, device.1);
     let mut lines = mounts.split(|b| *b == b'\n').map(String::from_utf8_lossy);
@@ -90,7 +90,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_file_lies_on_the_innermost_mount() {
+    fn a_file_is_on_the_innermost_mount() {
         let of = |path: &str| mount_point(MOUNTS, Path::new(path));
         assert_eq!(of("/srv/x/libcuda.so"), Path::new("/srv"));
         assert_eq!(of("/srv/inner/x"), Path::new("/srv/inner"));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_processes_are_theirs() {
+    fn paths_below_proc_belong_to_their_process() {
         assert_eq!(StallDomain::of(Path::new("/proc/77/maps")), StallDomain::Process(77));
         assert!(matches!(StallDomain::of(Path::new("/proc/self/maps")), StallDomain::Below(_)));
         assert!(
@@ -116,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_a_program_serves_has_an_owner() {
+    fn a_fuse_file_system_has_an_owner() {
         assert!(is_of_user(MOUNTS, (0, 39)));
         assert!(!is_of_user(MOUNTS, (0, 40)));
-        assert!(is_of_user(MOUNTS, (0, 99)), "nobody knows whose it is");
+        assert!(is_of_user(MOUNTS, (0, 99)), "the owner is unknown");
         assert!(is_of_user(b"", (0, 40)));
     }
 }

@@ -1,4 +1,5 @@
-//! Which users can change or replace a file. Checked before gpuprobe, as root, obeys a file, loads it as code or writes to it.
+//! Which users can change or replace a file. Checked before gpuprobe, as root, reads settings from a file, loads it
+//! as code or writes to it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,9 +12,9 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 
-/// Symbolic links in one path, as in the Linux kernel.
+/// Symbolic links in one path, the same limit as in the Linux kernel.
 const MOST_LINKS: usize = 40;
-/// Write permission of the group and of everybody.
+/// Write permission of the group and of others.
 const OTHERS_WRITE: u32 = 0o022;
 /// In a directory with this bit only the owner of a file can rename or remove it.
 const STICKY: u32 = 0o1000;
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_and_what_it_leads_to_is_looked_at() {
+    fn the_target_of_a_link_is_checked() {
         let folder = tempfile::tempdir().unwrap();
         let (open, link) = (folder.path().join("open"), folder.path().join("link"));
         fs::create_dir(&open).unwrap();
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_owns_is_not_trusted() {
+    fn a_file_of_another_user_is_not_trusted() {
         const NOBODY: u32 = 65534;
         if !geteuid().is_root() {
             return;
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_in_proc_are_where_they_are() {
+    fn magic_links_in_proc_are_not_followed() {
         assert_eq!(resolved(Path::new("/proc/self/fd/0")).unwrap().file_name().unwrap(), "0");
     }
 }

@@ -1,15 +1,15 @@
-//! Names of C++ and Rust as they were written. A mangled name of 4 KB can stand for more text than there is memory,
-//! for it repeats its parts by number; so what is written is bounded, and what was cut is marked.
+//! Demangles C++ and Rust names. A mangled name of 4 KB can expand to more text than there is memory, because it
+//! refers to its own parts by number. So the output is bounded, and a cut name is marked.
 
 use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, Symbol};
 use gpuprobe_event::cut::{MARK_BYTES, head, mark};
 
-/// Bytes of a name. The names of deep templates have some hundreds.
+/// The longest name in bytes. Deep templates have some hundreds.
 const LIMIT: usize = 4096;
 
-/// A name as it was written; itself if it is of no language that is known.
+/// The demangled name; the name itself if it is not mangled.
 pub fn demangled(name: &str) -> String {
     let mut text = Bounded::default();
     let written = match rustc_demangle::try_demangle(name) {
@@ -26,7 +26,7 @@ pub fn demangled(name: &str) -> String {
     }
 }
 
-/// Takes text until it is full, and then refuses, which ends the writing.
+/// Accepts text up to a limit and then returns an error, which ends the demangling.
 #[derive(Default)]
 struct Bounded {
     text: String,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_as_they_were_written() {
+    fn names_are_demangled() {
         for (mangled, name) in [
             ("_ZN3gpu5scaleEif", "gpu::scale(int, float)"),
             (
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_repeats_itself_is_cut() {
+    fn a_name_that_expands_without_end_is_cut() {
         // f(A<int, int>, B<first, first>, ...): each argument is twice as long as the one before
         let mut mangled = String::from("_Z1f1AIiiE");
         for (index, level) in (0..40).enumerate() {
@@ -78,7 +78,7 @@ mod tests {
         let name = demangled(&mangled);
         assert_eq!(name.len(), LIMIT);
         assert!(name.starts_with("f(A<int, int>, ") && name.ends_with(&mark(&mangled)), "{name:.200}");
-        assert_ne!(demangled(&format!("{mangled}i")), name, "one that goes on in another way is another");
+        assert_ne!(demangled(&format!("{mangled}i")), name, "another name with the same beginning");
     }
 
     fn base36(number: usize) -> String {

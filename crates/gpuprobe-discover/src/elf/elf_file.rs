@@ -1,5 +1,6 @@
-//! The few parts of an ELF file that discovery needs, each read by itself: libcuda is 100 MB, its tables are
-//! less than one. Nothing in the file is believed before it is checked against the file's size.
+//! Reads the few parts of an ELF file that discovery needs. Each is read separately: libcuda has 100 MB, its tables
+//! less than one. Everything is checked against the file's size before it is used. Files are not mapped, because a
+//! process that truncates its file would then kill this program.
 
 use object::LittleEndian as LE;
 use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
@@ -8,8 +9,8 @@ use object::pod::{self, Pod};
 use crate::access::RegularFile;
 use crate::error::Defect;
 
-/// Names of C++ templates are longer than anybody would think; without a bound, a table of unterminated names would
-/// be searched to its end once for each symbol.
+/// The longest symbol name. Without a limit, a table of unterminated names would be searched to its end for each
+/// symbol.
 const NAME_LIMIT: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +21,9 @@ pub(crate) enum Machine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Table {
-    /// What the loader sees.
+    /// `.dynsym`, which the loader uses.
     Dynamic,
-    /// What the linker left; local symbols too, absent from stripped files.
+    /// `.symtab`, which also has local symbols and is absent from stripped files.
     Full,
 }
 
@@ -32,7 +33,7 @@ pub(crate) struct ElfSymbol {
     pub(crate) name: String,
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Indirect functions are not: their symbol is the resolver's address, run once by the loader.
+    /// False for indirect functions (IFUNC): their symbol is the address of the resolver, which the loader runs once.
     pub(crate) is_function: bool,
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct ElfSymbol {
 pub(crate) struct Elf<'f> {
     file: &'f RegularFile,
     pub(crate) machine: Machine,
-    /// Can be run by itself, as opposed to a plain shared library.
+    /// An executable, as opposed to a plain shared library.
     pub(crate) is_program: bool,
     segments: Vec<ProgramHeader64<LE>>,
     sections: Vec<SectionHeader64<LE>>,
@@ -61,7 +62,7 @@ impl<'f> Elf<'f> {
         Ok(Self { file, machine, is_program, segments, sections, section_names })
     }
 
-    /// Whether one of the sections has one of these names.
+    /// Whether there is a section with one of these names.
     pub(crate) fn has_section(&self, names: &[&[u8]]) -> Result<bool, Defect> {
         let Some(section) = self.sections.get(self.section_names) else { return Ok(false) };
         let strings = self.contents(section, "the section names")?;
@@ -86,7 +87,7 @@ impl<'f> Elf<'f> {
         Ok(string(&bytes, 0).map(|name| String::from_utf8_lossy(name).into_owned()))
     }
 
-    /// The bytes of a table of symbols and of their names; empty when the file has no such table.
+    /// The bytes of a symbol table and of its string table; empty if the file has no such table.
     fn table(&self, table: Table) -> Result<(Vec<u8>, Vec<u8>), Defect> {
         let (kind, what) = match table {
             Table::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
@@ -100,7 +101,7 @@ impl<'f> Elf<'f> {
         Ok((bytes, self.contents(self.linked(section)?, "the names of the symbols")?))
     }
 
-    /// Whether the file takes a function of this name from another.
+    /// Whether the file imports a function of this name.
     pub(crate) fn imports(&self, name: &[u8]) -> Result<bool, Defect> {
         let (bytes, strings) = self.table(Table::Dynamic)?;
         let is_it = |symbol: &Sym64<LE>| {
@@ -110,7 +111,7 @@ impl<'f> Elf<'f> {
         Ok(all::<Sym64<LE>>(&bytes).iter().any(is_it))
     }
 
-    /// Defined symbols of a table whose names are wanted; none when the file has no such table.
+    /// Defined symbols of a table whose names are wanted; none if the file has no such table.
     pub(crate) fn symbols(
         &self,
         table: Table,
@@ -122,7 +123,7 @@ impl<'f> Elf<'f> {
                 return None;
             }
             let name = string(&strings, symbol.st_name.get(LE))?;
-            // Linkers write the version behind some names of the full table: `cudaMalloc@@libcudart.so.12`.
+            // Linkers append the version to some names of the full table: `cudaMalloc@@libcudart.so.12`.
             let name = name.split(|&b| b == b'@').next().unwrap_or(name);
             wanted(name).then(|| ElfSymbol {
                 name: String::from_utf8_lossy(name).into_owned(),
@@ -134,7 +135,7 @@ impl<'f> Elf<'f> {
         Ok(all::<Sym64<LE>>(&bytes).iter().filter_map(symbol).collect())
     }
 
-    /// Where in the file the code at this address lies; none unless it is executable and in the file.
+    /// The file offset of the code at an address; `None` unless it is executable and in the file.
     pub(crate) fn code_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let executable =
@@ -158,13 +159,13 @@ impl<'f> Elf<'f> {
         })
     }
 
-    /// Where the loader puts the search table of the unwind information, and its size.
+    /// The address and size of the search table of the unwind information (`.eh_frame_hdr`).
     pub(crate) fn unwind_header(&self) -> Option<(u64, u64)> {
         let found = self.segments.iter().find(|s| s.p_type.get(LE) == elf::PT_GNU_EH_FRAME)?;
         Some((found.p_vaddr.get(LE), found.p_filesz.get(LE)))
     }
 
-    /// At most `size` bytes of what the loader puts at an address, fewer at the end of the segment.
+    /// At most `size` bytes loaded at an address, fewer at the end of the segment.
     pub(crate) fn loaded(&self, address: u64, size: u64, what: &'static str) -> Result<Vec<u8>, Defect> {
         let found = self.segments.iter().find_map(|segment| {
             let within = address.checked_sub(segment.p_vaddr.get(LE))?;
@@ -173,26 +174,26 @@ impl<'f> Elf<'f> {
             (segment.p_type.get(LE) == elf::PT_LOAD).then_some((offset, rest))
         });
         let Some((offset, rest)) = found else {
-            return Err(Defect::malformed(format!("{what} lies where nothing is loaded")));
+            return Err(Defect::malformed(format!("{what} is outside the loaded segments")));
         };
         self.file.read_some(offset, size.min(rest), what)
     }
 
-    /// What the linker named the file by, the same for every copy of it.
+    /// The build id, which is the same for every copy of the file.
     pub(crate) fn build_id(&self) -> Result<Option<Vec<u8>>, Defect> {
-        // name size, size, type, then the name and the id
+        // layout: size of the name, size of the id, type, name, id
         let Some(note) = self.section(b".note.gnu.build-id")? else { return Ok(None) };
         let size = note.get(4..8).map_or(0, |b| usize::from(b[0]));
         let is_id = note.get(..4) == Some(&[4, 0, 0, 0]) && note.get(8..16) == Some(b"\x03\0\0\0GNU\0");
         Ok(note.get(16..16 + size).filter(|id| is_id && !id.is_empty()).map(<[u8]>::to_vec))
     }
 
-    /// The contents of a section; none where there is no such section, or it is compressed.
+    /// The contents of a section; `None` if there is no such section or it is compressed.
     pub(crate) fn section(&self, name: &[u8]) -> Result<Option<Vec<u8>>, Defect> {
         self.section_up_to(name, u64::MAX).map(|found| found.map(|(_, bytes)| bytes))
     }
 
-    /// As [`Elf::section`], with its address; none where it is larger than `limit`.
+    /// As [`Elf::section`], with its address; `None` if it is larger than `limit`.
     pub(crate) fn section_up_to(&self, name: &[u8], limit: u64) -> Result<Option<(u64, Vec<u8>)>, Defect> {
         let Some(strings) = self.sections.get(self.section_names) else { return Ok(None) };
         let strings = self.contents(strings, "the names of the sections")?;
@@ -214,11 +215,11 @@ impl<'f> Elf<'f> {
         let strings = self.sections.get(section.sh_link.get(LE) as usize);
         strings
             .filter(|strings| strings.sh_type.get(LE) == elf::SHT_STRTAB)
-            .ok_or_else(|| Defect::malformed("a table names no string table"))
+            .ok_or_else(|| Defect::malformed("a table has no string table"))
     }
 
     fn contents(&self, section: &SectionHeader64<LE>, what: &'static str) -> Result<Vec<u8>, Defect> {
-        // A file of debug information alone keeps its section headers, with this type, and no contents.
+        // A file that only has debug information keeps its section headers, with this type and no contents.
         if section.sh_type.get(LE) == elf::SHT_NOBITS {
             return Ok(Vec::new());
         }
@@ -259,7 +260,7 @@ fn segments(file: &RegularFile, header: &FileHeader64<LE>) -> Result<Vec<Program
     Ok(all(&bytes).to_vec())
 }
 
-/// The section headers, and which of them holds their names.
+/// The section headers, and the index of the one with their names.
 fn sections(
     file: &RegularFile,
     header: &FileHeader64<LE>,
@@ -275,7 +276,7 @@ fn sections(
     let mut count = u64::from(header.e_shnum.get(LE));
     let names_at = header.e_shstrndx.get(LE);
     let mut names = u32::from(names_at.0);
-    // Numbers that do not fit the header stand in the first section header.
+    // Numbers too large for the header are in the first section header.
     if count == 0 || names_at == elf::SHN_XINDEX {
         let bytes = file.read(start, size, what)?;
         let first = all::<SectionHeader64<LE>>(&bytes);
@@ -286,7 +287,7 @@ fn sections(
     Ok((all(&bytes).to_vec(), names as usize))
 }
 
-/// The whole entries in the bytes.
+/// The complete entries in the bytes.
 fn all<T: Pod>(bytes: &[u8]) -> &[T] {
     pod::slice_from_bytes(bytes, bytes.len() / size_of::<T>()).map_or(&[], |(entries, _)| entries)
 }
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_of_the_system_is_read() {
+    fn the_test_executable_is_read() {
         let file = RegularFile::open(Path::new("/proc/self/exe")).unwrap();
         let elf = Elf::parse(&file).unwrap();
         assert!(elf.is_program);
@@ -349,13 +350,13 @@ mod tests {
         for _ in 0..2000 {
             let mut bytes = good.clone();
             random.damage(&mut bytes);
-            // Only that it comes back counts: some changes are harmless.
+            // It only has to return: some changes are harmless.
             everything(&bytes).ok();
         }
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_defect() {
         let good = ElfBuilder::new().build();
         let patched = |at: usize, with: &[u8]| {
             let mut bytes = good.clone();
@@ -381,9 +382,6 @@ mod tests {
         let file = RegularFile::open(temporary.path()).unwrap();
         let elf = Elf::parse(&file).unwrap();
         let text = elf.symbols(Table::Dynamic, &|_| true).unwrap_err().to_string();
-        assert_eq!(
-            text,
-            "the dynamic symbol table has 4294967296 bytes, more than the 67108864 that are read"
-        );
+        assert_eq!(text, "the dynamic symbol table has 4294967296 bytes, more than the limit of 67108864");
     }
 }

@@ -1,4 +1,4 @@
-//! The loader's cache, /etc/ld.so.cache: which libraries the host has by name. Pure parsing of bytes.
+//! Parses the dynamic loader's cache, /etc/ld.so.cache: the libraries of the host by name.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::error::Defect;
 
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-/// Caches from before glibc 2.32 begin with a table of this older form, and have the newer one behind it.
+/// Caches from before glibc 2.32 begin with a table in this older format, followed by the newer one.
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0\0";
 const OLD_HEADER: usize = 16;
 const OLD_ENTRY: usize = 12;
@@ -15,14 +15,14 @@ const HEADER: usize = 48;
 const ENTRY: usize = 24;
 const PATH_LIMIT: usize = 4096;
 
-/// Which machine an entry is for, in the second byte of its flags.
+/// The machine of an entry, in the second byte of its flags.
 const MACHINE: u32 = 0xff00;
 const X86_64: u32 = 0x0300;
 const AARCH64: u32 = 0x0a00;
 
 /// The paths of all 64-bit libraries in the cache.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Vec<PathBuf>, Defect> {
-    let damaged = || Defect::Malformed("this is no cache of the loader that is known; run ldconfig".into());
+    let damaged = || Defect::Malformed("unknown format of the loader's cache; run ldconfig".into());
     let cache = newer_part(bytes).ok_or_else(damaged)?;
     let count = number(cache, MAGIC.len()).ok_or_else(damaged)? as usize;
     let entries = count.checked_mul(ENTRY).and_then(|size| cache.get(HEADER..HEADER.checked_add(size)?));

@@ -1,4 +1,4 @@
-//! The device files of the NVIDIA driver, by the numbers that the kernel has for them.
+//! Lists the device files of NVIDIA's kernel modules by their device numbers.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -6,24 +6,22 @@ use std::path::Path;
 
 use gpuprobe_event::driver::DeviceKind;
 
-/// The major number that the driver has always had, whether it is loaded by now or not.
+/// The fixed major number of the NVIDIA kernel module, whether it is loaded or not.
 const MAJOR: u32 = 195;
 const CONTROL_MINOR: u32 = 255;
 const MODESET_MINOR: u32 = 254;
 
-/// Devices with one number, or all with one major number.
+/// A device number, or all devices with one major number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device {
-    /// Which driver of the kernel.
     pub major: u32,
-    /// Which of its devices; all of them where there is none.
+    /// `None` for all devices with this major number.
     pub minor: Option<u32>,
-    /// What it is.
     pub kind: DeviceKind,
 }
 
-/// Every device of the driver: those that the kernel lists, and those that are called so. Containers have files of their
-/// own with the same numbers.
+/// All NVIDIA devices: those that the Linux kernel lists, and device files with NVIDIA names. The device files of
+/// containers have the same numbers.
 pub fn devices(proc_root: &Path, dev_root: &Path) -> Vec<Device> {
     let of = |minor, kind| Device { major: MAJOR, minor, kind };
     let mut all = vec![
@@ -60,7 +58,7 @@ fn listed_device(line: &str) -> Option<Device> {
     Some(Device { major, minor: None, kind: kind_of(name)? })
 }
 
-/// What a device of this name is.
+/// The kind of a device by its name.
 fn kind_of(name: &str) -> Option<DeviceKind> {
     let rest = name.strip_prefix("nvidia")?;
     Some(match rest {
@@ -89,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_lists_majors_and_the_first_one_is_known_before() {
+    fn listed_major_numbers_are_added_to_the_fixed_one() {
         let folder = std::env::temp_dir().join(format!("gpuprobe-devices-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let text =

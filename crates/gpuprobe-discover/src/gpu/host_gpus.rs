@@ -1,4 +1,4 @@
-//! The GPUs of the host, as the driver lists them.
+//! Lists the GPUs of the host from the NVIDIA kernel module's directory in /proc.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -6,14 +6,15 @@ use std::path::Path;
 
 use gpuprobe_event::{HostGpu, PciAddress, Uuid};
 
-/// Where the driver lists them.
+/// The directory of the NVIDIA kernel module in /proc.
 pub const DRIVER_FOLDER: &str = "/proc/driver/nvidia";
-/// More than any machine has; a number must fit into a byte.
-const MOST_GPUS: usize = 128;
-/// The text about one is some 400 bytes long.
+/// More than any machine has; an index must fit into a byte.
+const GPU_LIMIT: usize = 128;
+/// The most bytes read about one GPU; the text has some 400.
 const TEXT_LIMIT: u64 = 1 << 16;
 
-/// The GPUs that the driver lists in its folder, counted by their places on the bus; none where there is no driver.
+/// The GPUs of the host, numbered in the order of their PCI addresses; none if the NVIDIA kernel module is not
+/// loaded.
 pub fn host_gpus(driver_folder: &Path) -> Vec<HostGpu> {
     let Ok(entries) = fs::read_dir(driver_folder.join("gpus")) else { return Vec::new() };
     let read = |folder: &Path| {
@@ -21,7 +22,7 @@ pub fn host_gpus(driver_folder: &Path) -> Vec<HostGpu> {
         File::open(folder.join("information")).ok()?.take(TEXT_LIMIT).read_to_end(&mut text).ok()?;
         gpu(&String::from_utf8_lossy(&text), folder)
     };
-    let entries = entries.take(MOST_GPUS).filter_map(|entry| read(&entry.ok()?.path()));
+    let entries = entries.take(GPU_LIMIT).filter_map(|entry| read(&entry.ok()?.path()));
     let mut gpus: Vec<HostGpu> = entries.collect();
     gpus.sort_unstable_by_key(|gpu| gpu.pci);
     for (index, gpu) in (0..).zip(&mut gpus) {
@@ -31,14 +32,14 @@ pub fn host_gpus(driver_folder: &Path) -> Vec<HostGpu> {
     gpus
 }
 
-/// Whether a GPU has instances: there is a folder for each, `gi` and its number.
+/// Whether a GPU is in MIG mode: there is a directory `giN` for each GPU instance.
 fn is_parted(driver_folder: &Path, minor: u32) -> bool {
     let instances = driver_folder.join(format!("capabilities/gpu{minor}/mig"));
     let is_one = |entry: fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"gi");
     fs::read_dir(instances).is_ok_and(|entries| entries.flatten().any(is_one))
 }
 
-/// One GPU by the text about it; `None` for one that the driver was told to leave alone, and which nobody counts.
+/// Parses the text about one GPU; `None` for one that is excluded, which neither CUDA nor NVML counts.
 fn gpu(text: &str, folder: &Path) -> Option<HostGpu> {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'));
@@ -47,9 +48,9 @@ fn gpu(text: &str, folder: &Path) -> Option<HostGpu> {
     if value("GPU Excluded") == Some("Yes") {
         return None;
     }
-    // the folder has the same name in all versions of the driver
-    let place = value("Bus Location").and_then(PciAddress::parse);
-    let pci = place.or_else(|| PciAddress::parse(folder.file_name()?.to_str()?))?;
+    // the directory is named by the address in all versions
+    let address = value("Bus Location").and_then(PciAddress::parse);
+    let pci = address.or_else(|| PciAddress::parse(folder.file_name()?.to_str()?))?;
     let uuid = value("GPU UUID").and_then(Uuid::parse);
     let minor = value("Device Minor").and_then(|minor| minor.parse().ok());
     Some(HostGpu { index: 0, uuid, pci, minor, is_parted: false })
@@ -59,7 +60,7 @@ fn gpu(text: &str, folder: &Path) -> Option<HostGpu> {
 mod tests {
     use super::*;
 
-    /// As driver 580 writes it.
+    /// As version 580 writes it.
     fn information(uuid: &str, pci: &str, minor: u32) -> String {
         format!(
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.a5.00.1a\n\
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_counted_by_their_places_and_not_by_their_device_files() {
+    fn gpus_are_numbered_by_pci_address_not_by_device_file() {
         let root = tempfile::tempdir().unwrap();
         let uuid = |n: u8| Uuid([n; 16]);
         for (minor, pci) in [(0, "0000:c1:00.0"), (1, "0000:1b:00.0"), (2, "0001:00:00.0")] {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_not_tell_is_not_known() {
+    fn missing_fields_are_none() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(host_gpus(root.path()), []);
         let unknown = "GPU-????????-????-????-????-????????????";

@@ -1,4 +1,4 @@
-//! From one file to the CUDA libraries in it, each file looked at once however many processes map it.
+//! Finds the CUDA libraries in one file. Each file is inspected once, however many processes map it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -17,62 +17,61 @@ use crate::skipped::{SkipCause, Skipped};
 
 /// libcuda has about 700.
 const FUNCTION_LIMIT: usize = 8192;
-/// When full the cache is emptied: files that are still mapped are cheap to look at again.
+/// When the cache is full it is emptied: files that are still mapped are cheap to inspect again.
 const CACHE_LIMIT: usize = 16384;
-/// Names of files that hooks are about; more than these are not told.
+/// Names of files with hooks that are remembered.
 const HOOKED_LIMIT: usize = 16;
-/// A program with the runtime linked in has all of these; one that wraps a few calls has not.
+/// A program with the runtime linked in has most of these; one that wraps a few calls has not.
 const STATIC_PROOFS: [&str; 5] =
     ["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"];
 const STATIC_PROOFS_NEEDED: usize = 4;
-/// Only files with GPU code have a runtime linked in. These sections are loaded, so that `strip` leaves them.
+/// Only files with GPU code have a runtime linked in. These sections are loaded, so `strip` keeps them.
 const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
-/// Whatever has GPU code hands it to the runtime by this function.
+/// Files with GPU code register it with the runtime through this function.
 const REGISTRATION: &[u8] = b"__cudaRegisterFatBinary";
 
-/// The file, what it was when it was read, and what its name promised: a library of CUDA, and the name itself where
-/// hooks are about files that are called so.
+/// The file, its version, the CUDA library that its name suggests, and the name itself if hooks match it.
 type Key = (FileId, Stamp, Option<Api>, Option<String>);
 
-/// Looks into files and remembers what was in them.
+/// Inspects files and caches the results.
 #[derive(Debug, Default)]
 pub struct Inspector {
-    contents: HashMap<Key, Kept>,
-    /// Files that were looked at.
+    contents: HashMap<Key, Cached>,
+    /// Files that were inspected.
     seen: Identities,
-    /// Those of them that hold libraries. Kept apart, because these must not get another identity when there were too
-    /// many of the others: they would be probed twice.
+    /// Those that contain libraries. A separate cache, so that they do not get a new identity when the other is
+    /// emptied: they would be probed twice.
     holders: Identities,
     /// Functions of any library that the user has named.
     hooks: Arc<Hooks>,
-    /// Names of files that hooks are about.
+    /// Names of files that hooks match.
     hooked: BTreeSet<String>,
-    /// What processes had mapped when their new mappings were last asked for.
+    /// What processes had mapped when their new mappings were last requested.
     pub(crate) asked: HashMap<u32, HashSet<Mapping>>,
 }
 
-/// What is remembered of one file.
+/// The cached result of one file.
 #[derive(Debug)]
-struct Kept {
+struct Cached {
     found: Result<Arc<Contents>, Defect>,
-    /// Asked for since [`Inspector::forget_unused`] was last called.
+    /// Used since the last call of [`Inspector::forget_unused`].
     is_used: bool,
 }
 
-/// What was found in one file.
+/// The contents of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     pub(crate) libraries: Vec<Library>,
-    /// A program with a runtime linked in whose functions have no names any more.
+    /// A program with a runtime linked in whose symbols were stripped.
     hidden_runtime: bool,
 }
 
 impl Contents {
-    /// Why there is less to probe than the file promised, if so.
-    pub(crate) fn lacks(&self, path: &Path) -> Option<(SkipCause, String)> {
+    /// Why there is less to probe than the file's name suggests, if so.
+    pub(crate) fn missing_functions(&self, path: &Path) -> Option<(SkipCause, String)> {
         if self.hidden_runtime {
-            let reason = "the CUDA runtime is linked in and stripped of its symbols; its calls are seen at \
-                          libcuda alone";
+            let reason = "the CUDA runtime is linked in and stripped of its symbols; only its calls \
+                          to libcuda are seen";
             return Some((SkipCause::HiddenRuntime, reason.into()));
         }
         if self.libraries.is_empty() && Api::of_name(path).is_some() {
@@ -83,7 +82,7 @@ impl Contents {
     }
 }
 
-/// The CUDA libraries in one file, read through `open_path` and named `path`; none when it is something else.
+/// The CUDA libraries in one file, read through `open_path` and shown as `path`.
 pub fn inspect(path: &Path, open_path: &Path) -> Result<Vec<Library>, DiscoverError> {
     Inspector::new().inspect(path, open_path).map(|scan| scan.libraries)
 }
@@ -93,32 +92,35 @@ impl Inspector {
         Self::default()
     }
 
-    /// Also finds the functions that these hooks name.
+    /// An inspector that also finds the functions of these hooks.
     pub fn with_hooks(hooks: Arc<Hooks>) -> Self {
         Self { hooks, ..Self::default() }
     }
 
-    /// Whether a file has the name of a library that has something to probe.
+    /// Whether the name of a file suggests that it has functions to probe: it is that of a CUDA library, or a hook
+    /// matches it.
     pub fn is_telling(&self, path: &Path) -> bool {
         Api::of_name(path).is_some() || self.hooks.fit_library(&file_name(path))
     }
 
-    /// The CUDA libraries in one file, and why there are none where there should be some.
+    /// The CUDA libraries in one file, and the reason if there are none where the name suggests some.
     pub fn inspect(&mut self, path: &Path, open_path: &Path) -> Result<Scan, DiscoverError> {
         let file = RegularFile::open(open_path)?;
         let contents = self.contents_of(&file, path)?;
-        let skipped = contents.lacks(path).map(|(cause, why)| Skipped::file(path, Some(file.id), cause, why));
+        let skipped = contents
+            .missing_functions(path)
+            .map(|(cause, why)| Skipped::file(path, Some(file.id), cause, why));
         let skipped = skipped.into_iter().collect();
         let libraries = contents.libraries.iter().map(|l| self.named(l, &file, path, open_path)).collect();
         Ok(Scan { libraries, skipped, ..Scan::default() })
     }
 
-    /// The files seen so far that hooks are about, whether they have what is hooked or not.
+    /// The files inspected so far that hooks match, whether they have the hooked functions or not.
     pub fn hooked_files(&self) -> &BTreeSet<String> {
         &self.hooked
     }
 
-    /// What is in an opened file, shared and without its final names.
+    /// The contents of an open file, shared and without its final paths.
     pub(crate) fn contents_of(
         &mut self,
         file: &RegularFile,
@@ -132,24 +134,24 @@ impl Inspector {
         if let Some(name) = hooked.as_ref().filter(|_| self.hooked.len() < HOOKED_LIMIT) {
             self.hooked.insert(name.clone());
         }
-        // Not by the identity of the file below an overlay: what a user's own file system says of itself would decide
-        // where the functions of another file are.
+        // Not by the identity of the file below an overlay: otherwise a user's own file system could decide where the
+        // functions of another file are.
         let key: Key = (file.id, file.stamp, by_name, hooked);
         let found = match self.contents.get(&key) {
-            Some(kept) => kept.found.clone(),
+            Some(cached) => cached.found.clone(),
             None => contents(file, path, by_name, &self.hooks).map(Arc::new),
         };
-        // An error of reading may pass, so it is not kept for the next time.
+        // A read error may be temporary, so it is not cached.
         if !matches!(found, Err(Defect::Read { .. })) {
-            self.contents.insert(key, Kept { found: found.clone(), is_used: true });
+            self.contents.insert(key, Cached { found: found.clone(), is_used: true });
         }
         found.map_err(|defect| defect.of(path))
     }
 
-    /// Forgets files that were not asked for since the last call: each library that was replaced would take a hundred
+    /// Drops files that were not used since the last call: each replaced library would otherwise take a hundred
     /// kilobytes for ever.
     pub(crate) fn forget_unused(&mut self) {
-        self.contents.retain(|_, kept| std::mem::replace(&mut kept.is_used, false));
+        self.contents.retain(|_, cached| std::mem::replace(&mut cached.is_used, false));
     }
 
     /// The identity of a file: see [`Identities`].
@@ -157,7 +159,7 @@ impl Inspector {
         self.seen.of(file)
     }
 
-    /// A library of an opened file, with its final names.
+    /// A library of an open file, with its final paths.
     pub(crate) fn named(
         &mut self,
         library: &Library,
@@ -177,13 +179,14 @@ impl Inspector {
     }
 }
 
-/// The kernel probes the file below an overlay, so two containers of one image share every probe, though each sees the
-/// file on a device of its own: attached to both, each call would be counted twice. Inode number, size and times come
-/// from the file below. They are trusted only where overlayfs reports them, for other file systems without a disk may be
-/// in a user's hand. So may the one below an overlay; but the files of its users do not belong to root.
+/// Gives one identity to a file that two containers share. The Linux kernel probes the file below an overlay, so two
+/// containers of one image share every probe, though each sees the file on its own device: attached to both, each
+/// call would be counted twice. Inode number, size and times come from the file below. They are trusted only if
+/// overlayfs reports them, because other file systems without a disk may be under a user's control. So may the one
+/// below an overlay; but the files of its users do not belong to root.
 #[derive(Debug, Default)]
 struct Identities {
-    /// By inode and stamp, with the mark of overlayfs.
+    /// By inode and stamp, with a flag for overlayfs.
     known: HashMap<(u64, Stamp), Vec<(FileId, bool)>>,
 }
 
@@ -202,7 +205,7 @@ impl Identities {
     }
 }
 
-/// What hooks know a file by.
+/// The file name that hooks are matched against.
 pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -262,7 +265,7 @@ fn contents(
             Ok(functions) if !functions.is_empty() => {
                 found.push(library(Api::Hook, soname.unwrap_or(name), None, false, functions));
             }
-            // a glob that fits too much does not take what else is in the file
+            // a glob that matches too much must not hide the other libraries in the file
             Err(defect) if found.is_empty() => return Err(defect),
             _ => {}
         }
@@ -270,8 +273,9 @@ fn contents(
     Ok(Contents { libraries: found, hidden_runtime })
 }
 
-/// Whether a program has GPU code and takes the function that registers it from nobody else: then it has it in itself,
-/// and the runtime with it. Asked of programs alone: cuBLAS and its like are built so and are not the user's calls.
+/// Whether a program has GPU code and does not import the function that registers it: then the function, and the
+/// runtime with it, is linked in. Only for programs: cuBLAS and similar libraries are built the same way, and their
+/// calls are not the user's.
 fn hides_runtime(elf: &Elf<'_>) -> Result<bool, Defect> {
     Ok(elf.is_program && elf.has_section(&GPU_CODE)? && !elf.imports(REGISTRATION)?)
 }
@@ -282,20 +286,18 @@ fn count_of(functions: &[Symbol], names: &[&str]) -> usize {
 
 fn functions(elf: &Elf<'_>, wanted: &dyn Fn(&[u8]) -> bool, tables: &[Table]) -> Result<Vec<Symbol>, Defect> {
     let mut functions = Vec::new();
-    let place = |symbol: ElfSymbol| {
+    let with_offset = |symbol: ElfSymbol| {
         let offset = elf.code_offset(symbol.address)?;
         symbol.is_function.then_some(Symbol { name: symbol.name, offset, size: symbol.size })
     };
     for &table in tables {
-        functions.extend(elf.symbols(table, wanted)?.into_iter().filter_map(place));
+        functions.extend(elf.symbols(table, wanted)?.into_iter().filter_map(with_offset));
     }
     functions.sort_unstable_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
     functions.dedup_by(|a, b| a.offset == b.offset && a.name == b.name);
     if functions.len() > FUNCTION_LIMIT {
         let count = functions.len();
-        return Err(Defect::malformed(format!(
-            "{count} functions, more than the {FUNCTION_LIMIT} that are believed"
-        )));
+        return Err(Defect::malformed(format!("{count} functions, more than the limit of {FUNCTION_LIMIT}")));
     }
     Ok(functions)
 }

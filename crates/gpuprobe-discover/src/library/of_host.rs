@@ -1,4 +1,4 @@
-//! Every CUDA library of the host: what the loader knows, what lies in the usual folders, what runs now.
+//! Finds every CUDA library of the host: in the loader's cache, in the usual directories and in running processes.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::elf::parse_loader_cache;
 use crate::error::DiscoverError;
 use crate::skipped::{SkipCause, why};
 
-/// Where libraries lie that no process may have mapped yet. A `*` stands for any part of one name.
+/// Directories of libraries that no process may have mapped yet. A `*` matches any part of one name.
 const FOLDERS: [&str; 14] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -29,11 +29,11 @@ const FOLDERS: [&str; 14] = [
     "opt/*/lib/python3*/site-packages/nvidia/*/lib",
     "opt/*/lib/python3*/site-packages/torch/lib",
 ];
-/// A folder with more names, and a pattern with more folders, is not read to its end.
+/// Limits of the entries read of one directory, and of the directories that match one pattern.
 const NAMES_LIMIT: usize = 65536;
 const FOLDERS_LIMIT: usize = 1024;
 
-/// Where the host's files are seen: `/`, or elsewhere when the host is mounted into a container.
+/// The root of the host's file system: `/`, or another path if the host is mounted into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPaths {
     pub root: PathBuf,
@@ -51,7 +51,7 @@ pub fn of_host(proc_root: &Path, host: &HostPaths) -> Scan {
 }
 
 impl Inspector {
-    /// The libraries that processes have mapped. Files that were not found since the last call are forgotten.
+    /// The libraries that processes have mapped. Cached files that were not found since the last call are dropped.
     pub fn of_processes(&mut self, proc_root: &Path) -> Scan {
         let mut collector = Collector::new(self);
         processes(&mut collector, proc_root);
@@ -62,23 +62,23 @@ impl Inspector {
         scan
     }
 
-    /// The libraries that lie where the loader and others look for them, whether somebody maps them or not.
+    /// The libraries in the loader's cache and the usual directories, mapped by a process or not.
     pub fn of_places(&mut self, host: &HostPaths) -> Scan {
         let mut collector = Collector::new(self);
-        places(&mut collector, host);
+        installed(&mut collector, host);
         collector.finish()
     }
 
-    /// All that can be found now, by the loader's cache, the usual folders and the running processes.
+    /// All libraries that can be found now: the loader's cache, the usual directories and the running processes.
     pub fn of_host(&mut self, proc_root: &Path, host: &HostPaths) -> Scan {
         let mut collector = Collector::new(self);
-        places(&mut collector, host);
+        installed(&mut collector, host);
         processes(&mut collector, proc_root);
         collector.finish()
     }
 }
 
-fn places(collector: &mut Collector<'_>, host: &HostPaths) {
+fn installed(collector: &mut Collector<'_>, host: &HostPaths) {
     cached(collector, host);
     for folder in FOLDERS.iter().flat_map(|pattern| expand(&host.root, pattern)) {
         for name in names(&folder) {
@@ -87,7 +87,7 @@ fn places(collector: &mut Collector<'_>, host: &HostPaths) {
     }
 }
 
-/// The libraries in the loader's cache below a root; none where there is no cache, or it cannot be read.
+/// The libraries in the loader's cache below a root; none if there is no cache, or it cannot be read.
 pub fn loader_cache(root: &Path) -> Vec<PathBuf> {
     let read = |file: RegularFile| {
         file.read(0, file.stamp.size, "the cache").and_then(|bytes| parse_loader_cache(&bytes)).ok()
@@ -97,7 +97,7 @@ pub fn loader_cache(root: &Path) -> Vec<PathBuf> {
 
 fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
     let path = host.root.join("etc/ld.so.cache");
-    // musl and some containers have none.
+    // musl and some containers have no cache.
     let Ok(file) = RegularFile::open(&path) else { return };
     match file.read(0, file.stamp.size, "the cache").and_then(|bytes| parse_loader_cache(&bytes)) {
         Ok(paths) => {
@@ -110,24 +110,24 @@ fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
     }
 }
 
-/// A file below the root that is a library if its name and its contents say so.
+/// Adds a file below the root, if its name and its contents are those of a library.
 fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
     if !collector.is_telling(open_path) || is_stub(open_path) {
         return;
     }
     let real = access::canonical(open_path).ok();
-    // An absolute link below another root leads to a file that is not the host's.
+    // An absolute link below another root leads to a file that does not belong to the host.
     if real.as_ref().is_some_and(|real| !real.starts_with(root)) {
         return;
     }
-    // The real name has the version in it, and is what processes show once they map the file.
+    // The real name contains the version, and is what processes show once they map the file.
     let real = real.filter(|real| collector.is_telling(real));
     let open_path = real.as_deref().unwrap_or(open_path);
     let path = open_path.strip_prefix(root).map_or_else(|_| open_path.to_owned(), |p| Path::new("/").join(p));
     collector.path(&path, open_path);
 }
 
-/// The toolkit has libraries to link against on machines without a driver; nothing runs them.
+/// The toolkit has stub libraries to link against on machines without a driver; no process runs them.
 fn is_stub(path: &Path) -> bool {
     path.components().any(|part| part == Component::Normal("stubs".as_ref()))
 }
@@ -137,12 +137,13 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
         Ok(names) => names,
         Err(error) => {
             let cause = if access::is_stall(&error) { SkipCause::Stalled } else { SkipCause::Unreadable };
-            return collector.miss(proc_root, (cause, format!("processes cannot be listed: {error}")));
+            return collector
+                .skip_processes(proc_root, (cause, format!("processes cannot be listed: {error}")));
         }
     };
     if names.len() >= NAMES_LIMIT {
-        let text = format!("has more than the {NAMES_LIMIT} names that are read");
-        collector.miss(proc_root, (SkipCause::TooMany, text));
+        let text = format!("has more than {NAMES_LIMIT} entries; the rest is not read");
+        collector.skip_processes(proc_root, (SkipCause::TooMany, text));
     }
     let (mut denied, mut missed) = (0, 0);
     for pid in names.iter().filter_map(|name| name.to_str()?.parse().ok()) {
@@ -153,15 +154,18 @@ fn processes(collector: &mut Collector<'_>, proc_root: &Path) {
         }
     }
     if denied > 0 {
-        let text = format!("mappings that may not be read: {denied}; CAP_SYS_PTRACE is needed");
+        let text = format!("the mappings of {denied} processes may not be read; CAP_SYS_PTRACE is needed");
         collector.skip(proc_root, None, (SkipCause::Unreadable, text));
     }
     if missed > 0 {
-        collector.miss(proc_root, (SkipCause::Stalled, format!("mappings that could not be read: {missed}")));
+        collector.skip_processes(
+            proc_root,
+            (SkipCause::Stalled, format!("the mappings of {missed} processes could not be read")),
+        );
     }
 }
 
-/// The existing folders that fit a pattern, in order of their names.
+/// The existing directories that match a pattern, sorted.
 fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for part in pattern.split('/') {
@@ -183,7 +187,7 @@ fn expand(root: &Path, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The names in a folder, sorted; none when it cannot be read.
+/// The names in a directory, sorted; none if it cannot be read.
 fn names(folder: &Path) -> Vec<PathBuf> {
     sorted_names(folder).unwrap_or_default()
 }
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_folders_and_processes_are_searched_once_for_each_file() {
+    fn each_file_of_cache_directories_and_processes_is_found_once() {
         let (root, proc) = (tempfile::tempdir().unwrap(), FakeProc::new());
         let at = |path: &str| root.path().canonicalize().unwrap().join(path);
         let real = at("usr/lib/x86_64-linux-gnu/libcuda.so.550.1");
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_library_is_listed() {
+    fn files_that_are_not_libraries_are_listed_as_skipped() {
         let (root, proc) = (tempfile::tempdir().unwrap(), FakeProc::new());
         let folder = root.path().join("usr/lib64");
         fs::create_dir_all(folder.join("libcuda.so.2")).unwrap();
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_misses_processes_says_so_and_one_at_processes_that_ended_does_not() {
+    fn a_scan_is_incomplete_if_a_live_process_cannot_be_read() {
         let (proc, folder) = (FakeProc::new(), tempfile::tempdir().unwrap());
         let real = folder.path().join("libcuda.so.1");
         library("cuInit").write(&real);
@@ -284,11 +288,11 @@ mod tests {
         let scan = inspector.of_processes(proc.path());
         assert!(!scan.is_incomplete && scan.skipped.is_empty(), "{scan:?}");
 
-        // what can be opened and not be read
+        // it can be opened but not read
         fs::create_dir(proc.path().join("8/maps")).unwrap();
         let scan = inspector.of_processes(proc.path());
         assert_eq!((scan.is_incomplete, scan.libraries.len()), (true, 1));
-        assert_eq!(scan.skipped[0].reason, "mappings that could not be read: 1");
+        assert_eq!(scan.skipped[0].reason, "the mappings of 1 processes could not be read");
 
         for no_folder in [real, proc.path().join("nowhere")] {
             let scan = inspector.of_host(&no_folder, &HostPaths { root: folder.path().to_owned() });

@@ -1,4 +1,4 @@
-//! The CUDA libraries that processes have mapped, through whatever name of them can be opened.
+//! Finds the CUDA libraries that processes have mapped, through whichever path of them can be opened.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -15,12 +15,12 @@ use crate::error::DiscoverError;
 use crate::process::{MappedFile, Mapping, executable_files, open_mapped, read_maps};
 use crate::skipped::{SkipCause, Skipped, why};
 
-/// The most that is read for one process: sparse files with huge tables cost whoever makes them nothing.
+/// The most bytes read for one process: sparse files with huge tables cost nothing to create.
 const PROCESS_BYTES: u64 = 1 << 30;
-/// Reasons beyond this many are not kept: a process can have 65,000 mappings, each of a false libcuda.
+/// The most skipped files that are listed: a process can have 65,000 mappings, each of a fake libcuda.
 const SKIPPED_LIMIT: usize = 1000;
 
-/// Processes whose mappings are remembered; beyond this many, all are looked at anew.
+/// Processes whose mappings are remembered; beyond this number all are forgotten.
 const ASKED_LIMIT: usize = 4096;
 
 /// The CUDA libraries of one process. To scan more than one, keep an [`Inspector`].
@@ -29,16 +29,16 @@ pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
 }
 
 impl Inspector {
-    /// The executable and the libraries that one process has mapped. What cannot be opened is listed, if it
-    /// has the name of a CUDA library or is the program itself.
+    /// The executable and the libraries that one process has mapped. A file that cannot be opened is listed as
+    /// skipped if it has the name of a CUDA library or is the executable.
     pub fn of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let mappings = executable_files(&read_maps(&folder, pid)?);
         self.of_mappings(&folder, pid, &mappings)
     }
 
-    /// As [`Inspector::of_pid`], but only what the process did not have mapped when this was last asked of it. A
-    /// file that stays mapped stays the same file, so that it need not be opened again.
+    /// As [`Inspector::of_pid`], but only what the process did not have mapped at the last call. A file that stays
+    /// mapped stays the same file, so it is not opened again.
     pub fn new_of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let mappings: HashSet<_> = executable_files(&read_maps(&folder, pid)?).into_iter().collect();
@@ -49,19 +49,19 @@ impl Inspector {
         let new: Vec<_> = mappings.difference(&before).cloned().collect();
         self.asked.insert(pid, mappings);
         let scan = self.of_mappings(&folder, pid, &new)?;
-        // what could not be looked at is new the next time
+        // files that could not be read count as new the next time
         if let Some(asked) = self.asked.get_mut(&pid).filter(|_| !scan.stalled.is_empty()) {
             asked.retain(|mapping| !scan.stalled.contains(&mapping.file.inode));
         }
         Ok(scan)
     }
 
-    /// All that a process has mapped is new the next time.
+    /// Forgets the mappings of a process, so that all are new the next time.
     pub fn forget(&mut self, pid: u32) {
         self.asked.remove(&pid);
     }
 
-    /// Whether a process had a file mapped as code when [`Inspector::new_of_pid`] was last asked of it.
+    /// Whether a process had a file mapped as code at the last call of [`Inspector::new_of_pid`].
     pub fn has_mapped(&self, pid: u32, device: (u32, u32), inode: u64) -> bool {
         let is_it = |m: &Mapping| m.file.inode == inode && m.file.device() == Some(device);
         self.asked.get(&pid).is_some_and(|mappings| mappings.iter().any(is_it))
@@ -73,7 +73,7 @@ impl Inspector {
             fs::read_link(folder.join("exe")).ok().map(|exe| path_from_proc(exe.as_os_str().as_bytes()));
         collector.mappings(folder, pid, mappings, exe.as_deref());
         let scan = collector.finish();
-        // Files of a process that has just ended cannot be opened: that is the reason, not each of them.
+        // The files of a process that has just exited cannot be opened: report that once, not for each file.
         if !scan.skipped.is_empty() && !folder.exists() {
             return Err(DiscoverError::NoSuchProcess { pid });
         }
@@ -81,12 +81,12 @@ impl Inspector {
     }
 }
 
-/// Gathers libraries from many places, each real file and kind once.
+/// Collects libraries from many sources, each real file and kind once.
 pub(crate) struct Collector<'i> {
     inspector: &'i mut Inspector,
     scan: Scan,
     found: HashSet<(FileId, Api)>,
-    /// Files that were looked at, with the libraries in each.
+    /// Files that were inspected, with the libraries in each.
     mapped: HashMap<MappedFile, Vec<FileId>>,
 }
 
@@ -95,7 +95,7 @@ impl<'i> Collector<'i> {
         Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashMap::new() }
     }
 
-    /// Whether a file has the name of a library that has something to probe.
+    /// See [`Inspector::is_telling`].
     pub(crate) fn is_telling(&self, path: &Path) -> bool {
         self.inspector.is_telling(path)
     }
@@ -104,7 +104,6 @@ impl<'i> Collector<'i> {
         self.scan
     }
 
-    /// Everything one process has mapped as code.
     pub(crate) fn process(&mut self, proc_root: &Path, pid: u32) -> Result<(), DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let mappings = executable_files(&read_maps(&folder, pid)?);
@@ -112,7 +111,7 @@ impl<'i> Collector<'i> {
         Ok(())
     }
 
-    /// These mappings of one process. `exe` is worth a word even where it has no telling name.
+    /// Inspects these mappings of one process. `exe` is listed as skipped even without the name of a CUDA library.
     fn mappings(&mut self, folder: &Path, pid: u32, mappings: &[Mapping], exe: Option<&Path>) {
         let (mut bytes_read, mut user) = (0, None);
         if mappings.iter().any(|mapping| copies_stacks(&mapping.file.path)) {
@@ -124,10 +123,10 @@ impl<'i> Collector<'i> {
                 continue;
             }
             let path = &mapping.file.path;
-            let telling = self.inspector.is_telling(path) || exe == Some(path.as_path());
+            let is_listed = self.inspector.is_telling(path) || exe == Some(path.as_path());
             match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
-                    let libraries = self.file(&file, path, &open_path, telling);
+                    let libraries = self.file(&file, path, &open_path, is_listed);
                     bytes_read += file.bytes_read();
                     add_user(&mut self.scan.users, &libraries, folder, pid, &mut user);
                     self.mapped.insert(mapping.file.clone(), libraries);
@@ -136,20 +135,20 @@ impl<'i> Collector<'i> {
                     if why.0 == SkipCause::Stalled {
                         self.scan.stalled.insert(mapping.file.inode);
                     }
-                    if telling {
+                    if is_listed {
                         self.skip(path, mapping.file.id(), why);
                     }
                 }
             }
             if bytes_read > PROCESS_BYTES {
-                let reason = format!("its files have more than the {PROCESS_BYTES} bytes that are read");
+                let reason = format!("its files exceed the limit of {PROCESS_BYTES} bytes");
                 self.skip(folder, None, (SkipCause::TooLarge, reason));
                 break;
             }
         }
     }
 
-    /// A file that may or may not be there.
+    /// Inspects a file, if it exists.
     pub(crate) fn path(&mut self, path: &Path, open_path: &Path) {
         match RegularFile::open(open_path) {
             Ok(file) => drop(self.file(&file, path, open_path, true)),
@@ -158,13 +157,13 @@ impl<'i> Collector<'i> {
         }
     }
 
-    /// Looks into a file; tells which libraries are in it.
-    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, telling: bool) -> Vec<FileId> {
+    /// Inspects an open file and returns the libraries in it.
+    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, is_listed: bool) -> Vec<FileId> {
         let id = self.inspector.real_id(file);
         let mut libraries = Vec::new();
         match self.inspector.contents_of(file, path) {
             Ok(contents) => {
-                if let Some(why) = contents.lacks(path) {
+                if let Some(why) = contents.missing_functions(path) {
                     self.skip(path, Some(id), why);
                 }
                 for library in &contents.libraries {
@@ -180,7 +179,7 @@ impl<'i> Collector<'i> {
                 if why.0 == SkipCause::Stalled {
                     self.scan.stalled.insert(file.id.inode);
                 }
-                if telling {
+                if is_listed {
                     self.skip(path, Some(id), why);
                 }
             }
@@ -188,13 +187,13 @@ impl<'i> Collector<'i> {
         libraries
     }
 
-    /// Lists why processes could not be looked at.
-    pub(crate) fn miss(&mut self, proc_root: &Path, why: (SkipCause, String)) {
+    /// Records why some processes could not be inspected.
+    pub(crate) fn skip_processes(&mut self, proc_root: &Path, why: (SkipCause, String)) {
         self.scan.is_incomplete = true;
         self.skip(proc_root, None, why);
     }
 
-    /// Lists what is no target: each file once, and no more of them than anybody would read.
+    /// Adds a skipped file: each file once, up to a limit.
     pub(crate) fn skip(&mut self, path: &Path, file: Option<FileId>, (cause, reason): (SkipCause, String)) {
         let skipped = Skipped::file(path, file, cause, reason);
         let listed = &mut self.scan.skipped;
@@ -206,7 +205,7 @@ impl<'i> Collector<'i> {
             return;
         }
         if listed.len() == SKIPPED_LIMIT {
-            let reason = format!("more than the {SKIPPED_LIMIT} files without a use that are listed");
+            let reason = format!("only the first {SKIPPED_LIMIT} skipped files are listed");
             listed.push(Skipped::file(Path::new("/"), None, SkipCause::TooMany, reason));
         } else {
             listed.push(skipped);
@@ -214,13 +213,13 @@ impl<'i> Collector<'i> {
     }
 }
 
-/// Whether a library copies stacks of threads away and back to switch between coroutines: greenlet, and what is built
-/// on it (gevent, eventlet).
+/// Whether a library switches coroutines by copying thread stacks away and back: greenlet, and what is built on it
+/// (gevent, eventlet).
 pub fn copies_stacks(library: &Path) -> bool {
     library.file_name().is_some_and(|name| name.as_bytes().starts_with(b"_greenlet."))
 }
 
-/// Notes that a process has these libraries mapped. Whose it is is asked once.
+/// Records that a process has these libraries mapped. Its user is determined once.
 fn add_user(
     users: &mut HashMap<FileId, Users>,
     libraries: &[FileId],
@@ -234,8 +233,8 @@ fn add_user(
     }
 }
 
-/// The user that a process belongs to: the real one, which a program that runs with the rights of another keeps. The owner
-/// of its folder is not asked, because a process can have that be root.
+/// The real uid of a process, which a set-uid program keeps. The owner of its directory in /proc is not used, because
+/// a process can make that root.
 fn user_of(folder: &Path) -> UserId {
     let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_name_is_used_where_it_is_the_same_file() {
+    fn the_plain_path_is_used_if_it_is_the_same_file() {
         let proc = FakeProc::new();
         let real = proc.path().join("lib cuda/libcuda.so.1");
         driver().write(&real);
@@ -282,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_of_the_process_is_tried_where_map_files_is_closed() {
+    fn the_root_of_the_process_is_tried_if_map_files_cannot_be_read() {
         let proc = FakeProc::new();
         let real = proc.path().join("7/root/usr/libcuda.so.1");
         driver().write(&real);
@@ -291,7 +290,7 @@ mod tests {
         let scan = of_pid(proc.path(), 7).unwrap();
         assert_eq!(scan.libraries[0].open_path, real);
 
-        // The same name, but another file by now. The first must stay, or the new one may get its number.
+        // The same path, but another file by now. The first must stay, or the new one may get its inode number.
         fs::rename(&real, proc.path().join("old")).unwrap();
         driver().write(&real);
         let scan = of_pid(proc.path(), 7).unwrap();
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_listed_if_it_matters() {
+    fn cuda_libraries_that_cannot_be_opened_are_listed() {
         let proc = FakeProc::new();
         let gone = Path::new("/nowhere/gone");
         proc.process(7, &[("/bin/program", gone), ("/x/libother.so", gone), ("/x/libcudart.so.12", gone)]);
@@ -321,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_named() {
+    fn a_process_that_does_not_exist_is_an_error() {
         let proc = FakeProc::new();
         let error = of_pid(proc.path(), 7).unwrap_err();
-        assert_eq!(error.to_string(), "no process 7: it has ended or never was");
+        assert_eq!(error.to_string(), "no process 7: it has exited or never existed");
     }
 
     #[test]
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_new_is_told_the_second_time() {
+    fn only_new_mappings_are_returned_the_second_time() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("libcuda.so.1"), folder.path().join("libcuda.so.2"));
         driver().write(&first);
@@ -370,7 +369,7 @@ mod tests {
         proc.process(7, &[(&name(&first), &first), (&name(&second), &second)]);
         let new = inspector.new_of_pid(proc.path(), 7).unwrap().libraries;
         assert_eq!(new.iter().map(|l| &l.path).collect::<Vec<_>>(), [&second]);
-        assert_eq!(inspector.of_pid(proc.path(), 7).unwrap().libraries.len(), 2, "asking for all tells all");
+        assert_eq!(inspector.of_pid(proc.path(), 7).unwrap().libraries.len(), 2, "of_pid returns all");
 
         let inode = fs::metadata(&second).unwrap().ino();
         assert!(inspector.has_mapped(7, (0xfe, 0), inode));

@@ -1,4 +1,4 @@
-//! The version of a runtime that is linked into a program.
+//! Finds the version of a CUDA runtime that is linked into a program.
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpKind, Register};
 
@@ -6,8 +6,8 @@ use super::scan::Symbol;
 use crate::access::RegularFile;
 use crate::elf::Machine;
 
-/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion`, or a function that it calls, stores the
-/// version (12040 for 12.4) from a constant in the code through its argument. Only a hint.
+/// A linked-in runtime has no SONAME, but `cudaRuntimeGetVersion`, or a function that it calls, stores the version
+/// (12040 for 12.4) from a constant in the code through its argument. The result is only a hint.
 pub(crate) fn static_major(file: &RegularFile, machine: Machine, functions: &[Symbol]) -> Option<u32> {
     if machine != Machine::X86_64 {
         return None;

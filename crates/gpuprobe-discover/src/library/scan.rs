@@ -1,4 +1,4 @@
-//! The CUDA libraries: what each is called, which names are its functions, and what a scan hands back.
+//! The result of a scan, and the names of CUDA libraries and their functions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -10,23 +10,23 @@ use gpuprobe_event::Api;
 use crate::access::{FileId, OpenedFile};
 use crate::skipped::Skipped;
 
-/// One CUDA library in one file. A file can hold two: libnccl has a runtime linked in.
+/// One CUDA library in one file. A file can contain two: libnccl has a runtime linked in.
 #[derive(Clone, Debug)]
 pub struct Library {
-    /// As a person would name it; inside a container, the container's name.
+    /// The path shown to people; inside a container, the container's path.
     pub path: PathBuf,
-    /// What the kernel can open now: the same, or a name below /proc/PID that ends with the process.
+    /// A path that can be opened now: the same, or one below /proc/PID that disappears with the process.
     pub open_path: PathBuf,
     pub id: FileId,
-    /// The file that was looked at; nothing of what was not looked at, such as this program itself.
+    /// The file that was inspected; `None` for files that were not, such as this program itself.
     pub opened: Option<OpenedFile>,
     pub kind: Api,
     /// DT_SONAME, or `libcudart_static`.
     pub soname: String,
-    /// Runtime only.
+    /// Only for the runtime.
     pub cuda_major: Option<u32>,
     pub is_static: bool,
-    /// Its file system may not answer when the kernel reads it to put probes in.
+    /// Its file system may not answer when the Linux kernel reads the file to attach probes.
     pub may_stall: bool,
     /// Sorted by offset, then by name.
     pub functions: Vec<Symbol>,
@@ -37,7 +37,7 @@ pub struct Symbol {
     pub name: String,
     /// File offset of the entry.
     pub offset: u64,
-    /// 0 when the file does not say.
+    /// 0 if the file does not say.
     pub size: u64,
 }
 
@@ -46,32 +46,33 @@ pub struct Scan {
     /// One per real file and kind.
     pub libraries: Vec<Library>,
     pub skipped: Vec<Skipped>,
-    /// Processes that have mapped a library which copies stacks: see [`crate::copies_stacks`].
+    /// Processes that have mapped a library that copies stacks: see [`crate::copies_stacks`].
     pub stack_copiers: Vec<u32>,
-    /// Who has mapped the files of these libraries. A file that was found by its name alone has nobody here.
+    /// The processes that have mapped the files of these libraries. A file that was found by its path alone has no
+    /// entry.
     pub users: HashMap<FileId, Users>,
-    /// Mapped files, by inode, that could not be looked at because their file system does not answer.
+    /// Mapped files, by inode, that could not be read because their file system does not answer.
     pub stalled: HashSet<u64>,
-    /// Not all processes could be looked at, so what is found with nobody may be in use all the same.
+    /// Not all processes could be inspected, so a library without users may be in use.
     pub is_incomplete: bool,
 }
 
-/// Processes that have a file mapped, by pid, with the user that each belongs to.
+/// Processes that have a file mapped, by pid, with their users.
 pub type Users = BTreeMap<u32, UserId>;
 
-/// A user by number.
+/// A uid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserId(pub u32);
 
 impl UserId {
     pub const ROOT: Self = Self(0);
-    /// Of a process that ended before it could be asked. No user has this number.
+    /// The user of a process that exited before it could be inspected. No user has this uid.
     pub const UNKNOWN: Self = Self(u32::MAX);
 }
 
 pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";
 
-/// What libraries of each family, and their functions, are called.
+/// The names of the libraries of each family and of their functions.
 pub(crate) trait Names: Sized {
     fn of_name(path: &Path) -> Option<Self>;
     fn owns(self, name: &[u8]) -> bool;
@@ -79,7 +80,7 @@ pub(crate) trait Names: Sized {
 }
 
 impl Names for Api {
-    /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` nor
+    /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` or
     /// `libcudart_static.a`.
     fn of_name(path: &Path) -> Option<Self> {
         let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
@@ -98,7 +99,7 @@ impl Names for Api {
         }
     }
 
-    /// Whether a symbol's name is one of this library's API. The capital after the prefix keeps apart `cuInit`
+    /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`
     /// from `cudaFree`, and both from `cuda_helper` of a program.
     fn owns(self, name: &[u8]) -> bool {
         let prefixes: &[&[u8]] = match self {
@@ -106,18 +107,18 @@ impl Names for Api {
             Self::Runtime => &[b"cuda", b"__cuda"],
             Self::Nvml => &[b"nvml"],
             Self::Nccl => &[b"nccl", b"pnccl"],
-            // no library's, or anybody's
+            // functions of the Linux kernel, or of any library
             Self::Kernel | Self::Hook => &[],
         };
         let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix));
-        // `cudaMalloc.cold` and the like are pieces of functions.
+        // `cudaMalloc.cold` and similar symbols are parts of functions.
         rest.is_some_and(|rest| {
             rest.first().is_some_and(u8::is_ascii_uppercase)
                 && rest.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
         })
     }
 
-    /// A file that only has the name exports none of these.
+    /// A real library exports at least one of these.
     fn proofs(self) -> &'static [&'static str] {
         match self {
             Self::Driver => {

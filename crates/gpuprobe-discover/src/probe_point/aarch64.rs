@@ -1,24 +1,24 @@
-//! Instructions of aarch64, as far as uprobes tell them apart, and where to probe a function made of them.
+//! Where to probe an aarch64 function, and the aarch64 instructions that uprobes distinguish.
 //!
-//! The kernel simulates branches, `adr`, `adrp` and (from 6.13 on) `nop`; all else that it takes runs in a copy
-//! elsewhere, one step at a time: `arm_probe_decode_insn` and `aarch64_insn_is_steppable` of
+//! The Linux kernel simulates branches, `adr`, `adrp` and (from 6.13 on) `nop`. All other instructions that it
+//! accepts run in a copy, single-stepped: `arm_probe_decode_insn` and `aarch64_insn_is_steppable` of
 //! <https://elixir.bootlin.com/linux/v6.18/source/arch/arm64/kernel/probes/decode-insn.c>.
 //!
 //! Compilers begin a function with `stp x29, x30, [sp, #-N]!` or `sub sp, sp, #N` (all but one of the exports of
-//! libcudart 12.9 and 13.4 do), and both move the stack pointer, so there is nothing cheaper behind them. Nor may a
-//! probe go behind `paciasp`: at its probe the kernel puts the address of its trampoline into x30 to see the return,
-//! and only what stands in x30 before `paciasp` is signed and passes the check before the function's `ret`. What can
-//! be passed over is `bti`, which changes no register; then x30, the stack pointer and the arguments are what the
-//! caller made them.
+//! libcudart 12.9 and 13.4 do). Both move the stack pointer, so a cheaper instruction after them cannot be used. Nor
+//! may a probe go after `paciasp`: at the probe the Linux kernel puts the address of its trampoline into x30 to see
+//! the return, and only the value that x30 has before `paciasp` is signed and passes the check before the function's
+//! `ret`. Only `bti` can be skipped: it changes no register, so x30, the stack pointer and the arguments are still
+//! those of the caller.
 
 use super::point::{ProbeCost, ProbePoint};
 
-/// The bytes of an instruction.
+/// Bytes of an instruction.
 pub(crate) const WORD: u64 = 4;
 
 const NOP: u32 = 0xd503_201f;
 
-/// The entry, or the instruction behind a `bti` where that one is simulated.
+/// The entry, or the instruction after a `bti` if that one is simulated.
 pub(crate) fn candidate(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
     let at_entry = at_entry(code, entry)?;
     let mut words = words(code);
@@ -30,9 +30,9 @@ pub(crate) fn candidate(code: &[u8], entry: u64) -> Result<ProbePoint, &'static 
     }
 }
 
-/// The entry, or why no probe can be put there.
+/// The entry, or why it cannot be probed.
 pub(crate) fn at_entry(code: &[u8], entry: u64) -> Result<ProbePoint, &'static str> {
-    let word = words(code).next().ok_or("its first bytes are no instruction")?;
+    let word = words(code).next().ok_or("its first bytes are not an instruction")?;
     if let Some(reason) = refused(word) {
         return Err(reason);
     }
@@ -44,11 +44,11 @@ pub(crate) fn words(code: &[u8]) -> impl Iterator<Item = u32> {
     code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
 }
 
-/// Where an instruction leads: the target of a direct branch, and whether what follows it may run next.
+/// Where execution continues after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`: there or on.
+    /// `b.cond`, `cbz`, `cbnz`, `tbz`, `tbnz`: at the target or at the next instruction.
     Conditional(u64),
     /// `b`
     Jump(u64),
@@ -59,7 +59,7 @@ pub(crate) enum Flow {
 }
 
 pub(crate) fn flow(word: u32, at: u64) -> Flow {
-    // a signed count of words in the bits from `low` on
+    // a signed number of words in the bits from `low` on
     let target = |low: u32, bits: u32| {
         let shifted = (word << (32 - low - bits)).cast_signed();
         at.wrapping_add_signed(i64::from(shifted >> (32 - bits)) * WORD.cast_signed())
@@ -97,12 +97,12 @@ fn is_simulated(word: u32) -> bool {
         || is(word, 0xff9f_fc1f, 0xd61f_0000) && !is(word, 0x0060_0000, 0x0060_0000) // br, blr, ret
 }
 
-/// Why the kernel would refuse a probe here, or run the copy with another result than the original. One refused place
-/// fails the attach of a whole library, so such functions must not be asked for.
+/// Why the Linux kernel would refuse a probe here, or why the copy would have another result than the original. One
+/// refused point fails the attachment of a whole library, so such functions must not be requested.
 fn refused(word: u32) -> Option<&'static str> {
     let is_hint = is(word, 0xffff_f01f, 0xd503_201f);
     if word == 0 {
-        Some("its first bytes are no instruction")
+        Some("its first bytes are not an instruction")
     } else if is(word, 0xff00_0000, 0xd400_0000) {
         Some("it begins with an instruction that traps")
     } else if is_hint && !is_steppable_hint(word)
@@ -110,20 +110,20 @@ fn refused(word: u32) -> Option<&'static str> {
         || is(word, 0xfff8_f01f, 0xd500_401f)
     // msr of a constant
     {
-        Some("it begins with a system instruction that the kernel cannot probe")
+        Some("it begins with a system instruction that the Linux kernel cannot probe")
     } else if is(word, 0xfe00_0000, 0xd600_0000) && !is_simulated(word) || is(word, 0xff00_0010, 0x5400_0010)
     {
-        Some("it begins with a branch that the kernel cannot probe")
+        Some("it begins with a branch that the Linux kernel cannot probe")
     } else if is(word, 0x3b00_0000, 0x1800_0000) {
-        Some("it begins with a load relative to its own address, which the kernel cannot probe")
+        Some("it begins with a load relative to its own address, which the Linux kernel cannot probe")
     } else if is(word, 0x3f00_0000, 0x0800_0000) || is(word, 0x3b20_0c00, 0x1900_0400) {
-        Some("it begins with a part of a sequence that the kernel cannot probe")
+        Some("it begins with a part of a sequence that the Linux kernel cannot probe")
     } else {
         None
     }
 }
 
-/// Those that do nothing, mark a landing place or sign an address. The others wait, or check an address and may trap.
+/// Hints that do nothing, mark a branch target or sign an address. The others wait, or check an address and may trap.
 fn is_steppable_hint(word: u32) -> bool {
     // xpaclri; pacia1716, pacib1716; paciaz, paciasp, pacibz, pacibsp
     matches!(word >> 5 & 0x7f, 0x07 | 0x08 | 0x0a | 0x18..=0x1b) || word == NOP || is_bti(word)
@@ -141,7 +141,7 @@ mod tests {
     const ADRP: u32 = 0x9000_0010; // adrp x16, .
     const RET: u32 = 0xd65f_03c0;
     const CHEAP: ProbeCost = ProbeCost::Emulated;
-    const DEAR: ProbeCost = ProbeCost::SingleStepped;
+    const EXPENSIVE: ProbeCost = ProbeCost::SingleStepped;
 
     fn bytes(words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
@@ -154,16 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn what_compilers_begin_with_is_probed_itself() {
-        assert_eq!(point(&[PUSH, 0x9100_03fd]), (0, DEAR), "stp x29, x30; mov x29, sp");
-        assert_eq!(point(&[0xd103_43ff, 0xa901_7bfd]), (0, DEAR), "sub sp, sp, #208; stp");
-        assert_eq!(point(&[PACIASP, PUSH]), (0, DEAR));
-        assert_eq!(point(&[0x5280_0000, RET]), (0, DEAR), "mov w0, 0");
-        assert_eq!(point(&[PUSH, 0xf94]), (0, DEAR), "what follows is not looked at");
+    fn usual_first_instructions_are_probed_at_the_entry() {
+        assert_eq!(point(&[PUSH, 0x9100_03fd]), (0, EXPENSIVE), "stp x29, x30; mov x29, sp");
+        assert_eq!(point(&[0xd103_43ff, 0xa901_7bfd]), (0, EXPENSIVE), "sub sp, sp, #208; stp");
+        assert_eq!(point(&[PACIASP, PUSH]), (0, EXPENSIVE));
+        assert_eq!(point(&[0x5280_0000, RET]), (0, EXPENSIVE), "mov w0, 0");
+        assert_eq!(point(&[PUSH, 0xf94]), (0, EXPENSIVE), "what follows is not examined");
     }
 
     #[test]
-    fn what_the_kernel_simulates_is_cheap() {
+    fn simulated_instructions_are_cheap() {
         for (word, name) in [
             (0x1400_0004, "b"),
             (0x9400_0004, "bl"),
@@ -185,25 +185,25 @@ mod tests {
     }
 
     #[test]
-    fn a_landing_place_is_passed_over_for_a_simulated_instruction_alone() {
-        assert_eq!(point(&[BTI_C, PUSH]), (0, DEAR));
-        assert_eq!(point(&[BTI_C]), (0, DEAR), "the function ends");
-        assert_eq!(point(&[BTI_C, BTI_C, CBZ]), (0, DEAR), "one is passed over");
+    fn bti_is_skipped_only_before_a_simulated_instruction() {
+        assert_eq!(point(&[BTI_C, PUSH]), (0, EXPENSIVE));
+        assert_eq!(point(&[BTI_C]), (0, EXPENSIVE), "the function ends");
+        assert_eq!(point(&[BTI_C, BTI_C, CBZ]), (0, EXPENSIVE), "only one is skipped");
         for bti in [0xd503_241f, 0xd503_245f, 0xd503_249f, 0xd503_24df] {
             assert_eq!(point(&[bti, ADRP]), (4, CHEAP), "{bti:x}");
         }
     }
 
     #[test]
-    fn nothing_is_probed_behind_a_signed_return_address() {
+    fn nothing_is_probed_after_a_signed_return_address() {
         for signs in [PACIASP, 0xd503_237f, 0xd503_231f, 0xd503_235f] {
-            assert_eq!(point(&[signs, CBZ]), (0, DEAR), "{signs:x}");
-            assert_eq!(point(&[BTI_C, signs, CBZ]), (0, DEAR), "bti c; {signs:x}");
+            assert_eq!(point(&[signs, CBZ]), (0, EXPENSIVE), "{signs:x}");
+            assert_eq!(point(&[BTI_C, signs, CBZ]), (0, EXPENSIVE), "bti c; {signs:x}");
         }
     }
 
     #[test]
-    fn places_that_the_kernel_refuses_are_named() {
+    fn instructions_that_the_linux_kernel_refuses_are_errors() {
         for (word, name) in [
             (0, "udf 0"),
             (0xd420_0000, "brk 0"),
@@ -233,12 +233,12 @@ mod tests {
             (0xd503_3bbf, "dmb ish"),
             (0xb940_0000, "ldr w0, [x0]"),
         ] {
-            assert_eq!(point(&[word, RET]), (0, DEAR), "{name}");
+            assert_eq!(point(&[word, RET]), (0, EXPENSIVE), "{name}");
         }
     }
 
     #[test]
-    fn branches_lead_where_they_say() {
+    fn branch_targets_are_decoded() {
         assert_eq!(flow(0x1400_0004, ENTRY), Flow::Jump(ENTRY + 16));
         assert_eq!(flow(0x17ff_ffff, ENTRY), Flow::Jump(ENTRY - 4));
         assert_eq!(flow(CBZ, ENTRY), Flow::Conditional(ENTRY + 8));

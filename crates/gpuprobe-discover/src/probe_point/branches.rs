@@ -1,20 +1,20 @@
-//! Whether anything jumps into the part of a function that a probe point passed over. If so, a loop would be
-//! counted as calls, and the arguments would be those of a later round: such a point is not used.
+//! Whether anything jumps to the instructions between the entry and a probe point. If so, a loop would be counted as
+//! calls, with the arguments of a later iteration, so such a point is not used.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 use super::aarch64::{self, Flow};
 use crate::elf::Machine;
 
-/// How many places outside the function are followed, and how far: compilers move rarely run parts of a
+/// How many targets outside the function are followed, and how far: compilers move rarely executed parts of a
 /// function elsewhere, and those jump back.
-const OUTSIDE_PLACES: usize = 16;
+const OUTSIDE_TARGETS: usize = 16;
 pub(crate) const OUTSIDE_BYTES: u64 = 1024;
-/// How many instructions before an indirect jump may have loaded its target.
+/// How many instructions before an indirect jump are searched for the load of its target.
 const LOOK_BACK: usize = 4;
 
-/// True unless it is certain enough that only the entry leads to the instructions in (entry, point].
-/// `code` is the whole function, `outside` reads code at another file offset (empty when it cannot).
+/// True unless it is certain enough that the instructions in (entry, point] are reached only from the entry. `code`
+/// is the whole function; `outside` reads code at another file offset (empty if it cannot).
 pub(crate) fn may_return_to(
     machine: Machine,
     code: &[u8],
@@ -25,13 +25,13 @@ pub(crate) fn may_return_to(
     let passed = entry + 1..=point;
     let function = entry..entry + code.len() as u64;
     let mut left = Vec::new();
-    // Straight through, not along the branches: that way the cases of a switch are seen without its table.
+    // In file order, not along the branches: that covers the cases of a switch without reading its table.
     for step in steps(machine, code, entry) {
         if step.may_be_table_jump || step.target.is_some_and(|target| passed.contains(&target)) {
             return true;
         }
         let leaves = step.target.filter(|target| !function.contains(target));
-        if let Some(target) = leaves.filter(|target| left.len() < OUTSIDE_PLACES && !left.contains(target)) {
+        if let Some(target) = leaves.filter(|target| left.len() < OUTSIDE_TARGETS && !left.contains(target)) {
             left.push(target);
         }
     }
@@ -41,7 +41,7 @@ pub(crate) fn may_return_to(
             if step.target.is_some_and(|target| passed.contains(&target)) {
                 return true;
             }
-            if !step.goes_on {
+            if !step.falls_through {
                 break;
             }
         }
@@ -49,14 +49,14 @@ pub(crate) fn may_return_to(
     })
 }
 
-/// What matters here of one instruction.
+/// The control flow of one instruction.
 struct Step {
-    /// Where it may branch to, if that is written in it. Calls come back and are no branches.
+    /// The target of a direct branch. Calls return and are not branches.
     target: Option<u64>,
-    /// Whether it may go to any place of the function.
+    /// Whether it may jump anywhere in the function.
     may_be_table_jump: bool,
-    /// Whether the instruction behind it may run next.
-    goes_on: bool,
+    /// Whether the next instruction may run after it.
+    falls_through: bool,
 }
 
 fn steps(machine: Machine, code: &[u8], start: u64) -> Box<dyn Iterator<Item = Step> + '_> {
@@ -66,18 +66,18 @@ fn steps(machine: Machine, code: &[u8], start: u64) -> Box<dyn Iterator<Item = S
     }
 }
 
-/// Every jump through a register is taken for one through a table: what is passed over is one instruction that
-/// few functions have, so little is lost.
+/// Every jump through a register counts as one through a table. Little is lost, because only one instruction is
+/// skipped, which few functions have.
 fn steps_aarch64(code: &[u8], start: u64) -> impl Iterator<Item = Step> {
-    let places = (start..).step_by(aarch64::WORD as usize);
-    aarch64::words(code).zip(places).map(|(word, at)| {
+    let addresses = (start..).step_by(aarch64::WORD as usize);
+    aarch64::words(code).zip(addresses).map(|(word, at)| {
         let flow = aarch64::flow(word, at);
         let target = match flow {
             Flow::Conditional(target) | Flow::Jump(target) => Some(target),
             Flow::Next | Flow::IndirectJump | Flow::Return => None,
         };
-        let goes_on = matches!(flow, Flow::Next | Flow::Conditional(_));
-        Step { target, may_be_table_jump: flow == Flow::IndirectJump, goes_on }
+        let falls_through = matches!(flow, Flow::Next | Flow::Conditional(_));
+        Step { target, may_be_table_jump: flow == Flow::IndirectJump, falls_through }
     })
 }
 
@@ -90,14 +90,14 @@ fn steps_x86(code: &[u8], start: u64) -> impl Iterator<Item = Step> {
         let may_be_table_jump = may_be_table_jump(&instruction, &recent, index);
         recent[index % LOOK_BACK] = instruction;
         index += 1;
-        let goes_on = matches!(
+        let falls_through = matches!(
             instruction.flow_control(),
             FlowControl::Next
                 | FlowControl::Call
                 | FlowControl::IndirectCall
                 | FlowControl::ConditionalBranch
         );
-        Some(Step { target: branch_target(&instruction), may_be_table_jump, goes_on })
+        Some(Step { target: branch_target(&instruction), may_be_table_jump, falls_through })
     })
 }
 
@@ -110,10 +110,9 @@ fn branch_target(instruction: &Instruction) -> Option<u64> {
     }
 }
 
-/// An indirect jump is either a call in last place, through a pointer, or a jump through a table of places in
-/// this function, of which any may be the wrong one. It is taken for the first only where the target was
-/// loaded from one fixed place (`jmp [rip+x]`, `mov rax, [rbx+8]; jmp rax`): a table needs an index, or an
-/// addition to what was loaded.
+/// An indirect jump is either a tail call through a pointer or a jump through a table of addresses in this function,
+/// any of which may be in the skipped part. It counts as a tail call only if the target was loaded from one fixed
+/// address (`jmp [rip+x]`, `mov rax, [rbx+8]; jmp rax`): a table needs an index, or an addition to what was loaded.
 fn may_be_table_jump(instruction: &Instruction, recent: &[Instruction], index: usize) -> bool {
     if instruction.flow_control() != FlowControl::IndirectBranch {
         return false;
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     const ENTRY: u64 = 0x1000;
-    /// test rdi, rdi; je +x: the point is at +3, and code goes on at +5.
+    /// test rdi, rdi; je +x: the point is at +3, and code continues at +5.
     const START: [u8; 5] = [0x48, 0x85, 0xff, 0x74, 0x10];
 
     fn returns(rest: &[u8]) -> bool {
@@ -146,26 +145,26 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_to_the_point_or_before_it_is_seen() {
+    fn a_loop_to_the_point_or_before_it_is_found() {
         assert!(returns(&[0x90, 0xeb, 0xfb]), "jmp to +3");
-        assert!(!returns(&[0x90, 0xeb, 0xfd]), "jmp to +5, behind the point");
-        assert!(!returns(&[0xeb, 0xf9]), "jmp to the entry is what the entry would count too");
+        assert!(!returns(&[0x90, 0xeb, 0xfd]), "jmp to +5, after the point");
+        assert!(!returns(&[0xeb, 0xf9]), "a jump to the entry would be counted there too");
         assert!(returns(&[0x0f, 0x85, 0xf8, 0xff, 0xff, 0xff]), "jne to +3");
         assert!(!returns(&[0xc3]));
     }
 
     #[test]
-    fn a_jump_through_a_table_is_taken_for_a_return() {
+    fn a_jump_through_a_table_counts_as_a_loop() {
         assert!(returns(&[0xff, 0x24, 0xc5, 0, 0, 0, 0]), "jmp [rax*8+x]");
         // movsxd rax, [rdx+rax*4]; add rax, rdx; jmp rax
         assert!(returns(&[0x48, 0x63, 0x04, 0x82, 0x48, 0x01, 0xd0, 0xff, 0xe0]));
-        assert!(returns(&[0xff, 0xe0]), "jmp rax, from who knows where");
+        assert!(returns(&[0xff, 0xe0]), "jmp rax, from an unknown address");
         // mov rax, [rdx+rax*8]; jmp rax
         assert!(returns(&[0x48, 0x8b, 0x04, 0xc2, 0xff, 0xe0]));
     }
 
     #[test]
-    fn a_call_through_a_pointer_in_last_place_is_not() {
+    fn a_tail_call_through_a_pointer_does_not_count_as_a_loop() {
         assert!(!returns(&[0xff, 0x25, 0, 0, 0, 0]), "jmp [rip+x]");
         // mov rax, [rip+x]; nop; jmp rax
         assert!(!returns(&[0x48, 0x8b, 0x05, 0, 0, 0, 0, 0x90, 0xff, 0xe0]));
@@ -173,7 +172,7 @@ mod tests {
 
     #[test]
     fn parts_moved_elsewhere_are_followed() {
-        // je to 0x2000, where there is a jump back to the point.
+        // je to 0x2000, which jumps back to the point.
         let code = [&START[..3], &[0x0f, 0x84, 0xf7, 0x0f, 0, 0, 0xc3]].concat();
         let back = [0x90, 0xe9, 0xfd, 0xef, 0xff, 0xff];
         let read = |at: u64| if at == 0x2000 { back.to_vec() } else { Vec::new() };
@@ -183,7 +182,7 @@ mod tests {
         assert!(!returns, "what follows a return is another function");
     }
 
-    /// bti c; cbz x0, .+8: the point is at +4, and code goes on at +8.
+    /// bti c; cbz x0, .+8: the point is at +4, and code continues at +8.
     fn returns_on_aarch64(rest: &[u32], outside: &[u32]) -> bool {
         let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         let code = bytes(&[&[0xd503_245f, 0xb400_0040], rest].concat());
@@ -191,17 +190,17 @@ mod tests {
     }
 
     #[test]
-    fn loops_of_aarch64_are_seen() {
+    fn aarch64_loops_are_found() {
         assert!(returns_on_aarch64(&[0x17ff_ffff], &[]), "b to +4");
         assert!(!returns_on_aarch64(&[0x1400_0000], &[]), "b to itself");
-        assert!(!returns_on_aarch64(&[0x17ff_fffe], &[]), "b to the entry is what the entry would count too");
+        assert!(!returns_on_aarch64(&[0x17ff_fffe], &[]), "a jump to the entry would be counted there too");
         assert!(returns_on_aarch64(&[0xd503_201f, 0x54ff_ffc1], &[]), "nop; b.ne to +4");
-        assert!(returns_on_aarch64(&[0xd61f_0200], &[]), "br x16, to who knows where");
+        assert!(returns_on_aarch64(&[0xd61f_0200], &[]), "br x16, to an unknown address");
         assert!(!returns_on_aarch64(&[0x97ff_ffff, 0xd63f_0200, 0xd65f_03c0], &[]), "calls and a return");
     }
 
     #[test]
-    fn parts_of_aarch64_moved_elsewhere_are_followed() {
+    fn aarch64_parts_moved_elsewhere_are_followed() {
         // b to 0x2000, and from there to +4
         let away = 0x1400_03fe;
         let back = 0x17ff_fc00;

@@ -1,32 +1,31 @@
-//! Functions of the kernel and of its modules that can be probed, from the kernel's own list of symbols.
+//! Lists the functions of the Linux kernel and its modules that can be probed, from the kernel's symbol table.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-/// Symbols that are read; a kernel has some hundred thousand.
-const MOST_SYMBOLS: usize = 4 << 20;
+/// The most symbols that are read; a Linux kernel has some hundred thousand.
+const SYMBOL_LIMIT: usize = 4 << 20;
 
-/// A function of the kernel.
+/// A function of the Linux kernel or of a kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFunction {
-    /// Its name.
     pub name: String,
-    /// The module it is in; `None` for the kernel itself.
+    /// The kernel module; `None` for the Linux kernel itself.
     pub module: Option<String>,
-    /// Where it begins; several where files have one of this name each. 0 where the kernel does not tell.
+    /// Its address; several if source files have functions of the same name. 0 if the Linux kernel hides addresses.
     pub addresses: Vec<u64>,
 }
 
 impl KernelFunction {
-    /// Whether it is one of NVIDIA's modules.
+    /// Whether it is in a kernel module of NVIDIA.
     pub fn is_of_driver(&self) -> bool {
         self.module.as_deref().is_some_and(|module| module.starts_with("nvidia"))
     }
 }
 
-/// The functions that are wanted, by name.
+/// The functions that `is_wanted` accepts, by name and kernel module.
 pub fn kernel_functions(
     proc_root: &Path,
     is_wanted: impl Fn(&str, Option<&str>) -> bool,
@@ -41,7 +40,7 @@ fn parse(
 ) -> io::Result<Vec<KernelFunction>> {
     let mut found: BTreeMap<String, KernelFunction> = BTreeMap::new();
     let mut line = String::new();
-    for _ in 0..MOST_SYMBOLS {
+    for _ in 0..SYMBOL_LIMIT {
         line.clear();
         if symbols.read_line(&mut line)? == 0 {
             break;
@@ -55,7 +54,7 @@ fn parse(
             module: module.map(str::to_owned),
             addresses: Vec::new(),
         });
-        // a name that two modules have stands for the first
+        // if two modules have the same name, the first one counts
         if function.module.as_deref() == module {
             function.addresses.push(address);
         }
@@ -63,7 +62,8 @@ fn parse(
     Ok(found.into_values().collect())
 }
 
-/// An address, a kind, a name and perhaps a module in brackets, where it is a function.
+/// Parses a line of kallsyms: an address, a type, a name and perhaps a module in brackets. `None` unless it is a
+/// function.
 fn symbol(line: &str) -> Option<(u64, &str, Option<&str>)> {
     let mut words = line.split_ascii_whitespace();
     let address = u64::from_str_radix(words.next()?, 16).ok()?;
@@ -75,39 +75,38 @@ fn symbol(line: &str) -> Option<(u64, &str, Option<&str>)> {
     Some((address, name, module))
 }
 
-/// Whether a symbol of the code is the beginning of a function: not room before one, nor a part that was moved away.
+/// Whether a code symbol is the beginning of a function, and not padding before one or a part that was moved away.
 fn is_function(name: &str) -> bool {
     let is_part = name.split('.').skip(1).any(|part| matches!(part, "cold" | "part"));
     !is_part && !name.starts_with("__pfx_") && !name.starts_with("__cfi_")
 }
 
-/// Where tracefs is mounted.
+/// The mount point of tracefs.
 pub fn tracefs(proc_root: &Path) -> Option<PathBuf> {
     let mounts = std::fs::read_to_string(proc_root.join("mounts")).ok()?;
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some("tracefs"))?;
     mount.split(' ').nth(1).map(PathBuf::from)
 }
 
-/// The functions that the kernel can change the beginning of, where it tells.
+/// The functions that ftrace can attach to; `None` if the list cannot be read.
 pub fn traceable_functions(proc_root: &Path) -> Option<HashSet<String>> {
     let file = File::open(tracefs(proc_root)?.join("available_filter_functions")).ok()?;
     let mut names = HashSet::new();
-    for line in BufReader::with_capacity(1 << 18, file).lines().take(MOST_SYMBOLS) {
+    for line in BufReader::with_capacity(1 << 18, file).lines().take(SYMBOL_LIMIT) {
         names.extend(line.ok()?.split_ascii_whitespace().next().map(str::to_owned));
     }
     Some(names)
 }
 
-/// A module of the driver that is loaded.
+/// A loaded kernel module of NVIDIA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverModule {
-    /// Its name.
     pub name: String,
-    /// Whether the kernel has its types.
+    /// Whether the Linux kernel has BTF type information for it.
     pub has_types: bool,
 }
 
-/// The modules of the driver that are loaded.
+/// The loaded kernel modules of NVIDIA.
 pub fn driver_modules(proc_root: &Path, sys_root: &Path) -> Vec<DriverModule> {
     let listed = std::fs::read_to_string(proc_root.join("modules")).unwrap_or_default();
     let names = listed.lines().filter_map(|line| line.split(' ').next());
@@ -143,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_told_from_data_and_from_parts_of_functions() {
+    fn data_and_parts_of_functions_are_not_functions() {
         let names: Vec<_> = named(|_, _| true).into_iter().map(|f| f.name).collect();
         assert_eq!(names, ["helper", "nvidia_ioctl", "schedule", "uvm_ioctl.isra.0"]);
         assert!(named(|_, _| false).is_empty());
     }
 
     #[test]
-    fn a_name_stands_for_every_function_of_its_module_that_has_it() {
+    fn functions_of_one_module_with_the_same_name_share_an_entry() {
         let found = named(|name, _| name == "helper");
         assert_eq!(found[0].addresses, [0xffff_ffff_8100_0100, 0xffff_ffff_8100_0200]);
         assert!(found[0].module.is_none() && !found[0].is_of_driver());
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_modules_are_listed_with_their_types() {
+    fn nvidia_modules_are_listed_with_their_btf() {
         let folder = std::env::temp_dir().join(format!("gpuprobe-modules-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("kernel/btf")).unwrap();
         std::fs::write(folder.join("kernel/btf/nvidia"), "").unwrap();

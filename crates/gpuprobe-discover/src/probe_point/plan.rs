@@ -1,4 +1,4 @@
-//! From libraries and a choice of functions to the list of places to probe.
+//! Plans the probes: the probe point of each selected function of each library.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,9 +14,9 @@ use crate::error::DiscoverError;
 use crate::library::{Library, Symbol};
 use crate::skipped::{SkipCause, Skipped, why};
 
-/// A function longer than this is probed at its entry rather than searched for loops.
+/// A longer function is probed at its entry and not searched for loops.
 const FUNCTION_BYTES: u64 = 64 << 10;
-/// The most code that is decoded for one library; libcuda's exports have about 1 MiB. What comes after is
+/// The most code that is decoded for one library; libcuda's exports have about 1 MiB. The functions after that are
 /// probed at the entry.
 const LIBRARY_BYTES: u64 = 8 << 20;
 
@@ -30,7 +30,7 @@ pub struct PlannedFunction {
 #[derive(Clone, Debug)]
 pub struct Target {
     pub library: Library,
-    /// Sorted by place; no place twice.
+    /// Sorted by probe point, each point once.
     pub functions: Vec<PlannedFunction>,
 }
 
@@ -39,8 +39,8 @@ pub struct AttachPlan {
     pub targets: Vec<Target>,
 }
 
-/// Where to probe the functions that `select` wants. Names of one address become one probe, under the plainest
-/// of the wanted names. A library with nothing wanted is no target.
+/// Plans probes for the functions that `select` accepts. Several names of one address become one probe, under the
+/// plainest of the accepted names. A library without accepted functions is no target.
 pub fn plan(
     libraries: &[Library],
     select: &dyn Fn(&Library, &str) -> Option<FunctionId>,
@@ -81,14 +81,14 @@ fn target(
     skipped: &mut Vec<Skipped>,
 ) -> Result<Target, DiscoverError> {
     let file = RegularFile::open(&library.open_path)?;
-    // The device number may be another one: see Inspector::real_id.
+    // The device number may differ: see Inspector::real_id.
     if file.id.inode != library.id.inode {
         let reason = "replaced by another file since it was found";
         skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::Replaced, reason));
         return Ok(Target { library: library.clone(), functions: Vec::new() });
     }
     if file.is_served && is_of_user(&mounts_of(&library.open_path), file.id.device()) {
-        let reason = "on a file system that a user's own program serves: putting probes in would wait for it";
+        let reason = "on a FUSE file system of an ordinary user: attaching probes would have to wait for it";
         skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::UserFileSystem, reason));
         return Ok(Target { library: library.clone(), functions: Vec::new() });
     }
@@ -104,12 +104,12 @@ fn target(
             }
         }
     }
-    // the code of this one was read
+    // the code of this file was read
     let library = Library { opened: Some(file.opened()), ..library.clone() };
     Ok(Target { library, functions })
 }
 
-/// What is mounted where a file was opened.
+/// The mountinfo of the mount namespace in which a path was opened.
 fn mounts_of(open_path: &Path) -> Vec<u8> {
     let process = open_path.strip_prefix("/proc").ok().and_then(|below| below.components().next());
     let folder = Path::new("/proc").join(process.map_or("self".as_ref(), |pid| pid.as_os_str()));
@@ -136,7 +136,7 @@ impl Code<'_> {
         Ok(at_entry(self.machine, &code, symbol.offset)?)
     }
 
-    /// Where the function ends: by its size, else where the next begins.
+    /// The length of a function: its size, or the distance to the next function.
     fn length(&self, symbol: &Symbol) -> Option<u64> {
         if symbol.size != 0 {
             return Some(symbol.size);
@@ -149,7 +149,7 @@ impl Code<'_> {
     fn only_from_entry(&mut self, symbol: &Symbol, point: ProbePoint, length: Option<u64>) -> bool {
         let next = self.functions.partition_point(|other| other.offset <= symbol.offset);
         if self.functions.get(next).is_some_and(|other| other.offset <= point.offset) {
-            // Code that another function begins in is reached by its callers too.
+            // Callers of another function that begins here reach this code too.
             return false;
         }
         let Some(length) = length.filter(|&length| length <= FUNCTION_BYTES.min(self.budget)) else {
@@ -234,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_begins_in_another_is_seen() {
-        // The second begins at the branch of the first.
+    fn a_function_that_begins_inside_another_is_detected() {
+        // The second function begins at the branch of the first.
         let builder = ElfBuilder::new().export("cuInit", &BRANCH).raw("cuInner", 0x12, 1, 0x41003);
         let (functions, _) = planned_driver(&builder);
         assert_eq!(functions[0].point.offset, functions[0].point.entry);
     }
 
     #[test]
-    fn a_function_of_unknown_size_is_searched_to_the_next() {
+    fn a_function_of_unknown_size_ends_at_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("libcuda.so.1");
         ElfBuilder::new().export("cuInit", &BRANCH).export("cuLast", &BRANCH).write(&path);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn on_aarch64_what_follows_a_landing_place_is_planned_unless_it_is_a_loop() {
+    fn on_aarch64_the_instruction_after_bti_is_used_unless_it_is_in_a_loop() {
         let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         let (bti, cbz, back, ret) = (0xd503_245f, 0xb400_0040, 0x17ff_ffff, 0xd65f_03c0);
         let builder = ElfBuilder::new()
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_wanted_is_no_target_and_a_lost_file_is_said() {
+    fn a_library_without_selected_functions_is_no_target_and_a_missing_file_is_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("libcuda.so.1");
         ElfBuilder::new().export("cuInit", &PUSH).write(&path);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_bytes_never_panic_nor_take_long() {
+    fn damaged_files_never_panic_or_take_long() {
         let branch = [0x48, 0x85, 0xff, 0x0f, 0x84, 0, 0, 0, 0, 0xff, 0xe0, 0xc3];
         let good = ["cudaMalloc", "cudaFree"]
             .iter()

@@ -1,9 +1,9 @@
 //! A probe point in a file, and what a probe there costs.
 
-/// Where in the file a probe goes.
+/// A probe point in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePoint {
-    /// The file offset to probe.
+    /// The file offset of the probe.
     pub offset: u64,
     /// The file offset of the function's first instruction.
     pub entry: u64,

@@ -1,30 +1,31 @@
-//! Which container a process is in, as its cgroup tells.
+//! Finds the container of a process by its cgroup.
 
 use std::fs;
 use std::path::Path;
 
-/// Container engines name a cgroup after the container: by 64 hexadecimal digits, 32 and a number on some clouds.
+/// Container engines name a cgroup after the container: by 64 hexadecimal digits, or on some clouds by 32 digits and
+/// a number.
 const SHORTEST_ID: usize = 32;
 
-/// The id of the container that a process is in; `None` where it is in none, or has ended.
+/// The id of the container of a process; `None` if it is in none, or has exited.
 pub fn container_of(proc_root: &Path, pid: u32) -> Option<String> {
     let text = fs::read(proc_root.join(pid.to_string()).join("cgroup")).ok()?;
     container_in(&String::from_utf8_lossy(&text))
 }
 
-/// The innermost container named by the text of `/proc/PID/cgroup`: `number:controllers:path` lines.
+/// The innermost container in the text of `/proc/PID/cgroup`: lines of `number:controllers:path`.
 fn container_in(text: &str) -> Option<String> {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.flat_map(|path| path.rsplit('/')).find_map(container_named).map(str::to_owned)
 }
 
-/// The id of the container that a cgroup is named after, by one part of its path: `ID`, `docker-ID.scope`,
-/// `cri-containerd-ID.scope`, `crio-ID`.
+/// The container id in one component of a cgroup's path: `ID`, `docker-ID.scope`, `cri-containerd-ID.scope`,
+/// `crio-ID`.
 pub fn container_named(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let part = part.rsplit_once(':').map_or(part, |(_, last)| last);
     let id = match part.rsplit_once('-') {
-        // a task of some clouds: 32 digits, a hyphen, a number
+        // a task on some clouds: 32 digits, a hyphen, a number
         Some((first, last)) if is_id(first) && last.bytes().all(|b| b.is_ascii_digit()) => part,
         Some((_, last)) => last,
         None => part,
@@ -44,7 +45,7 @@ mod tests {
     const ID: &str = "3f2a9c0d1e2b4f5a6978c0d1e2f3a4b53f2a9c0d1e2b4f5a6978c0d1e2f3a4b5";
 
     #[test]
-    fn engines_name_containers_each_in_its_way() {
+    fn the_cgroup_names_of_all_engines_are_known() {
         for path in [
             format!("/docker/{ID}"),
             format!("/system.slice/docker-{ID}.scope"),
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn other_cgroups_are_no_containers() {
+    fn other_cgroups_are_not_containers() {
         for text in [
             "",
             "0::/\n",
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_in_none() {
+    fn an_exited_process_has_no_container() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(container_of(folder.path(), 7), None);
         fs::create_dir(folder.path().join("7")).unwrap();

@@ -1,5 +1,5 @@
-//! The environment of a program as it stands in its own memory, where the program may have changed it. What it began
-//! with is in `/proc/PID/environ`.
+//! Reads the current environment of a program from its memory, where the program may have changed it. The environment
+//! at its start is in `/proc/PID/environ`.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -10,14 +10,14 @@ use super::maps::{CodeRange, code_ranges};
 use crate::access::{self, path_from_proc};
 use crate::elf::{Elf, Table};
 
-/// Programs with more variables are not looked at to the end, and tell nothing.
-const MOST_VARIABLES: usize = 1 << 14;
-const LONGEST_VALUE: usize = 1 << 16;
-/// Memory is read in pieces of this size: what follows a piece may not be there.
+/// Programs with more variables are given up.
+const VARIABLE_LIMIT: usize = 1 << 14;
+const VALUE_LIMIT: usize = 1 << 16;
+/// Memory is read in pieces of this size, because what follows a piece may not be mapped.
 const PIECE: usize = 4096;
 const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
 
-/// The values that a program would find under these names, each with its `=`; `None` where it cannot be told.
+/// The values of these variables, each name given with its `=`; `None` if they cannot be read.
 pub(crate) fn current<const N: usize>(
     folder: &Path,
     pid: u32,
@@ -28,16 +28,16 @@ pub(crate) fn current<const N: usize>(
     let mut table = memory.word(address)?;
     let mut values = [const { None }; N];
     if table == 0 {
-        // it was taken away as a whole
+        // the program cleared it
         return Some(values);
     }
-    for _ in 0..MOST_VARIABLES {
+    for _ in 0..VARIABLE_LIMIT {
         let variable = memory.word(table)?;
         if variable == 0 {
             return Some(values);
         }
         for (name, value) in names.iter().zip(&mut values) {
-            // of two with one name, a program sees the first
+            // if a name occurs twice, a program sees the first
             if value.is_none() && memory.begins(variable, name) {
                 *value = Some(memory.text(variable.checked_add(name.len() as u64)?)?);
             }
@@ -47,7 +47,7 @@ pub(crate) fn current<const N: usize>(
     None
 }
 
-/// Where the variable `environ` is: in the program, where that has been linked to have it, or in the C library.
+/// The address of the variable `environ`: in the executable if it was linked there, else in the C library.
 fn address_of_environ(folder: &Path, pid: u32) -> Option<u64> {
     let text = read_maps(folder, pid).ok()?;
     let exe = path_from_proc(fs::read_link(folder.join("exe")).ok()?.as_os_str().as_bytes());
@@ -72,7 +72,6 @@ fn in_file(folder: &Path, range: &CodeRange) -> Option<u64> {
     Some(range.start.wrapping_add(last).wrapping_sub(address).wrapping_add(variable.address))
 }
 
-/// The memory of a process.
 struct Memory(PathBuf);
 
 impl Memory {
@@ -85,10 +84,10 @@ impl Memory {
         access::memory(&self.0, address, with.len()).is_ok_and(|bytes| bytes == with)
     }
 
-    /// The bytes up to the first NUL; `None` where there are too many.
+    /// The bytes up to the first NUL; `None` if there are too many.
     fn text(&self, mut address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
-        while text.len() < LONGEST_VALUE {
+        while text.len() < VALUE_LIMIT {
             // up to the end of its page
             let rest = PIECE - (address % PIECE as u64) as usize;
             let bytes = access::memory(&self.0, address, rest).ok().filter(|bytes| !bytes.is_empty())?;
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_changed_nothing_has_what_it_began_with() {
+    fn an_unchanged_environment_is_the_one_at_the_start() {
         let long = "x".repeat(3 * PIECE);
         let mut command = Command::new("sleep");
         command.arg("60").env_clear().stdout(Stdio::null());
@@ -131,7 +130,7 @@ mod tests {
         let names: [&[u8]; 4] = [b"GPUPROBE_TEST=", b"GPUPROBE_TESTED=", b"EMPTY=", b"NONE="];
         let start = Instant::now();
         let values = loop {
-            // it has to be executed first, and its libraries loaded
+            // wait until it is executed and its libraries are loaded
             let is_it = fs::read_link(folder.join("exe")).is_ok_and(|exe| exe.ends_with("sleep"));
             match current(&folder, pid, names).filter(|values| is_it && values[0].is_some()) {
                 Some(values) => break values,
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_tells_nothing() {
+    fn an_exited_process_has_no_environment() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(current(folder.path(), 7, [b"A="]), None);
     }

@@ -1,5 +1,5 @@
-//! The dynamic loader of a process, and the function in it that runs whenever libraries have been mapped: a probe
-//! there sees libcuda before its first call.
+//! Finds the dynamic loader of a process and the function in it that runs whenever libraries have been mapped. A
+//! probe there sees libcuda before its first call.
 
 use std::path::{Path, PathBuf};
 
@@ -11,25 +11,25 @@ use crate::error::{Defect, DiscoverError};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loader {
-    /// What the kernel can open now.
+    /// A path that can be opened now.
     pub path: PathBuf,
     pub id: FileId,
-    /// Device (major, minor) and inode as the kernel shows them for the mapping.
+    /// Device (major, minor) and inode as the Linux kernel shows them for the mapping.
     pub mapped: (u32, u32, u64),
     /// File offset of `_dl_debug_state`.
     pub debug_state_offset: u64,
-    /// The same as an address before relocation.
+    /// Its address before relocation.
     pub debug_state_address: u64,
-    /// Address before relocation of `_r_debug`, which lists the libraries. musl has none of that name.
+    /// Address before relocation of `_r_debug`, which lists the libraries. musl has no symbol of that name.
     pub r_debug_address: Option<u64>,
 }
 
-/// The loader that a process has mapped. It is there from the exec on, whatever root and mounts the process has, so
-/// no name has to be followed. None for a program that needs none.
+/// The loader that a process has mapped. It is mapped from the exec on, whatever root and mounts the process has, so
+/// no path has to be resolved. `None` for a statically linked program.
 pub fn loader_of(proc_root: &Path, pid: u32) -> Result<Option<Loader>, DiscoverError> {
     let folder = proc_root.join(pid.to_string());
     for mapping in executable_files(&read_maps(&folder, pid)?) {
-        // what cannot be opened or makes no sense is no loader that could be probed
+        // a file that cannot be opened or parsed is not a loader that could be probed
         let Ok((file, open_path)) = open_mapped(&folder, &mapping) else { continue };
         if let Ok(Some(loader)) = loader_in(&file, &open_path) {
             let (major, minor) = mapping.file.device().unwrap_or_default();
@@ -39,15 +39,15 @@ pub fn loader_of(proc_root: &Path, pid: u32) -> Result<Option<Loader>, DiscoverE
     Ok(None)
 }
 
-/// What is to be known of a file that has `_dl_debug_state`.
+/// The loader in a file; `None` if the file has no `_dl_debug_state`.
 fn loader_in(file: &RegularFile, path: &Path) -> Result<Option<Loader>, Defect> {
     let wanted = |name: &[u8]| name == b"_dl_debug_state" || name == b"_r_debug";
     let elf = Elf::parse(file)?;
     let mut symbols = elf.symbols(Table::Dynamic, &wanted)?;
     symbols.extend(elf.symbols(Table::Full, &wanted)?);
     let state = symbols.iter().find(|symbol| symbol.is_function);
-    let place = state.and_then(|state| Some((state.address, elf.code_offset(state.address)?)));
-    Ok(place.map(|(debug_state_address, debug_state_offset)| Loader {
+    let location = state.and_then(|state| Some((state.address, elf.code_offset(state.address)?)));
+    Ok(location.map(|(debug_state_address, debug_state_offset)| Loader {
         path: path.to_owned(),
         id: file.id,
         mapped: (0, 0, 0),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_one_has_none_and_one_that_is_gone_is_named() {
+    fn a_file_without_the_function_is_no_loader_and_an_exited_process_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
         ElfBuilder::new().export("main", &[0xc3]).write(&path);

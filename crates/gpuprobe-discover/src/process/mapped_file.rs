@@ -13,7 +13,7 @@ use crate::skipped::{SkipCause, why};
 pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
     let read = || {
         let text = access::contents(&folder.join("maps"), TABLE_LIMIT)?;
-        // one that has ended and waits for its parent to ask has no memory any more
+        // a zombie has no memory any more
         if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text) }
     };
     read().map_err(|source: io::Error| match source.kind() {
@@ -24,26 +24,26 @@ pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverErro
     })
 }
 
-/// The mapped file and the name it was opened by, or why it cannot be.
+/// The mapped file and the path it was opened by, or why it cannot be opened.
 pub(crate) fn open_mapped(
     folder: &Path,
     mapping: &Mapping,
 ) -> Result<(RegularFile, PathBuf), (SkipCause, String)> {
     let MappedFile { path, deleted, inode, .. } = &mapping.file;
     let map_file = folder.join("map_files").join(&mapping.range);
-    // The only name that is certain, also for files that are deleted or in another mount namespace; older
-    // kernels give it to root alone.
+    // The only path that is certain to be the mapped file, also if it was deleted or is in another mount namespace.
+    // Older Linux kernels restrict it to root.
     let known =
         || mapping.file.device().map(|(major, minor)| (StallDomain::Device(major, minor), path.as_path()));
     let first = match RegularFile::open_at(&map_file, known()) {
         Ok(file) => {
-            // The plain name is better where it is the same file, for it outlives the process.
+            // The plain path is better if it is the same file, because it outlives the process.
             let plain = access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
             return Ok((file, if plain { path.clone() } else { map_file }));
         }
         Err(error) => why(&error),
     };
-    // it may be all right the next time
+    // it may work the next time
     if first.0 == SkipCause::Stalled {
         return Err(first);
     }

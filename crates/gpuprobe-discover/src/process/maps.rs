@@ -1,12 +1,12 @@
-//! The text of /proc/PID/maps: which files a process has mapped as code. Does not open anything.
+//! Parses the text of /proc/PID/maps: which files a process has mapped as code. Opens nothing.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
 
 use crate::access::{FileId, path_from_proc, without_deleted_mark};
 
-/// A file, by what the kernel says of it. The device number is that of the mount's file system, which is not
-/// always what stat gives; with the name it still tells files apart.
+/// A file as the Linux kernel shows it. The device number is that of the mount's file system, which is not always
+/// what stat returns. Together with the path it still identifies the file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MappedFile {
     pub(crate) path: PathBuf,
@@ -16,13 +16,13 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// What the kernel shows, as an identity. It need not be what stat gives: see above.
+    /// The identity from these numbers. It may differ from what stat returns: see above.
     pub(crate) fn id(&self) -> Option<FileId> {
         let (major, minor) = self.device()?;
         Some(FileId { dev: nix::sys::stat::makedev(major.into(), minor.into()), inode: self.inode })
     }
 
-    /// Major and minor number of the device, which are written `fe:00`.
+    /// Major and minor number of the device, written as `fe:00`.
     pub(crate) fn device(&self) -> Option<(u32, u32)> {
         let (major, minor) = std::str::from_utf8(&self.dev).ok()?.split_once(':')?;
         Some((u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?))
@@ -31,40 +31,40 @@ impl MappedFile {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
-    /// START-END, the name below map_files.
+    /// START-END, the file name in /proc/PID/map_files.
     pub(crate) range: String,
     pub(crate) file: MappedFile,
 }
 
-/// A stretch of memory that a process may execute, of a file or not.
+/// A range of executable memory of a process, of a file or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CodeRange {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where in the file it begins.
+    /// The offset in the file.
     pub(crate) offset: u64,
     pub(crate) file: Option<Mapping>,
 }
 
-/// The executable mappings of files, the first of each file. Lines that make no sense are passed over.
+/// The executable mappings of files, the first of each file. Invalid lines are skipped.
 pub(crate) fn executable_files(text: &[u8]) -> Vec<Mapping> {
     let mut seen = HashSet::new();
     let mappings = code_ranges(text).filter_map(|range| range.file);
     mappings.filter(|mapping| seen.insert(mapping.file.clone())).collect()
 }
 
-/// The mapping of a file that an address lies in, and the offset in the file that it stands for.
+/// The file mapping that contains an address, and the corresponding offset in the file.
 pub(crate) fn mapping_of(text: &[u8], address: u64) -> Option<(Mapping, u64)> {
     let range = code_ranges(text).find(|range| (range.start..range.end).contains(&address))?;
     Some((range.file?, range.offset.checked_add(address - range.start)?))
 }
 
-/// The offset in its file of an address of a process whose maps these are.
+/// The file offset of an address in a process with these maps.
 pub fn offset_in_file(maps: &[u8], address: u64) -> Option<u64> {
     mapping_of(maps, address).map(|(_, offset)| offset)
 }
 
-/// All that a process may execute, in the order of the text.
+/// All executable ranges, in the order of the text.
 pub(crate) fn code_ranges(text: &[u8]) -> impl Iterator<Item = CodeRange> {
     text.split(|&b| b == b'\n').filter_map(code_range)
 }
@@ -95,7 +95,7 @@ fn code_range(line: &[u8]) -> Option<CodeRange> {
     Some(CodeRange { start, end, offset, file })
 }
 
-/// Digits alone: what Rust reads as a number may begin with a sign, and the text becomes part of a path.
+/// Only digits: Rust also accepts a sign, and the text becomes part of a path.
 fn hex(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
     u64::from_str_radix(text, 16).ok().filter(|_| digits)
@@ -136,7 +136,7 @@ garbage
     }
 
     #[test]
-    fn code_of_no_file_has_a_place_too() {
+    fn code_without_a_file_is_a_range_too() {
         let text = b"\
 10000-12000 r-xp 00003000 fe:00 77                         /usr/lib/libcuda.so.1
 20000-21000 rwxp 00000000 00:00 0

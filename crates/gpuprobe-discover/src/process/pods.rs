@@ -1,27 +1,27 @@
-//! Which pod of Kubernetes a container is of, as the kubelet of this host tells: it keeps a link to the log of each
-//! container, called `POD_NAMESPACE_CONTAINER-ID.log`.
+//! Finds the Kubernetes pod of a container. The kubelet keeps a link to the log of each container of the host, named
+//! `POD_NAMESPACE_CONTAINER-ID.log`.
 
 use std::fs;
 use std::path::Path;
 
 use gpuprobe_event::Pod;
 
-/// Where the kubelet keeps these links.
+/// The directory of these links.
 pub const CONTAINER_LOGS: &str = "/var/log/containers";
-/// More than a host can run; a folder of something else may have any number.
-const MOST_LINKS: usize = 1 << 14;
+/// More than a host can run; another directory may have any number of files.
+const LINK_LIMIT: usize = 1 << 14;
 
-/// The pod of the container with this id; `None` where Kubernetes does not run it.
+/// The pod of the container with this id; `None` if it is not from Kubernetes.
 pub fn pod_of(logs: &Path, id: &str) -> Option<Pod> {
     let end = format!("-{id}.log");
     let names = fs::read_dir(logs)
         .ok()?
-        .take(MOST_LINKS)
+        .take(LINK_LIMIT)
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.into_iter().find_map(|name| parse(name.strip_suffix(&end)?))
 }
 
-/// None of the three may have an underscore in it, so that they can be told apart.
+/// None of the three parts may contain an underscore, so the split is unambiguous.
 fn parse(text: &str) -> Option<Pod> {
     let mut parts = text.split('_').map(str::to_owned).filter(|part| !part.is_empty());
     let (name, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_found_by_its_id_and_named_by_the_link_to_its_log() {
+    fn the_pod_is_parsed_from_the_name_of_the_log_link() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = ("1".repeat(64), "2".repeat(64));
         for name in [

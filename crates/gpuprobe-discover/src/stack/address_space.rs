@@ -1,5 +1,5 @@
-//! What processes may execute, kept from when they were first seen: a process that has ended is asked no more, and
-//! its last stacks are often looked at after that.
+//! Caches the executable ranges of processes, because an exited process cannot be read any more and its last stacks
+//! are often unwound after its exit.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,33 +7,34 @@ use std::time::{Duration, Instant};
 
 use crate::process::{CodeRange, Mapping, code_ranges, read_maps};
 
-/// Ranges kept of one process. PyTorch has some hundreds.
+/// The most ranges kept of one process. PyTorch has some hundreds.
 const RANGES_OF_PROCESS: usize = 16 << 10;
-/// Ranges kept of all, about 200 bytes each; beyond this many, all processes but the one at hand are forgotten.
+/// The most ranges kept of all processes, about 200 bytes each. Beyond this number all processes but the current one
+/// are dropped.
 const RANGES: usize = 256 << 10;
-/// A process is not asked again before this many times as long as the last time took has passed: stacks that make
-/// no sense would have its mappings read over and over.
+/// The mappings of a process are not read again until this many times the duration of the last read has passed.
+/// Otherwise invalid stacks would have them read over and over.
 const PATIENCE: u32 = 20;
 
-/// A range and what is known of the file it is from.
+/// An executable range and the module of its file.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct MappedCode {
     pub(crate) range: CodeRange,
-    /// The number of the module, by the count of those who keep modules; none when not looked at yet.
+    /// The module; `None` if it was not looked up yet.
     pub(crate) module: Option<ModuleNumber>,
 }
 
-/// A module among those of one generation; all earlier ones are forgotten.
+/// A module of one generation of the module cache; earlier generations are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModuleNumber {
     pub(crate) generation: u64,
-    /// None for a file that cannot be opened.
+    /// `None` for a file that cannot be opened.
     pub(crate) index: Option<u32>,
 }
 
 #[derive(Debug)]
 struct Space {
-    places: Vec<Place>,
+    ranges: Vec<MappedCode>,
     read: Instant,
     patience: Duration,
 }
@@ -41,11 +42,11 @@ struct Space {
 #[derive(Debug, Default)]
 pub(crate) struct AddressSpaces {
     spaces: HashMap<u32, Space>,
-    ranges: usize,
+    range_count: usize,
 }
 
 impl AddressSpaces {
-    /// Reads the mappings of a process again. What is known stays where the process has ended.
+    /// Reads the mappings of a process again. If the process has exited, the cached ones stay.
     pub(crate) fn read(&mut self, folder: &Path, tgid: u32) {
         let begin = Instant::now();
         let Ok(text) = read_maps(folder, tgid) else {
@@ -55,28 +56,30 @@ impl AddressSpaces {
             return;
         };
         let mut old = self.take(tgid);
-        let mut places: Vec<_> =
-            code_ranges(&text).take(RANGES_OF_PROCESS).map(|range| Place { range, module: None }).collect();
-        places.sort_unstable_by_key(|place| place.range.start);
-        for place in &mut places {
-            let same = old.binary_search_by_key(&place.range.start, |place| place.range.start);
-            place.module = same
+        let mut ranges: Vec<_> = code_ranges(&text)
+            .take(RANGES_OF_PROCESS)
+            .map(|range| MappedCode { range, module: None })
+            .collect();
+        ranges.sort_unstable_by_key(|code| code.range.start);
+        for code in &mut ranges {
+            let same = old.binary_search_by_key(&code.range.start, |code| code.range.start);
+            code.module = same
                 .ok()
                 .and_then(|at| old.get_mut(at))
-                .filter(|old| old.range == place.range)
+                .filter(|old| old.range == code.range)
                 .and_then(|old| old.module);
         }
-        if self.ranges + places.len() > RANGES {
+        if self.range_count + ranges.len() > RANGES {
             self.spaces.clear();
-            self.ranges = 0;
+            self.range_count = 0;
         }
-        self.ranges += places.len();
-        let space = Space { places, read: Instant::now(), patience: begin.elapsed() * PATIENCE };
+        self.range_count += ranges.len();
+        let space = Space { ranges, read: Instant::now(), patience: begin.elapsed() * PATIENCE };
         self.spaces.insert(tgid, space);
     }
 
-    /// What a process has at an address; its mappings are read again where nothing is known there.
-    pub(crate) fn find(&mut self, folder: &Path, tgid: u32, address: u64) -> Option<&mut Place> {
+    /// The range at an address of a process. The mappings are read again if it is not known.
+    pub(crate) fn find(&mut self, folder: &Path, tgid: u32, address: u64) -> Option<&mut MappedCode> {
         if self.position(tgid, address).is_none() {
             if self.spaces.get(&tgid).is_some_and(|space| space.read.elapsed() < space.patience) {
                 return None;
@@ -84,29 +87,29 @@ impl AddressSpaces {
             self.read(folder, tgid);
         }
         let at = self.position(tgid, address)?;
-        self.spaces.get_mut(&tgid)?.places.get_mut(at)
+        self.spaces.get_mut(&tgid)?.ranges.get_mut(at)
     }
 
-    /// The file that a process has at an address, as far as is known.
+    /// The file mapped at an address of a process, if known.
     pub(crate) fn mapping(&self, tgid: u32, address: u64) -> Option<&Mapping> {
         let at = self.position(tgid, address)?;
-        self.spaces.get(&tgid)?.places.get(at)?.range.file.as_ref()
+        self.spaces.get(&tgid)?.ranges.get(at)?.range.file.as_ref()
     }
 
     fn position(&self, tgid: u32, address: u64) -> Option<usize> {
-        let places = &self.spaces.get(&tgid)?.places;
-        let at = places.partition_point(|place| place.range.start <= address).checked_sub(1)?;
-        (address < places.get(at)?.range.end).then_some(at)
+        let ranges = &self.spaces.get(&tgid)?.ranges;
+        let at = ranges.partition_point(|code| code.range.start <= address).checked_sub(1)?;
+        (address < ranges.get(at)?.range.end).then_some(at)
     }
 
     pub(crate) fn forget(&mut self, tgid: u32) {
         self.take(tgid);
     }
 
-    fn take(&mut self, tgid: u32) -> Vec<Place> {
-        let places = self.spaces.remove(&tgid).map(|space| space.places).unwrap_or_default();
-        self.ranges -= places.len();
-        places
+    fn take(&mut self, tgid: u32) -> Vec<MappedCode> {
+        let ranges = self.spaces.remove(&tgid).map(|space| space.ranges).unwrap_or_default();
+        self.range_count -= ranges.len();
+        ranges
     }
 }
 
@@ -126,15 +129,15 @@ mod tests {
         assert!(spaces.find(&folder, 7, CODE + 0x1000).is_none());
         std::fs::remove_dir_all(&folder).unwrap();
         spaces.read(&folder, 7);
-        let place = spaces.find(&folder, 7, CODE).expect("kept");
-        assert_eq!(place.range.file.as_ref().unwrap().file.path, Path::new("/bin/sh"));
+        let code = spaces.find(&folder, 7, CODE).expect("kept");
+        assert_eq!(code.range.file.as_ref().unwrap().file.path, Path::new("/bin/sh"));
         spaces.forget(7);
         assert!(spaces.find(&folder, 7, CODE).is_none());
-        assert_eq!(spaces.ranges, 0);
+        assert_eq!(spaces.range_count, 0);
     }
 
     #[test]
-    fn a_library_that_came_later_is_found_and_what_was_known_stays() {
+    fn a_library_loaded_later_is_found_and_cached_modules_stay() {
         let proc = FakeProc::new();
         let shell = Path::new("/bin/sh");
         let folder = proc.process(7, &[("/bin/sh", shell)]);
@@ -144,11 +147,11 @@ mod tests {
         spaces.spaces.get_mut(&7).unwrap().patience = Duration::MAX;
         std::fs::remove_dir_all(&folder).unwrap();
         proc.process(7, &[("/bin/sh", shell), ("/lib/later.so", shell)]);
-        assert!(spaces.find(&folder, 7, CODE + 0x10000).is_none(), "asked only a moment ago");
+        assert!(spaces.find(&folder, 7, CODE + 0x10000).is_none(), "read only a moment ago");
         spaces.spaces.get_mut(&7).unwrap().patience = Duration::ZERO;
         assert!(spaces.find(&folder, 7, CODE + 0x10000).unwrap().module.is_none());
         assert_eq!(spaces.find(&folder, 7, CODE).unwrap().module, Some(number));
-        assert_eq!(spaces.ranges, 3, "two files and the vdso");
+        assert_eq!(spaces.range_count, 3, "two files and the vdso");
     }
 
     #[test]
@@ -162,8 +165,8 @@ mod tests {
             std::fs::create_dir(&folder).unwrap();
             std::fs::write(folder.join("maps"), &lines).unwrap();
             spaces.read(&folder, tgid);
-            assert!(spaces.ranges <= RANGES && spaces.ranges >= RANGES_OF_PROCESS);
+            assert!(spaces.range_count <= RANGES && spaces.range_count >= RANGES_OF_PROCESS);
         }
-        assert_eq!(spaces.spaces.len(), 4, "sixteen fit, then all but the last were forgotten");
+        assert_eq!(spaces.spaces.len(), 4, "sixteen fit, then all but the last were dropped");
     }
 }

@@ -3,10 +3,10 @@
 mod address_space;
 mod registers;
 mod symbolize;
-mod unwind;
 mod unwind_row;
 mod unwind_table;
+mod unwinder;
 
 pub use registers::{Registers, StackEnd};
 pub use symbolize::{Place, Symbolizer};
-pub use unwind::{FRAME_LIMIT, Stack, Unwinder};
+pub use unwinder::{FRAME_LIMIT, Stack, Unwinder};

@@ -1,6 +1,6 @@
-//! The registers at a call, and why unwinding stops.
+//! The registers at a call, and why an unwound stack ends.
 
-/// The registers of a caller as they will be when the call has returned. `lr` is of aarch64 alone.
+/// The registers of a caller as they will be when the call has returned. `lr` is only for aarch64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
     /// The return address.
@@ -13,15 +13,15 @@ pub struct Registers {
 /// Why a stack has no more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StackEnd {
-    /// The thread began here.
+    /// The outermost frame of the thread was reached.
     Complete,
-    /// There are more than are told.
+    /// There are more frames than [`super::FRAME_LIMIT`].
     TooDeep,
     /// The copy of the stack is shorter than the stack.
     CopyEnds,
-    /// There was too much to be read for one stack; the next one goes on with it.
+    /// The read limit for one stack was reached; unwinding the next one continues from there.
     NotYet,
-    /// The caller cannot be told: code without unwind information and frame pointer, a file that cannot be read
-    /// (any more), or a stack that makes no sense.
+    /// The caller cannot be determined: code without unwind information and frame pointer, a file that cannot be read
+    /// (any more), or an invalid stack.
     Lost,
 }

@@ -1,7 +1,7 @@
-//! Addresses of processes to names: the function, demangled, and the line where debug information is.
+//! Resolves addresses of processes to demangled functions, and to source lines if there is debug information.
 //!
-//! Files are read piece by piece, never mapped: a process that cuts its file short while it is looked at would
-//! otherwise end us.
+//! Files are read piece by piece and never mapped: a process that truncates its file would otherwise kill this
+//! program.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,31 +18,31 @@ use crate::process::{mapping_of, open_mapped, read_maps};
 
 type Reader = EndianRcSlice<LittleEndian>;
 
-/// Files whose names are kept; beyond this many, all are read again.
+/// The most files whose names are cached; beyond this number all are dropped.
 const FILE_LIMIT: usize = 256;
-/// Addresses whose names are kept, likewise.
-const NAMED_LIMIT: usize = 64 << 10;
-/// Debug information up to this size is looked through before functions within functions are asked for.
+/// The most addresses whose names are cached, likewise.
+const ADDRESS_LIMIT: usize = 64 << 10;
+/// Inlined functions are resolved only for debug information up to this size, which is checked beforehand.
 const INLINED_LIMIT: usize = 16 << 20;
-/// How deep it may be nested: what reads it calls itself for each level.
+/// How deep it may be nested: the parser calls itself for each level.
 const NESTING_LIMIT: isize = 256;
-/// Where distributions put debug information of stripped files, by build id.
+/// Where distributions install the debug information of stripped files, by build id.
 const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
 
-/// What an address is.
+/// A resolved address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The function, demangled.
+    /// The demangled function.
     pub function: String,
-    /// Bytes from its beginning.
+    /// Bytes from the beginning of the function.
     pub offset: u64,
-    /// The file it is in.
+    /// The file that contains it.
     pub module: PathBuf,
-    /// Source file and line, where debug information tells.
+    /// Source file and line, if there is debug information.
     pub line: Option<(String, u32)>,
 }
 
-/// What a file says about one of its addresses, once for each function that was put there.
+/// One function at an address of a file. There is one for each function inlined there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     function: Option<String>,
@@ -52,7 +52,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// A frame whose call lies one byte before the address it returns to.
+    /// The frame. The looked-up call is one byte before the return address.
     pub(crate) fn frame(&self, address: u64, module: Option<String>) -> Frame {
         let (file, line) = self.line.clone().unzip();
         let offset = self.offset.wrapping_add(1);
@@ -60,11 +60,11 @@ impl Named {
     }
 }
 
-/// Knows the names in files, each read once.
+/// Resolves addresses; each file is read once.
 #[derive(Default)]
 pub struct Symbolizer {
-    /// By what the file system says of a file, never by its build id: anybody can write the build id of another file into
-    /// their own, and would name the functions of both.
+    /// By file identity, never by build id: anyone can write the build id of another file into their own, and would
+    /// name the functions of both.
     files: HashMap<FileKey, Rc<Names>>,
     /// By file and offset in it.
     named: HashMap<(FileKey, u64), Rc<[Named]>>,
@@ -82,14 +82,14 @@ impl Symbolizer {
         Self::default()
     }
 
-    /// What an address of a process is; none where it lies in no file, or the file has no name for it.
+    /// Resolves an address of a process; `None` if it is in no file, or the file has no name for it.
     pub fn name(&mut self, proc_root: &Path, pid: u32, address: u64) -> Result<Option<Place>, DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let Some((mapping, offset)) = mapping_of(&read_maps(&folder, pid)?, address) else { return Ok(None) };
         let path = mapping.file.path.clone();
         let Ok((file, _)) = open_mapped(&folder, &mapping) else { return Ok(None) };
-        let place = self.in_file(&file, &path, offset).map_err(|defect| defect.of(&path))?;
-        Ok(place)
+        let site = self.in_file(&file, &path, offset).map_err(|defect| defect.of(&path))?;
+        Ok(site)
     }
 
     fn in_file(&mut self, file: &RegularFile, path: &Path, offset: u64) -> Result<Option<Place>, Defect> {
@@ -102,7 +102,7 @@ impl Symbolizer {
         }))
     }
 
-    /// As [`Symbolizer::named`], each address of a file once. The file is opened where it must be.
+    /// As [`Symbolizer::named`], but cached. The file is opened only if needed.
     pub(crate) fn remembered(
         &mut self,
         key: FileKey,
@@ -113,14 +113,14 @@ impl Symbolizer {
             return Some(Rc::clone(named));
         }
         let named: Rc<[Named]> = self.named(&open()?, offset).unwrap_or_default().into();
-        if self.named.len() >= NAMED_LIMIT {
+        if self.named.len() >= ADDRESS_LIMIT {
             self.named.clear();
         }
         self.named.insert((key, offset), Rc::clone(&named));
         Some(named)
     }
 
-    /// The function at an offset of a file, after those that were put into it, the innermost first.
+    /// The function at an offset of a file, after the functions inlined into it, innermost first.
     fn named(&mut self, file: &RegularFile, offset: u64) -> Result<Vec<Named>, Defect> {
         let elf = Elf::parse(file)?;
         let Some(address) = elf.code_address(offset) else { return Ok(Vec::new()) };
@@ -152,9 +152,9 @@ struct Names {
 }
 
 impl Names {
-    /// What the file and its debug file have. A table that is damaged or too large is as good as none.
+    /// The names of the file and of its debug file. A table that is damaged or too large counts as absent.
     fn read(elf: &Elf<'_>, debug_folder: &Path) -> Self {
-        // a file that names another one's debug information lies about itself alone
+        // a file with the build id of another one only gets wrong names for itself
         let id = elf.build_id().ok().flatten();
         let debug_file = id.and_then(|id| RegularFile::open(&debug_path(debug_folder, &id)).ok());
         let debug = debug_file.as_ref().and_then(|file| Elf::parse(file).ok());
@@ -173,7 +173,7 @@ impl Names {
         Self { functions, lines }
     }
 
-    /// The function that an address lies in.
+    /// The function that contains an address.
     fn at(&self, address: u64) -> Option<(&str, u64)> {
         let after = self.functions.partition_point(|f| f.0 <= address);
         let (start, size, name) = self.functions.get(after.checked_sub(1)?)?;
@@ -187,7 +187,7 @@ impl Names {
         let offset = symbol.map_or(address, |(_, offset)| offset);
         let mut found = self.lines.as_ref().map(|lines| lines.frames(address)).unwrap_or_default();
         let outermost = found.pop().unwrap_or_default();
-        // The symbol names what is in memory; debug information helps where a file has no symbols.
+        // The symbol names what is in memory; debug information is used if there are no symbols.
         let function = symbol.map(|(name, _)| demangled(name)).or(outermost.0);
         let inlined = found.into_iter().map(|(function, line)| (function, line, true));
         inlined
@@ -197,18 +197,18 @@ impl Names {
     }
 }
 
-/// A function and the line in it, as debug information tells.
+/// A function and the line in it, from debug information.
 type Line = (Option<String>, Option<(String, u32)>);
 
 /// Debug information of one file.
 struct Lines {
     context: Context<Reader>,
-    /// Whether functions within functions can be asked for.
+    /// Whether inlined functions can be resolved.
     inlined: bool,
 }
 
 impl Lines {
-    /// None where a file has no line table, or it is too large to be read.
+    /// `None` if a file has no line table, or it is too large.
     fn read(elf: &Elf<'_>) -> Option<Self> {
         let load = |id: SectionId| -> Result<Reader, Defect> {
             let bytes = elf.section(id.name().as_bytes())?.unwrap_or_default();
@@ -220,28 +220,28 @@ impl Lines {
         Some(Self { context: Context::from_dwarf(dwarf).ok()?, inlined })
     }
 
-    /// The functions at an address, the innermost first and the last the one that holds them.
+    /// The functions at an address, innermost first; the last is the one that the others are inlined into.
     fn frames(&self, address: u64) -> Vec<Line> {
-        let place = |location: addr2line::Location<'_>| Some((location.file?.to_owned(), location.line?));
+        let line = |location: addr2line::Location<'_>| Some((location.file?.to_owned(), location.line?));
         let mut found = Vec::new();
         if self.inlined
             && let Ok(mut frames) = self.context.find_frames(address).skip_all_loads()
         {
             while let Ok(Some(frame)) = frames.next() {
                 let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
-                found.push((name.map(|name| demangled(&name)), frame.location.and_then(place)));
+                found.push((name.map(|name| demangled(&name)), frame.location.and_then(line)));
             }
         }
         if found.is_empty() {
             let location = self.context.find_location(address).ok().flatten();
-            found.push((None, location.and_then(place)));
+            found.push((None, location.and_then(line)));
         }
         found
     }
 }
 
-/// Whether debug information is small and nested no deeper than any compiler does: it is read by a function that
-/// calls itself for each level, and a made-up file must not end us.
+/// Whether debug information is small and not nested deeper than any compiler does. The parser calls itself for each
+/// level, so a forged file could overflow the stack.
 fn is_shallow(dwarf: &Dwarf<Reader>) -> Result<bool, gimli::Error> {
     if dwarf.debug_info.reader().len() > INLINED_LIMIT {
         return Ok(false);
@@ -277,16 +277,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_of_our_own_is_named_with_its_line() {
-        let address = a_function_of_our_own_is_named_with_its_line as *const () as u64;
-        let place = Symbolizer::new().name(Path::new("/proc"), std::process::id(), address).unwrap().unwrap();
-        assert!(place.function.contains("symbolize::tests::a_function_of_our_own"), "{}", place.function);
-        assert_eq!(place.offset, 0);
-        let (file, line) = place.line.expect("tests are built with line tables");
+    fn a_function_of_this_test_is_resolved_with_its_line() {
+        let address = a_function_of_this_test_is_resolved_with_its_line as *const () as u64;
+        let site = Symbolizer::new().name(Path::new("/proc"), std::process::id(), address).unwrap().unwrap();
+        assert!(site.function.contains("symbolize::tests::a_function_of_this_test"), "{}", site.function);
+        assert_eq!(site.offset, 0);
+        let (file, line) = site.line.expect("tests are built with line tables");
         assert!(file.ends_with("symbolize.rs") && line > 100, "{file}:{line}");
     }
 
-    /// A small C++ library, stripped into a folder of debug files or not.
+    /// Builds a small C++ library.
     fn library(folder: &Path, flags: &[&str]) -> PathBuf {
         let (source, library) = (folder.join("source.cpp"), folder.join("lib.so"));
         fs::write(&source, "namespace gpu { int scale(int a, float b) { return a + (int)b; } }\n").unwrap();
@@ -301,7 +301,7 @@ mod tests {
 
     const SCALE: &[u8] = b"_ZN3gpu5scaleEif";
 
-    fn place_of(symbolizer: &mut Symbolizer, library: &Path, function: &[u8]) -> Option<Place> {
+    fn site_of(symbolizer: &mut Symbolizer, library: &Path, function: &[u8]) -> Option<Place> {
         let file = RegularFile::open(library).unwrap();
         let elf = Elf::parse(&file).unwrap();
         let symbols = elf.symbols(Table::Dynamic, &|name| name == function).unwrap();
@@ -310,10 +310,10 @@ mod tests {
     }
 
     #[test]
-    fn names_are_demangled_and_lines_come_from_the_debug_file_of_a_stripped_library() {
+    fn names_are_demangled_and_lines_are_read_from_the_debug_file_of_a_stripped_library() {
         let folder = tempfile::tempdir().unwrap();
         let library = library(folder.path(), &[]);
-        let whole = place_of(&mut Symbolizer::new(), &library, SCALE).unwrap();
+        let whole = site_of(&mut Symbolizer::new(), &library, SCALE).unwrap();
         assert_eq!((whole.function.as_str(), whole.offset), ("gpu::scale(int, float)", 1));
         let (file, line) = whole.line.unwrap();
         assert!(file.ends_with("source.cpp"));
@@ -324,13 +324,13 @@ mod tests {
         fs::create_dir_all(debug.parent().unwrap()).unwrap();
         fs::copy(&library, &debug).unwrap();
         assert!(Command::new("strip").arg(&library).status().unwrap().success());
-        assert_eq!(place_of(&mut Symbolizer::new(), &library, SCALE).unwrap().line, None);
+        assert_eq!(site_of(&mut Symbolizer::new(), &library, SCALE).unwrap().line, None);
         let mut symbolizer = Symbolizer { debug_folder: Some(folder.path().to_owned()), ..Symbolizer::new() };
-        assert_eq!(place_of(&mut symbolizer, &library, SCALE).unwrap().line.unwrap().1, 1);
+        assert_eq!(site_of(&mut symbolizer, &library, SCALE).unwrap().line.unwrap().1, 1);
     }
 
     #[test]
-    fn a_file_with_the_build_id_of_another_does_not_name_its_functions() {
+    fn a_forged_build_id_does_not_rename_the_functions_of_another_file() {
         let folder = tempfile::tempdir().unwrap();
         let id = ["-Wl,--build-id=0x0123456789abcdef0123456789abcdef01234567"];
         let genuine = library(folder.path(), &id);
@@ -342,12 +342,12 @@ mod tests {
             |path: &Path| Elf::parse(&RegularFile::open(path).unwrap()).unwrap().build_id().unwrap();
         assert_eq!(build_id(&genuine), build_id(&forged));
         let mut symbolizer = Symbolizer::new();
-        let forge = place_of(&mut symbolizer, &forged, b"_ZN3gpu5forgeEif").unwrap();
+        let forge = site_of(&mut symbolizer, &forged, b"_ZN3gpu5forgeEif").unwrap();
         assert_eq!(forge.function, "gpu::forge(int, float)");
-        let scale = place_of(&mut symbolizer, &genuine, SCALE).unwrap();
+        let scale = site_of(&mut symbolizer, &genuine, SCALE).unwrap();
         assert_eq!(scale.function, "gpu::scale(int, float)");
         // each is read once
-        place_of(&mut symbolizer, &genuine, SCALE).unwrap();
+        site_of(&mut symbolizer, &genuine, SCALE).unwrap();
         assert_eq!(symbolizer.files.len(), 2);
     }
 
@@ -356,22 +356,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = library(folder.path(), &[]);
         let mut symbolizer = Symbolizer::new();
-        assert!(place_of(&mut symbolizer, &path, SCALE).is_some());
+        assert!(site_of(&mut symbolizer, &path, SCALE).is_some());
         let other = tempfile::tempdir().unwrap();
         fs::copy(library(other.path(), &["-Dscale=other"]), &path).unwrap();
-        let place = place_of(&mut symbolizer, &path, b"_ZN3gpu5otherEif").unwrap();
-        assert_eq!(place.function, "gpu::other(int, float)");
+        let site = site_of(&mut symbolizer, &path, b"_ZN3gpu5otherEif").unwrap();
+        assert_eq!(site.function, "gpu::other(int, float)");
     }
 
     #[test]
-    fn what_has_no_name_has_none() {
+    fn an_unmapped_address_has_no_name() {
         let mut symbolizer = Symbolizer::new();
         let own = std::process::id();
         assert_eq!(symbolizer.name(Path::new("/proc"), own, 0x10).unwrap(), None);
         assert!(symbolizer.name(Path::new("/proc"), u32::MAX, 0x10).is_err());
     }
 
-    /// A function of 16 instructions, with debug information of `depth` functions within one another.
+    /// Builds a function of 16 instructions with debug information of `depth` nested inlined functions.
     fn nested(folder: &Path, depth: usize) -> Vec<Named> {
         let (source, library) = (folder.join("nested.s"), folder.join("nested.so"));
         let text = format!(
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_information_that_is_nested_without_end_gives_the_outer_function_alone() {
+    fn only_the_outer_function_is_resolved_from_deeply_nested_debug_information() {
         let folder = tempfile::tempdir().unwrap();
         let names =
             |named: &[Named]| -> Vec<_> { named.iter().map(|n| n.function.clone().unwrap()).collect() };

@@ -1,4 +1,4 @@
-//! One row of unwind information: how to get from the registers of a frame to those of its caller.
+//! One row of unwind information: how to compute the registers of the caller from those of a frame.
 
 use gimli::{
     CfaRule, Encoding, EndianSlice, Evaluation, EvaluationResult, Expression, Format, FrameDescriptionEntry,
@@ -9,9 +9,9 @@ use gimli::{
 use super::registers::{Registers, StackEnd};
 use crate::elf::Machine;
 
-/// Registers by their DWARF numbers: x86-64 has 16 and the return address, aarch64 31 and the stack pointer.
+/// Registers by DWARF number: x86-64 has 16 and the return address, aarch64 31 and the stack pointer.
 const REGISTERS: usize = 33;
-/// Steps of one expression; those of signal frames and jump tables have under ten.
+/// The most steps of one expression; those of signal frames and jump tables have under ten.
 const EXPRESSION_STEPS: u32 = 256;
 /// aarch64 code may sign return addresses in the bits above those of user space.
 const AARCH64_ADDRESS: u64 = (1 << 48) - 1;
@@ -25,7 +25,7 @@ impl Machine {
         }
     }
 
-    /// The register that holds the return address until it is saved.
+    /// The register with the return address until it is saved.
     fn link(self) -> Option<usize> {
         match self {
             Self::X86_64 => None,
@@ -34,15 +34,15 @@ impl Machine {
     }
 }
 
-/// What is known of the registers in one frame.
+/// The known registers of one frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     machine: Machine,
     values: [Option<u64>; REGISTERS],
     pub(crate) ip: u64,
-    /// Where on the stack that was read; none where it was in a register or had to be worked out.
+    /// The address on the stack that `ip` was read from; `None` if it was in a register or computed.
     pub(crate) slot: Option<u64>,
-    /// The instruction itself was interrupted, as opposed to one that made a call and lies before `ip`.
+    /// The frame was interrupted by a signal at `ip`, as opposed to a call, which is before `ip`.
     pub(crate) interrupted: bool,
 }
 
@@ -59,8 +59,8 @@ impl Known {
         known
     }
 
-    /// The address of the instruction that made the call: a call may be the last of its function, and then
-    /// what follows belongs to another.
+    /// The address to look up: that of the call itself, because a call may be the last instruction of its function,
+    /// and then the return address belongs to another one.
     pub(crate) fn lookup(&self) -> u64 {
         if self.interrupted { self.ip } else { self.ip.wrapping_sub(1) }
     }
@@ -73,7 +73,8 @@ impl Known {
         self.values[self.machine.frame_and_stack().1].unwrap_or(0)
     }
 
-    /// The caller by the frame pointer, for code that says nothing about itself. What else was known is not kept.
+    /// The caller by the frame pointer, for code without unwind information. The other registers are unknown after
+    /// that.
     pub(crate) fn by_frame_pointer(&self, stack: &StackCopy<'_>) -> Result<Self, StackEnd> {
         let (frame, stack_pointer) = self.machine.frame_and_stack();
         let pointer = self.values[frame].unwrap_or(0);
@@ -91,7 +92,7 @@ impl Known {
         caller.arrive(stack.word(slot)?, self)
     }
 
-    /// Takes the return address, if all is as it must be in the caller of `callee`.
+    /// Sets the return address and checks that this can be the caller of `callee`.
     fn arrive(mut self, address: u64, callee: &Self) -> Result<Self, StackEnd> {
         self.ip = match self.machine {
             Machine::X86_64 => address,
@@ -100,12 +101,12 @@ impl Known {
         if self.ip == 0 {
             return Err(StackEnd::Complete);
         }
-        // Each frame lies above the one it called; anything else could go round in circles.
+        // Each frame is above the one it called; otherwise unwinding could loop.
         if self.stack_pointer() <= callee.stack_pointer() { Err(StackEnd::Lost) } else { Ok(self) }
     }
 }
 
-/// The bytes of a stack from its pointer up.
+/// A copy of the stack from the stack pointer upwards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StackCopy<'s> {
     pub(crate) start: u64,
@@ -122,12 +123,12 @@ impl StackCopy<'_> {
 
 #[derive(Clone, Debug)]
 enum Rule {
-    /// No caller knows it.
+    /// The caller's value is not recoverable.
     Undefined,
     Same,
-    /// Stored at this distance from the frame's address.
+    /// Stored at this offset from the frame address (CFA).
     StoredAt(i64),
-    /// Is the frame's address and this.
+    /// The frame address plus this offset.
     Is(i64),
     InRegister(u16),
     StoredAtExpression(Box<[u8]>),
@@ -150,7 +151,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// None where it uses what no compiler writes.
+    /// `None` if it uses something that no compiler writes.
     pub(crate) fn new<'b, S>(
         section: &S,
         fde: &FrameDescriptionEntry<EndianSlice<'b, LittleEndian>>,
@@ -174,7 +175,7 @@ impl Row {
                 RegisterRule::Register(other) => Rule::InRegister(other.0),
                 RegisterRule::Expression(found) => Rule::StoredAtExpression(expression(found)?),
                 RegisterRule::ValExpression(found) => Rule::IsExpression(expression(found)?),
-                // the state of signed return addresses, whose bits are cut off anyway
+                // the state of signed return addresses, whose signature bits are removed anyway
                 _ => continue,
             };
             if usize::from(register.0) < REGISTERS {
@@ -205,7 +206,7 @@ impl Row {
                 address = value;
                 caller.slot = rule.slot(frame_address);
             }
-            // one that cannot be told may never be asked for
+            // a register that cannot be restored may never be needed
             caller.values[usize::from(*register)] = value.ok();
         }
         caller.arrive(address?, known)
@@ -213,7 +214,7 @@ impl Row {
 }
 
 impl Rule {
-    /// Where the value is stored, where that is plain.
+    /// The address that the value is stored at, if it is a plain offset.
     fn slot(&self, frame_address: u64) -> Option<u64> {
         match self {
             Self::StoredAt(offset) => Some(frame_address.wrapping_add_signed(*offset)),
@@ -266,7 +267,7 @@ fn evaluate(bytes: &[u8], first: Option<u64>, known: &Known, stack: &StackCopy<'
                 evaluation.resume_with_memory(Value::Generic(stack.word(address)?)).map_err(lost)?
             }
             EvaluationResult::RequiresRegister { register, .. } => {
-                // the number of the return address stands for the instruction pointer in jump tables
+                // in jump tables the number of the return address means the instruction pointer
                 let value = if known.machine == Machine::X86_64 && register.0 == 16 {
                     known.ip
                 } else {

@@ -1,5 +1,5 @@
-//! Finds the unwind information of one instruction in a file: `.eh_frame` through its search table, reading only
-//! the entries on the way (libraries of 100 MB have 5 MB of it), and `.debug_frame` as a whole, where a file has
+//! Finds the unwind information of one instruction in a file: `.eh_frame` through its search table, reading only the
+//! entries that the search visits (libraries of 100 MB have 5 MB of it), or all of `.debug_frame` if a file has
 //! nothing else.
 
 use gimli::{
@@ -12,28 +12,29 @@ use crate::elf::{Elf, Machine};
 
 type Bytes<'b> = EndianSlice<'b, LittleEndian>;
 
-/// The largest description of one function that is read; the largest seen has 12 KB, most have 50 bytes.
+/// The largest entry that is read; the largest seen has 12 KB, most have 50 bytes.
 const ENTRY_LIMIT: u64 = 64 << 10;
-/// What is read of an entry at once.
+/// Bytes of an entry that are read at first.
 const ENTRY_GUESS: u64 = 256;
-/// What entries have in common takes about 24 bytes. Each entry of a section may name another, and each is read.
+/// The largest common part (CIE); usual ones have about 24 bytes. Each entry of a section may name another one, and
+/// each is read.
 const COMMON_LIMIT: u32 = 256;
 /// The largest section without a search table that is read.
 const SECTION_LIMIT: u64 = 16 << 20;
-/// Entries of the search table that are read at once when few are left.
+/// When at most this many entries of the search table are left, they are read at once.
 const TABLE_CHUNK: u64 = 256;
-/// An address and the entry for it, both 32-bit and relative to the table: what every linker writes.
+/// Pairs of address and entry, both 32-bit and relative to the table: what every linker writes.
 const TABLE_ENCODING: u8 = 0x3b;
 const COUNT_ENCODING: u8 = 0x03;
 
-/// How much may be read for one stack, so that no file can make one stack take long.
+/// How much may be read for one stack, so that no file can make unwinding slow.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Bytes of entries.
+    /// Bytes of entries left.
     pub(crate) entries: u64,
-    /// Sections without a search table.
+    /// Sections without a search table left.
     pub(crate) sections: u32,
-    /// Something was not read for want of it.
+    /// Something was not read because the limit was reached.
     pub(crate) refused: bool,
 }
 
@@ -53,13 +54,14 @@ impl Budget {
     }
 }
 
-/// The row for an address of a file that has a search table.
+/// The row for an address of a file with a search table.
 pub(crate) fn searched(elf: &Elf<'_>, address: u64, budget: &mut Budget) -> Option<Row> {
     let entry_address = search(elf, address)?;
     let mut entry = entry_at(elf, entry_address, budget)?;
     let distance = u32::from_le_bytes(*entry.get(4..)?.first_chunk()?);
     let common_address = entry_address.checked_add(4)?.checked_sub(u64::from(distance))?;
-    // Common part and entry one behind the other are a small section; addresses count from where the entry was.
+    // Common part and entry, one after the other, form a small section; addresses are relative to where the entry
+    // was.
     let mut section = entry_at(elf, common_address, budget)?;
     let common_size = section.len();
     entry.get_mut(4..8)?.copy_from_slice(&u32::try_from(common_size + 4).ok()?.to_le_bytes());
@@ -101,7 +103,7 @@ fn row<'b, S: UnwindSection<Bytes<'b>>>(
     Row::new(section, &fde, found)
 }
 
-/// The address of the entry that may describe `address`: the last that begins at or before it.
+/// The address of the entry that may describe `address`: the last one that begins at or before it.
 fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
     let (header, size) = elf.unwind_header()?;
     let what = "the search table of the unwind information";
@@ -120,7 +122,7 @@ fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
         |at: u64, entries: u64| elf.loaded(header.checked_add(first + 8 * at)?, 8 * entries, what).ok();
     let begin = |entry: &[u8]| entry.first_chunk().map(|b| i32::from_le_bytes(*b));
 
-    // `low` begins at or before the address, `high` after it.
+    // Entry `low` begins at or before the address, entry `high` after it.
     let (mut low, mut high) = (0, count);
     while high - low > TABLE_CHUNK {
         let middle = low + (high - low) / 2;
@@ -133,12 +135,12 @@ fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
     Some(header.wrapping_add_signed(i64::from(entry)))
 }
 
-/// The bytes of an entry, its length first.
+/// The bytes of an entry, including its length field.
 fn entry_at(elf: &Elf<'_>, address: u64, budget: &mut Budget) -> Option<Vec<u8>> {
     let what = "an entry of the unwind information";
     let mut bytes = elf.loaded(address, ENTRY_GUESS, what).ok()?;
     let size = 4 + u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
-    // zero ends a section, and the largest number stands for a larger one behind it, which nobody writes
+    // zero ends a section; the largest number means a 64-bit length, which no compiler writes
     if size == 4 || size > ENTRY_LIMIT {
         return None;
     }
@@ -150,19 +152,19 @@ fn entry_at(elf: &Elf<'_>, address: u64, budget: &mut Budget) -> Option<Vec<u8>>
     (bytes.len() as u64 == size).then_some(bytes)
 }
 
-/// A section without a search table, kept whole.
+/// A section without a search table, kept as a whole.
 #[derive(Debug)]
 pub(crate) struct Listed {
     machine: Machine,
     is_debug: bool,
     bases: BaseAddresses,
     bytes: Vec<u8>,
-    /// Where functions begin and end, and the offset of the entry, in that order.
+    /// Start and end of each function and the offset of its entry, sorted.
     entries: Vec<(u64, u64, usize)>,
 }
 
 impl Listed {
-    /// `.eh_frame` where it has no search table, else `.debug_frame`; none where neither is, or it is too large.
+    /// `.eh_frame` if it has no search table, else `.debug_frame`; `None` if there is neither, or it is too large.
     pub(crate) fn read(elf: &Elf<'_>) -> Option<Self> {
         let named = |name: &[u8]| elf.section_up_to(name, SECTION_LIMIT).ok().flatten();
         let plain = if elf.unwind_header().is_none() { named(b".eh_frame") } else { None };
@@ -178,7 +180,7 @@ impl Listed {
         Some(Self { machine: elf.machine, is_debug, bases, bytes, entries })
     }
 
-    /// What it takes in memory.
+    /// Its memory in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + self.entries.len() * size_of::<(u64, u64, usize)>()
     }
@@ -199,7 +201,7 @@ impl Listed {
     }
 }
 
-/// All entries of a section, up to the first that makes no sense.
+/// All entries of a section, up to the first invalid one.
 fn list<'b, S: UnwindSection<Bytes<'b>>>(
     section: &S,
     bases: &BaseAddresses,
@@ -249,7 +251,8 @@ mod tests {
         (bytes, offset)
     }
 
-    /// Version 1, nothing added, steps of 4 bytes, slots of -8 bytes, returns by x30; the frame begins at sp.
+    /// Version 1, no augmentation, code alignment 4, data alignment -8, return address in x30; the frame begins at
+    /// sp.
     const AARCH64_COMMON: &[u8] = &[1, 0, 4, 0x78, 30, 0x0c, 31, 0];
     /// After one instruction: signed return address; a frame of 32 bytes, x29 at its bottom and x30 above.
     const AARCH64_ENTRY: &[u8] = &[0x41, 0x2d, 0x0e, 32, 0x80 | 29, 4, 0x80 | 30, 3];
@@ -264,19 +267,19 @@ mod tests {
     }
 
     #[test]
-    fn aarch64_frames_are_told_without_the_signature_of_the_return_address() {
+    fn the_signature_of_an_aarch64_return_address_is_removed() {
         let signed = 0x00a5_0000_0000_4568;
         let caller = aarch64_step(0x1010, &[0x9000, signed, 0, 0]).unwrap();
         assert_eq!(caller.ip, 0x4568);
         let above = StackCopy { start: 0x9000, bytes: &[0u8; 16] };
-        // the frame pointer was restored: it leads to a frame record, whose return address is 0
+        // the restored frame pointer leads to a frame record whose return address is 0
         assert_eq!(caller.by_frame_pointer(&above).unwrap_err(), StackEnd::Complete);
         assert_eq!(aarch64_step(0x1010, &[0x9000]).unwrap_err(), StackEnd::CopyEnds);
     }
 
     #[test]
-    fn a_frame_that_does_not_rise_is_the_end() {
-        // at its first instruction the function has no frame yet: its caller would be at the same place
+    fn a_caller_that_is_not_above_its_callee_ends_the_stack() {
+        // at its first instruction the function has no frame yet: its caller would be at the same address
         assert_eq!(aarch64_step(0x1004, &[0; 4]).unwrap_err(), StackEnd::Lost);
     }
 

@@ -6,7 +6,7 @@ use std::fs;
 
 use super::*;
 
-/// Four, whose device files are numbered the other way round. UUIDs begin with 10, 11, 12, 13.
+/// Four GPUs whose device files are numbered in reverse. The UUIDs begin with 10, 11, 12, 13.
 fn host() -> Vec<HostGpu> {
     let gpu = |index: u8| HostGpu {
         index,
@@ -22,12 +22,12 @@ fn uuid(index: u8) -> Uuid {
     Uuid([0x10 + index; 16])
 }
 
-fn view(visible: Option<&str>, by_place: bool) -> View {
-    let environment = Environment { visible: visible.map(str::to_owned), by_place };
+fn view(visible: Option<&str>, by_pci_order: bool) -> View {
+    let environment = Environment { visible: visible.map(str::to_owned), by_pci_order };
     View { environment: Some(environment), ..View::default() }
 }
 
-/// The host's numbers of the first four of a process; `None` where they are its own.
+/// The host's numbers of the first four GPUs of a process; `None` if the process's own number is kept.
 fn seen(view: &View, host: &[HostGpu]) -> [Option<u8>; 4] {
     let numbers = view.numbers(host);
     [0, 1, 2, 3].map(|number| match numbers.of(number) {
@@ -44,7 +44,7 @@ fn by_list(visible: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_list_of_numbers_ends_where_one_is_wrong() {
+fn a_list_of_numbers_ends_at_an_invalid_entry() {
     for (list, expected) in [
         ("2", &[2][..]),
         ("3,1,0", &[3, 1, 0]),
@@ -69,7 +69,7 @@ fn a_list_of_numbers_ends_where_one_is_wrong() {
 }
 
 #[test]
-fn a_list_of_uuids_may_have_their_beginnings() {
+fn a_list_may_contain_uuids_and_prefixes() {
     let whole = uuid(2).to_string();
     for (list, expected) in [
         (whole.clone(), &[2][..]),
@@ -89,17 +89,17 @@ fn a_list_of_uuids_may_have_their_beginnings() {
         ("MIG-".to_owned(), &[]),
     ] {
         assert_eq!(by_list(&list), expected, "{list}");
-        // names do not depend on how the driver counts
+        // UUIDs do not depend on the order of the GPUs
         let by_speed = seen(&view(Some(&list), false), &host());
         assert_eq!(by_speed.into_iter().flatten().collect::<Vec<_>>(), expected, "{list}");
     }
 }
 
 #[test]
-fn numbers_are_certain_only_where_the_order_is() {
+fn numbers_are_certain_only_if_the_order_is() {
     let host = host();
-    let by_place = [Some(0), Some(1), Some(2), Some(3)];
-    assert_eq!(seen(&view(None, true), &host), by_place);
+    let by_pci_order = [Some(0), Some(1), Some(2), Some(3)];
+    assert_eq!(seen(&view(None, true), &host), by_pci_order);
     assert_eq!(seen(&view(None, false), &host), [None; 4], "the fastest is the first");
     assert_eq!(seen(&view(Some("2"), false), &host), [None; 4]);
     assert_eq!(seen(&View::default(), &host), [None; 4], "no environment was read");
@@ -110,28 +110,28 @@ fn numbers_are_certain_only_where_the_order_is() {
 }
 
 #[test]
-fn a_host_with_one_gpu_leaves_no_doubt_and_one_without_any_knows_nothing() {
+fn a_host_with_one_gpu_is_certain_and_one_without_is_not() {
     let one = &host()[..1];
     assert_eq!(seen(&View::default(), one), [Some(0); 4]);
     assert_eq!(seen(&view(Some("0"), true), &[]), [None; 4]);
 }
 
 #[test]
-fn a_container_counts_the_device_files_that_it_was_given() {
-    // the device files 1 and 0 are those of the third and the fourth
+fn a_container_numbers_the_device_files_that_it_has() {
+    // device files 1 and 0 belong to the third and the fourth GPU
     let given = |view: View| View { reachable: [0, 1].into(), ..view };
     let host = host();
     assert_eq!(seen(&given(view(None, true)), &host), [Some(2), Some(3), None, None]);
     assert_eq!(seen(&given(view(Some("1"), true)), &host), [Some(3), None, None, None]);
-    assert_eq!(seen(&given(view(Some("GPU-10"), true)), &host), [None; 4], "it is not given");
+    assert_eq!(seen(&given(view(Some("GPU-10"), true)), &host), [None; 4], "the container does not have it");
     let one = View { reachable: [1].into(), ..view(None, false) };
     assert_eq!(seen(&one, &host), [Some(2), None, None, None]);
 }
 
 #[test]
-fn what_the_driver_told_is_certain_and_puts_a_wrong_list_aside() {
+fn reported_identities_override_a_wrong_list() {
     let host = host();
-    // a program that chose its GPUs after it had begun
+    // a program that chose its GPUs after it had started
     let mut changed = view(Some("0,1"), true);
     assert!(changed.told(0, Identity::Uuid(uuid(3))));
     assert!(!changed.told(0, Identity::Uuid(uuid(3))));
@@ -145,27 +145,27 @@ fn what_the_driver_told_is_certain_and_puts_a_wrong_list_aside() {
 
     let mut part = View::default();
     part.told(0, Identity::Uuid(Uuid([0xee; 16])));
-    assert_eq!(seen(&part, &host), [None; 4], "a part has a name of its own");
+    assert_eq!(seen(&part, &host), [None; 4], "a MIG instance has its own UUID");
     part.told(0, Identity::Pci(host[1].pci));
     assert_eq!(seen(&part, &host), [Some(1), None, None, None]);
     part.told(0, Identity::Uuid(uuid(2)));
-    assert_eq!(seen(&part, &host), [None; 4], "two answers");
+    assert_eq!(seen(&part, &host), [None; 4], "contradicting identities");
     let kept = (0..=255).filter(|n| part.told(1, Identity::Uuid(Uuid([*n; 16])))).count();
-    assert_eq!(kept, MOST_ANSWERS);
+    assert_eq!(kept, IDENTITY_LIMIT);
 }
 
 #[test]
-fn device_files_that_are_open_tell_the_only_one_and_put_a_wrong_list_aside() {
+fn open_device_files_identify_a_single_gpu_and_override_a_wrong_list() {
     let host = host();
     let using = |view: View, used: &[(u8, Option<&[u32]>)]| {
         let open = |files: &[u32]| files.iter().copied().collect();
         View { used: used.iter().map(|(number, files)| (*number, files.map(open))).collect(), ..view }
     };
-    // 255 is the file by which the driver is controlled
+    // 255 is the control device
     assert_eq!(seen(&using(View::default(), &[(0, Some(&[2, 255]))]), &host), [Some(1), None, None, None]);
     let later = using(View::default(), &[(0, Some(&[2])), (1, Some(&[2, 0]))]);
     assert_eq!(seen(&later, &host), [Some(1), None, None, None]);
-    // the first of those that a cgroup lets it have, not of the host
+    // numbers count the GPUs that the cgroup allows, not those of the host
     assert_eq!(seen(&using(view(Some("0,1"), true), &[(0, Some(&[0, 1]))]), &host), [None; 4]);
     let right = [Some(3), Some(2), None, None];
     assert_eq!(seen(&using(view(Some("3,2"), true), &[(0, Some(&[0, 1]))]), &host), right);
@@ -176,7 +176,7 @@ fn device_files_that_are_open_tell_the_only_one_and_put_a_wrong_list_aside() {
 }
 
 #[test]
-fn the_environment_is_that_of_the_program() {
+fn the_environment_variables_are_parsed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("environ");
     let of = |text: &[u8]| {
@@ -186,7 +186,8 @@ fn the_environment_is_that_of_the_program() {
     assert_eq!(at_start(&path), None);
     assert_eq!(of(b""), None);
     assert_eq!(of(b"A=1\0"), Some(Environment::default()));
-    let some = |visible: &str, by_place| Some(Environment { visible: Some(visible.to_owned()), by_place });
+    let some =
+        |visible: &str, by_pci_order| Some(Environment { visible: Some(visible.to_owned()), by_pci_order });
     let two = b"XCUDA_VISIBLE_DEVICES=9\0CUDA_VISIBLE_DEVICES=1,2\0CUDA_VISIBLE_DEVICES=3\0CUDA_DEVICE_ORDER=PCI_BUS_ID\0";
     assert_eq!(of(two), some("1,2", true));
     assert_eq!(of(b"CUDA_DEVICE_ORDER=FASTEST_FIRST\0CUDA_VISIBLE_DEVICES=\0"), some("", false));
@@ -195,8 +196,8 @@ fn the_environment_is_that_of_the_program() {
 }
 
 #[test]
-fn device_files_are_known_by_their_numbers_whatever_their_names() {
-    // those of memory: null is the third, zero the fifth
+fn device_files_are_identified_by_number_not_by_name() {
+    // the memory devices: null is 3, zero is 5
     const MEMORY_MAJOR: u64 = 1;
     let folder = tempfile::tempdir().unwrap();
     assert_eq!(device_numbers(&folder.path().join("none"), MEMORY_MAJOR), None);

@@ -41,7 +41,7 @@ fn a_shared_runtime_is_found_with_its_functions() {
 }
 
 #[test]
-fn functions_that_hooks_name_are_found_in_any_file_and_in_a_cuda_library_beside_its_own() {
+fn hooked_functions_are_found_in_any_file_and_in_a_cuda_library() {
     let mut hooks = Hooks::default();
     let hook = |library: &str, function: &str| {
         format!("[[hook]]\nlibrary = \"{library}\"\nfunction = \"{function}\"\n")
@@ -67,7 +67,7 @@ fn functions_that_hooks_name_are_found_in_any_file_and_in_a_cuda_library_beside_
         panic!("a library of CUDA with hooks")
     };
     assert_eq!(cuda, &STATIC_PROOFS);
-    assert_eq!(hooked, &["cudaFree", "helper"], "what the catalogue knows has to be named");
+    assert_eq!(hooked, &["cudaFree", "helper"], "functions of the catalogue must be named exactly");
     let seen: Vec<_> = inspector.hooked_files().iter().map(String::as_str).collect();
     assert_eq!(seen, ["libcudart.so.12", "libmine.so", "libmine.so.1.2"]);
 }
@@ -83,17 +83,17 @@ fn only_defined_functions_are_targets() {
         .raw("cuOutside", 0x12, 1, 0x9_0000);
     let found = inspected(&builder, "libcuda.so.1");
     assert_eq!(names(&found[0]), ["cuInit"]);
-    assert_eq!(found[0].soname, "libcuda.so.1", "the file name where there is no SONAME");
+    assert_eq!(found[0].soname, "libcuda.so.1", "the file name if there is no SONAME");
 }
 
 #[test]
-fn a_name_alone_makes_no_library() {
+fn a_file_with_only_the_name_is_not_a_library() {
     let builder = ElfBuilder::new().soname("libcuda.so.1").export("cuteKitten", &PUSH);
     assert!(inspected(&builder, "libcuda.so.1").is_empty());
 }
 
 #[test]
-fn the_soname_tells_where_the_file_name_does_not() {
+fn the_soname_identifies_a_library_with_another_file_name() {
     assert_eq!(inspected(&runtime().soname("libcudart.so.12"), "copy.bin").len(), 1);
 }
 
@@ -111,7 +111,7 @@ fn a_linked_in_runtime_is_found_by_its_symbols() {
 }
 
 #[test]
-fn a_program_whose_runtime_has_no_names_any_more_is_told() {
+fn a_program_with_a_stripped_runtime_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("train");
     let causes = |builder: &ElfBuilder| {
@@ -130,7 +130,7 @@ fn a_program_whose_runtime_has_no_names_any_more_is_told() {
 }
 
 #[test]
-fn a_file_can_hold_two_libraries() {
+fn a_file_can_contain_two_libraries() {
     let builder = static_program(5).section(".nv_fatbin").export("ncclGetVersion", &PUSH);
     let found = inspected(&builder, "libnccl.so.2");
     let kinds: Vec<_> = found.iter().map(|library| (library.kind, library.is_static)).collect();
@@ -138,7 +138,7 @@ fn a_file_can_hold_two_libraries() {
 }
 
 #[test]
-fn a_file_is_looked_at_again_only_when_it_changed() {
+fn a_file_is_inspected_again_only_when_it_changed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("libcudart.so.12");
     runtime().write(&path);
@@ -146,7 +146,7 @@ fn a_file_is_looked_at_again_only_when_it_changed() {
     inspector.inspect(&path, &path).unwrap();
     let link = dir.path().join("libcudart.so");
     fs::hard_link(&path, &link).unwrap();
-    // The link count is part of what changes the stamp; from here on nothing does.
+    // Adding a link changes the stamp; from here on nothing does.
     inspector.inspect(&path, &path).unwrap();
     let before = inspector.contents.len();
     assert_eq!(inspector.inspect(&link, &link).unwrap().libraries[0].path, link);
@@ -168,7 +168,7 @@ fn containers_of_one_image_share_a_file() {
     let mut identities = Identities::default();
     let first = identities.of(&seen_on(50, true));
     assert_eq!(identities.of(&seen_on(51, true)), first);
-    assert_eq!(identities.of(&seen_on(8, false)), first, "the host's own name of it");
+    assert_eq!(identities.of(&seen_on(8, false)), first, "the host's own path to it");
     let mut identities = Identities::default();
     let first = identities.of(&seen_on(50, false));
     assert_ne!(identities.of(&seen_on(51, false)), first, "two disks can have the same numbers");
@@ -189,13 +189,13 @@ fn containers_of_one_image_share_a_file() {
 }
 
 #[test]
-fn an_overlay_does_not_tell_where_the_functions_of_another_file_are() {
+fn a_forged_overlay_does_not_replace_the_functions_of_another_file() {
     let dir = tempfile::tempdir().unwrap();
     let (forged, genuine) = (dir.path().join("forged/libcudart.so.12"), dir.path().join("libcudart.so.12"));
     runtime().write(&forged);
     runtime().export("cudaMemcpy", &PUSH).write(&genuine);
     let real = RegularFile::open(&genuine).unwrap();
-    // an overlay over a file system of the attacker's, which says whatever they like
+    // an overlay over an attacker's file system, which can report any numbers
     let mut planted = RegularFile::open(&forged).unwrap();
     planted.overlay = true;
     (planted.id.dev, planted.id.inode, planted.stamp) = (50, real.id.inode, real.stamp);
@@ -224,7 +224,7 @@ fn programs_of_the_system_are_not_cuda() {
 }
 
 #[test]
-fn files_that_are_not_found_any_more_are_forgotten() {
+fn files_that_are_no_longer_found_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut inspector = Inspector::new();
     let paths = [1, 2].map(|number| folder.path().join(format!("libcudart.so.{number}")));
@@ -235,7 +235,7 @@ fn files_that_are_not_found_any_more_are_forgotten() {
     assert_eq!(inspector.contents.len(), 2);
     let empty = crate::testing::FakeProc::new();
     inspector.of_processes(empty.path());
-    assert_eq!(inspector.contents.len(), 2, "they were asked for since the last look");
+    assert_eq!(inspector.contents.len(), 2, "they were used since the last scan");
     inspector.inspect(&paths[0], &paths[0]).unwrap();
     inspector.of_processes(empty.path());
     assert_eq!(inspector.contents.len(), 1);

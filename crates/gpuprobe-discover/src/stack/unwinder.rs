@@ -1,6 +1,6 @@
-//! From a copy of a stack to the return addresses on it, without frame pointers: each function's own unwind
-//! information says where its caller is. Files are opened when a return address is new, and not kept open, so
-//! that no file system is held up; what was learnt is kept by instruction.
+//! Unwinds a copy of a stack into return addresses without frame pointers: the unwind information of each function
+//! says where its caller is. A file is opened when a return address is new and is not kept open, so that no file
+//! system is kept busy. Rows of unwind information are cached by instruction.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use crate::access::{FileKey, RegularFile};
 use crate::elf::{Elf, Machine};
 use crate::process::{Mapping, open_mapped};
 
-/// Frames of one stack that are told, the innermost.
+/// The most frames of one stack that are unwound, counted from the innermost.
 pub const FRAME_LIMIT: usize = 128;
-/// Files, and instructions of all of them, that are remembered; beyond this many, all are read again.
+/// The most files, and instructions of all files, that are cached; beyond these numbers all are dropped.
 const MODULE_LIMIT: usize = 4096;
 const ROW_LIMIT: usize = 128 << 10;
-/// What may be kept of sections without a search table, in bytes.
+/// The most bytes cached of sections without a search table.
 const LISTED_LIMIT: usize = 64 << 20;
-/// What may be read of entries for one stack: 128 frames with the largest entries that compilers write.
+/// The most bytes of entries read for one stack: 128 frames with the largest entries that compilers write.
 const ENTRY_BYTES: u64 = 256 << 10;
-/// Sections without a search table that may be read for one stack; the next stack reads the next ones.
+/// The most sections without a search table read for one stack; the next stack reads the next ones.
 const SECTIONS: u32 = 2;
 
 /// Return addresses, the innermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     pub addresses: Vec<u64>,
-    /// Where on the stack each of them is; none where it was in a register or had to be worked out.
+    /// The address on the stack of each return address; `None` if it was in a register or computed.
     pub slots: Vec<Option<u64>>,
     pub end: StackEnd,
 }
@@ -58,18 +58,19 @@ impl Unwinder {
         Self::default()
     }
 
-    /// Looks at what a process has mapped. To be called when one is first seen and when it has loaded a library,
-    /// so that its stacks can be told should it end soon.
+    /// Reads the mappings of a process. Call it when a process is first seen and when it has loaded a library, so
+    /// that its stacks can be unwound if it exits soon.
     pub fn observe(&mut self, proc_root: &Path, tgid: u32) {
         self.spaces.read(&proc_root.join(tgid.to_string()), tgid);
     }
 
-    /// To be called when a process has become another program, or has ended and its last stack is done with.
+    /// Drops a process. Call it when the process has executed another program, or has exited and its last stack was
+    /// unwound.
     pub fn forget(&mut self, tgid: u32) {
         self.spaces.forget(tgid);
     }
 
-    /// `stack` are the bytes from `registers.sp` upwards, as many as there are.
+    /// Unwinds one stack. `stack` has the bytes from `registers.sp` upwards, as many as there are.
     pub fn unwind(&mut self, proc_root: &Path, tgid: u32, registers: Registers, stack: &[u8]) -> Stack {
         let folder = proc_root.join(tgid.to_string());
         let copy = StackCopy { start: registers.sp, bytes: stack };
@@ -84,7 +85,7 @@ impl Unwinder {
                 Ok(caller) => known = caller,
                 Err(end) => break end,
             }
-            // what is no code cannot have made a call
+            // an address outside of code cannot be a return address
             if self.spaces.find(&folder, tgid, known.lookup()).is_none() {
                 break StackEnd::Lost;
             }
@@ -108,8 +109,9 @@ impl Unwinder {
         }
     }
 
-    /// None where code says nothing about itself. It is lost where it may and cannot be read: to go by a frame
-    /// pointer that the code may not have would tell frames that are none.
+    /// The row for an address; `None` if the code has no unwind information. `Lost` if the code may have some that
+    /// cannot be read: the frame pointer is not used then, because the code may not keep one, and wrong frames would
+    /// result.
     fn row(
         &mut self,
         folder: &Path,
@@ -127,7 +129,7 @@ impl Unwinder {
         let mapping = self.spaces.mapping(tgid, address).ok_or(StackEnd::Lost)?;
         let file = self.modules.open(folder, mapping, index).ok_or(StackEnd::Lost)?;
         let row = self.modules.read_row(index, &file, self.machine, code.offset, budget).map(Rc::new);
-        // what was not looked for to the end may be found with the next stack
+        // a search that hit the limit may succeed with the next stack
         if budget.refused {
             return Err(StackEnd::NotYet);
         }
@@ -135,23 +137,23 @@ impl Unwinder {
         Ok(row)
     }
 
-    /// The file that an address of a process is from; none where it is of no file.
+    /// The file of an address of a process; `None` if it is in no file.
     fn code_at(&mut self, folder: &Path, tgid: u32, address: u64) -> Option<Code> {
         self.modules.make_room();
-        let place = self.spaces.find(folder, tgid, address)?;
-        let mapping = place.range.file.as_ref()?;
-        let offset = place.range.offset.checked_add(address - place.range.start)?;
+        let mapped = self.spaces.find(folder, tgid, address)?;
+        let mapping = mapped.range.file.as_ref()?;
+        let offset = mapped.range.offset.checked_add(address - mapped.range.start)?;
         let generation = self.modules.generation;
-        let number = match place.module.filter(|number| number.generation == generation) {
+        let number = match mapped.module.filter(|number| number.generation == generation) {
             Some(number) => number,
             None => ModuleNumber { generation, index: self.modules.of_mapping(folder, mapping) },
         };
-        place.module = Some(number);
+        mapped.module = Some(number);
         Some(Code { offset, module: number.index })
     }
 
-    /// Names for addresses of a process, the functions that the compiler put into others as frames of their own.
-    /// Of a process that has ended the files are named, and the functions where its files can still be read.
+    /// Resolves addresses of a process; inlined functions become separate frames. For an exited process the files are
+    /// named, and the functions if its files can still be read.
     pub fn frames(
         &mut self,
         symbolizer: &mut Symbolizer,
@@ -162,7 +164,7 @@ impl Unwinder {
         let folder = proc_root.join(tgid.to_string());
         let mut frames = Vec::with_capacity(addresses.len());
         for &address in addresses {
-            // The call lies before the address that it returns to.
+            // The call is before its return address.
             let lookup = address.wrapping_sub(1);
             let code = self.code_at(&folder, tgid, lookup);
             let mapping = self.spaces.mapping(tgid, lookup);
@@ -190,9 +192,9 @@ struct Code {
 #[derive(Debug)]
 struct Module {
     key: FileKey,
-    /// The name it was opened by last, which may outlive the process.
+    /// The path it was last opened by, which may outlive the process.
     path: PathBuf,
-    /// Its unwind information where it has no search table; none inside where there is nothing.
+    /// Its unwind information if it has no search table; `Some(None)` if it has none.
     listed: Option<Option<Listed>>,
 }
 
@@ -200,7 +202,7 @@ struct Module {
 struct Modules {
     known: Vec<Module>,
     by_key: HashMap<FileKey, u32>,
-    /// By module and offset in its file. None where the file does not tell.
+    /// By module and file offset. `None` if the file has no row for it.
     rows: HashMap<(u32, u64), Option<Rc<Row>>>,
     listed_bytes: usize,
     generation: u64,
@@ -216,7 +218,7 @@ impl Modules {
         }
     }
 
-    /// The number of the module that is mapped; none where its file cannot be opened.
+    /// The index of the mapped module; `None` if its file cannot be opened.
     fn of_mapping(&mut self, folder: &Path, mapping: &Mapping) -> Option<u32> {
         let (file, path) = open_certain(folder, mapping)?;
         let key = (file.id, file.stamp);
@@ -229,7 +231,7 @@ impl Modules {
         Some(index)
     }
 
-    /// The file of a module, if it is still what it was.
+    /// The file of a module, if it has not changed.
     fn open(&self, folder: &Path, mapping: &Mapping, index: u32) -> Option<RegularFile> {
         let module = self.known.get(index as usize)?;
         let same = |file: &RegularFile| (file.id, file.stamp) == module.key;
@@ -261,7 +263,7 @@ impl Modules {
     }
 }
 
-/// The mapped file. Of a process that has ended only the name is left, and by now it may be another file's.
+/// The mapped file. If the process has exited only the path is left, and by now it may be another file.
 fn open_certain(folder: &Path, mapping: &Mapping) -> Option<(RegularFile, PathBuf)> {
     let (file, path) = open_mapped(folder, mapping).ok()?;
     let certain = file.id.inode == mapping.file.inode || folder.join("maps").exists();
@@ -278,7 +280,7 @@ mod tests {
     use crate::process::code_ranges;
     use crate::testing::{FakeProc, Xorshift};
 
-    /// Words of which many are addresses of code or of the stack itself, so that the way is long.
+    /// Random words, many of which are addresses of code or of the stack, so that unwinding continues for long.
     fn plausible(random: &mut Xorshift, code: &[(u64, u64)], stack: u64) -> u64 {
         let (start, size) = code[random.next() as usize % code.len()];
         match random.next() % 16 {
@@ -288,7 +290,7 @@ mod tests {
         }
     }
 
-    /// Unwinds and names a made-up stack; only that it comes back, and within bounds, counts.
+    /// Unwinds a random stack. It only has to return within bounds.
     fn try_one(
         unwinder: &mut Unwinder,
         proc: &Path,
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn random_stacks_come_to_an_end() {
+    fn unwinding_random_stacks_terminates() {
         let pid = std::process::id();
         let maps = fs::read("/proc/self/maps").unwrap();
         let code: Vec<_> = code_ranges(&maps).map(|range| (range.start, range.end - range.start)).collect();
@@ -317,11 +319,11 @@ mod tests {
         let tries = 3000;
         let frames: usize =
             (0..tries).map(|_| try_one(&mut unwinder, Path::new("/proc"), pid, &mut random, &code)).sum();
-        assert!(frames > tries * 3 / 2, "{frames} frames: the stacks do lead somewhere");
+        assert!(frames > tries * 3 / 2, "{frames} frames: the stacks are not trivial");
         assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     }
 
-    /// A small library, its code in the second page of its file.
+    /// Builds a small library with its code in the second page of the file.
     fn library(folder: &Path) -> Vec<u8> {
         let (source, library) = (folder.join("source.c"), folder.join("lib.so"));
         let functions: String = (0..20)
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_cut_files_do_no_harm() {
+    fn damaged_and_truncated_files_are_harmless() {
         let folder = tempfile::tempdir().unwrap();
         let whole = library(folder.path());
         let path = folder.path().join("damaged.so");
@@ -355,11 +357,11 @@ mod tests {
             frames
         };
         let sound: usize = (0..100).map(|_| attempt(&whole, &mut random)).sum();
-        assert!(sound > 150, "{sound} frames: the library does lead somewhere");
+        assert!(sound > 150, "{sound} frames: the stacks are not trivial");
         for length in (0..whole.len()).step_by(101) {
             attempt(&whole[..length], &mut random);
         }
-        // headers, and the part with the unwind information, which lies behind the code
+        // the headers, and the part with the unwind information, which follows the code
         for _ in 0..600 {
             let mut bytes = whole.clone();
             for _ in 0..1 + random.next() % 16 {
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_module_cache_is_bounded() {
         let mut modules = Modules::default();
         for offset in 0..ROW_LIMIT as u64 {
             modules.make_room();
