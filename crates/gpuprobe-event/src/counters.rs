@@ -1,17 +1,20 @@
 //! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
 
-mod work;
+mod gpu_ops;
 
-pub use work::{
-    CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, HostMemory,
-    LaunchCounts, LaunchTotals, LongGap, StreamGaps, WorkRows,
+pub use gpu_ops::{
+    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, LaunchCounts, LaunchTotals, LongGap,
+    StreamGaps, WorkRows,
 };
+
+pub use crate::copy_kind::{CopyDirection, HostMemory};
 
 use crate::catalogue::Space;
 use crate::driver::CommandCode;
-use crate::event::{DriverTime, Name};
+use crate::effect::DriverTime;
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
+use crate::name::Name;
 
 /// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
 /// shorter, the last everything longer.

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+pub use crate::catalogue::MAX_POINTEE;
 use crate::catalogue::{
     Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
 };
-use crate::counters::CopyDirection;
+use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
 use crate::event::{Name, Value, is_failure};
@@ -27,8 +28,6 @@ pub struct Words<'a> {
 
 /// How many out arguments a probe reads.
 pub const MAX_OUTS: usize = 4;
-/// How many bytes of a struct a probe reads through a pointer.
-pub const MAX_POINTEE: usize = 160;
 /// How many stack words a probe copies.
 pub const MAX_STACK_WORDS: usize = 12;
 

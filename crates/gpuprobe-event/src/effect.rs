@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Space;
-use crate::counters::{CopyDirection, HostMemory};
-use crate::event::Name;
+use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::ids::SiteId;
+use crate::name::Name;
 
 /// What a call did, as far as it is known. What failed, and what an enclosing call of the same kind counts, has neither
 /// allocated, freed nor moved anything.
@@ -152,6 +152,15 @@ pub struct DriverCall {
     pub device: Option<Name>,
     /// What an ioctl asks for.
     pub command: Option<Name>,
+}
+
+/// Calls of the kernel on the driver's devices that were made in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverTime {
+    /// How many.
+    pub calls: u64,
+    /// Their time together.
+    pub ns: u64,
 }
 
 impl Launch {

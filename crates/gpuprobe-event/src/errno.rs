@@ -1,6 +1,6 @@
 //! Errors of the kernel by name.
 
-use crate::event::Name;
+use crate::name::Name;
 
 /// The least number that a call of the kernel returns for an error.
 const LEAST: i64 = -4095;

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Api, Class};
+pub use crate::effect::DriverTime;
 use crate::effect::{Effect, MemoryAmount};
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
-
-/// A name that is usually one of the catalogue's, but may come out of a trace file.
-pub type Name = Cow<'static, str>;
+pub use crate::name::Name;
 
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,15 +104,6 @@ pub struct Call {
     pub driver: Option<DriverTime>,
     /// Where it was called from, innermost first, where that was asked for.
     pub stack: Option<Vec<String>>,
-}
-
-/// Calls of the kernel on the driver's devices that were made in a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverTime {
-    /// How many.
-    pub calls: u64,
-    /// Their time together.
-    pub ns: u64,
 }
 
 impl Call {

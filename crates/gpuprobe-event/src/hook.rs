@@ -2,7 +2,7 @@
 //! a row of the catalogue, and everything behind that takes it as it takes the rows of the tables. Nothing here reads a
 //! file: texts come in, rows go out.
 
-mod parse;
+mod parse_file;
 mod signature;
 
 use std::collections::{HashMap, HashSet};
@@ -139,7 +139,7 @@ struct Rows {
 impl Hooks {
     /// Adds the hooks of one file.
     pub fn parse(&mut self, file: &str, text: &str) -> Result<(), HookError> {
-        parse::file(self, file, text)
+        parse_file::file(self, file, text)
     }
 
     /// Whether there are none.

@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 pub mod container;
+mod copy_kind;
 pub mod counters;
 pub mod cut;
 pub mod decode;
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod loss;
 mod memory_by_site;
 mod memory_summary;
+mod name;
 mod table;
 pub mod trace;
 pub mod unified;

@@ -6,7 +6,7 @@
 
 pub mod abi;
 mod meanings;
-mod parse;
+mod parse_tables;
 mod roles;
 mod types;
 
@@ -121,6 +121,9 @@ impl Arg {
     }
 }
 
+/// How many bytes of a struct a probe reads through a pointer.
+pub const MAX_POINTEE: usize = 160;
+
 /// What is copied through a pointer argument when a function is entered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pointee {
@@ -167,12 +170,12 @@ impl Function {
 
     /// Whether a library of this CUDA version (`12.9`) exports this signature.
     pub fn in_version(&self, version: &str) -> bool {
-        parse::version_in(self.versions, version)
+        parse_tables::version_in(self.versions, version)
     }
 
     /// Whether some release of this major version has this signature; driver rows hold for every driver.
     fn in_major(&self, major: u32) -> bool {
-        parse::VERSIONS
+        parse_tables::VERSIONS
             .iter()
             .filter(|v| v.split('.').next().and_then(|m| m.parse().ok()) == Some(major))
             .any(|v| self.in_version(v))
@@ -205,13 +208,13 @@ static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
 
 /// The catalogue, parsed at the first use.
 pub fn catalogue() -> &'static Catalogue {
-    CATALOGUE.get_or_init(parse::load)
+    CATALOGUE.get_or_init(parse_tables::load)
 }
 
 /// Adds functions that no table has: those that the user has named, and the kernel's own. They get the rows from the
 /// given number on. To be called once, before anybody uses the catalogue; false where that has happened already.
 pub fn extend(functions: impl FnOnce(FunctionId) -> Vec<Function>) -> bool {
-    let mut catalogue = parse::load();
+    let mut catalogue = parse_tables::load();
     let first = FunctionId(u32::try_from(catalogue.functions.len()).unwrap_or(u32::MAX));
     catalogue.add(functions(first));
     CATALOGUE.set(catalogue).is_ok()

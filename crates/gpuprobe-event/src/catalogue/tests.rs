@@ -1,4 +1,4 @@
-use super::parse::{base_name, version_in};
+use super::parse_tables::{base_name, version_in};
 use super::*;
 use crate::table::lines;
 

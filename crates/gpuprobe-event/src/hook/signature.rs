@@ -3,11 +3,11 @@
 use crate::catalogue::{
     Arg, ArgKind, COPY_KIND, Class, DIM3, Direction, EnumTable, Pointee, ResultKind, Roles, Space, abi,
 };
-use crate::counters::CopyDirection;
+use crate::copy_kind::CopyDirection;
 use crate::decode::MAX_OUTS;
 
 use super::HookError;
-use super::parse::Row;
+use super::parse_file::Row;
 
 /// What a function is for, what it takes and what it returns.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 //! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
 
 use crate::catalogue::{Api, Space};
-use crate::counters::{CopyDirection, HostMemory};
+use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::driver;
 use crate::effect::{
     Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,

@@ -1,6 +1,6 @@
 //! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
 
-mod effect;
+mod effect_fields;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -268,7 +268,7 @@ impl<R: BufRead> Reader<R> {
             parent,
             depth: u8::from(parent.is_some()),
             nested: match self.meta.format {
-                ..NESTED_IS_TOLD => parent.is_some() && effect::counts_memory(class),
+                ..NESTED_IS_TOLD => parent.is_some() && effect_fields::counts_memory(class),
                 _ => object.get("nested").and_then(Json::as_bool).unwrap_or(false),
             },
             start_ns,
@@ -288,8 +288,8 @@ impl<R: BufRead> Reader<R> {
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             stream: hex_field(object, "stream"),
-            effect: effect::effect(object, api, class, kernel),
-            driver: effect::driver_time(object),
+            effect: effect_fields::effect(object, api, class, kernel),
+            driver: effect_fields::driver_time(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
     }
@@ -334,7 +334,7 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
-            held: effect::memory(object, "held"),
+            held: effect_fields::memory(object, "held"),
         })
     }
 

@@ -5,8 +5,7 @@ use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
 use super::types::Types;
-use super::{Api, Arg, Catalogue, Function, Pointee, ResultKind, abi};
-use crate::decode::MAX_POINTEE;
+use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
 use crate::ids::FunctionId;
 use crate::table::{in_ranges, lines};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{dim3, hex_field, most, number, scaled, text};
 use crate::catalogue::{Api, Class, Space};
-use crate::counters::{CopyDirection, HostMemory};
+use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::effect::{
     Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
 };
