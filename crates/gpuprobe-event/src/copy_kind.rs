@@ -10,15 +10,14 @@ macro_rules! words {
         pub enum $name { $($(#[$row])* #[serde(rename = $word)] $row_name,)* }
 
         impl $name {
-            /// All of them, in the order of the numbers of the kernel side.
             pub const ALL: &'static [Self] = &[$(Self::$row_name,)*];
 
-            /// The word used in traces and metrics.
+            /// The word in traces and metrics.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$row_name => $word,)* }
             }
 
-            /// What has this word.
+            /// The inverse of `as_str`.
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$row_name),)* _ => None }
             }
@@ -29,7 +28,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// Which way a copy goes.
+    /// The direction of a copy.
     CopyDirection {
         /// Host to host.
         HostToHost = "H2H",
@@ -43,13 +42,13 @@ words! {
         Peer = "P2P",
         /// A memset, which copies nothing.
         Fill = "memset",
-        /// Between addresses that nothing is known of.
+        /// Between addresses about which nothing is known.
         Unknown = "unknown",
     }
 }
 
 impl CopyDirection {
-    /// Whether it is the known direction of a copy.
+    /// Whether it is a known direction of a copy.
     pub fn is_told(self) -> bool {
         !matches!(self, Self::Fill | Self::Unknown)
     }
@@ -62,17 +61,17 @@ words! {
         Nothing = "none",
         /// Locked for the device, so that it is copied directly.
         Pinned = "pinned",
-        /// Of the program's own, which is copied twice.
+        /// Ordinary memory of the program, which is copied twice.
         Pageable = "pageable",
         /// Managed memory.
         Managed = "managed",
-        /// From before the probes came.
+        /// Allocated before the probes were attached.
         Unknown = "unknown",
     }
 }
 
 impl HostMemory {
-    /// That of a copy of which none is told: where it has a host end, it is not known.
+    /// The value for a copy whose host memory was not recorded: unknown if one end is the host.
     pub fn not_told(direction: CopyDirection) -> Self {
         match direction {
             CopyDirection::DeviceToDevice | CopyDirection::Peer | CopyDirection::Fill => Self::Nothing,
@@ -80,7 +79,7 @@ impl HostMemory {
         }
     }
 
-    /// Whether there is some, and it is known of which sort.
+    /// Whether host memory is involved and its kind is known.
     pub fn is_told(self) -> bool {
         !matches!(self, Self::Nothing | Self::Unknown)
     }

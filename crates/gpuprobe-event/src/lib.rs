@@ -1,6 +1,6 @@
-//! The vocabulary of gpuprobe: what can happen, and what the functions of CUDA are called.
+//! The data model of gpuprobe: events, counters and the catalogue of CUDA functions.
 //!
-//! Nothing here touches BPF, the kernel or the network; the only I/O is the trace codec.
+//! Nothing here uses BPF, the Linux kernel or the network; the only I/O is reading and writing trace files.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;

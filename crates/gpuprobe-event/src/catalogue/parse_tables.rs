@@ -1,4 +1,4 @@
-//! Reads the tables of functions. A row that does not parse is left out, see [`crate::table`].
+//! Parses the tables of functions. An invalid row is skipped, see [`crate::table`].
 
 use std::collections::HashMap;
 use std::sync::RwLock;
@@ -9,7 +9,7 @@ use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi
 use crate::ids::FunctionId;
 use crate::table::{in_ranges, lines};
 
-/// The CUDA releases whose headers the tables were made from, in order.
+/// The CUDA releases whose headers the tables were generated from, in order.
 pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
 
 const TABLES: [(Api, &str); 5] = [
@@ -92,7 +92,7 @@ pub(crate) fn parse_function(
     })
 }
 
-/// A struct that fits, or else a text: a name, or the first argument that is one.
+/// The argument whose pointee is copied: a struct that fits, or else a text, preferably the name.
 fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> {
     let arg = |position: u8| args.get(usize::from(position));
     let described = roles.config.or(roles.params).or(roles.desc).and_then(|position| {
@@ -103,7 +103,7 @@ fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> 
     let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
     let count = u8::try_from(args.len()).ok()?;
     described.or_else(|| {
-        // a host function is declared as text, and is none
+        // a host function is declared as text, but is none
         let mut others = (0..count).filter(|position| Some(*position) != roles.named);
         let text = roles.name.filter(is_text).or_else(|| others.find(is_text))?;
         Some((text, Pointee::Text))
@@ -131,13 +131,13 @@ fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Ve
         named.push((ty, name, types.kind(ty, name)?));
     }
     let kinds: Vec<_> = named.iter().map(|n| n.2).collect();
-    let x86_64 = abi::place_x86_64(&kinds, result_type == "cudaChannelFormatDesc");
-    let aarch64 = abi::place_aarch64(&kinds);
-    let places = x86_64.into_iter().zip(aarch64);
+    let x86_64 = abi::locations_x86_64(&kinds, result_type == "cudaChannelFormatDesc");
+    let aarch64 = abi::locations_aarch64(&kinds);
+    let locations = x86_64.into_iter().zip(aarch64);
     Some(
         named
             .into_iter()
-            .zip(places)
+            .zip(locations)
             .map(|((ty, name, kind), (x86_64, aarch64))| Arg { name, ty, kind, out: None, x86_64, aarch64 })
             .collect(),
     )
@@ -152,7 +152,7 @@ pub(crate) fn base_name(name: &str) -> &str {
     }
 }
 
-/// Whether a range column such as `11.8,12.4-13.0` holds a version.
+/// Whether a range column such as `11.8,12.4-13.0` includes a version.
 pub(crate) fn version_in(ranges: &str, version: &str) -> bool {
     let rank = |v: &str| VERSIONS.iter().position(|known| *known == v);
     rank(version).is_some_and(|wanted| in_ranges(ranges, wanted, rank))

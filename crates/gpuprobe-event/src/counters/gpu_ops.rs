@@ -1,4 +1,4 @@
-//! Work given to GPUs: launches, graphs, copies, and the gaps between them.
+//! Counters of GPU operations: launches, graph launches, copies, and the gaps between them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::unified::UnifiedTotals;
 /// The smallest and the largest of some dimensions, by their product.
 pub type Dimensions = Option<([u32; 3], [u32; 3])>;
 
-/// The dimensions that take in both.
+/// The smallest and the largest of both.
 fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
     let (Some((least, most)), Some((other_least, other_most))) = (one, other) else { return one.or(other) };
     let volume = |d: &[u32; 3]| d.iter().map(|n| u128::from(*n)).product::<u128>();
@@ -21,29 +21,27 @@ fn widest(one: Dimensions, other: Dimensions) -> Dimensions {
     Some((least, most))
 }
 
-/// Launches of one kernel on one stream by one process.
+/// Launches of one CUDA kernel on one stream by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchCounts {
-    /// Which process.
     pub process: ProcessKey,
-    /// What was launched, as the process names it.
+    /// The handle of the CUDA kernel in the process.
     pub handle: u64,
-    /// What it is called, where that is known.
+    /// The name of the CUDA kernel, if known.
     pub kernel: Option<Arc<str>>,
-    /// On which stream; the high bit is set for a thread's own default stream, which is named by the thread.
+    /// The stream; the high bit is set for a per-thread default stream, which is identified by the thread.
     pub stream: u64,
-    /// What was launched so.
     pub totals: LaunchTotals,
 }
 
-/// Launches that are summed up. A launch call's time is not the kernel's.
+/// Totals of launches. The time of a launch call is not that of the CUDA kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LaunchTotals {
-    /// Launches that succeeded, without those that were captured into a graph.
+    /// Successful launches, without those that were captured into a graph.
     pub launches: u64,
     /// Launches that failed.
     pub errors: u64,
-    /// Threads of all launches together; those whose blocks are not told have none.
+    /// Threads of all launches together; launches with unknown block dimensions add none.
     pub threads: u64,
     /// Time inside the calls, in nanoseconds.
     pub total_ns: u64,
@@ -58,7 +56,7 @@ pub struct LaunchTotals {
 }
 
 impl LaunchTotals {
-    /// Adds other launches. What a process says of threads may be anything.
+    /// Adds other launches. The number of threads comes from the process, so it saturates.
     pub fn add(&mut self, more: &Self) {
         self.launches += more.launches;
         self.errors += more.errors;
@@ -71,40 +69,37 @@ impl LaunchTotals {
     }
 }
 
-/// What one process did with graphs.
+/// Graph launches of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraphCounts {
-    /// Which process.
     pub process: ProcessKey,
     /// Launches of graphs that succeeded.
     pub launches: u64,
     /// Launches that failed.
     pub errors: u64,
-    /// Kernels of the graphs that were launched, counted once for each launch.
+    /// CUDA kernels of the launched graphs, counted for each launch.
     pub derived: u64,
-    /// Of the launches, those of graphs whose making was not seen: their kernels are not among the derived.
+    /// Launches of graphs whose creation was not seen: their CUDA kernels are not in `derived`.
     pub unknown: u64,
-    /// Kernels that were captured, and not run.
+    /// CUDA kernels that were captured into a graph and not run.
     pub captured: u64,
 }
 
 /// Copies of one kind by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyCounts {
-    /// Which process.
     pub process: ProcessKey,
-    /// What it copied.
+    /// Their totals.
     pub totals: CopyTotals,
 }
 
 /// Copies of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyTotals {
-    /// Which way.
     pub direction: CopyDirection,
-    /// Whether the calls may return before the copy is done.
+    /// Whether the calls may return before the copy is finished.
     pub is_async: bool,
-    /// The host memory.
+    /// The host memory involved.
     pub host: HostMemory,
     /// Copies that succeeded. One call may make several.
     pub copies: u64,
@@ -112,9 +107,9 @@ pub struct CopyTotals {
     pub errors: u64,
     /// Bytes copied.
     pub bytes: u64,
-    /// Time inside the calls; of those that wait it is that of the copies, with what they had to wait for.
+    /// Time inside the calls. For calls that wait it is the time of the copies and of what they waited for.
     pub total_ns: u64,
-    /// By size: bucket `i` counts copies of `2^i` up to `2^(i+1)` bytes; the last takes everything larger.
+    /// By size: bucket `i` counts copies of `2^i` up to `2^(i+1)` bytes; the last also counts larger ones.
     pub sizes: [u64; LATENCY_BUCKETS],
 }
 
@@ -138,9 +133,7 @@ words! {
 /// Gaps of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GapCounts {
-    /// How many.
     pub gaps: u64,
-    /// Their time together.
     pub total_ns: u64,
     /// Distribution of their lengths, see [`LATENCY_BUCKETS`].
     pub lengths: [u64; LATENCY_BUCKETS],
@@ -149,36 +142,34 @@ pub struct GapCounts {
 /// One of the longest gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LongGap {
-    /// How long.
     pub ns: u64,
-    /// When it began, on the kernel's monotonic clock.
+    /// When it began, on the monotonic clock.
     pub since_ns: u64,
-    /// What it began with.
+    /// The event before the gap.
     pub kind: GapKind,
-    /// The call that took the launching thread longest meanwhile, if it made any.
+    /// The longest call of the launching thread during the gap, if there was one.
     pub meanwhile: Option<FunctionId>,
 }
 
-/// The time in which one stream of one process was given nothing to do.
+/// Times in which one stream of one process had nothing submitted to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamGaps {
-    /// Which process.
     pub process: ProcessKey,
-    /// Which stream, as [`LaunchCounts::stream`].
+    /// The stream, as in [`LaunchCounts::stream`].
     pub stream: u64,
     /// In the order of [`GapKind::ALL`].
     pub gaps: [GapCounts; 2],
-    /// The longest ones, longest first.
+    /// The longest gaps, longest first.
     pub longest: Vec<LongGap>,
 }
 
-/// All rows about work.
+/// All rows about GPU operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkRows {
-    /// Launches, a row per process, kernel and stream.
+    /// Launches, a row per process, CUDA kernel and stream.
     pub launches: Vec<LaunchCounts>,
-    /// The calls that made them, a row per process and function: without those that launched nothing, because they
-    /// were captured or are made inside others. Those have a row among the other counts.
+    /// The calls that launched them, a row per process and function. Calls that launched nothing, because they were
+    /// captured or made inside others, are among the other call counts.
     pub calls: Vec<CallCounts>,
     /// Graphs, a row per process.
     pub graphs: Vec<GraphCounts>,
@@ -186,16 +177,15 @@ pub struct WorkRows {
     pub copies: Vec<CopyCounts>,
     /// Gaps, a row per process and stream.
     pub gaps: Vec<StreamGaps>,
-    /// What was asked of the driver, a row per process and command.
+    /// Ioctls, a row per process and command.
     pub commands: Vec<CommandCounts>,
-    /// What became of unified memory, a row per process.
+    /// Unified memory, a row per process.
     pub unified: Vec<(ProcessKey, UnifiedTotals)>,
 }
 
 impl WorkRows {
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        let nothing_given = self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty();
-        nothing_given && self.gaps.is_empty() && self.commands.is_empty() && self.unified.is_empty()
+        let no_gpu_ops = self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty();
+        no_gpu_ops && self.gaps.is_empty() && self.commands.is_empty() && self.unified.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! Reads files of hooks: tables of TOML, each wrong line refused with what would be right.
+//! Parses hook files, which are TOML. Errors name the line and what would be right.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, Place, signature};
 
-/// Everything that a hook can say.
+/// All keys of a hook.
 const KEYS: [&str; 25] = [
     "library",
     "function",
@@ -45,7 +45,7 @@ pub(super) fn file(hooks: &mut Hooks, file: &str, text: &str) -> Result<(), Hook
         source.wrong(at, error.message().to_owned())
     })?;
     for (key, value) in parsed.get_ref() {
-        let only = || source.wrong(key.span().start, "a file of hooks has [[hook]] tables and nothing else");
+        let only = || source.wrong(key.span().start, "a hook file contains only [[hook]] tables");
         let rows = match value.get_ref() {
             DeValue::Array(rows) if key.get_ref() == "hook" => rows,
             _ => return Err(only()),
@@ -59,14 +59,14 @@ pub(super) fn file(hooks: &mut Hooks, file: &str, text: &str) -> Result<(), Hook
 }
 
 fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
-    row.only_keys(&KEYS, &format!("is no key: one of {}", KEYS.join(", ")))?;
+    row.only_keys(&KEYS, &format!("is not a known key: one of {}", KEYS.join(", ")))?;
     let place = row.source.place(row.at);
     let (library, function) = (row.pattern("library")?, row.pattern("function")?);
     let (kernel, tracepoint) = (row.flag("kernel")?, row.text("tracepoint")?);
     let signature = match (kernel, tracepoint) {
         (false, None) => signature::of(row)?,
         (_, tracepoint) => {
-            row.only_keys(&signature::KERNEL_KEYS, "is for functions of libraries")?;
+            row.only_keys(&signature::KERNEL_KEYS, "is only for library functions")?;
             signature::in_kernel(row, tracepoint.is_some())?
         }
     };
@@ -76,7 +76,7 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
             let same =
                 |other: &&LibraryHook| (&other.library, &other.function) == (&hook.library, &hook.function);
             if let Some(other) = hooks.libraries.iter().find(same) {
-                return Err(row.hooked_already("function", hook.function.as_str(), &other.place));
+                return Err(row.duplicate("function", hook.function.as_str(), &other.place));
             }
             hooks.libraries.push(hook);
         }
@@ -99,7 +99,7 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
 
 fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: KernelHook) -> Result<(), HookError> {
     if let Some(other) = hooks.kernel.iter().find(|other| other.point == hook.point) {
-        return Err(row.hooked_already(key, &hook.point.to_string(), &other.place));
+        return Err(row.duplicate(key, &hook.point.to_string(), &other.place));
     }
     hooks.kernel.push(hook);
     Ok(())
@@ -117,7 +117,7 @@ fn tracepoint_of(row: &Row<'_>, text: &str) -> Result<KernelPoint, HookError> {
     }
 }
 
-/// A file that is read.
+/// The file being parsed.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     file: &'a str,
@@ -131,7 +131,7 @@ impl Source<'_> {
     }
 
     pub(super) fn wrong(self, at: usize, message: impl Into<String>) -> HookError {
-        // a message of the parser may have several lines, and what the file says may hold control characters
+        // a message of the parser may have several lines, and the file may contain control characters
         let message = message.into().split_whitespace().collect::<Vec<_>>().join(" ");
         let message =
             message.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
@@ -139,10 +139,10 @@ impl Source<'_> {
     }
 }
 
-/// Texts of a list, each with its place.
+/// Strings of a list, each with its position.
 pub(super) type Texts<'a> = Vec<(&'a str, Range<usize>)>;
 
-/// One hook, as it is written.
+/// One `[[hook]]` table.
 pub(super) struct Row<'a> {
     source: Source<'a>,
     table: &'a DeTable<'a>,
@@ -154,17 +154,17 @@ impl<'a> Row<'a> {
         self.table.iter().find(|(known, _)| known.get_ref() == key).map(|(_, value)| value)
     }
 
-    /// Something is wrong with what a key says; with the whole hook where the key is not there.
+    /// An error in the value of a key; in the whole hook if the key is absent.
     pub(super) fn wrong(&self, key: &str, message: impl Into<String>) -> HookError {
         let named = self.table.iter().find(|(known, _)| known.get_ref() == key);
         self.source.wrong(named.map_or(self.at, |(key, _)| key.span().start), message)
     }
 
-    fn hooked_already(&self, key: &str, what: &str, at: &Place) -> HookError {
-        self.wrong(key, format!("`{what}` is hooked at {at} already"))
+    fn duplicate(&self, key: &str, what: &str, at: &Place) -> HookError {
+        self.wrong(key, format!("`{what}` is already hooked at {at}"))
     }
 
-    /// Refuses every key but these.
+    /// An error if there are other keys than these.
     fn only_keys(&self, keys: &[&str], why_not: &str) -> Result<(), HookError> {
         match self.table.iter().find(|(key, _)| !keys.contains(&&**key.get_ref())) {
             Some((key, _)) => {
@@ -174,7 +174,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Something is wrong with a part of what a key says.
+    /// An error in a part of a value.
     pub(super) fn wrong_at(&self, span: &Range<usize>, message: impl Into<String>) -> HookError {
         self.source.wrong(span.start, message)
     }
@@ -183,7 +183,7 @@ impl<'a> Row<'a> {
         match self.get(key).map(Spanned::get_ref) {
             None => Ok(None),
             Some(DeValue::String(text)) if !text.is_empty() => Ok(Some(text)),
-            Some(_) => Err(self.wrong(key, format!("`{key}` is a text in quotes"))),
+            Some(_) => Err(self.wrong(key, format!("`{key}` must be a string"))),
         }
     }
 
@@ -191,13 +191,13 @@ impl<'a> Row<'a> {
         match self.get(key).map(Spanned::get_ref) {
             None => Ok(false),
             Some(DeValue::Boolean(flag)) => Ok(*flag),
-            Some(_) => Err(self.wrong(key, format!("`{key}` is true or false"))),
+            Some(_) => Err(self.wrong(key, format!("`{key}` must be true or false"))),
         }
     }
 
-    /// A list of texts, each with its place.
+    /// A list of strings, each with its position.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Texts<'a>>, HookError> {
-        let wrong = || self.wrong(key, format!("`{key}` is a list of texts in quotes"));
+        let wrong = || self.wrong(key, format!("`{key}` must be a list of strings"));
         let Some(value) = self.get(key) else { return Ok(None) };
         let DeValue::Array(values) = value.get_ref() else { return Err(wrong()) };
         let text = |value: &'a Spanned<DeValue<'a>>| match value.get_ref() {
@@ -209,7 +209,7 @@ impl<'a> Row<'a> {
 
     fn pattern(&self, key: &str) -> Result<Option<Pattern>, HookError> {
         let pattern = |text: &str| {
-            Pattern::new(text).map_err(|error| self.wrong(key, format!("`{text}` is no glob: {error}")))
+            Pattern::new(text).map_err(|error| self.wrong(key, format!("`{text}` is not a glob: {error}")))
         };
         self.text(key)?.map(pattern).transpose()
     }

@@ -1,4 +1,4 @@
-//! The fields of a line that tell what its call did. Which of them count is up to what the function is for.
+//! Reads the effect of a call from the fields of its line. The class of the function decides which fields count.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::event::DriverTime;
 use crate::ids::SiteId;
 use crate::trace::json::{Json, Object};
 
-/// Whether calls of this class allocate or free, each once at the outermost.
+/// Whether calls of this class allocate or free memory.
 pub(super) fn counts_memory(class: Class) -> bool {
     matches!(class, Class::Alloc | Class::HostRegister) || frees(class)
 }
@@ -21,7 +21,7 @@ fn frees(class: Class) -> bool {
     matches!(class, Class::Free | Class::HostUnregister)
 }
 
-/// What a call did.
+/// The effect of a call.
 pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option<Arc<str>>) -> Effect {
     let captured = flag(object, "captured").unwrap_or(false);
     let kernels = number(object, "kernels");
@@ -37,18 +37,18 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
         Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch { kernels, captured }),
         Class::Memcpy | Class::Memset => Effect::Transfer(Transfer { captured, ..transfer(object, class) }),
         _ if api == Api::Kernel => {
-            let asked = DriverCall {
+            let call = DriverCall {
                 device: text(object, "dev", most::NAME),
                 command: text(object, "cmd", most::NAME),
             };
-            if asked == DriverCall::default() { Effect::None } else { Effect::DriverCall(asked) }
+            if call == DriverCall::default() { Effect::None } else { Effect::DriverCall(call) }
         }
-        _ => held(object, class),
+        _ => memory_effect(object, class),
     }
 }
 
-/// What a call did to memory that is held.
-fn held(object: &Object<'_>, class: Class) -> Effect {
+/// The effect of a call on live memory.
+fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
     let ended = memory(object, "ended");
     if !ended.is_empty() {
         return Effect::ContextEnd(ended);
@@ -59,7 +59,7 @@ fn held(object: &Object<'_>, class: Class) -> Effect {
     let gpu = number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok());
     let site = number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId);
     if let Some(bytes) = size {
-        // traces of earlier versions say of an allocation that it freed what stood at its address
+        // in traces of earlier versions an allocation has the replaced bytes as `freed`
         let replaced_kind = object.get("replaced_kind").and_then(Json::as_str).map_or(kind, Space::from_word);
         let replaced = number(object, "replaced").or(freed);
         let replaced = replaced.map(|bytes| Replaced { bytes, kind: replaced_kind });
@@ -80,7 +80,7 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
     Transfer {
         direction,
         host,
-        // traces of earlier versions leave it to the name
+        // traces of earlier versions have it only in the name
         is_async: flag(object, "async").unwrap_or_else(|| name.contains("Async")),
         bytes: number(object, "size"),
         parts: object.get("parts").and_then(Json::as_array).map(|list| parts(list)).unwrap_or_default(),
@@ -90,7 +90,7 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
     }
 }
 
-/// Which way, and the host memory.
+/// Direction and host memory.
 fn copied(object: &Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
     let word = |field: &str| object.get(field).and_then(Json::as_str);
     let direction = match class {
@@ -111,7 +111,7 @@ fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
     list.iter().take(most::ENTRIES).filter_map(part).collect()
 }
 
-/// By kind, how many allocations and bytes.
+/// The number of allocations and the bytes by kind.
 pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
     let kind = |(kind, json): (&str, &Json<'_>)| {
         let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
@@ -122,7 +122,7 @@ pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
     kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
 }
 
-/// What a call did in the driver.
+/// System calls on the NVIDIA devices during a call.
 pub(super) fn driver_time(object: &Object<'_>) -> Option<DriverTime> {
     Some(DriverTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
 }
