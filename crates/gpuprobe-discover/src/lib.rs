@@ -33,4 +33,4 @@ pub use probe_point::{
 };
 pub use process::{CONTAINER_LOGS, Loader, container_named, container_of, loader_of, offset_in_file, pod_of};
 pub use skipped::{SkipCause, Skipped};
-pub use stack::{FRAME_LIMIT, Place, Registers, Stack, StackEnd, Symbolizer, Unwinder};
+pub use stack::{FRAME_LIMIT, Registers, ResolvedAddress, Stack, StackEnd, Symbolizer, Unwinder};

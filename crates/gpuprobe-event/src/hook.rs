@@ -21,21 +21,21 @@ use crate::ids::FunctionId;
 #[error("{place}: {message}")]
 pub struct HookError {
     /// The file and the line.
-    pub place: Place,
+    pub place: SourceLine,
     /// What is wrong, and what would be right.
     pub message: String,
 }
 
 /// A line of a hook file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// As the user named it.
     pub file: String,
     /// Counted from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -51,7 +51,7 @@ pub struct LibraryHook {
     /// Its class and arguments.
     pub signature: Signature,
     /// Where the hook is defined.
-    pub place: Place,
+    pub place: SourceLine,
 }
 
 impl LibraryHook {
@@ -116,7 +116,7 @@ pub struct KernelHook {
     /// Its class and arguments.
     pub signature: Signature,
     /// Where the hook is defined.
-    pub place: Place,
+    pub place: SourceLine,
 }
 
 /// All hooks of all files.

@@ -3,12 +3,12 @@
 mod aarch64;
 mod branches;
 mod candidate;
-mod linux_functions;
+mod linux_symbols;
 mod plan;
 mod point;
 mod x86_64;
 
-pub use linux_functions::{
+pub use linux_symbols::{
     DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
 };
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};

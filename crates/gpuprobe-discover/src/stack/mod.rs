@@ -8,5 +8,5 @@ mod unwind_table;
 mod unwinder;
 
 pub use registers::{Registers, StackEnd};
-pub use symbolize::{Place, Symbolizer};
+pub use symbolize::{ResolvedAddress, Symbolizer};
 pub use unwinder::{FRAME_LIMIT, Stack, Unwinder};

@@ -31,7 +31,7 @@ const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
 
 /// A resolved address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ResolvedAddress {
     /// The demangled function.
     pub function: String,
     /// Bytes from the beginning of the function.
@@ -83,7 +83,12 @@ impl Symbolizer {
     }
 
     /// Resolves an address of a process; `None` if it is in no file, or the file has no name for it.
-    pub fn name(&mut self, proc_root: &Path, pid: u32, address: u64) -> Result<Option<Place>, DiscoverError> {
+    pub fn name(
+        &mut self,
+        proc_root: &Path,
+        pid: u32,
+        address: u64,
+    ) -> Result<Option<ResolvedAddress>, DiscoverError> {
         let folder = proc_root.join(pid.to_string());
         let Some((mapping, offset)) = mapping_of(&read_maps(&folder, pid)?, address) else { return Ok(None) };
         let path = mapping.file.path.clone();
@@ -92,9 +97,14 @@ impl Symbolizer {
         Ok(site)
     }
 
-    fn in_file(&mut self, file: &RegularFile, path: &Path, offset: u64) -> Result<Option<Place>, Defect> {
+    fn in_file(
+        &mut self,
+        file: &RegularFile,
+        path: &Path,
+        offset: u64,
+    ) -> Result<Option<ResolvedAddress>, Defect> {
         let Some(named) = self.named(file, offset)?.pop() else { return Ok(None) };
-        Ok(named.function.map(|function| Place {
+        Ok(named.function.map(|function| ResolvedAddress {
             function,
             offset: named.offset,
             module: path.to_owned(),
@@ -301,7 +311,7 @@ mod tests {
 
     const SCALE: &[u8] = b"_ZN3gpu5scaleEif";
 
-    fn site_of(symbolizer: &mut Symbolizer, library: &Path, function: &[u8]) -> Option<Place> {
+    fn site_of(symbolizer: &mut Symbolizer, library: &Path, function: &[u8]) -> Option<ResolvedAddress> {
         let file = RegularFile::open(library).unwrap();
         let elf = Elf::parse(&file).unwrap();
         let symbols = elf.symbols(Table::Dynamic, &|name| name == function).unwrap();

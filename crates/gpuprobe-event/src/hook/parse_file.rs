@@ -6,7 +6,7 @@ use glob::Pattern;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, Place, signature};
+use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, SourceLine, signature};
 
 /// All keys of a hook.
 const KEYS: [&str; 25] = [
@@ -125,9 +125,9 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn place(self, at: usize) -> Place {
+    fn place(self, at: usize) -> SourceLine {
         let line = 1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count();
-        Place { file: self.file.to_owned(), line }
+        SourceLine { file: self.file.to_owned(), line }
     }
 
     pub(super) fn wrong(self, at: usize, message: impl Into<String>) -> HookError {
@@ -160,7 +160,7 @@ impl<'a> Row<'a> {
         self.source.wrong(named.map_or(self.at, |(key, _)| key.span().start), message)
     }
 
-    fn duplicate(&self, key: &str, what: &str, at: &Place) -> HookError {
+    fn duplicate(&self, key: &str, what: &str, at: &SourceLine) -> HookError {
         self.wrong(key, format!("`{what}` is already hooked at {at}"))
     }
 

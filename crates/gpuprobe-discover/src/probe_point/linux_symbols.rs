@@ -20,7 +20,7 @@ pub struct KernelFunction {
 
 impl KernelFunction {
     /// Whether it is in a kernel module of NVIDIA.
-    pub fn is_of_driver(&self) -> bool {
+    pub fn is_nvidia(&self) -> bool {
         self.module.as_deref().is_some_and(|module| module.starts_with("nvidia"))
     }
 }
@@ -152,9 +152,9 @@ mod tests {
     fn functions_of_one_module_with_the_same_name_share_an_entry() {
         let found = named(|name, _| name == "helper");
         assert_eq!(found[0].addresses, [0xffff_ffff_8100_0100, 0xffff_ffff_8100_0200]);
-        assert!(found[0].module.is_none() && !found[0].is_of_driver());
+        assert!(found[0].module.is_none() && !found[0].is_nvidia());
         let found = named(|_, module| module == Some("nvidia"));
-        assert_eq!((found.len(), found[0].is_of_driver()), (1, true));
+        assert_eq!((found.len(), found[0].is_nvidia()), (1, true));
     }
 
     #[test]
