@@ -15,7 +15,6 @@ pub struct Container {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pod {
     pub namespace: String,
-    /// The name of the pod.
     pub name: String,
     /// The name of the container in it.
     pub container: String,

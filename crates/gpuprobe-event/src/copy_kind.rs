@@ -57,7 +57,7 @@ impl CopyDirection {
 words! {
     /// The host memory that a copy touches.
     HostMemory {
-        /// None.
+        /// No host memory.
         Nothing = "none",
         /// Locked for the device, so that it is copied directly.
         Pinned = "pinned",

@@ -35,7 +35,6 @@ pub struct CallCounts {
     pub function: FunctionId,
     /// Calls that returned.
     pub calls: u64,
-    /// Of these, how many failed.
     pub errors: u64,
     /// Bytes copied, counted at the outermost call. Allocated bytes are counted per process.
     pub bytes: u64,
@@ -52,7 +51,6 @@ pub struct CallCounts {
 pub struct CommandCounts {
     pub process: ProcessKey,
     pub code: CommandCode,
-    /// Its name.
     pub command: Name,
     pub totals: CommandTotals,
 }
@@ -61,7 +59,6 @@ pub struct CommandCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandTotals {
     pub calls: u64,
-    /// Of these, how many failed.
     pub failures: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
@@ -115,11 +112,9 @@ pub struct ProcessMemory {
     pub freed_bytes: u64,
     /// Allocations that succeeded.
     pub allocations: u64,
-    /// Allocations that failed.
     pub failed_allocations: u64,
     /// Successful frees of known allocations.
     pub frees: u64,
-    /// Frees that failed.
     pub failed_frees: u64,
     /// Successful frees of addresses that were not in the table, such as memory allocated before the probes were
     /// attached.
@@ -130,7 +125,6 @@ pub struct ProcessMemory {
     pub replaced_bytes: u64,
     /// Allocations that were freed with their context.
     pub ended_allocations: u64,
-    /// Their bytes.
     pub ended_bytes: u64,
     /// The most bytes that were live at once.
     pub peak_bytes: u64,
@@ -171,7 +165,6 @@ pub struct Allocation {
     pub process: ProcessKey,
     pub ptr: u64,
     pub bytes: u64,
-    /// Kind of memory.
     pub space: Space,
     /// The GPU by the process's number.
     pub gpu: Option<u8>,
@@ -192,10 +185,8 @@ pub struct SiteMemory {
     pub held: Held,
     /// Allocations ever made there.
     pub allocations: u64,
-    /// Their bytes.
     pub allocated_bytes: u64,
     /// Of these, the ones that were freed with their context.
     pub ended_allocations: u64,
-    /// Their bytes.
     pub ended_bytes: u64,
 }

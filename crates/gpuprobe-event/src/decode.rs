@@ -140,7 +140,6 @@ fn text(words: &Words<'_>) -> Option<String> {
     Some(text)
 }
 
-/// The value of one argument.
 fn argument(arg: &Arg, words: &Words<'_>) -> Value {
     match (arg.kind, passed(arg, words)) {
         (ArgKind::Struct { layout: Some(layout), bytes }, Some(passed)) => {

@@ -21,11 +21,9 @@ pub enum Event {
     Process(ProcessEvent),
     /// Records were lost.
     Loss(LossEvent),
-    /// A GPU reported an error.
     Xid(Box<XidEvent>),
 }
 
-/// The value of one argument.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A count.
@@ -79,7 +77,6 @@ pub struct Call {
     pub outcome: Outcome,
     pub tgid: Tgid,
     pub tid: Tid,
-    /// The name of the process.
     pub process: Arc<str>,
     /// The library family.
     pub api: Api,

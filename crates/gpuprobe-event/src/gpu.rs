@@ -72,13 +72,10 @@ impl fmt::Debug for Uuid {
 /// A PCI address. Ordered as the host numbers its GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
-    /// The domain.
     pub domain: u32,
-    /// The bus.
     pub bus: u8,
     /// The device on it.
     pub device: u8,
-    /// Its function.
     pub function: u8,
 }
 

@@ -14,7 +14,6 @@ pub struct GpuId {
     pub uuid: Option<Uuid>,
     #[serde(serialize_with = "crate::gpu::maybe_as_text")]
     pub pci: Option<PciAddress>,
-    /// Its model.
     pub name: String,
 }
 
@@ -32,11 +31,9 @@ impl GpuId {
 /// A clock domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Graphics.
     Graphics,
     /// Multiprocessors.
     Sm,
-    /// Memory.
     Memory,
     /// Encoders and decoders.
     Video,
@@ -62,11 +59,8 @@ impl Clock {
 pub enum Engine {
     /// Multiprocessors.
     Sm,
-    /// Memory.
     Memory,
-    /// Encoder.
     Encoder,
-    /// Decoder.
     Decoder,
 }
 
@@ -98,12 +92,9 @@ pub const THROTTLE_REASONS: [(&str, u64); 9] = [
     ("display_clock_setting", 0x100),
 ];
 
-/// Memory of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuMemory {
-    /// In use.
     pub used_bytes: u64,
-    /// Free.
     pub free_bytes: u64,
     /// Reserved by the NVIDIA kernel module; versions before 510 count it as used.
     pub reserved_bytes: Option<u64>,
@@ -125,11 +116,10 @@ pub struct GpuState {
     pub busy_percent: Option<u32>,
     /// Share of the last sampling period in which memory was read or written.
     pub memory_busy_percent: Option<u32>,
-    /// Its memory.
     pub memory: Option<GpuMemory>,
-    /// Of the chip.
+    /// GPU temperature.
     pub celsius: Option<u32>,
-    /// Of the memory.
+    /// Memory temperature.
     pub memory_celsius: Option<u32>,
     /// Current power draw.
     pub power_mw: Option<u32>,
@@ -137,13 +127,13 @@ pub struct GpuState {
     pub power_limit_mw: Option<u32>,
     /// Since the NVIDIA kernel module was loaded.
     pub energy_mj: Option<u64>,
-    /// By [`Clock`].
+    /// Clock rates by [`Clock`].
     pub clocks_mhz: [Option<u32>; Clock::ALL.len()],
     /// Bits of [`THROTTLE_REASONS`].
     pub throttled: Option<u64>,
-    /// From the host, over the last 20 ms.
+    /// Received from the host, over the last 20 ms.
     pub pcie_rx_bytes_per_second: Option<u64>,
-    /// To the host, over the last 20 ms.
+    /// Sent to the host, over the last 20 ms.
     pub pcie_tx_bytes_per_second: Option<u64>,
     /// Current PCIe generation: an idle link may be slower.
     pub pcie_generation: Option<u32>,
@@ -167,7 +157,6 @@ pub struct GpuState {
 /// The use of a GPU by one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuProcess {
-    /// Its pid.
     pub pid: Tgid,
     /// Memory, including that of the context and other internal allocations.
     pub memory_bytes: Option<u64>,
@@ -179,7 +168,6 @@ pub struct GpuProcess {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XidCount {
     pub id: GpuId,
-    /// The number of the error.
     pub xid: u64,
     pub count: u64,
 }
@@ -187,7 +175,7 @@ pub struct XidCount {
 /// All values from NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReadings {
-    /// Whether it answers.
+    /// Whether NVML answers.
     pub is_up: bool,
     /// The GPUs; none if it does not answer.
     pub gpus: Vec<GpuState>,

@@ -20,7 +20,6 @@ use crate::ids::FunctionId;
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{place}: {message}")]
 pub struct HookError {
-    /// The file and the line.
     pub place: SourceLine,
     /// What is wrong, and what would be right.
     pub message: String,
@@ -136,7 +135,6 @@ struct Rows {
 }
 
 impl Hooks {
-    /// Adds the hooks of one file.
     pub fn parse(&mut self, file: &str, text: &str) -> Result<(), HookError> {
         parse_file::file(self, file, text)
     }

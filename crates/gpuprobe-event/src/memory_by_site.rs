@@ -7,9 +7,7 @@ use crate::ids::Tgid;
 /// Live memory of one process at one call site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSite {
-    /// The process.
     pub pid: Tgid,
-    /// Its name.
     pub process: String,
     /// The innermost frames that distinguish the call site from others.
     pub call_site: String,

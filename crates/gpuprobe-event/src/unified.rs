@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// Totals of one process, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnifiedTotals {
-    /// Faults of CPUs.
     pub cpu_faults: u64,
     /// Faults of GPUs, as counted by the NVIDIA kernel module: several faults on one page may count once.
     pub gpu_faults: u64,
@@ -13,7 +12,6 @@ pub struct UnifiedTotals {
     pub to_gpu: Moved,
     /// From a GPU to the host.
     pub to_cpu: Moved,
-    /// From one GPU to another.
     pub between_gpus: Moved,
 }
 

@@ -91,10 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut_between_letters() {
+    fn a_long_name_is_cut_between_characters() {
         let long = format!("a{}", "é".repeat(3000));
         let name = demangled(&long);
-        assert_eq!(name.len(), LIMIT - 1, "an odd number of bytes is left, and a letter takes two");
+        assert_eq!(name.len(), LIMIT - 1, "an odd number of bytes is left, and a character takes two");
         assert!(name.ends_with(&format!("é{}", mark(&long))));
     }
 }

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_in_memory_takes_an_argument_register_on_x86_64_alone() {
+    fn a_result_in_memory_takes_an_argument_register_only_on_x86_64() {
         assert_eq!(described(&locations_x86_64(&[INT, INT], true), false), ["rsi", "rdx"]);
         assert_eq!(described(&locations_aarch64(&[INT, INT]), true), ["x0", "x1"], "x8 points to it");
     }

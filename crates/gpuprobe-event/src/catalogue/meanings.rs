@@ -7,7 +7,7 @@ use crate::table::sections;
 
 const TABLE: &str = include_str!("../../catalogue/meanings.tbl");
 
-/// Codes in rising order with their meanings, one list per [`Api::ALL`].
+/// Codes in ascending order with their meanings, one list per [`Api::ALL`].
 static MEANINGS: LazyLock<[Vec<(i64, &'static str)>; Api::ALL.len()]> = LazyLock::new(|| {
     Api::ALL.map(|api| {
         let mut list: Vec<_> =

@@ -75,7 +75,6 @@ impl fmt::Display for Api {
 pub enum ResultKind {
     /// A status whose names are in this table; 0 is success.
     Status(&'static EnumTable),
-    /// A pointer.
     Pointer,
     /// A plain integer.
     Int,
@@ -91,7 +90,6 @@ pub enum ResultKind {
     Unknown,
 }
 
-/// One argument of a function.
 #[derive(Clone, Debug)]
 pub struct Arg {
     /// Its name in the header.
@@ -145,15 +143,13 @@ pub struct Function {
     pub base: &'static str,
     /// The versions that export this signature, as the table writes them (`11.8-13.4`).
     pub versions: &'static str,
-    /// What it returns.
     pub result: ResultKind,
     /// The type returned, as written in the table.
     pub result_type: &'static str,
     /// Its arguments; `None` if there is no public prototype.
     pub args: Option<Vec<Arg>>,
-    /// What it is for.
     pub class: Class,
-    /// Which argument plays which part.
+    /// The roles of its arguments.
     pub roles: Roles,
     /// The argument whose pointee is copied at entry.
     pub pointee: Option<(u8, Pointee)>,
@@ -190,7 +186,6 @@ impl Function {
     }
 }
 
-/// The whole catalogue.
 #[derive(Debug)]
 pub struct Catalogue {
     functions: Vec<Function>,

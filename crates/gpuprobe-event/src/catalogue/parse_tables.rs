@@ -143,7 +143,7 @@ fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Ve
     )
 }
 
-/// The name without the suffixes that make variants of it.
+/// The name without the suffixes of its variants.
 pub(crate) fn base_name(name: &str) -> &str {
     let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
     match name.rfind("_v") {

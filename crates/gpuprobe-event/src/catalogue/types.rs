@@ -44,7 +44,6 @@ impl ArgKind {
 /// The names of an enum's values. Some values have no name.
 #[derive(Debug, PartialEq)]
 pub struct EnumTable {
-    /// The C type.
     pub name: &'static str,
     values: Vec<(i64, &'static str)>,
 }
@@ -55,7 +54,6 @@ impl EnumTable {
         Self { name, values: Vec::new() }
     }
 
-    /// The name of a value.
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
         if self.name == "cudaMemcpyKind" {
             // the short form is common, and the CUDA driver's function names contain it
@@ -80,27 +78,20 @@ pub(crate) static COPY_KIND: EnumTable = EnumTable::nameless("cudaMemcpyKind");
 /// `cudaMemcpyKind` 0 to 4.
 pub(crate) const COPY_KINDS: [&str; 5] = ["H2H", "H2D", "D2H", "D2D", "Default"];
 
-/// One field of a struct.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     /// Bytes from the start.
     pub offset: u16,
-    /// Its size.
     pub bytes: u16,
-    /// Its C type.
     pub ty: &'static str,
-    /// Its name.
     pub name: &'static str,
 }
 
 /// The layout of a struct.
 #[derive(Debug, PartialEq)]
 pub struct StructLayout {
-    /// The C type.
     pub name: &'static str,
-    /// Its size.
     pub bytes: u16,
-    /// Its fields.
     pub fields: Vec<Field>,
 }
 

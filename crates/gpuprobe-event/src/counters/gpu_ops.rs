@@ -39,7 +39,6 @@ pub struct LaunchCounts {
 pub struct LaunchTotals {
     /// Successful launches, without those that were captured into a graph.
     pub launches: u64,
-    /// Launches that failed.
     pub errors: u64,
     /// Threads of all launches together; launches with unknown block dimensions add none.
     pub threads: u64,
@@ -75,7 +74,6 @@ pub struct GraphCounts {
     pub process: ProcessKey,
     /// Launches of graphs that succeeded.
     pub launches: u64,
-    /// Launches that failed.
     pub errors: u64,
     /// CUDA kernels of the launched graphs, counted for each launch.
     pub derived: u64,
@@ -103,9 +101,7 @@ pub struct CopyTotals {
     pub host: HostMemory,
     /// Copies that succeeded. One call may make several.
     pub copies: u64,
-    /// Copies that failed.
     pub errors: u64,
-    /// Bytes copied.
     pub bytes: u64,
     /// Time inside the calls. For calls that wait it is the time of the copies and of what they waited for.
     pub total_ns: u64,
@@ -121,7 +117,7 @@ impl CopyTotals {
 }
 
 words! {
-    /// What a gap begins with.
+    /// What precedes a gap.
     GapKind {
         /// The return of a synchronisation.
         AfterSync = "sync",

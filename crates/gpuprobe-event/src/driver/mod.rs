@@ -90,7 +90,6 @@ impl fmt::Display for DeviceKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandCode {
     pub device: DeviceKind,
-    /// The request of the ioctl.
     pub request: u32,
     /// The control command, or the class of the allocated object. 0 for other commands, and if it could not be read.
     pub detail: u32,

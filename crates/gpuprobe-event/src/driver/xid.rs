@@ -16,7 +16,6 @@ pub struct Xid {
     pub name: &'static str,
     /// What it means; its name in lower case if no meaning is known.
     pub meaning: Cow<'static, str>,
-    /// What to do about it.
     pub action: Option<&'static str>,
 }
 

@@ -15,7 +15,6 @@ pub struct Signature {
     pub class: Class,
     /// Its arguments; `None` if the hook names none.
     pub args: Option<Vec<Arg>>,
-    /// What it returns.
     pub result: ResultKind,
     pub(crate) result_type: &'static str,
     /// The roles of its arguments.

@@ -20,7 +20,6 @@ pub enum Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// The name.
     pub fn as_str(self) -> &'a str {
         match self {
             Self::Ours(text) => text,
@@ -58,7 +57,6 @@ pub trait Fields {
     fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
     /// Arbitrary text.
     fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str);
-    /// A name.
     fn name<'k>(&mut self, key: impl Into<Key<'k>>, name: &Name) {
         self.text(key, name);
     }

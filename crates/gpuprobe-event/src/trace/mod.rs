@@ -22,7 +22,6 @@ pub struct Meta {
     pub format: u32,
     /// Version of the program that wrote it.
     pub gpuprobe: String,
-    /// Host name.
     pub host: String,
     /// Linux kernel release.
     pub kernel: String,
@@ -51,7 +50,6 @@ pub struct End {
     pub events: u64,
     /// Of these, calls.
     pub calls: u64,
-    /// Seconds recorded.
     pub seconds: f64,
     /// Losses by cause; empty if nothing was lost.
     #[serde(default)]

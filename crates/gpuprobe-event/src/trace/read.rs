@@ -101,7 +101,6 @@ pub struct Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads the meta line.
     pub fn new(input: R) -> Result<Self, ReadError> {
         let meta = Meta::default();
         let names = HashSet::new();

@@ -29,7 +29,6 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes one event.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         self.event_if(event, |_, _| Ok(true)).map(|_| ())
     }
