@@ -1,9 +1,9 @@
 //! Reads files that other processes chose, and the memory of other processes, within limits of size and time.
 //!
-//! A file system may stop answering: its network server may be down, or it may be served by a user's program. A process that
-//! asks such a file system waits in the Linux kernel and cannot even be killed. So a separate reader process does the
-//! reading once [`read_files_by`] has configured one. A reader that does not answer in time is abandoned and replaced.
-//! If none was configured, files are read in this process.
+//! A file system may stop answering: its network server may be down, or it may be served by a user's program. A
+//! process that asks such a file system waits in the Linux kernel and cannot even be killed. So a separate reader
+//! process does the reading once [`read_files_by`] has configured one. A reader that does not answer in time is
+//! abandoned and replaced. If none was configured, files are read in this process.
 
 mod client;
 mod direct;

@@ -107,8 +107,7 @@ impl View {
         self.identities.iter().filter_map(|(number, identities)| Some((*number, one(identities)?))).collect()
     }
 
-    /// Whether a list is consistent: no GPU that the process used or that was reported to it is another one, or beyond the end
-    /// of the list.
+    /// Whether a list is consistent: every GPU that the process used, or that was reported to it, is the listed one.
     fn agrees(&self, listed: &[&HostGpu], reported: &BTreeMap<u8, u8>, host: &[HostGpu]) -> bool {
         let at = |number: &u8| listed.get(usize::from(*number));
         let matches_reported =

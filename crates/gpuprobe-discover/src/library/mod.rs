@@ -1,4 +1,5 @@
-//! Finds the CUDA libraries, and the libraries with hooked functions, that processes map or that the host has installed.
+//! Finds the CUDA libraries, and the libraries with hooked functions, that processes map or that the host has
+//! installed.
 
 mod inspect;
 mod of_host;

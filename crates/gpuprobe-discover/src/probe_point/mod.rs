@@ -1,4 +1,5 @@
-//! Chooses where to put probes: the cheapest safe instruction of each library function, and functions of the Linux kernel.
+//! Chooses where to put probes: the cheapest safe instruction of each library function, and functions of the Linux
+//! kernel.
 
 mod aarch64;
 mod branches;
