@@ -1,6 +1,6 @@
-//! Shows what discovery finds in files, or in processes given by number, and how long it takes:
-//! `cargo run --release -p gpuprobe-discover --example points -- /usr/lib/x86_64-linux-gnu/libcuda.so.1`.
-//! Without arguments it searches the host.
+//! Shows what discovery finds in files, or in processes given by pid, and how long it takes: `cargo run --release -p
+//! gpuprobe-discover --example points -- /usr/lib/x86_64-linux-gnu/libcuda.so.1`. Without arguments it searches the
+//! host.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
-//! What can be wrong with a file or a process that discovery looks at.
+//! Errors of discovery: what can be wrong with a file or a process.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Names are printed quoted and escaped: a process chooses them, and may put control characters in.
+/// Paths are printed quoted and escaped, because a process chooses them and may use control characters.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoverError {
     #[error("cannot open {path:?}")]
@@ -17,7 +17,7 @@ pub enum DiscoverError {
     NotRegular { path: PathBuf, what: &'static str },
     #[error("{path:?}: {defect}")]
     File { path: PathBuf, defect: Defect },
-    #[error("no process {pid}: it has ended or never was")]
+    #[error("no process {pid}: it has exited or never existed")]
     NoSuchProcess { pid: u32 },
     #[error("cannot read the mappings of process {pid}: run as root or with CAP_SYS_PTRACE")]
     ProcessDenied {
@@ -33,7 +33,7 @@ pub enum DiscoverError {
     },
 }
 
-/// What is wrong inside one file. Can be kept, so that a bad file is looked at once.
+/// What is wrong inside one file. It can be cloned and cached, so that a bad file is inspected only once.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Defect {
     #[error("not an ELF file")]
@@ -42,7 +42,7 @@ pub enum Defect {
     Unsupported(String),
     #[error("damaged ELF file: {0}")]
     Malformed(String),
-    #[error("{what} has {size} bytes, more than the {limit} that are read")]
+    #[error("{what} has {size} bytes, more than the limit of {limit}")]
     TooLarge { what: &'static str, size: u64, limit: u64 },
     #[error("cannot read {what}: {source}")]
     Read { what: &'static str, source: Arc<io::Error> },

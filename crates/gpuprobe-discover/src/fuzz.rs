@@ -1,13 +1,13 @@
 //! Access for the fuzz targets to parsers that are private to this crate.
 
-use crate::maps::{code_ranges, executable_files};
+use crate::process::{code_ranges, executable_files};
 
-/// What was found in the text of /proc/PID/maps.
+/// The parsed text of /proc/PID/maps.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Maps {
-    /// Start and end of everything executable.
+    /// Start and end of each executable range.
     pub ranges: Vec<(u64, u64)>,
-    /// The first range of each executable file, as it is named below map_files.
+    /// The first range of each executable file, written as in /proc/PID/map_files.
     pub files: Vec<String>,
 }
 

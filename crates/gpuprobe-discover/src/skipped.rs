@@ -1,22 +1,20 @@
-//! What looked like a target and is none, with the reason: in words for people, and as one of few for counting.
+//! Files and functions that are not probed, each with a reason in words and with a cause for metrics.
 
 use std::path::{Path, PathBuf};
 
-use crate::access::is_stall;
+use crate::access::{FileId, is_stall};
 use crate::error::{Defect, DiscoverError};
-use crate::file::FileId;
 
 macro_rules! causes {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)*) => {
-        /// Why something is not probed. Few and fixed, because they are values of a label.
+        /// Why something is not probed. The causes are few and fixed, because they are values of a metric label.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum SkipCause { $($(#[doc = $doc])+ $name,)* }
 
         impl SkipCause {
-            /// All of them, in order.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The word for it in metrics.
+            /// The label value in metrics.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
@@ -25,47 +23,48 @@ macro_rules! causes {
 }
 
 causes! {
-    /// A pipe, a folder, a socket or a device.
+    /// A pipe, a directory, a socket or a device.
     NotRegular = "not_regular",
     /// It cannot be opened or read.
     Unreadable = "unreadable",
     /// Its file system does not answer.
     Stalled = "stalled",
-    /// An ordinary user's program serves its file system, which probes would have to wait for.
+    /// Its file system is served by a program of an ordinary user (FUSE), which attaching probes would have to wait
+    /// for.
     UserFileSystem = "user_file_system",
-    /// What was mapped is out of reach, and its name leads to nothing or to another file.
+    /// The mapped file cannot be reached, and its name leads to nothing or to another file.
     Replaced = "replaced",
-    /// No ELF file.
+    /// Not an ELF file.
     NotElf = "not_elf",
     /// An ELF file for another machine.
     Unsupported = "unsupported",
-    /// An ELF file that contradicts itself.
+    /// A damaged ELF file.
     Damaged = "damaged",
-    /// It has more than is read.
+    /// It exceeds a size limit.
     TooLarge = "too_large",
-    /// It only has the name of a CUDA library.
+    /// It has the name of a CUDA library but none of its functions.
     NoFunctions = "no_functions",
     /// The runtime is linked in, and its symbols are stripped.
     HiddenRuntime = "hidden_runtime",
-    /// There are more of them than are listed, or than are probed at once.
+    /// There are more files than are listed, or than are probed at once.
     TooMany = "too_many",
-    /// Whoever uses it has as many libraries probed as one user may.
+    /// Its users already have as many libraries probed as one user may have.
     UserQuota = "user_quota",
-    /// The kernel refuses the probes.
+    /// The Linux kernel refuses the probes.
     Refused = "refused",
-    /// The kernel has no function or tracepoint of this name.
+    /// The Linux kernel has no function or tracepoint of this name.
     NotThere = "not_there",
 }
 
-/// Something that looked like a target, and why it is none.
+/// Something that was not probed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     pub path: PathBuf,
-    /// The file, where it is known.
+    /// The identity of the file, if known.
     pub file: Option<FileId>,
-    /// `None` for a single function of a library that is probed otherwise.
+    /// `None` for a single function of a library that is otherwise probed.
     pub cause: Option<SkipCause>,
-    /// In words.
+    /// For people.
     pub reason: String,
 }
 
@@ -75,13 +74,13 @@ impl Skipped {
         Self { path: path.to_owned(), file, cause: Some(cause), reason: reason.into() }
     }
 
-    /// A function that is not probed in a library that is.
+    /// A function that is not probed, in a library that is.
     pub fn function(path: &Path, reason: impl Into<String>) -> Self {
         Self { path: path.to_owned(), file: None, cause: None, reason: reason.into() }
     }
 }
 
-/// The cause, and one line with what led to it.
+/// The cause, and one line of explanation.
 pub(crate) fn why(error: &DiscoverError) -> (SkipCause, String) {
     match error {
         DiscoverError::Open { source, .. } if is_stall(source) => (SkipCause::Stalled, source.to_string()),

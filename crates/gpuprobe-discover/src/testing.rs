@@ -14,7 +14,7 @@ impl Xorshift {
         self.0
     }
 
-    /// Some bytes changed, few of them in the empty part between headers and code.
+    /// Changes some bytes, few of them in the empty part between headers and code.
     pub(crate) fn damage(&mut self, bytes: &mut [u8]) {
         for _ in 0..1 + self.next() % 4 {
             let at = self.next() as usize % bytes.len();
@@ -32,7 +32,7 @@ struct TestSymbol {
     size: u64,
 }
 
-/// Where code lies in the file and in memory, different so that a mix-up shows.
+/// File offset and address of the code. They differ, so that a mix-up makes a test fail.
 pub(crate) const CODE_OFFSET: u64 = 0x1000;
 const CODE_ADDRESS: u64 = 0x41000;
 const TEXT: u16 = 1;
@@ -75,14 +75,14 @@ impl ElfBuilder {
 
     /// A global function in the dynamic table.
     pub(crate) fn export(mut self, name: &str, code: &[u8]) -> Self {
-        let symbol = self.place(name, code);
+        let symbol = self.add_code(name, code);
         self.dynamic.push(symbol);
         self
     }
 
     /// A local function in the full table.
     pub(crate) fn local(mut self, name: &str, code: &[u8]) -> Self {
-        let symbol = TestSymbol { info: 0x02, ..self.place(name, code) };
+        let symbol = TestSymbol { info: 0x02, ..self.add_code(name, code) };
         self.full.push(symbol);
         self
     }
@@ -101,7 +101,7 @@ impl ElfBuilder {
         self
     }
 
-    fn place(&mut self, name: &str, code: &[u8]) -> TestSymbol {
+    fn add_code(&mut self, name: &str, code: &[u8]) -> TestSymbol {
         while !self.code.len().is_multiple_of(16) {
             self.code.push(0xcc);
         }
@@ -236,7 +236,7 @@ fn table(symbols: &[TestSymbol], first: &str) -> (Vec<u8>, Vec<u8>) {
     (out, strings)
 }
 
-/// A made-up /proc with processes whose mappings are given.
+/// A fake /proc with processes that have the given mappings.
 pub(crate) struct FakeProc {
     pub(crate) root: tempfile::TempDir,
 }
@@ -250,7 +250,7 @@ impl FakeProc {
         self.root.path()
     }
 
-    /// The first mapping is the executable. `shown` is how maps writes the name.
+    /// The first mapping is the executable. `shown` is the name as written in /proc/PID/maps.
     pub(crate) fn process(&self, pid: u32, mapped: &[(&str, &Path)]) -> PathBuf {
         let folder = self.path().join(pid.to_string());
         fs::create_dir_all(folder.join("map_files")).unwrap();

@@ -1,4 +1,5 @@
-//! Stacks of real programs, unwound from what a probe in them would see and compared with what the programs say.
+//! Unwinds stacks of real programs from the data that a probe in them would see, and compares with the stacks that
+//! the programs report.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 const PROC: &str = "/proc";
 const FAST: &[&str] = &["-O2", "-fomit-frame-pointer"];
 
-/// A built program; the library lies beside it.
+/// A compiled program with its library in the same directory.
 struct Built {
     folder: TempDir,
     program: PathBuf,
@@ -29,19 +30,19 @@ fn cc(compiler: &str, arguments: &[&str], sources: &[&str], output: &Path) {
     assert!(built.expect("a C compiler").success(), "{compiler} {arguments:?} {sources:?}");
 }
 
-/// The program with the chains.
+/// Builds the program with the call chains.
 fn chains(flags: &[&str]) -> Built {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("libmiddle.so");
-    // only a program can have a fixed place
+    // only a program can have a fixed address
     let of_library: Vec<_> = flags.iter().copied().filter(|flag| !flag.ends_with("pie")).collect();
     cc("cc", &[FAST, &of_library, &["-shared", "-fPIC"]].concat(), &["middle.c"], &library);
     let record = folder.path().join("record.o");
     cc("cc", &["-c", "-O2"], &["record.c"], &record);
     let program = folder.path().join("chains");
-    let place = format!("-L{}", folder.path().display());
+    let search_path = format!("-L{}", folder.path().display());
     let record = record.to_str().unwrap();
-    let link = [record, &place, "-lmiddle", "-Wl,-rpath,$ORIGIN", "-pthread"];
+    let link = [record, &search_path, "-lmiddle", "-Wl,-rpath,$ORIGIN", "-pthread"];
     cc("cc", &[FAST, flags, &link].concat(), &["chains.c"], &program);
     Built { folder, program }
 }
@@ -52,7 +53,7 @@ fn strip(built: &Built) {
     }
 }
 
-/// A program that waits in its probe, and what it wrote there.
+/// A program that waits in its probe, and what it printed there.
 struct Waiting {
     child: Child,
     registers: Registers,
@@ -109,7 +110,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The whole stack is told as libgcc tells it.
+/// Checks that the whole stack is unwound as by libgcc.
 fn agrees(built: &Built, kind: &str, shortest: usize) {
     let waiting = Waiting::start(&built.program, kind);
     let stack = waiting.unwind(&mut Unwinder::new());
@@ -140,29 +141,30 @@ fn all_agree(built: &Built) {
 }
 
 #[test]
-fn chains_are_told_without_frame_pointers() {
+fn chains_are_unwound_without_frame_pointers() {
     all_agree(&chains(&["-g"]));
 }
 
 #[test]
-fn chains_of_stripped_files_are_told() {
+fn chains_of_stripped_files_are_unwound() {
     let built = chains(&[]);
     strip(&built);
     all_agree(&built);
 }
 
 #[test]
-fn chains_of_a_program_at_fixed_addresses_are_told() {
+fn chains_of_a_program_at_fixed_addresses_are_unwound() {
     all_agree(&chains(&["-no-pie", "-fno-pie"]));
 }
 
 #[test]
-fn chains_of_unoptimised_code_and_code_with_frame_pointers_are_told() {
+fn chains_of_unoptimised_code_and_code_with_frame_pointers_are_unwound() {
     all_agree(&chains(&["-O0"]));
     all_agree(&chains(&["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"]));
 }
 
-/// The innermost frames are what the functions noted of themselves; 0 stands for one that nobody could note.
+/// Checks the innermost frames against the return addresses that the functions recorded; 0 means that none was
+/// recorded.
 fn follows_labels(waiting: &Waiting) -> Stack {
     let stack = waiting.unwind(&mut Unwinder::new());
     assert!(stack.addresses.len() > waiting.labels.len(), "main has callers");
@@ -174,7 +176,7 @@ fn follows_labels(waiting: &Waiting) -> Stack {
 }
 
 #[test]
-fn debug_information_helps_where_nothing_else_is() {
+fn debug_frame_is_used_if_there_is_no_eh_frame() {
     let built = chains(&["-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]);
     for kind in ["recursion", "large_frame"] {
         let waiting = Waiting::start(&built.program, kind);
@@ -193,7 +195,7 @@ fn a_section_without_a_search_table_is_read_whole() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn generated_code_is_passed_by_its_frame_pointer() {
+fn generated_code_is_unwound_by_its_frame_pointer() {
     let built = chains(&[]);
     let mut waiting = Waiting::start(&built.program, "generated");
     let mut unwinder = Unwinder::new();
@@ -209,7 +211,7 @@ fn generated_code_is_passed_by_its_frame_pointer() {
 }
 
 #[test]
-fn a_stack_is_told_up_to_the_limit_and_up_to_the_end_of_its_copy() {
+fn a_stack_ends_at_the_frame_limit_or_at_the_end_of_its_copy() {
     let built = chains(&[]);
     let deep = Waiting::start(&built.program, "deep");
     let stack = deep.unwind(&mut Unwinder::new());
@@ -219,13 +221,13 @@ fn a_stack_is_told_up_to_the_limit_and_up_to_the_end_of_its_copy() {
     assert_eq!(waiting.stack.len(), 32 << 10);
     let stack = waiting.unwind(&mut Unwinder::new());
     assert_eq!(stack.end, StackEnd::CopyEnds);
-    // leaf, and ten frames of 3 KB and a little in 32 KiB
+    // leaf, and ten frames of slightly over 3 KB in 32 KiB
     assert_eq!(stack.addresses, waiting.chain[..stack.addresses.len()]);
     assert_eq!(stack.addresses.len(), 12);
 }
 
 #[test]
-fn every_shorter_copy_gives_the_beginning() {
+fn a_shorter_copy_gives_the_innermost_frames() {
     let built = chains(&[]);
     let waiting = Waiting::start(&built.program, "callback");
     let mut unwinder = Unwinder::new();
@@ -246,13 +248,15 @@ fn every_shorter_copy_gives_the_beginning() {
     assert_eq!(longest, whole.addresses.len());
 }
 
-/// Functions, files and lines of the frames of the program itself.
-fn own(frames: &[Frame]) -> Vec<(&str, Option<u32>, bool)> {
-    let own = frames.iter().filter(|frame| frame.module.as_deref() == Some("chains"));
-    own.map(|frame| (frame.function.as_deref().unwrap_or("?"), frame.line, frame.inlined)).collect()
+/// Functions and lines of the frames of the program itself.
+fn program_frames(frames: &[Frame]) -> Vec<(&str, Option<u32>, bool)> {
+    let program_frames = frames.iter().filter(|frame| frame.module.as_deref() == Some("chains"));
+    program_frames
+        .map(|frame| (frame.function.as_deref().unwrap_or("?"), frame.line, frame.inlined))
+        .collect()
 }
 
-/// The line of the program's source that has this text.
+/// The number of the source line that contains this text.
 fn line(source: &str, text: &str) -> Option<u32> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
     let source = std::fs::read_to_string(path).unwrap();
@@ -272,7 +276,7 @@ fn frames_have_names_and_lines() {
     let recursion = ("recurse", line("chains.c", "recurse(depth - 1)"), false);
     let main = ("main", line("chains.c", "middle(recurse, 2)"), false);
     let leaf = ("leaf", line("chains.c", "DONE(probe() + value)"), false);
-    assert_eq!(own(&frames)[..5], [leaf, recursion, recursion, recursion, main]);
+    assert_eq!(program_frames(&frames)[..5], [leaf, recursion, recursion, recursion, main]);
     let modules: Vec<_> = frames.iter().take(7).map(|frame| frame.module.as_deref().unwrap()).collect();
     let (program, library) = ("chains", "libmiddle.so");
     assert_eq!(modules, [program, program, program, program, library, library, program]);
@@ -285,7 +289,7 @@ fn frames_have_names_and_lines() {
 }
 
 #[test]
-fn functions_within_functions_are_frames() {
+fn inlined_functions_are_frames() {
     let built = chains(&["-g"]);
     let waiting = Waiting::start(&built.program, "inlined");
     let mut unwinder = Unwinder::new();
@@ -295,7 +299,7 @@ fn functions_within_functions_are_frames() {
     let inner = ("within", line("chains.c", "int result = probe();"), true);
     let outer = ("around", line("chains.c", "within(value);"), false);
     let main = ("main", line("chains.c", "around(1)"), false);
-    assert_eq!(own(&frames)[..3], [inner, outer, main]);
+    assert_eq!(program_frames(&frames)[..3], [inner, outer, main]);
     assert_eq!(frames[0].address, frames[1].address);
     assert_eq!(frames.len(), stack.addresses.len() + 1);
 }
@@ -308,14 +312,14 @@ fn stripped_files_have_frames_without_names() {
     let mut unwinder = Unwinder::new();
     let stack = waiting.unwind(&mut unwinder);
     let frames = waiting.frames(&mut unwinder, &stack.addresses);
-    assert_eq!(own(&frames)[..15], [("?", None, false); 15]);
-    // in place of a distance from a function, the address in the file, where the compiler put `recurse`
+    assert_eq!(program_frames(&frames)[..15], [("?", None, false); 15]);
+    // without a known function the offset is the address in the file
     assert_eq!(frames[2].offset, frames[3].offset, "the same call of the same function");
     assert_eq!(frames[1].offset & 0xfff, frames[1].address & 0xfff);
 }
 
 #[test]
-fn templates_are_named_as_they_are_written() {
+fn template_names_are_demangled() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record.o");
     cc("cc", &["-c", "-O2"], &["record.c"], &record);
@@ -339,7 +343,7 @@ fn templates_are_named_as_they_are_written() {
 }
 
 #[test]
-fn a_process_that_has_ended_is_told_from_what_was_known() {
+fn an_exited_process_is_unwound_from_cached_data() {
     let built = chains(&["-g"]);
     let mut waiting = Waiting::start(&built.program, "library");
     let [mut used, mut observed, mut too_late, mut late] = [(); 4].map(|()| Unwinder::new());
@@ -359,7 +363,7 @@ fn a_process_that_has_ended_is_told_from_what_was_known() {
     assert_eq!(nameless[4].function.as_deref(), Some("hidden"), "the library is still there");
 
     let first = Stack { addresses: vec![stack.addresses[0]], slots: vec![None], end: StackEnd::Lost };
-    assert_eq!(waiting.unwind(&mut too_late), first, "the file of the first frame is gone");
+    assert_eq!(waiting.unwind(&mut too_late), first, "the file of the first frame was removed");
     assert_eq!(waiting.frames(&mut too_late, &first.addresses)[0].module.as_deref(), Some("chains"));
     used.forget(waiting.pid());
     for unwinder in [&mut used, &mut late] {

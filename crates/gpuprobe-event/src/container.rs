@@ -1,29 +1,27 @@
-//! Where a process runs, when that is not the host itself.
+//! The container of a process.
 
 use serde::Serialize;
 
 /// The container that a process is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// The engine's id of it.
+    /// The id that the container engine gave it.
     pub id: String,
-    /// The pod it belongs to, where Kubernetes runs it.
+    /// Its Kubernetes pod, if any.
     pub pod: Option<Pod>,
 }
 
-/// A container of a pod of Kubernetes.
+/// A container of a Kubernetes pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pod {
-    /// The namespace of the pod.
     pub namespace: String,
-    /// The name of the pod.
     pub name: String,
     /// The name of the container in it.
     pub container: String,
 }
 
 impl Container {
-    /// As people call it: by names where it has some, else by the id.
+    /// For people: the names if it is in a pod, else the beginning of the id.
     pub fn shown(&self) -> String {
         match &self.pod {
             Some(Pod { namespace, name, container }) => format!("{namespace}/{name}/{container}"),

@@ -1,85 +1,78 @@
-//! What the kernel side counts by itself, without sending an event per call. Totals since the probes came.
+//! Counters that BPF maintains without sending an event per call: totals since the probes were attached.
 
-mod work;
+mod gpu_ops;
 
-pub use work::{
-    CopyCounts, CopyDirection, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, HostMemory,
-    LaunchCounts, LaunchTotals, LongGap, StreamGaps, WorkRows,
+pub use gpu_ops::{
+    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, LaunchCounts, LaunchTotals, LongGap,
+    StreamGaps, WorkRows,
 };
+
+pub use crate::copy_kind::{CopyDirection, HostMemory};
 
 use crate::catalogue::Space;
 use crate::driver::CommandCode;
-use crate::event::{DriverTime, Name};
+use crate::effect::DriverTime;
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
+use crate::name::Name;
 
-/// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds; the first takes everything
-/// shorter, the last everything longer.
+/// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds. The first also counts shorter
+/// calls, the last longer ones.
 pub const LATENCY_BUCKETS: usize = 32;
 
-/// One run of one program in one process. A reused pid, or an exec, makes another.
+/// One run of one program in one process. A reused pid or an exec gives another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey {
-    /// The process.
     pub tgid: Tgid,
-    /// Differs between runs that share a pid: made of the start time and the count of execs.
+    /// Distinguishes runs with the same pid: made of the start time and the number of execs.
     pub instance: u64,
 }
 
-/// What one process did with one function.
+/// Calls of one function by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallCounts {
-    /// Which process.
     pub process: ProcessKey,
-    /// Which function.
     pub function: FunctionId,
     /// Calls that returned.
     pub calls: u64,
-    /// Of these, how many failed.
     pub errors: u64,
-    /// Bytes moved, once per outermost call. What was allocated is counted with the process.
+    /// Bytes copied, counted at the outermost call. Allocated bytes are counted per process.
     pub bytes: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
-    /// Calls that entered the driver, where that is watched, and their time there.
+    /// System calls on the NVIDIA devices made inside these calls, and their time, if they are observed.
     pub driver: DriverTime,
-    /// Distribution of that time.
+    /// Distribution of the time inside, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
-/// What one process asked of the driver by one command.
+/// Ioctls of one command by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandCounts {
-    /// Which process.
     pub process: ProcessKey,
-    /// Which command.
     pub code: CommandCode,
-    /// What it is called.
     pub command: Name,
-    /// How often, and how long it took.
     pub totals: CommandTotals,
 }
 
-/// Ioctls together.
+/// Totals of ioctls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommandTotals {
-    /// How many.
     pub calls: u64,
-    /// Of these, how many failed.
     pub failures: u64,
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
 }
 
 impl CommandTotals {
-    /// Adds others.
+    /// Adds other totals.
     pub fn add(&mut self, more: Self) {
         self.calls = self.calls.saturating_add(more.calls);
         self.failures = self.failures.saturating_add(more.failures);
         self.total_ns = self.total_ns.saturating_add(more.total_ns);
     }
 
-    /// What has come since.
+    /// The difference to earlier totals.
     #[must_use]
     pub fn without(self, earlier: Self) -> Self {
         Self {
@@ -90,33 +83,28 @@ impl CommandTotals {
     }
 }
 
-/// How often a function of one process failed in one way.
+/// How often a function of one process failed with one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureCounts {
-    /// Which process.
     pub process: ProcessKey,
-    /// Which function, and what it returned; `None` for all that there was no room for, where no count of the
-    /// function's errors has them.
+    /// The function and its status; `None` for all failures that did not fit into the table and are in no count of a
+    /// function's errors.
     pub way: Option<(FunctionId, i64)>,
-    /// How often.
     pub count: u64,
 }
 
-/// What one process holds of one kind of memory.
+/// Live memory of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Bytes live now.
     pub live_bytes: u64,
-    /// Allocations live now.
     pub live_allocations: u64,
 }
 
-/// What one process did to GPU memory.
+/// Memory totals of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// Which process.
     pub process: ProcessKey,
-    /// By kind, in the order of [`Space::ALL`].
+    /// Live memory by kind, in the order of [`Space::ALL`].
     pub held: [Held; Space::ALL.len()],
     /// Bytes ever allocated.
     pub allocated_bytes: u64,
@@ -124,28 +112,26 @@ pub struct ProcessMemory {
     pub freed_bytes: u64,
     /// Allocations that succeeded.
     pub allocations: u64,
-    /// Allocations that failed.
     pub failed_allocations: u64,
-    /// Frees of something known that succeeded.
+    /// Successful frees of known allocations.
     pub frees: u64,
-    /// Frees that failed.
     pub failed_frees: u64,
-    /// Successful frees of addresses that were not in the table, as of memory allocated before the probes came.
+    /// Successful frees of addresses that were not in the table, such as memory allocated before the probes were
+    /// attached.
     pub unknown_frees: u64,
     /// Addresses allocated again while they were still in the table: a free was missed.
     pub replaced: u64,
-    /// Bytes of what stood there.
+    /// Bytes of the replaced allocations.
     pub replaced_bytes: u64,
-    /// Allocations that ended with their context.
+    /// Allocations that were freed with their context.
     pub ended_allocations: u64,
-    /// Their bytes.
     pub ended_bytes: u64,
-    /// The most that was live at once.
+    /// The most bytes that were live at once.
     pub peak_bytes: u64,
 }
 
 impl ProcessMemory {
-    /// What it holds of all kinds together. Sizes are what a process says, so their sum may be anything.
+    /// Live memory of all kinds together. Sizes come from the process, so the sum saturates.
     pub fn held_in_all(&self) -> Held {
         self.held.iter().fold(Held::default(), |sum, held| Held {
             live_bytes: sum.live_bytes.saturating_add(held.live_bytes),
@@ -154,64 +140,53 @@ impl ProcessMemory {
     }
 }
 
-/// What one process holds in one context, or on one GPU outside of any.
+/// Live memory of one process in one context, or on one GPU outside of any context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextMemory {
-    /// Which process.
     pub process: ProcessKey,
-    /// The GPU, as the process counts them; `None` where the context was there before the probes.
+    /// The GPU by the process's number; `None` if the context was created before the probes were attached.
     pub gpu: Option<u8>,
-    /// By kind, in the order of [`Space::ALL`].
+    /// Live memory by kind, in the order of [`Space::ALL`].
     pub held: [Held; Space::ALL.len()],
 }
 
-/// What the driver told a process of one of its GPUs.
+/// An identity of a GPU that the CUDA driver returned to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToldGpu {
-    /// Which process.
     pub process: ProcessKey,
-    /// The GPU, as the process counts them.
+    /// The GPU by the process's number.
     pub gpu: u8,
-    /// What it was told.
     pub identity: Identity,
 }
 
 /// One live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Who holds it.
     pub process: ProcessKey,
-    /// Its address.
     pub ptr: u64,
-    /// Its size.
     pub bytes: u64,
-    /// Kind of memory.
     pub space: Space,
-    /// The GPU, as the process counts them.
+    /// The GPU by the process's number.
     pub gpu: Option<u8>,
-    /// When it was made, on the kernel's monotonic clock.
+    /// When it was made, on the monotonic clock.
     pub since_ns: u64,
-    /// Where it was made.
+    /// The call site.
     pub site: SiteId,
 }
 
-/// What one process holds from one site on one GPU.
+/// Live memory of one process from one call site on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteMemory {
-    /// Which process.
     pub process: ProcessKey,
-    /// Which site; unknown where its stack was lost.
+    /// The call site; unknown if its stack was lost.
     pub site: SiteId,
-    /// The GPU, as the process counts them.
+    /// The GPU by the process's number.
     pub gpu: Option<u8>,
-    /// Live now.
     pub held: Held,
     /// Allocations ever made there.
     pub allocations: u64,
-    /// Their bytes.
     pub allocated_bytes: u64,
-    /// Of these, what ended with its context.
+    /// Of these, the ones that were freed with their context.
     pub ended_allocations: u64,
-    /// Their bytes.
     pub ended_bytes: u64,
 }

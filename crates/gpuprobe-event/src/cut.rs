@@ -1,19 +1,20 @@
-//! Names that are too long to be shown. Whoever reads what is left of one must be able to tell it from another that
-//! begins in the same way, so a name that was cut ends with a number that is made of all of it.
+//! Shortens names that are too long to show. A shortened name ends with a hash of the whole name, so that names with
+//! the same beginning stay distinguishable.
 
 use std::borrow::Cow;
 
 /// Bytes of [`mark`].
 pub const MARK_BYTES: usize = 12;
 
-/// What stands at the end of a name that was cut, `...~` and eight digits: the same for the same name, everywhere.
+/// The end of a shortened name, `...~` and eight digits: the same for the same name, everywhere.
 pub fn mark(name: &str) -> String {
-    // FNV-1a: names are not many, and one who makes two alike has mixed up only his own
+    // FNV-1a: there are few names, and a process that makes two collide only confuses its own
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("...~{hash:08x}")
 }
 
-/// A name in no more than so many bytes, with a mark at its end where it was cut. Less than a mark is never left.
+/// A name in at most `limit` bytes, with a mark at its end if it was shortened. The result is never shorter than the
+/// mark.
 pub fn cut(name: &str, limit: usize) -> Cow<'_, str> {
     if name.len() <= limit {
         return Cow::Borrowed(name);
@@ -21,7 +22,7 @@ pub fn cut(name: &str, limit: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}{}", head(name, limit.saturating_sub(MARK_BYTES)), mark(name)))
 }
 
-/// The beginning of a text in no more than so many bytes, all of its letters whole.
+/// The beginning of a text in at most `bytes` bytes, cut between characters.
 pub fn head(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     &text[..end.unwrap_or(0)]
@@ -32,13 +33,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_left_alone() {
+    fn a_name_that_fits_is_unchanged() {
         assert_eq!(cut("add(float*)", 11), "add(float*)");
         assert!(matches!(cut("é", 2), Cow::Borrowed("é")));
     }
 
     #[test]
-    fn names_that_differ_behind_the_cut_stay_apart() {
+    fn names_that_differ_after_the_cut_stay_distinct() {
         let (one, other) = (format!("{}a", "k".repeat(300)), format!("{}b", "k".repeat(300)));
         assert_ne!(cut(&one, 200), cut(&other, 200));
         assert_eq!(cut(&one, 200), cut(&one.clone(), 200));
@@ -47,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_is_between_letters_and_the_mark_is_whole() {
+    fn a_cut_is_between_characters_and_the_mark_is_complete() {
         let name = "é".repeat(100);
         let shown = cut(&name, 2 * MARK_BYTES + 1);
         assert_eq!(shown, format!("{}{}", "é".repeat(6), mark(&name)));

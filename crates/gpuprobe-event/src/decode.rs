@@ -1,11 +1,12 @@
-//! Raw registers and stack words to named, typed arguments. Pure: what a probe saved goes in, values come out.
+//! Decodes raw registers and stack words into named, typed arguments. Pure functions: no I/O and no state.
 
 use std::borrow::Cow;
 
+pub use crate::catalogue::MAX_POINTEE;
 use crate::catalogue::{
     Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
 };
-use crate::counters::CopyDirection;
+use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
 use crate::event::{Name, Value, is_failure};
@@ -17,34 +18,32 @@ pub struct Words<'a> {
     pub registers: &'a [u64],
     /// Stack words from the first stack argument on.
     pub stack: &'a [u64],
-    /// What [`out_reads`] asked for, as found when the call returned; `None` where unreadable.
+    /// The values requested by [`out_reads`], read when the call returned; `None` if unreadable.
     pub outs: [Option<u64>; MAX_OUTS],
     /// The bytes that the argument named by [`struct_arg`] or [`text_arg`] pointed to at entry.
     pub pointee: &'a [u8],
-    /// The text goes on after these.
+    /// The text was cut.
     pub is_text_cut: bool,
 }
 
 /// How many out arguments a probe reads.
 pub const MAX_OUTS: usize = 4;
-/// How many bytes of a struct a probe reads through a pointer.
-pub const MAX_POINTEE: usize = 160;
 /// How many stack words a probe copies.
 pub const MAX_STACK_WORDS: usize = 12;
 
 /// A word that is read through a pointer argument when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutRead {
-    /// Which argument.
+    /// The pointer argument.
     pub arg: u8,
-    /// Bytes from where it points.
+    /// The offset in bytes from the pointer.
     pub offset: u8,
     /// 4 or 8.
     pub bytes: u8,
 }
 
-/// What is read when the call returns: first the address that an allocation gave, then its pitch; of functions that the
-/// user has named whatever else they leave behind, and their status last.
+/// The values to read when the call returns: first the address of an allocation, then its pitch; for hooked functions
+/// then their other out arguments, and their status last.
 pub fn out_reads(f: &Function) -> Vec<OutRead> {
     if let Some(arg) = f.roles.pitched_out {
         // cudaPitchedPtr: the address, then the pitch
@@ -66,7 +65,7 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
     known.into_iter().flatten().chain(others).chain(error).map(read).collect()
 }
 
-/// The argument whose pointee is copied at entry, with its layout: launch configurations and copy descriptions.
+/// The argument whose struct is copied at entry, with its layout: launch configurations and copy descriptions.
 pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
     match f.pointee {
         Some((position, Pointee::Struct(layout))) => Some((position, layout)),
@@ -74,7 +73,7 @@ pub fn struct_arg(f: &Function) -> Option<(u8, &'static StructLayout)> {
     }
 }
 
-/// Bytes of an entry of a list of launches, in the driver's form and in the runtime's.
+/// Bytes of an entry of a list of launches, the same for the CUDA driver and the runtime.
 pub const LIST_ENTRY: usize = 56;
 
 /// The argument that is a list of launches, one for each GPU. Its first entry is copied at entry.
@@ -95,7 +94,7 @@ pub fn text_arg(f: &Function) -> Option<u8> {
     f.pointee.filter(|(_, pointee)| *pointee == Pointee::Text).map(|(position, _)| position)
 }
 
-/// How many stack words hold arguments.
+/// The number of stack words with arguments.
 pub fn stack_words(f: &Function) -> usize {
     let end = |a: &Arg| match a.place() {
         Place::Stack { offset, bytes } => usize::from(offset + bytes).div_ceil(8),
@@ -104,7 +103,7 @@ pub fn stack_words(f: &Function) -> usize {
     f.args.iter().flatten().map(end).max().unwrap_or(0).min(MAX_STACK_WORDS)
 }
 
-/// The arguments by name, in order; `None` where no prototype is known.
+/// The arguments by name, in order; `None` if no prototype is known.
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
     let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
@@ -112,7 +111,7 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
         show_outs(f, args, words, &mut values);
     }
     if let Some((_, value)) = text_arg(f).and_then(|position| values.get_mut(usize::from(position))) {
-        // no text at all is shown as the pointer that it is
+        // a null pointer is shown as the pointer
         if *value != Value::Hex(0) {
             *value = text(words).map_or(Value::Unread, Value::Text);
         }
@@ -120,7 +119,7 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
     Some(values)
 }
 
-/// Puts what a call left behind in the place of the pointers to it; where nothing was read the pointer stays.
+/// Replaces pointers by the values that the call wrote there. If nothing was read the pointer stays.
 fn show_outs(f: &Function, args: &[Arg], words: &Words<'_>, values: &mut [(Name, Value)]) {
     for (read, word) in out_reads(f).iter().zip(words.outs) {
         let position = usize::from(read.arg);
@@ -131,7 +130,7 @@ fn show_outs(f: &Function, args: &[Arg], words: &Words<'_>, values: &mut [(Name,
     }
 }
 
-/// The text that was copied; whoever called may have passed anything.
+/// The copied text. It is untrusted.
 fn text(words: &Words<'_>) -> Option<String> {
     let end = words.pointee.iter().position(|b| *b == 0)?;
     let mut text = String::from_utf8_lossy(&words.pointee[..end]).into_owned();
@@ -141,7 +140,6 @@ fn text(words: &Words<'_>) -> Option<String> {
     Some(text)
 }
 
-/// The value of one argument.
 fn argument(arg: &Arg, words: &Words<'_>) -> Value {
     match (arg.kind, passed(arg, words)) {
         (ArgKind::Struct { layout: Some(layout), bytes }, Some(passed)) => {
@@ -167,14 +165,14 @@ fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
     }
 }
 
-/// A struct that was passed by value, as it lies in memory. None is larger than what is copied of the stack.
+/// A struct passed by value, as it is in memory. None is larger than the copied component of the stack.
 fn in_memory(passed: &[u64]) -> [u8; 8 * MAX_STACK_WORDS] {
     let mut bytes = [0; 8 * MAX_STACK_WORDS];
     bytes.chunks_exact_mut(8).zip(passed).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
     bytes
 }
 
-/// A number of at most eight bytes. What is above these in its word is whatever was there.
+/// A number of at most eight bytes. The higher bytes of its word are undefined.
 #[derive(Clone, Copy)]
 struct Number {
     word: u64,
@@ -251,21 +249,22 @@ fn field_bytes<'a>(field: &Field, bytes: &'a [u8]) -> Option<&'a [u8]> {
 }
 
 fn dim3(bytes: &[u8]) -> Option<[u32; 3]> {
-    let part = |i: usize| bytes.get(4 * i..)?.first_chunk().map(|part| u32::from_le_bytes(*part));
-    Some([part(0)?, part(1)?, part(2)?])
+    let component =
+        |i: usize| bytes.get(4 * i..)?.first_chunk().map(|component| u32::from_le_bytes(*component));
+    Some([component(0)?, component(1)?, component(2)?])
 }
 
 /// The status a function returned, as a number.
 pub fn status(f: &Function, ret: u64) -> Option<i64> {
     match f.result {
-        // an enum comes back in the low half of the register; the rest is whatever was there
+        // an enum is in the low half of the register; the high half is undefined
         ResultKind::Status(_) => Some(i64::from(ret as u32 as i32)),
         ResultKind::Errno => Some(ret.cast_signed()).filter(|n| errno::is_error(*n)),
         _ => None,
     }
 }
 
-/// The name of a status, where the tables have one.
+/// The name of a status, if known.
 pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
     match f.result {
         ResultKind::Status(table) => table.name_of(status),
@@ -274,7 +273,7 @@ pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
     }
 }
 
-/// The name of a failed status; `unknown` with its number where the tables have none.
+/// The name of a failed status; `unknown` with its number if it has none.
 pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     if f.result == ResultKind::Errno {
         return errno::is_error(status).then(|| errno::name(status));
@@ -287,22 +286,22 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     })
 }
 
-/// Why a call failed that left this status behind, or was to give something and gave nothing.
+/// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
     error_name(f, status).unwrap_or_else(|| {
         if is_failure(status) { numbered_error(status) } else { Cow::Borrowed("returned NULL") }
     })
 }
 
-/// Why a call failed whose result is no status: it left one behind, or was to give something and gave nothing.
+/// The failure of a call whose return value is not a status: it wrote a failed status, or returned NULL.
 pub fn told_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
     let status = f.roles.error_out.and_then(|_| {
         let last = out_reads(f).len().checked_sub(1)?;
         words.outs.get(last).copied().flatten()
     });
     let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| is_failure(*status));
-    let gave_nothing = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
-    (status.is_some() || gave_nothing).then(|| failure_name(f, status.unwrap_or(0)))
+    let returned_null = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
+    (status.is_some() || returned_null).then(|| failure_name(f, status.unwrap_or(0)))
 }
 
 fn numbered_error(status: i64) -> Name {
@@ -316,8 +315,8 @@ pub fn argument_number(f: &Function, position: Option<u8>, words: &Words<'_>) ->
     Some(Number { word, bytes: arg.kind.bytes() }.unsigned())
 }
 
-/// What a call says of itself: direction, kernels, grid and block. Bytes and addresses are the kernel side's to tell,
-/// because only it knows what was counted.
+/// The effect of a call as far as its arguments show it: direction, CUDA kernels, grid and block. Bytes and addresses
+/// are added from BPF, because only it knows what was counted.
 pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
     match f.class {
         Class::Launch => Effect::Launch(launch(f, words)),
@@ -330,7 +329,8 @@ pub fn effect(f: &Function, words: &Words<'_>) -> Effect {
     }
 }
 
-/// The stream that a call names. Some launches have it in a struct, which the runtime keeps behind the arguments.
+/// The stream argument of a call. Some launches have it in a struct; the entries of launch lists of the runtime have
+/// it after the arguments.
 pub fn stream(f: &Function, words: &Words<'_>) -> Option<u64> {
     if let Some(layout) = config_layout(f) {
         let field = layout.fields.iter().find(|field| ["stream", "hStream"].contains(&field.name))?;
@@ -343,12 +343,12 @@ pub fn stream(f: &Function, words: &Words<'_>) -> Option<u64> {
     }
 }
 
-/// Which way a copy goes, as far as its arguments tell.
+/// The direction of a copy, as far as its arguments show it.
 fn direction(f: &Function, words: &Words<'_>) -> CopyDirection {
     if f.class == Class::Memset {
         return CopyDirection::Fill;
     }
-    let told = match f.roles.direction {
+    let known = match f.roles.direction {
         Some(Direction::Fixed(word)) => CopyDirection::from_word(word),
         Some(Direction::FromKind) => f.arg(f.roles.kind).and_then(|a| match argument(a, words) {
             Value::Name(word) => CopyDirection::from_word(&word),
@@ -357,7 +357,7 @@ fn direction(f: &Function, words: &Words<'_>) -> CopyDirection {
         Some(Direction::FromStruct) => struct_direction(f, words),
         _ => None,
     };
-    told.unwrap_or(CopyDirection::Unknown)
+    known.unwrap_or(CopyDirection::Unknown)
 }
 
 fn launch(f: &Function, words: &Words<'_>) -> Launch {
@@ -375,8 +375,8 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
     }
 }
 
-/// The first launch of a list: the kernel, six dimensions, and then shared memory and stream, which the runtime has
-/// behind the arguments.
+/// The first launch of a list: the CUDA kernel, six dimensions, then shared memory and stream, which for the runtime
+/// follow the arguments.
 fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
     let shared = if f.api == Api::Runtime { 40..48 } else { 32..36 };
     Launch {
@@ -388,7 +388,7 @@ fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
     }
 }
 
-/// A grid that is given by its width and height.
+/// A grid given by its width and height.
 fn plane(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
     let width = f.roles.plane?;
     let side = |at| argument_number(f, Some(at), words).map(|side| side as u32);
@@ -401,16 +401,16 @@ fn dimensions(f: &Function, at: u8, words: &Words<'_>) -> Option<[u32; 3]> {
     if matches!(arg.kind, ArgKind::Struct { .. }) {
         return dim3(&in_memory(passed(arg, words)?));
     }
-    let part = |i: u8| argument_number(f, Some(at + i), words).map(|n| n as u32);
-    Some([part(0)?, part(1)?, part(2)?])
+    let component = |i: u8| argument_number(f, Some(at + i), words).map(|n| n as u32);
+    Some([component(0)?, component(1)?, component(2)?])
 }
 
-/// The struct that a launch takes its dimensions in.
+/// The struct with the dimensions of a launch.
 fn config_layout(f: &Function) -> Option<&'static StructLayout> {
     f.roles.config.and(struct_arg(f)).map(|(_, layout)| layout)
 }
 
-/// Grid, block and shared memory of the launches that take them in a struct. Both structs begin with the six dimensions.
+/// Grid, block and shared memory of launches that have them in a struct. Both structs begin with the six dimensions.
 fn launch_config(words: &Words<'_>) -> Launch {
     Launch {
         grid: words.pointee.get(..12).and_then(dim3),
@@ -420,7 +420,7 @@ fn launch_config(words: &Words<'_>) -> Launch {
     }
 }
 
-/// The direction of a copy that is described by a struct: its `kind`, or the memory types of its two sides.
+/// The direction of a copy described by a struct: its `kind`, or the memory types of its two sides.
 fn struct_direction(f: &Function, words: &Words<'_>) -> Option<CopyDirection> {
     const HOST: u64 = 1;
     const UNIFIED: u64 = 4;
@@ -435,7 +435,7 @@ fn struct_direction(f: &Function, words: &Words<'_>) -> Option<CopyDirection> {
     }
     let (from, to) = (field("srcMemoryType")?, field("dstMemoryType")?);
     if from == UNIFIED || to == UNIFIED {
-        // only the addresses tell
+        // only the addresses decide
         return None;
     }
     Some(match (from == HOST, to == HOST) {

@@ -1,135 +1,124 @@
-//! What a call did to memory or gave to a GPU.
+//! The effect of a call on memory or on a GPU.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Space;
-use crate::counters::{CopyDirection, HostMemory};
-use crate::event::Name;
+use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::ids::SiteId;
+use crate::name::Name;
 
-/// What a call did, as far as it is known. What failed, and what an enclosing call of the same kind counts, has neither
-/// allocated, freed nor moved anything.
+/// The effect of a call, as far as it is known. A failed call, and a call whose effect an enclosing call of the same
+/// kind counts, has neither allocated, freed nor copied anything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Effect {
-    /// Nothing that is told.
+    /// No recorded effect.
     #[default]
     None,
-    /// It allocated memory, or registered memory of the host.
+    /// It allocated memory, or registered host memory.
     Alloc(Allocation),
-    /// It freed memory, or was to.
+    /// It freed memory, or tried to.
     Free(Free),
-    /// It ended a context, and with it this memory.
+    /// It destroyed a context, and with it this memory.
     ContextEnd(Vec<MemoryAmount>),
     /// It copied or set memory.
     Transfer(Transfer),
-    /// It launched a kernel.
+    /// It launched a CUDA kernel.
     Launch(Launch),
     /// It launched a graph.
     GraphLaunch(GraphLaunch),
-    /// It asked something of the driver beneath.
+    /// It was a system call on an NVIDIA device.
     DriverCall(DriverCall),
 }
 
-/// One allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its bytes.
     pub bytes: u64,
-    /// Where it is; physical memory without a mapping has a handle here, or nothing.
+    /// Its address; physical memory without a mapping has a handle here, or nothing.
     pub address: Option<u64>,
-    /// The kind of memory.
     pub kind: Space,
-    /// The GPU, as the process counts its GPUs.
+    /// The GPU by the process's number.
     pub gpu: Option<u8>,
-    /// Where in the program it was made.
+    /// The call site.
     pub site: Option<SiteId>,
-    /// What stood at this address.
+    /// The allocation that was at this address.
     pub replaced: Option<Replaced>,
-    /// Bytes that the process held with it, at that instant.
+    /// Live bytes of the process including this allocation.
     pub live_bytes: Option<u64>,
 }
 
 /// An allocation whose free was not observed: its address was allocated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    /// Its bytes.
     pub bytes: u64,
-    /// Its kind of memory, which may differ from that of the new allocation.
+    /// May differ from the kind of the new allocation.
     pub kind: Space,
 }
 
 /// One call that frees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Free {
-    /// The address that it was given; 0 frees nothing.
+    /// The address argument; 0 frees nothing.
     pub address: Option<u64>,
-    /// What it freed; `None` where nothing is known of the address.
+    /// What it freed; `None` if the address is unknown.
     pub freed: Option<MemoryAmount>,
-    /// The GPU of the memory, as the process counts its GPUs.
+    /// The GPU of the memory by the process's number.
     pub gpu: Option<u8>,
-    /// Where in the program the memory was allocated.
+    /// The call site of the allocation.
     pub site: Option<SiteId>,
 }
 
-/// Memory of one kind: what was freed, what ended with its context, or what a process holds at a moment.
+/// An amount of memory of one kind: freed by a call, freed with its context, or live at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryAmount {
-    /// The kind of memory.
     pub kind: Space,
-    /// How many allocations.
+    /// The number of allocations.
     pub allocations: u64,
-    /// Their bytes together.
     pub bytes: u64,
 }
 
 /// A copy, a batch of copies, or a memset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Which way; not known of a batch that has several.
+    /// The direction; unknown for a batch with several.
     pub direction: CopyDirection,
-    /// The host memory.
+    /// The host memory involved.
     pub host: HostMemory,
-    /// Whether it may go on when its call has returned.
+    /// Whether it may still be running when its call has returned.
     pub is_async: bool,
-    /// Bytes moved. Only on the outermost call, and only where it succeeded and was not captured.
+    /// Bytes copied. Only on the outermost call, and only if it succeeded and was not captured.
     pub bytes: Option<u64>,
     /// The copies of a batch, by kind and size.
     pub parts: Vec<CopyPart>,
-    /// It was given to a stream that is captured: it became part of a graph and was not run.
+    /// It was submitted to a stream in capture mode: it became part of a graph and was not run.
     pub captured: bool,
     /// The CUDA runtime did it, or failed it, without calling the CUDA driver.
     pub without_driver: bool,
-    /// Bytes that a call of the CUDA driver copied inside another copy, which has them as `bytes`.
+    /// Bytes copied by a call of the CUDA driver inside another copy, which has them as `bytes`.
     pub copied: Option<u64>,
 }
 
-/// Copies of one kind in a batch, of sizes within one power of two.
+/// Copies of one kind in a batch, with sizes within one power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Which way.
     pub direction: CopyDirection,
-    /// The host memory.
+    /// The host memory involved.
     pub host: HostMemory,
-    /// How many.
     pub copies: u64,
-    /// Their bytes together.
     pub bytes: u64,
 }
 
-/// A launch of a kernel.
+/// A launch of a CUDA kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The kernel's name, demangled, where it is known.
+    /// The demangled name of the CUDA kernel, if known.
     pub kernel: Option<Arc<str>>,
-    /// How many kernels it runs: one on each GPU that it names. Of a call inside another launch it is 1.
+    /// The number of CUDA kernels: one on each GPU that it names. 1 for a call inside another launch.
     pub kernels: u64,
-    /// The grid.
     pub grid: Option<[u32; 3]>,
-    /// The block.
     pub block: Option<[u32; 3]>,
-    /// Bytes of dynamic shared memory that it asks for.
+    /// Requested bytes of dynamic shared memory.
     pub shared: u64,
     /// See [`Transfer::captured`].
     pub captured: bool,
@@ -138,24 +127,32 @@ pub struct Launch {
 /// A launch of a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphLaunch {
-    /// How many kernels the graph has, derived from how it was made; `None` where that was not seen, and of a call inside
-    /// another launch.
+    /// The number of CUDA kernels of the graph, derived from its creation; `None` if that was not seen, and for a
+    /// call inside another launch.
     pub kernels: Option<u64>,
     /// See [`Transfer::captured`].
     pub captured: bool,
 }
 
-/// A call of the kernel on a device of the driver.
+/// A system call on an NVIDIA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriverCall {
     /// The device: `nvidiactl`, `nvidia0`...
     pub device: Option<Name>,
-    /// What an ioctl asks for.
+    /// The command of an ioctl.
     pub command: Option<Name>,
 }
 
+/// System calls on the NVIDIA devices that were made inside a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverTime {
+    pub calls: u64,
+    /// Their total time.
+    pub ns: u64,
+}
+
 impl Launch {
-    /// GPUs that one call launches a kernel on; further ones are not counted.
+    /// The most GPUs of one launch call that are counted.
     pub const MOST_KERNELS: u64 = 64;
 }
 
@@ -166,7 +163,7 @@ impl Default for Launch {
 }
 
 impl Transfer {
-    /// One of which nothing else is known.
+    /// A transfer about which nothing else is known.
     pub fn new(direction: CopyDirection, is_async: bool) -> Self {
         let host = HostMemory::not_told(direction);
         Self {
@@ -181,20 +178,20 @@ impl Transfer {
         }
     }
 
-    /// Bytes that it moved, those of a batch together. Sizes are what a process says, so their sum may be anything.
+    /// Bytes that it copied, summed over a batch. Sizes come from the process, so the sum saturates.
     pub fn moved(&self) -> u64 {
         let in_parts = || self.parts.iter().fold(0_u64, |sum, part| sum.saturating_add(part.bytes));
         self.bytes.unwrap_or_else(in_parts)
     }
 
-    /// Which way it copies, where that is known; a memset copies nothing.
+    /// The direction of a copy, if known; `None` for a memset.
     pub fn told_direction(&self) -> Option<CopyDirection> {
         Some(self.direction).filter(|direction| direction.is_told())
     }
 }
 
 impl Effect {
-    /// Bytes newly held or moved.
+    /// Bytes allocated or copied.
     pub fn size(&self) -> Option<u64> {
         match self {
             Self::Alloc(allocation) => Some(allocation.bytes),
@@ -203,7 +200,6 @@ impl Effect {
         }
     }
 
-    /// The allocation.
     pub fn allocation(&self) -> Option<&Allocation> {
         match self {
             Self::Alloc(allocation) => Some(allocation),
@@ -211,7 +207,7 @@ impl Effect {
         }
     }
 
-    /// What a call freed that frees.
+    /// The memory that a free call freed.
     pub fn freed(&self) -> Option<&MemoryAmount> {
         match self {
             Self::Free(free) => free.freed.as_ref(),
@@ -219,7 +215,6 @@ impl Effect {
         }
     }
 
-    /// The copy or memset.
     pub fn transfer(&self) -> Option<&Transfer> {
         match self {
             Self::Transfer(transfer) => Some(transfer),
@@ -227,7 +222,7 @@ impl Effect {
         }
     }
 
-    /// The launch of a kernel.
+    /// The launch of a CUDA kernel.
     pub fn launch(&self) -> Option<&Launch> {
         match self {
             Self::Launch(launch) => Some(launch),
@@ -235,12 +230,12 @@ impl Effect {
         }
     }
 
-    /// The name of the kernel that was launched.
+    /// The name of the launched CUDA kernel.
     pub fn kernel(&self) -> Option<&Arc<str>> {
         self.launch()?.kernel.as_ref()
     }
 
-    /// What was asked of the driver.
+    /// The system call on an NVIDIA device.
     pub fn driver_call(&self) -> Option<&DriverCall> {
         match self {
             Self::DriverCall(call) => Some(call),
@@ -248,7 +243,7 @@ impl Effect {
         }
     }
 
-    /// Where in the program the memory was allocated, also of a free.
+    /// The call site of the allocation, also for a free.
     pub fn site(&self) -> Option<SiteId> {
         match self {
             Self::Alloc(allocation) => allocation.site,
@@ -257,7 +252,7 @@ impl Effect {
         }
     }
 
-    /// Whether it was work that became part of a graph and was not run.
+    /// Whether it was a GPU operation that became part of a graph and was not run.
     pub fn captured(&self) -> bool {
         match self {
             Self::Transfer(transfer) => transfer.captured,

@@ -1,11 +1,11 @@
-//! Errors of the kernel by name.
+//! Names of errno values.
 
-use crate::event::Name;
+use crate::name::Name;
 
-/// The least number that a call of the kernel returns for an error.
+/// The lowest return value of a system call that is an error.
 const LEAST: i64 = -4095;
 
-/// The errors that calls on devices come back with, by number.
+/// The errors of calls on devices, by number.
 const NAMES: [(i64, &str); 48] = [
     (1, "EPERM"),
     (2, "ENOENT"),
@@ -57,18 +57,18 @@ const NAMES: [(i64, &str); 48] = [
     (516, "ERESTART_RESTARTBLOCK"),
 ];
 
-/// Whether what a call of the kernel returned is the number of an error.
+/// Whether the return value of a system call is an error.
 pub fn is_error(result: i64) -> bool {
     (LEAST..0).contains(&result)
 }
 
-/// The name of an error, as it was returned: negative.
+/// The name of an error, given as returned: negative.
 pub fn name(result: i64) -> Name {
     let number = || Name::Owned(format!("errno {}", result.wrapping_neg()));
     known_name(result).map_or_else(number, Name::Borrowed)
 }
 
-/// The same, where there is a name for it.
+/// The name of an error, if it has one.
 pub fn known_name(result: i64) -> Option<&'static str> {
     let at = NAMES.binary_search_by_key(&result.wrapping_neg(), |row| row.0).ok()?;
     Some(NAMES[at].1)
@@ -82,7 +82,7 @@ mod tests {
     fn errors_are_small_negative_numbers_with_names() {
         assert!(NAMES.is_sorted_by_key(|row| row.0));
         assert_eq!((name(-25), name(-1000)), (Name::Borrowed("ENOTTY"), Name::from("errno 1000")));
-        // the highest addresses look like negative numbers, too
+        // the highest addresses are negative numbers too
         assert!(is_error(-1) && is_error(-4095) && !is_error(-4096) && !is_error(0) && !is_error(i64::MIN));
     }
 }

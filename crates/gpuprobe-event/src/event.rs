@@ -1,5 +1,5 @@
-//! What happened: calls, the lives of processes, and losses. Everything after decoding works on these alone, so a
-//! recorded trace and a live capture are the same to it.
+//! Events: calls, process starts and exits, losses and XIDs. Everything after decoding works on events only, so that
+//! recorded traces and live captures are processed in the same way.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,27 +7,23 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Api, Class};
+pub use crate::effect::DriverTime;
 use crate::effect::{Effect, MemoryAmount};
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
+pub use crate::name::Name;
 
-/// A name that is usually one of the catalogue's, but may come out of a trace file.
-pub type Name = Cow<'static, str>;
-
-/// One thing that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A call of a hooked function.
+    /// A call of a probed function.
     Call(Box<Call>),
-    /// A process began, changed its program or ended.
+    /// A process started, executed another program or exited.
     Process(ProcessEvent),
-    /// Something was lost.
+    /// Records were lost.
     Loss(LossEvent),
-    /// A GPU reported an error.
     Xid(Box<XidEvent>),
 }
 
-/// The value of one argument.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A count.
@@ -38,106 +34,94 @@ pub enum Value {
     Hex(u64),
     /// An enum value by name.
     Name(Name),
-    /// Text that an argument points to, as far as it was read.
+    /// Text that an argument points to, possibly cut.
     Text(String),
     /// `dim3`.
     Dim3([u32; 3]),
-    /// A struct with the fields that are known.
+    /// A struct with its known fields.
     Struct(Vec<(Name, Self)>),
-    /// It could not be read: the memory was not there, or it lies where a probe cannot see. Never shown as 0.
+    /// It could not be read: the memory was not accessible, or it is in a register that a probe does not see. Never
+    /// shown as 0.
     Unread,
 }
 
-/// Whether a call was seen to end.
+/// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It returned: its value in the result register, and how long it took.
+    /// It returned: the value of the result register, and the duration.
     Returned { value: u64, duration_ns: u64 },
-    /// The process ended, or the recording stopped, while it was open.
+    /// The process exited, or the recording stopped, during the call.
     Unfinished,
-    /// It happened, and was over at once: a tracepoint of the kernel.
+    /// It has no duration: a tracepoint of the Linux kernel.
     Instant,
-    /// It began. Its end is an event of its own, with the same id, where ends are watched at all.
+    /// It began. Its return is another event with the same id, if returns are recorded.
     Begun,
-    /// It began. Its return is not probed, because that could harm the program; those of other functions are.
+    /// It began. Its return is not probed, because that could harm the program; the returns of other functions are.
     Unobserved,
 }
 
-/// One call of a hooked function.
+/// One call of a probed function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Unique in its recording; ids of one thread rise.
+    /// Unique in its recording; ids of one thread are ascending.
     pub id: u64,
-    /// The id of the call that this one was made inside, on the same thread.
+    /// The id of the enclosing call on the same thread.
     pub parent: Option<u64>,
-    /// How many calls it was made inside. A live display needs it, because inner calls end, and so are told, before
-    /// outer ones; a trace file says it by its parents.
+    /// The number of enclosing calls. A live display needs it, because inner calls end, and so are shown, before
+    /// outer ones; a trace file has the parents instead.
     pub depth: u8,
-    /// An enclosing call of the same kind counts what this one did: to memory, as a copy, or as a launch.
+    /// An enclosing call of the same kind counts the effect of this one on memory, as a copy or as a launch.
     pub nested: bool,
     /// Nanoseconds since the recording began.
     pub start_ns: u64,
-    /// How it ended.
     pub outcome: Outcome,
-    /// The process.
     pub tgid: Tgid,
-    /// The thread.
     pub tid: Tid,
-    /// The name of the process.
     pub process: Arc<str>,
-    /// Which library family.
+    /// The library family.
     pub api: Api,
     /// The exported name.
     pub name: Name,
-    /// What the function is for.
+    /// The class of the function.
     pub class: Class,
-    /// The status as a number; `None` where the function returns none, or did not return.
+    /// The status as a number; `None` if the function returns none, or did not return.
     pub status: Option<i64>,
-    /// The name of the status, only when it is a failure.
+    /// The name of the status, only if it is a failure.
     pub error: Option<Name>,
-    /// The arguments in order; `None` where no prototype is known.
+    /// The arguments in order; `None` if no prototype is known.
     pub args: Option<Vec<(Name, Value)>>,
-    /// The stream that it names.
+    /// The stream argument.
     pub stream: Option<u64>,
-    /// What the call did to memory, the bus or the GPU.
+    /// The effect of the call.
     pub effect: Effect,
-    /// What the call did in the driver, where it entered it and that is watched.
+    /// System calls on the NVIDIA devices during the call, if there were any and they are observed.
     pub driver: Option<DriverTime>,
-    /// Where it was called from, innermost first, where that was asked for.
+    /// The call stack, innermost first, if requested.
     pub stack: Option<Vec<String>>,
 }
 
-/// Calls of the kernel on the driver's devices that were made in a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverTime {
-    /// How many.
-    pub calls: u64,
-    /// Their time together.
-    pub ns: u64,
-}
-
 impl Call {
-    /// Whether it came back with a failure. 600 (NotReady) is an answer, not a failure.
+    /// Whether it returned a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
-        // the driver's own status comes in the argument of a call that itself went well, as that of some hooks does
-        let may_be_told_apart = matches!(self.api, Api::Kernel | Api::Hook);
-        self.status.is_some_and(is_failure) || (may_be_told_apart && self.error.is_some())
+        // the status of an ioctl, as of some hooked functions, is in an argument of a call that itself succeeded
+        let may_have_separate_error = matches!(self.api, Api::Kernel | Api::Hook);
+        self.status.is_some_and(is_failure) || (may_have_separate_error && self.error.is_some())
     }
 
-    /// Whether it is one of the kernel, and so none that a program asked CUDA for.
+    /// Whether it is a call in the Linux kernel, and not one of a CUDA library.
     pub fn is_kernel(&self) -> bool {
         self.api == Api::Kernel
     }
 
-    /// What it is called where all that is known of it is one name: an ioctl says little without its command.
+    /// A title in one name: an ioctl is shown with its command.
     pub fn title(&self) -> Cow<'_, str> {
-        match self.effect.driver_call().and_then(|asked| asked.command.as_ref()) {
+        match self.effect.driver_call().and_then(|call| call.command.as_ref()) {
             Some(command) => Cow::Owned(format!("{} {command}", self.name)),
             None => Cow::Borrowed(&self.name),
         }
     }
 
-    /// Bytes that it moved: only of a copy or a memset that returned and did not fail, and only at the outermost one.
+    /// Bytes that it copied: only for a successful copy or memset, and only at the outermost call.
     pub fn moved_bytes(&self) -> u64 {
         match &self.effect {
             Effect::Transfer(_) if self.failed() || self.duration_ns().is_none() => 0,
@@ -147,22 +131,22 @@ impl Call {
         }
     }
 
-    /// Whether its effect took place: it succeeded, or it is a free that failed or did not return and whose memory is gone
-    /// all the same.
+    /// Whether its effect took place: it succeeded, or it is a free that failed or did not return but whose memory
+    /// was freed nevertheless.
     pub fn took_effect(&self) -> bool {
-        let is_gone = || match &self.effect {
+        let was_freed = || match &self.effect {
             Effect::Free(free) => free.freed.is_some(),
             Effect::ContextEnd(_) => true,
             _ => false,
         };
         match self.outcome {
-            Outcome::Returned { .. } => !self.failed() || is_gone(),
-            Outcome::Unfinished => is_gone(),
+            Outcome::Returned { .. } => !self.failed() || was_freed(),
+            Outcome::Unfinished => was_freed(),
             Outcome::Instant | Outcome::Begun | Outcome::Unobserved => false,
         }
     }
 
-    /// How long it took, if it returned.
+    /// Its duration, if it returned.
     pub fn duration_ns(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Returned { duration_ns, .. } => Some(duration_ns),
@@ -177,20 +161,20 @@ pub fn is_failure(status: i64) -> bool {
     status != 0 && status != NOT_READY
 }
 
-/// What happened to a process.
+/// A change of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessChange {
-    /// First seen: forked by a traced process, or its first CUDA call.
+    /// First seen: forked by a traced process, or at its first CUDA call.
     Start,
-    /// It runs another program now; what it held on the GPU is gone.
+    /// It executed another program; its GPU memory was freed.
     Exec,
-    /// Its last thread ended.
+    /// Its last thread exited.
     Exit,
 }
 
 impl ProcessChange {
-    /// The word used in traces.
+    /// The word in traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -200,86 +184,80 @@ impl ProcessChange {
     }
 }
 
-/// A change in the life of a process.
+/// A start, exec or exit of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessEvent {
     /// Unique in its recording.
     pub id: u64,
     /// Nanoseconds since the recording began.
     pub at_ns: u64,
-    /// What happened.
     pub change: ProcessChange,
-    /// The process.
     pub tgid: Tgid,
-    /// The thread it happened on.
+    /// The thread that caused it.
     pub tid: Tid,
-    /// The process's name from then on.
+    /// The name of the process from then on.
     pub process: Arc<str>,
     /// Its parent, for a start.
     pub parent: Option<Tgid>,
-    /// Its pid as it sees it itself, where it is in a pid namespace of its own.
+    /// Its pid in its own pid namespace, if it has one.
     pub ns_pid: Option<Tgid>,
-    /// The container it is in, where its cgroup tells.
+    /// The id of its container, from its cgroup.
     pub container: Option<Arc<str>>,
-    /// For an exit, what a shell shows: the exit code, or 128 plus the signal.
+    /// For an exit, as in a shell: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
-    /// What it holds, by kind, where a segment of a trace begins while it runs: those before may be gone.
+    /// Its live memory by kind, at the start of a trace segment: earlier segments may have been removed.
     pub held: Vec<MemoryAmount>,
 }
 
-/// Something that should have been recorded was not.
+/// Records that were lost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossEvent {
     /// When it was noticed, in nanoseconds since the recording began.
     pub at_ns: u64,
-    /// Why.
     pub cause: LossCause,
-    /// How many, since the last event of this cause.
+    /// The number since the last event of this cause.
     pub count: u64,
 }
 
-/// An error that a GPU reported through the driver (XID).
+/// An error that a GPU reported through the NVIDIA kernel module (XID).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct XidEvent {
     /// Unique in its recording.
     pub id: u64,
     /// Nanoseconds since the recording began.
     pub at_ns: u64,
-    /// Which error.
     pub number: u32,
-    /// The place of the GPU on the bus, as the kernel writes it.
+    /// The PCI address of the GPU, as the Linux kernel writes it.
     pub gpu: Arc<str>,
-    /// What the driver says of it.
+    /// The message of the NVIDIA kernel module.
     pub message: Arc<str>,
-    /// Who was using that GPU.
+    /// The processes that were using that GPU.
     pub processes: Vec<XidProcess>,
 }
 
-/// A process that may have to do with an error of a GPU.
+/// A process that may have caused an XID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct XidProcess {
-    /// The process.
     pub tgid: Tgid,
-    /// Its name.
     pub process: Arc<str>,
-    /// How much speaks for it.
+    /// The evidence for it.
     pub evidence: Evidence,
 }
 
-/// What speaks for a process having to do with an error, the strongest first.
+/// The evidence that a process caused an XID, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Evidence {
-    /// The driver names it.
+    /// The message names it.
     Named,
-    /// It had opened that GPU.
+    /// It had that GPU open.
     Opened,
-    /// It was watched, and had ended before anybody could look at what it had open.
+    /// It was observed, and had exited before its open files could be read.
     Watched,
 }
 
 impl Evidence {
-    /// The word used in traces.
+    /// The word in traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Named => "named",
@@ -290,7 +268,7 @@ impl Evidence {
 }
 
 impl XidEvent {
-    /// The process that the driver names in its message.
+    /// The pid in the message.
     pub fn named_pid(&self) -> Option<u32> {
         let (_, rest) = self.message.split_once("pid=")?;
         let rest = rest.trim_start_matches(['\'', '"', ' ']);
@@ -298,7 +276,7 @@ impl XidEvent {
         rest[..digits].parse().ok().filter(|pid| *pid != 0)
     }
 
-    /// What the driver calls that process.
+    /// The process name in the message.
     pub fn named_process(&self) -> Option<&str> {
         let (_, rest) = self.message.split_once("name=")?;
         let name = rest.split(',').next()?.trim_matches(['\'', '"', ' ']);

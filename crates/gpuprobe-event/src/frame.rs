@@ -1,24 +1,24 @@
-//! One line of a stack, as people read it.
+//! A frame of a call stack.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One function on the way to a call.
+/// One frame of a call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Frame {
-    /// Where the call returns to.
+    /// The return address.
     pub address: u64,
-    /// The function that made the call, demangled.
+    /// The demangled name of the calling function.
     pub function: Option<String>,
-    /// Bytes from the beginning of that function; of the file as it is linked, where no function is known.
+    /// Bytes from the beginning of the function; the address in the file if the function is unknown.
     pub offset: u64,
-    /// The name of the file it is in, without folders; none for code of no file.
+    /// The file name without directories; `None` for code outside of any file.
     pub module: Option<String>,
     /// Source file and line of the call.
     pub file: Option<String>,
     pub line: Option<u32>,
-    /// The compiler put this function into the one of the next frame, which has the same address.
+    /// The function was inlined into the one of the next frame, which has the same address.
     pub inlined: bool,
 }
 
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_say_as_much_as_is_known() {
+    fn frames_show_what_is_known() {
         let bare = Frame { address: 0x55, offset: 0x10, ..Frame::default() };
         assert_eq!(bare.to_string(), "0x55");
         let module = Frame { module: Some("a.so".to_owned()), ..bare };

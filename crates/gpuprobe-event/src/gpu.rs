@@ -1,22 +1,22 @@
-//! Which GPU is meant: as the host counts them, or as a process does.
+//! Identifies GPUs, by the host's numbers or by those of a process.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A GPU. A process counts those that it may use, in an order of its own, so its numbers are not the host's.
+/// A GPU. A process numbers the GPUs that it may use in its own order, so its numbers differ from the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gpu {
-    /// As the host counts them: by their places on the bus, see [`HostGpu::index`].
+    /// The host's number, see [`HostGpu::index`].
     Host(u8),
-    /// As the process counts them, where it is not certain which of the host's that is.
+    /// The process's number, if the host's is not certain.
     OfProcess(u8),
 }
 
 impl Gpu {
-    /// The number, whoever counts.
+    /// The number, of the host or of the process.
     pub fn number(self) -> u8 {
         match self {
             Self::Host(number) | Self::OfProcess(number) => number,
@@ -24,15 +24,15 @@ impl Gpu {
     }
 }
 
-/// What a GPU is called that no other one is.
+/// The UUID of a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
-/// How many bytes stand between two hyphens.
+/// Bytes between two hyphens.
 const UUID_GROUPS: [usize; 5] = [4, 2, 2, 2, 6];
 
 impl Uuid {
-    /// From `GPU-11223344-5566-...`. `None` where it is not whole, as of a GPU that is not started.
+    /// From `GPU-11223344-5566-...`. `None` if it is incomplete, as for a GPU that is not initialized.
     pub fn parse(text: &str) -> Option<Self> {
         let mut uuid = [0; 16];
         let mut bytes = uuid.iter_mut();
@@ -41,7 +41,7 @@ impl Uuid {
             let group = groups.next().filter(|g| g.len() == 2 * length && g.is_ascii())?;
             for (at, byte) in (0..length).zip(bytes.by_ref()) {
                 let digits = group.get(2 * at..2 * at + 2)?;
-                // a number may have a sign before it, a digit not
+                // from_str_radix accepts a sign
                 *byte = u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?;
             }
         }
@@ -69,16 +69,13 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// A place on the bus. Ordered as the host counts its GPUs.
+/// A PCI address. Ordered as the host numbers its GPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
-    /// The domain.
     pub domain: u32,
-    /// The bus.
     pub bus: u8,
     /// The device on it.
     pub device: u8,
-    /// Its function.
     pub function: u8,
 }
 
@@ -118,20 +115,19 @@ fn as_text<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S
     serializer.collect_str(value)
 }
 
-/// One of the host's GPUs.
+/// A GPU of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostGpu {
-    /// Its number: they are counted by their places on the bus, as `nvidia-smi` and NVML do.
+    /// Its number: in the order of PCI addresses, as in `nvidia-smi` and NVML.
     pub index: u8,
-    /// What it is called; `None` where the driver has not asked it yet.
+    /// `None` if the kernel module has not initialized the GPU yet.
     #[serde(serialize_with = "maybe_as_text", skip_serializing_if = "Option::is_none")]
     pub uuid: Option<Uuid>,
-    /// Its place.
     #[serde(serialize_with = "as_text")]
     pub pci: PciAddress,
-    /// The number of its device file, which need not be the index.
+    /// The minor number of its device file, which may differ from the index.
     pub minor: Option<u32>,
-    /// Whether it is divided into parts (MIG), which are counted in a way of their own.
+    /// Whether it is in MIG mode: its instances are numbered by other rules.
     pub is_parted: bool,
 }
 
@@ -146,27 +142,26 @@ pub(crate) fn maybe_as_text<T: fmt::Display, S: Serializer>(
     }
 }
 
-/// What the driver told a process of one of its GPUs.
+/// An identity of a GPU that the CUDA driver returned to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Its UUID. Of a part of a GPU it may be the part's, which the host does not know.
+    /// Its UUID. For a MIG instance it may be that of the instance, which the host does not list.
     Uuid(Uuid),
-    /// Its place.
     Pci(PciAddress),
 }
 
 impl Identity {
-    /// Which of these it is.
+    /// The GPU with this identity.
     pub fn among(self, gpus: &[HostGpu]) -> Option<&HostGpu> {
         gpus.iter().find(|gpu| match self {
             Self::Uuid(uuid) => gpu.uuid == Some(uuid),
-            // the driver tells the function of a place as 0 always
+            // the CUDA driver always returns function 0
             Self::Pci(pci) => PciAddress { function: 0, ..gpu.pci } == PciAddress { function: 0, ..pci },
         })
     }
 }
 
-/// Which of the host's GPUs those of one process are, as far as it is certain.
+/// The GPU numbers of one process mapped to the host's, as far as they are certain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuNumbers {
     known: BTreeMap<u8, u8>,
@@ -174,17 +169,17 @@ pub struct GpuNumbers {
 }
 
 impl GpuNumbers {
-    /// Every number of the process means this one of the host.
+    /// Every number of the process means this GPU of the host.
     pub fn only(host: u8) -> Self {
         Self { known: BTreeMap::new(), only: Some(host) }
     }
 
-    /// Notes that a number of the process means this one of the host.
+    /// Maps a number of the process to a GPU of the host.
     pub fn set(&mut self, of_process: u8, host: u8) {
         self.known.insert(of_process, host);
     }
 
-    /// The GPU that a number of the process means.
+    /// The GPU with this number of the process.
     pub fn of(&self, of_process: u8) -> Gpu {
         let host = self.known.get(&of_process).copied().or(self.only);
         host.map_or(Gpu::OfProcess(of_process), Gpu::Host)
@@ -198,7 +193,7 @@ mod tests {
     const TEXT: &str = "GPU-11223344-5566-7788-99aa-bbccddeeff0f";
 
     #[test]
-    fn a_uuid_is_read_as_it_is_written() {
+    fn a_uuid_round_trips() {
         let uuid = Uuid::parse(TEXT).unwrap();
         assert_eq!((uuid.0[0], uuid.0[15]), (0x11, 0x0f));
         assert_eq!(uuid.to_string(), TEXT);
@@ -218,12 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_read_in_every_length_of_its_domain() {
-        let place = PciAddress { domain: 0, bus: 0x1b, device: 2, function: 0 };
+    fn a_pci_address_is_parsed_with_any_length_of_its_domain() {
+        let address = PciAddress { domain: 0, bus: 0x1b, device: 2, function: 0 };
         for text in ["0000:1b:02.0", "00000000:1B:02.0", "1b:02.0"] {
-            assert_eq!(PciAddress::parse(text), Some(place), "{text}");
+            assert_eq!(PciAddress::parse(text), Some(address), "{text}");
         }
-        assert_eq!(place.to_string(), "0000:1b:02.0");
+        assert_eq!(address.to_string(), "0000:1b:02.0");
         assert_eq!(PciAddress::parse("10000:1b:02.0").unwrap().to_string(), "10000:1b:02.0");
         for wrong in
             ["", ":", "1b:02", "0000:1b:002.0", "+000:1b:02.0", "123456789:1b:02.0", "x:1b:02.0", ":1b:02.0"]
@@ -233,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_certain_keeps_the_number_of_the_process() {
+    fn an_uncertain_gpu_keeps_the_number_of_the_process() {
         let mut numbers = GpuNumbers::default();
         numbers.set(0, 3);
         assert_eq!([numbers.of(0), numbers.of(1)], [Gpu::Host(3), Gpu::OfProcess(1)]);

@@ -1,8 +1,8 @@
-//! Functions that the user has named, in files of their own: any function of any library, or of the kernel. Each becomes
-//! a row of the catalogue, and everything behind that takes it as it takes the rows of the tables. Nothing here reads a
-//! file: texts come in, rows go out.
+//! Hooks: functions of any library or of the Linux kernel that the user has named in hook files. Each becomes a row
+//! of the catalogue and is then treated like the rows of the tables. Nothing here reads a file: text goes in, rows
+//! come out.
 
-mod parse;
+mod parse_file;
 mod signature;
 
 use std::collections::{HashMap, HashSet};
@@ -16,46 +16,45 @@ pub use self::signature::Signature;
 use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::ids::FunctionId;
 
-/// What is wrong in a file of hooks.
+/// An error in a hook file.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("{place}: {message}")]
 pub struct HookError {
-    /// The file and the line.
-    pub place: Place,
-    /// What, and what would be right.
+    pub place: SourceLine,
+    /// What is wrong, and what would be right.
     pub message: String,
 }
 
-/// A line of a file.
+/// A line of a hook file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// As the user named it.
     pub file: String,
-    /// From 1 on.
+    /// Counted from 1.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
 }
 
-/// A function of a library.
+/// A hook on functions of libraries.
 #[derive(Clone, Debug)]
 pub struct LibraryHook {
-    /// What file names fit.
+    /// Matches file names.
     pub library: Pattern,
-    /// What functions fit.
+    /// Matches functions.
     pub function: Pattern,
-    /// What it is for, and its arguments.
+    /// Its class and arguments.
     pub signature: Signature,
-    /// Where it was written.
-    pub place: Place,
+    /// Where the hook is defined.
+    pub place: SourceLine,
 }
 
 impl LibraryHook {
-    /// Whether it names one function, and not whatever fits.
+    /// Whether it names one function, as opposed to a pattern.
     pub fn is_exact(&self) -> bool {
         is_name(&self.function)
     }
@@ -65,7 +64,7 @@ fn is_name(pattern: &Pattern) -> bool {
     !pattern.as_str().contains(['*', '?', '['])
 }
 
-/// Of hooks that fit, one that names the function, else the first.
+/// Of the matching hooks, one that names the function, else the first.
 fn best<T>(mut fitting: impl Iterator<Item = T>, names: impl Fn(&T) -> bool) -> Option<T> {
     let first = fitting.next()?;
     if names(&first) {
@@ -74,27 +73,27 @@ fn best<T>(mut fitting: impl Iterator<Item = T>, names: impl Fn(&T) -> bool) -> 
     Some(fitting.find(names).unwrap_or(first))
 }
 
-/// What a hook of the kernel is put on.
+/// What a hook in the Linux kernel is attached to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KernelPoint {
-    /// Functions of the kernel and its modules.
+    /// Functions of the Linux kernel and its modules.
     Function(Pattern),
     /// One tracepoint.
     Tracepoint {
-        /// Whose it is, such as `nvidia`.
+        /// The group, such as `nvidia`.
         group: String,
-        /// What it is called there.
+        /// The name in the group.
         name: String,
     },
 }
 
 impl KernelPoint {
-    /// Whether it takes this function.
+    /// Whether it matches this function.
     pub fn takes(&self, function: &str) -> bool {
         matches!(self, Self::Function(pattern) if pattern.matches(function))
     }
 
-    /// Whether it names one function, and not whatever fits.
+    /// Whether it names one function, as opposed to a pattern.
     pub fn is_exact(&self) -> bool {
         matches!(self, Self::Function(pattern) if is_name(pattern))
     }
@@ -109,18 +108,17 @@ impl fmt::Display for KernelPoint {
     }
 }
 
-/// A function of the kernel, or a tracepoint.
+/// A hook on functions of the Linux kernel, or on a tracepoint.
 #[derive(Clone, Debug)]
 pub struct KernelHook {
-    /// Where it goes.
     pub point: KernelPoint,
-    /// What it is for, and its arguments.
+    /// Its class and arguments.
     pub signature: Signature,
-    /// Where it was written.
-    pub place: Place,
+    /// Where the hook is defined.
+    pub place: SourceLine,
 }
 
-/// All hooks, of all files.
+/// All hooks of all files.
 #[derive(Debug, Default)]
 pub struct Hooks {
     libraries: Vec<LibraryHook>,
@@ -130,59 +128,58 @@ pub struct Hooks {
 
 #[derive(Debug, Default)]
 struct Rows {
-    /// By the hook and the name of the function; none where there was no room for one.
+    /// By hook and function name; `None` if there was no room for a row.
     ids: HashMap<(usize, String), Option<FunctionId>>,
-    /// The hooks that have found a function.
+    /// The hooks that matched a function.
     used: HashSet<usize>,
 }
 
 impl Hooks {
-    /// Adds the hooks of one file.
     pub fn parse(&mut self, file: &str, text: &str) -> Result<(), HookError> {
-        parse::file(self, file, text)
+        parse_file::file(self, file, text)
     }
 
-    /// Whether there are none.
+    /// Whether there are no hooks.
     pub fn is_empty(&self) -> bool {
         self.libraries.is_empty() && self.kernel.is_empty()
     }
 
-    /// Those of libraries, in the order of the files.
+    /// Hooks on libraries, in the order of the files.
     pub fn libraries(&self) -> &[LibraryHook] {
         &self.libraries
     }
 
-    /// Those of the kernel.
+    /// Hooks in the Linux kernel.
     pub fn kernel(&self) -> &[KernelHook] {
         &self.kernel
     }
 
-    /// The hook that a function of the kernel belongs to.
+    /// The hook on a function of the Linux kernel.
     pub fn of_kernel(&self, function: &str) -> Option<&KernelHook> {
         best(self.kernel.iter().filter(|hook| hook.point.takes(function)), |hook| hook.point.is_exact())
     }
 
-    /// What the functions of libraries are for.
+    /// The classes of the hooked library functions.
     pub fn classes(&self) -> impl Iterator<Item = Class> + '_ {
         self.libraries.iter().map(|hook| hook.signature.class)
     }
 
-    /// Whether a file of this name may have functions that are hooked.
+    /// Whether a file of this name may have hooked functions.
     pub fn fit_library(&self, file_name: &str) -> bool {
         self.libraries.iter().any(|hook| hook.library.matches(file_name))
     }
 
-    /// Whether a function of a file is named, and not only fitted.
+    /// Whether a hook names a function of a file exactly.
     pub fn name_exactly(&self, file_name: &str, function: &str) -> bool {
         self.hook_of(file_name, function).is_some_and(|(_, hook)| hook.is_exact())
     }
 
-    /// Whether a function of a file is hooked. One that the catalogue knows by itself has to be named exactly.
+    /// Whether a function of a file is hooked. A function of the catalogue (`is_known`) must be named exactly.
     pub fn fit(&self, file_name: &str, function: &str, is_known: bool) -> bool {
         self.hook_of(file_name, function).is_some_and(|(_, hook)| hook.is_exact() || !is_known)
     }
 
-    /// The row of a function of a file, made when it is first asked for; nothing where there is no room for more rows.
+    /// The row of a function of a file, created at the first call; `None` if there is no room.
     pub fn function(&self, file_name: &str, function: &str) -> Option<FunctionId> {
         let (index, hook) = self.hook_of(file_name, function)?;
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,20 +191,20 @@ impl Hooks {
         *rows.ids.entry((index, function.to_owned())).or_insert_with(make)
     }
 
-    /// How many functions that fit found no room for a row.
+    /// The number of matching functions without room for a row.
     pub fn without_room(&self) -> usize {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.ids.values().filter(|id| id.is_none()).count()
     }
 
-    /// The hooks of libraries that have found no function.
+    /// The library hooks that matched no function.
     pub fn unused(&self) -> Vec<&LibraryHook> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let unused = |(index, _): &(usize, &LibraryHook)| !rows.used.contains(index);
         self.libraries.iter().enumerate().filter(unused).map(|(_, hook)| hook).collect()
     }
 
-    /// The hook that a function belongs to: one that names it, else the first that fits.
+    /// The hook of a function: one that names it, else the first that matches.
     fn hook_of(&self, file_name: &str, function: &str) -> Option<(usize, &LibraryHook)> {
         let fits = |hook: &LibraryHook| hook.library.matches(file_name) && hook.function.matches(function);
         let fitting = self.libraries.iter().enumerate().filter(|(_, hook)| fits(hook));
@@ -216,7 +213,7 @@ impl Hooks {
 }
 
 impl Signature {
-    /// The row of one function. Names of functions live as long as the program.
+    /// The row of one function. Its name is leaked and lives as long as the program.
     pub fn row(&self, id: FunctionId, api: Api, name: &str) -> Function {
         let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
         Function {

@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up, as types of their own.
+//! Newtypes for numbers that must not be mixed up.
 
 use std::fmt;
 
@@ -20,11 +20,11 @@ macro_rules! id {
 }
 
 id! {
-    /// A process, as user space counts them: the kernel's thread group id.
+    /// A process: the Linux kernel's thread group id, which user space calls pid.
     Tgid
 }
 id! {
-    /// A thread: the kernel's pid.
+    /// A thread: the Linux kernel's pid.
     Tid
 }
 id! {
@@ -33,11 +33,11 @@ id! {
 }
 
 id! {
-    /// A site: one way through a program to an allocation, with every call on it. Unique in its recording.
+    /// A call site: a distinct call stack of an allocation. Unique in its recording.
     SiteId
 }
 
 impl SiteId {
-    /// Where it is not known how an allocation came about.
+    /// The call site is not known.
     pub const UNKNOWN: Self = Self(0);
 }

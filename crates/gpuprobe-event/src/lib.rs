@@ -1,10 +1,11 @@
-//! The vocabulary of gpuprobe: what can happen, and what the functions of CUDA are called.
+//! The data model of gpuprobe: events, counters and the catalogue of CUDA functions.
 //!
-//! Nothing here touches BPF, the kernel or the network; the only I/O is the trace codec.
+//! Nothing here uses BPF, the Linux kernel or the network; the only I/O is reading and writing trace files.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
 pub mod container;
+mod copy_kind;
 pub mod counters;
 pub mod cut;
 pub mod decode;
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod loss;
 mod memory_by_site;
 mod memory_summary;
+mod name;
 mod table;
 pub mod trace;
 pub mod unified;

@@ -1,32 +1,31 @@
-//! Every way to lose something has a name and a counter.
+//! The causes of lost records, each with a name and a counter.
 
 use serde::{Deserialize, Serialize};
 
-/// Figures that are made of the same data, and are incomplete together.
+/// Groups of figures that become incomplete together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figures {
-    /// Those of events: calls, launches and copies, and memory where the kernel's tables were not read.
+    /// Figures from events: calls, launches and copies, and memory if the BPF tables were not read.
     Events,
     /// Launches, copies and gaps.
     Work,
-    /// Memory as the kernel's tables have it. What does not fit into the ring buffer is in them.
+    /// Memory from the BPF tables. They include what did not fit into the ring buffer.
     Memory,
-    /// The same by call site.
+    /// Memory by call site.
     MemoryBySite,
 }
 
 macro_rules! causes {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal [$($figures:ident)*],)*) => {
-        /// Why something is missing. The order is that of the counters in the kernel.
+        /// Why something was lost. The order is that of the counters in BPF.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum LossCause { $($(#[doc = $doc])+ $name,)* }
 
         impl LossCause {
-            /// All of them, in order.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The word used in traces and metrics.
+            /// The word in traces and metrics.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
@@ -36,7 +35,7 @@ macro_rules! causes {
                 match self { $(Self::$name => concat!($($doc),+).trim_start(),)* }
             }
 
-            /// The figures that are incomplete where it happened.
+            /// The figures that are incomplete if it happened.
             pub fn affects(self) -> &'static [Figures] {
                 match self { $(Self::$name => &[$(Figures::$figures),*],)* }
             }
@@ -45,58 +44,59 @@ macro_rules! causes {
 }
 
 causes! {
-    /// records that found the ring buffer full: figures that are made of events lack them (--buffer makes it larger)
+    /// records that did not fit into the ring buffer: figures made of events are too low (--buffer makes it larger)
     RingFull = "ring_full" [Events],
-    /// calls on a thread for which the kernel had no memory left
+    /// calls on a thread for which the Linux kernel had no memory left
     NoThreadState = "no_thread_state" [Events Memory],
-    /// calls nested deeper than the kernel side keeps
+    /// calls nested deeper than BPF can record
     TooDeep = "too_deep" [Events Memory],
     /// calls that never returned because the program jumped out of them
     Abandoned = "abandoned" [Events Memory],
-    /// returns of calls that were open when the probes came
+    /// returns of calls that began before the probes were attached
     UnmatchedReturn = "unmatched_return" [Events Memory],
-    /// calls whose return was not probed, because that could have killed the program: what they did is not known
+    /// calls whose return was not probed, because that could have killed the program: their effect is not known
     UnobservedReturn = "unobserved_return" [Events Memory],
     /// calls not counted because the table of counters was full
     CountersFull = "counters_full" [],
-    /// allocations not kept because the table of live memory was full
+    /// allocations not recorded because the table of live memory was full
     LiveFull = "live_full" [Memory],
-    /// processes not kept because the table of processes was full
+    /// processes not recorded because the table of processes was full
     ProcessesFull = "processes_full" [Memory],
     /// allocations whose address or size could not be read
     UnreadAllocation = "unread_allocation" [Memory],
     /// allocations and copies of more bytes than any machine has; they are counted, but their bytes are not
     ImplausibleSize = "implausible_size" [Work Memory],
-    /// calls told without their stack, for which the ring buffer had no room (--buffer makes it larger)
+    /// calls recorded without their stack, because the ring buffer was full (--buffer makes it larger)
     LostStack = "lost_stack" [],
-    /// names of kernels for which the ring buffer had no room: some launches may lack theirs
+    /// names of CUDA kernels that did not fit into the ring buffer: some launches may lack theirs
     LostName = "lost_name" [],
-    /// allocations whose place is not known because the tables of places were full
+    /// allocations without a call site because the tables of call sites were full
     SitesFull = "sites_full" [MemoryBySite],
     /// launches, copies, streams or graphs not counted because their table was full
     WorkFull = "work_full" [Work],
     /// launches, copies or graph nodes whose description could not be read
     UnreadWork = "unread_work" [Work],
-    /// failures counted without their names, under `other`, because their process or all had too many kinds of them
+    /// failures counted without their names, under `other`, because there were too many kinds of them
     FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
     OwnerUnknown = "owner_unknown" [],
-    /// records that user space could not make sense of
+    /// records that could not be decoded
     Undecodable = "undecodable" [Events],
     /// processes that had mapped a library before it was probed; their first calls may be missing
     LateAttach = "late_attach" [Events Memory],
-    /// processes that mapped a CUDA library and ended before it could be probed; all their calls are missing
+    /// processes that mapped a CUDA library and exited before it could be probed; all their calls are missing
     GoneBeforeAttach = "gone_before_attach" [Events Memory],
-    /// reports of mapped files for which the kernel had no room: a process that ended soon after may have used a library
-    /// before it was probed
+    /// reports of mapped files that did not fit into their buffer: a process that exited soon after may have used a
+    /// library before it was probed
     LostMapping = "lost_mapping" [Events Memory],
-    /// ended processes shown for less than five minutes because too many had ended; totals keep what they did
+    /// exited processes shown for less than five minutes because there were too many; totals include them
     ForgottenEarly = "forgotten_early" [],
-    /// calls not printed because whoever reads the output was too slow
+    /// calls not printed because the reader of the output was too slow
     OutputFull = "output_full" [],
     /// events in the oldest segments of the trace, which were removed to keep to --max-size
     SegmentRemoved = "segment_removed" [Events],
-    /// times that a function was left out because its calls cost more than --budget allows; its figures are lower bounds
+    /// times that a function was switched off because its calls cost more than --budget allows; its figures are lower
+    /// bounds
     OverBudget = "over_budget" [Events],
 }
 
@@ -106,36 +106,36 @@ impl LossCause {
         Self::ALL.iter().copied().find(|c| c.as_str() == name)
     }
 
-    /// The cause of a kernel counter.
+    /// The cause with this BPF counter.
     pub fn from_index(index: usize) -> Option<Self> {
         Self::ALL.get(index).copied()
     }
 }
 
-/// Counts per cause.
+/// Counts by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     counts: [u64; LossCause::ALL.len()],
 }
 
 impl Losses {
-    /// How many of one cause.
+    /// The count of one cause.
     pub fn get(&self, cause: LossCause) -> u64 {
         self.counts[cause as usize]
     }
 
-    /// Adds some. A trace file can claim any count, so there is a most.
+    /// Adds to a cause. It saturates, because a trace file can contain any count.
     pub fn add(&mut self, cause: LossCause, count: u64) {
         let sum = &mut self.counts[cause as usize];
         *sum = sum.saturating_add(count);
     }
 
-    /// All together.
+    /// The sum of all causes.
     pub fn total(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// The causes that happened.
+    /// The causes that occurred.
     pub fn iter(&self) -> impl Iterator<Item = (LossCause, u64)> + '_ {
         LossCause::ALL.iter().map(|&c| (c, self.get(c))).filter(|&(_, n)| n > 0)
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_counted_is_as_much_as_can_be() {
+    fn counts_saturate() {
         let mut losses = Losses::default();
         [u64::MAX, 1].into_iter().for_each(|count| losses.add(LossCause::RingFull, count));
         losses.add(LossCause::TooDeep, 1);

@@ -7,32 +7,30 @@ use crate::ids::Tgid;
 /// Live memory of one process at one call site.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LiveSite {
-    /// The process.
     pub pid: Tgid,
-    /// Its name.
     pub process: String,
-    /// The innermost frames that tell the call site from others.
+    /// The innermost frames that distinguish the call site from others.
     pub call_site: String,
-    /// Allocations that were made there and are live.
+    /// Live allocations that were made there.
     pub allocations: u64,
-    /// Their bytes together.
+    /// Their total bytes.
     pub bytes: u64,
 }
 
 /// Memory that was live when processes exited, or at the end of the recording, by call site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryBySite {
-    /// Those with most bytes, in that order.
+    /// The call sites with the most bytes, in that order.
     pub sites: Vec<LiveSite>,
-    /// How many more there are.
+    /// The number of further call sites.
     pub other_sites: u64,
 }
 
 impl MemoryBySite {
-    /// Call sites that are listed one by one. The line of a trace that has them must not be too long to read.
+    /// The most call sites that are listed, because a line of a trace must not be too long to read.
     pub const MOST_SITES: usize = 100;
 
-    /// Of these, in any order, and so many others.
+    /// From these call sites in any order, and a number of others.
     pub fn new(mut sites: Vec<LiveSite>, other_sites: u64) -> Self {
         sites.retain(|site| site.allocations > 0);
         sites.sort_by(|a, b| (b.bytes, &a.call_site, a.pid).cmp(&(a.bytes, &b.call_site, b.pid)));
@@ -46,7 +44,7 @@ impl MemoryBySite {
         self.sites.is_empty() && self.other_sites == 0
     }
 
-    /// Whether it is of more than one process.
+    /// Whether there are several processes.
     pub fn has_several_processes(&self) -> bool {
         self.sites.iter().any(|site| Some(site.pid) != self.sites.first().map(|first| first.pid))
     }

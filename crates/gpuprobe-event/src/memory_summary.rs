@@ -1,4 +1,4 @@
-//! What became of memory during a recording.
+//! The memory totals of a recording.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,13 @@ use crate::effect::MemoryAmount;
 /// A number of allocations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
-    /// How many.
     pub count: u64,
-    /// Their bytes together.
+    /// Their total bytes.
     pub bytes: u64,
 }
 
 impl Total {
-    /// Both together. Sizes come out of a process's arguments, so their sum may be anything.
+    /// The sum. Sizes come from the process, so it saturates.
     #[must_use]
     pub fn plus(self, more: Self) -> Self {
         Self { count: self.count.saturating_add(more.count), bytes: self.bytes.saturating_add(more.bytes) }
@@ -34,7 +33,7 @@ impl From<&MemoryAmount> for Total {
     }
 }
 
-/// What happened to memory, counted as the kernel side counts it.
+/// Memory totals, counted as in BPF.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MemorySummary {
@@ -44,25 +43,25 @@ pub struct MemorySummary {
     pub failed_allocations: u64,
     /// Allocations that a call freed. One call may free several.
     pub freed: Total,
-    /// Allocations whose free was not observed: their addresses were given out again.
+    /// Allocations whose free was not observed: their addresses were allocated again.
     pub replaced: Total,
     /// Frees that failed, without those that another free made.
     pub failed_frees: u64,
-    /// Frees of addresses nobody knew, as of memory allocated before the recording. Freeing NULL is nothing.
+    /// Frees of unknown addresses, such as memory allocated before the recording. Freeing NULL is not counted.
     pub unknown_frees: u64,
-    /// What ended with the context that it was allocated in.
+    /// Memory that was freed with its context.
     pub freed_by_context: Total,
-    /// What processes still held when they ended or ran another program, by kind: the driver frees that.
+    /// Memory that was live when its process exited or executed another program, by kind: the NVIDIA driver frees it.
     pub freed_by_exit: Vec<MemoryAmount>,
-    /// The most bytes that one process held at once.
+    /// The most live bytes of one process.
     pub peak_bytes: u64,
     /// Live when the recording ended, by kind.
     pub live: Vec<MemoryAmount>,
 }
 
 impl MemorySummary {
-    /// Adds what the tables have of one process, which may have ended.
-    pub fn add_process(&mut self, row: &ProcessMemory, has_ended: bool) {
+    /// Adds the table row of one process, which may have exited.
+    pub fn add_process(&mut self, row: &ProcessMemory, has_exited: bool) {
         let total = |count, bytes| Total { count, bytes };
         self.allocated = self.allocated.plus(total(row.allocations, row.allocated_bytes));
         self.failed_allocations += row.failed_allocations;
@@ -72,7 +71,7 @@ impl MemorySummary {
         self.unknown_frees += row.unknown_frees;
         self.freed_by_context = self.freed_by_context.plus(total(row.ended_allocations, row.ended_bytes));
         self.peak_bytes = self.peak_bytes.max(row.peak_bytes);
-        let kinds = if has_ended { &mut self.freed_by_exit } else { &mut self.live };
+        let kinds = if has_exited { &mut self.freed_by_exit } else { &mut self.live };
         for (kind, held) in
             Space::ALL.into_iter().zip(&row.held).filter(|(_, held)| held.live_allocations > 0)
         {
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_add_up_and_the_peak_is_of_one() {
+    fn totals_are_sums_and_the_peak_is_a_maximum() {
         let mut sum = MemorySummary::default();
         sum.add_process(&row(100, 300), true);
         sum.add_process(&row(50, 10), true);

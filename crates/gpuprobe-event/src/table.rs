@@ -1,12 +1,12 @@
-//! How the compiled-in tables are written. They are part of the program, so a row that does not parse is a bug, which
-//! tests catch; at run time such a row is left out rather than ending the program.
+//! The format of the compiled-in tables. They are part of the program, so an invalid row is a bug that tests find; at
+//! run time such a row is skipped.
 
-/// The lines of a table that say something.
+/// The lines of a table without comments and empty lines.
 pub(crate) fn lines(table: &'static str) -> impl Iterator<Item = &'static str> {
     table.lines().filter(|l| !l.is_empty() && !l.starts_with('#'))
 }
 
-/// `[header]` lines and the lines under each.
+/// `[header]` lines, each with the lines that follow it.
 pub(crate) fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in lines(table) {
@@ -19,7 +19,7 @@ pub(crate) fn sections(table: &'static str) -> Vec<(&'static str, Vec<&'static s
     sections
 }
 
-/// Whether ranges such as `11.8,12.4-13.0` hold something, by the rank of what they are written with.
+/// Whether ranges such as `11.8,12.4-13.0` include a value; `rank` gives the order.
 pub(crate) fn in_ranges<R: Copy + PartialOrd>(
     ranges: &str,
     wanted: R,

@@ -1,28 +1,24 @@
-//! Unified memory: how often it was touched where it was not, and what was moved.
+//! Page faults and migrations of unified memory.
 
 use serde::{Deserialize, Serialize};
 
-/// Of one process, or of several.
+/// Totals of one process, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnifiedTotals {
-    /// Faults of CPUs.
     pub cpu_faults: u64,
-    /// Faults of GPUs, as many as the driver served one by one: those of one page may be one.
+    /// Faults of GPUs, as counted by the NVIDIA kernel module: several faults on one page may count once.
     pub gpu_faults: u64,
-    /// To a GPU, from the host.
+    /// From the host to a GPU.
     pub to_gpu: Moved,
-    /// To the host, from a GPU.
+    /// From a GPU to the host.
     pub to_cpu: Moved,
-    /// From one GPU to another.
     pub between_gpus: Moved,
 }
 
-/// Memory that was moved in one direction.
+/// Migrations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
-    /// How often.
     pub migrations: u64,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -34,17 +30,17 @@ impl Moved {
 }
 
 impl UnifiedTotals {
-    /// Faults, by who touched the memory.
+    /// Faults by the processor that accessed the memory.
     pub fn faults(&self) -> [(&'static str, u64); 2] {
         [("cpu", self.cpu_faults), ("gpu", self.gpu_faults)]
     }
 
-    /// What was moved, by direction, in the words that copies have.
+    /// Migrations by direction, in the words for copies.
     pub fn moved(&self) -> [(&'static str, Moved); 3] {
         [("H2D", self.to_gpu), ("D2H", self.to_cpu), ("D2D", self.between_gpus)]
     }
 
-    /// Adds others.
+    /// Adds other totals.
     pub fn add(&mut self, more: &Self) {
         self.cpu_faults = self.cpu_faults.saturating_add(more.cpu_faults);
         self.gpu_faults = self.gpu_faults.saturating_add(more.gpu_faults);
@@ -54,10 +50,9 @@ impl UnifiedTotals {
     }
 }
 
-/// What became of a process's unified memory.
+/// Unified memory of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnifiedUse {
-    /// The process.
     pub pid: u32,
     /// Faults and migrations.
     #[serde(flatten)]

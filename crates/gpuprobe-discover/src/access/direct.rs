@@ -1,4 +1,4 @@
-//! Looking at files right here, and the loop of the process that does so for others.
+//! Reads files in this process, and the request loop of a reader process.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,22 +13,21 @@ use nix::sys::statfs::{
     OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs,
 };
 
+use super::meta::{Kind, Meta, TABLE_LIMIT};
 use super::wire::{BEGUN, Fields, Message, Request, answer_message, read_message};
-use super::{Kind, Meta};
-use crate::file::TABLE_LIMIT;
 
-/// File systems that wait for nothing but a disk. An overlay is none of them: it can have any below it.
+/// File systems that wait for nothing but a disk. An overlay is not among them: its layers can be on any file system.
 const LOCAL: [FsType; 6] =
     [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, ISOFS_SUPER_MAGIC, TMPFS_MAGIC];
 
-/// Files that somebody has open here.
+/// The open files of a reader process.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     open: HashMap<u64, File>,
     last: u64,
 }
 
-/// Answers whatever is asked until there is nobody to ask.
+/// Answers requests until the input ends.
 pub fn serve_files(mut requests: impl Read, mut answers: impl Write) -> io::Result<()> {
     let mut files = Files::default();
     while let Some(message) = read_message(&mut requests)? {
@@ -41,7 +40,7 @@ pub fn serve_files(mut requests: impl Read, mut answers: impl Write) -> io::Resu
     Ok(())
 }
 
-/// What is asked for, as it goes into an answer.
+/// The payload of the answer to a request.
 pub(super) fn answer(files: &mut Files, request: &Request<'_>) -> io::Result<Vec<u8>> {
     let mut answer = Message::default();
     match *request {
@@ -85,7 +84,7 @@ pub(super) fn answer(files: &mut Files, request: &Request<'_>) -> io::Result<Vec
         }
         Request::Devices { path, major, limit } => devices(path, major, bounded(limit), &mut answer)?,
     }
-    // without the room for its length
+    // without the length prefix
     Ok(answer.finish().split_off(8))
 }
 
@@ -94,10 +93,10 @@ fn bounded(size: u64) -> usize {
     size.min(TABLE_LIMIT) as usize
 }
 
-/// Opens what is a regular file.
+/// Opens a file if it is a regular file.
 pub(super) fn open(path: &Path) -> io::Result<Result<(File, Meta), Kind>> {
-    // Looked at before it is opened, for opening a device can have effects; and again afterwards, for the
-    // name may have been given to something else. Without O_NONBLOCK a FIFO would wait for a writer.
+    // The type is checked before opening, because opening a device can have side effects, and again after it, because
+    // the path may have been replaced. Without O_NONBLOCK opening a FIFO would wait for a writer.
     let kind = kind_of(&fs::metadata(path)?);
     if kind != Kind::Regular {
         return Ok(Err(kind));
@@ -139,7 +138,7 @@ fn kind_of(meta: &fs::Metadata) -> Kind {
     }
 }
 
-/// The minor numbers behind a 1, or a 0 where the folder has too many files.
+/// Writes 1 and the minor numbers, or 0 if the directory has too many files.
 fn devices(folder: &Path, wanted: u64, limit: usize, answer: &mut Message) -> io::Result<()> {
     let entries: Vec<_> = fs::read_dir(folder)?.take(limit).flatten().collect();
     let is_whole = entries.len() < limit;

@@ -1,206 +1,31 @@
-//! Every look at a file that another process chose, or at the memory of another process.
+//! Reads files that other processes chose, and the memory of other processes, within limits of size and time.
 //!
-//! A file system may stop answering: a network server that is gone, or a program of a user that serves it. Whoever asks it
-//! then waits in the kernel, and cannot even be killed. So a reader process does the asking where
-//! [`read_files_by`] has named one; when it does not answer in time it is left behind, and another one takes its place.
-//! Where none was named, everything is read right here.
+//! A file system may stop answering: its network server may be down, or it may be served by a user's program. A
+//! process that asks such a file system waits in the Linux kernel and cannot even be killed. So a separate reader
+//! process does the reading once [`read_files_by`] has configured one. A reader that does not answer in time is
+//! abandoned and replaced. If none was configured, files are read in this process.
 
-mod child;
+mod client;
 mod direct;
-mod place;
+mod meta;
 mod reader;
+mod reader_process;
+mod regular_file;
+mod shown_path;
+mod stall_domain;
 mod starter;
+mod trust;
 mod wire;
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+pub use client::{canonical, identity, memory, read_files_by, take_stalls};
+pub(crate) use client::{contents, device_numbers, is_stall, names};
 pub use direct::serve_files;
-pub(crate) use place::{Place, is_of_user};
-use reader::Reader;
+pub(crate) use meta::TABLE_LIMIT;
 pub use reader::{Stall, StallKind};
-use starter::Starter;
+pub use regular_file::{FileId, OpenedFile};
+pub(crate) use regular_file::{FileKey, RegularFile, Stamp};
+pub(crate) use shown_path::path_from_proc;
+pub use shown_path::without_deleted_mark;
+pub(crate) use stall_domain::{StallDomain, is_of_user};
 pub use starter::start_readers;
-use wire::{Fields, Request};
-
-/// The reader process, where there is one. Files are looked at from many places, which know nothing of it.
-static READER: Mutex<Option<Reader>> = Mutex::new(None);
-
-/// From now on, files of others are read by processes. This command, which must call [`start_readers`], is run once, right
-/// now: later we may not be able to execute anything.
-pub fn read_files_by(starter: Command) -> io::Result<()> {
-    let mut starter = Starter::new(starter)?;
-    *reader() = Some(Reader::new(Box::new(move || starter.reader())));
-    Ok(())
-}
-
-/// Files whose file system did not answer, or answers again, since the last time.
-pub fn take_stalls() -> Vec<Stall> {
-    reader().as_mut().map(Reader::take_stalls).unwrap_or_default()
-}
-
-fn reader() -> MutexGuard<'static, Option<Reader>> {
-    READER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether an error says that a file system did not answer.
-pub(crate) fn is_stall(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::TimedOut
-}
-
-/// Has the reader do something, or does it right here.
-fn ask(path: &Path, request: &Request<'_>) -> io::Result<Vec<u8>> {
-    match &mut *reader() {
-        Some(reader) => reader.ask(Place::of(path), path, request).map(|(reply, _)| reply),
-        None => direct::answer(&mut direct::Files::default(), request),
-    }
-}
-
-/// What a name leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Regular,
-    Folder,
-    Pipe,
-    Socket,
-    Device,
-}
-
-/// What is known of an open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Meta {
-    pub(crate) dev: u64,
-    pub(crate) inode: u64,
-    pub(crate) size: u64,
-    pub(crate) owner: u32,
-    pub(crate) mtime: (i64, i64),
-    pub(crate) ctime: (i64, i64),
-    pub(crate) is_overlay: bool,
-    /// Served by a program, through /dev/fuse.
-    pub(crate) is_served: bool,
-    /// Its file system is none of those that have a disk, or memory, and nothing else.
-    pub(crate) may_stall: bool,
-}
-
-/// An open file.
-#[derive(Debug)]
-pub(crate) enum Handle {
-    Here(File),
-    /// By its number, at a reader that may have been replaced since.
-    There {
-        number: u64,
-        reader: u64,
-        place: Place,
-        /// For people.
-        name: PathBuf,
-    },
-}
-
-/// Opens a regular file; `known` is where it lies and what people call it, if that is not what the path says. What is no
-/// regular file is not opened.
-pub(crate) fn open(path: &Path, known: Option<(Place, &Path)>) -> io::Result<Result<(Handle, Meta), Kind>> {
-    let mut reader = reader();
-    let Some(reader) = &mut *reader else {
-        return Ok(direct::open(path)?.map(|(file, meta)| (Handle::Here(file), meta)));
-    };
-    let (place, name) = known.unwrap_or_else(|| (Place::of(path), path));
-    let (reply, generation) = reader.ask(place.clone(), name, &Request::Open { path })?;
-    let mut fields = Fields::new(&reply);
-    let kind = fields.kind()?;
-    if kind != Kind::Regular {
-        return Ok(Err(kind));
-    }
-    let (number, meta) = (fields.number()?, fields.meta()?);
-    // not before everything is known: one that goes takes the lock that is held here
-    Ok(Ok((Handle::There { number, reader: generation, place, name: name.to_owned() }, meta)))
-}
-
-impl Handle {
-    /// Exactly so many bytes.
-    pub(crate) fn read(&self, offset: u64, size: usize) -> io::Result<Vec<u8>> {
-        match self {
-            Self::Here(file) => {
-                let mut bytes = vec![0; size];
-                file.read_exact_at(&mut bytes, offset)?;
-                Ok(bytes)
-            }
-            Self::There { number, reader: generation, place, name } => {
-                let request = Request::Read { number: *number, offset, size: size as u64 };
-                match &mut *reader() {
-                    Some(reader) if reader.is(*generation) => {
-                        reader.ask(place.clone(), name, &request).map(|(reply, _)| reply)
-                    }
-                    // who had it open was left behind
-                    _ => Err(io::ErrorKind::TimedOut.into()),
-                }
-            }
-        }
-    }
-
-    /// Whether reading costs a message to another process.
-    pub(crate) fn is_remote(&self) -> bool {
-        matches!(self, Self::There { .. })
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if let Self::There { number, reader: generation, place, name } = self
-            && let Some(reader) = &mut *reader()
-        {
-            reader.close(*generation, *number, (place.clone(), name.clone()));
-        }
-    }
-}
-
-/// Device and inode of what a name leads to.
-pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let reply = ask(path, &Request::Identity { path })?;
-    let mut fields = Fields::new(&reply);
-    Ok((fields.number()?, fields.number()?))
-}
-
-/// A file from its beginning, up to so many bytes.
-pub(crate) fn contents(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    ask(path, &Request::Contents { path, limit })
-}
-
-/// The names in a folder, in no order, no more than so many.
-pub(crate) fn names(folder: &Path, limit: usize) -> io::Result<Vec<PathBuf>> {
-    let reply = ask(folder, &Request::Names { path: folder, limit: limit as u64 })?;
-    let mut fields = Fields::new(&reply);
-    let mut names = Vec::new();
-    while !fields.is_empty() {
-        names.push(fields.path()?);
-    }
-    Ok(names)
-}
-
-/// A name without links.
-pub fn canonical(path: &Path) -> io::Result<PathBuf> {
-    let reply = ask(path, &Request::Canonical { path })?;
-    Fields::new(&reply).path()
-}
-
-/// Up to so many bytes of a process's memory, by its file of that.
-pub fn memory(path: &Path, address: u64, size: usize) -> io::Result<Vec<u8>> {
-    ask(path, &Request::Memory { path, address, size: size as u64 })
-}
-
-/// The minor numbers of a folder's device files that have this major one; none where it has too many files.
-pub(crate) fn device_numbers(folder: &Path, major: u64, limit: usize) -> io::Result<Option<Vec<u32>>> {
-    let reply = ask(folder, &Request::Devices { path: folder, major, limit: limit as u64 })?;
-    let mut fields = Fields::new(&reply);
-    if fields.number()? == 0 {
-        return Ok(None);
-    }
-    let mut numbers = Vec::new();
-    while !fields.is_empty() {
-        numbers.extend(u32::try_from(fields.number()?));
-    }
-    Ok(Some(numbers))
-}
+pub use trust::{Owners, is_shared, resolved, sudo_user, trusted};

@@ -1,5 +1,5 @@
-//! A process that starts readers for a daemon that may not execute programs any more. It is started before the daemon
-//! gives up that right, and does nothing but start readers and hand over the sockets that they are asked through.
+//! The starter: a process that starts readers for a daemon that may no longer execute programs. It is started before
+//! the daemon gives up that right. It only starts readers and passes on the sockets to them.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -14,16 +14,16 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// How long a new reader is waited for. Starting one touches no file of others, but needs a CPU.
+/// How long to wait for a new reader. Starting one touches no file of other processes, but needs a CPU.
 const START_WITHIN: Duration = Duration::from_secs(20);
-/// What asks for a reader, and what comes with its socket, or alone where there can be none now.
+/// Requests a reader. The answer is the same byte, with the socket attached if a reader was started.
 const NEW: u8 = b'n';
 
-/// Our end of it.
+/// Our end of the connection to the starter.
 #[derive(Debug)]
 pub(super) struct Starter {
     socket: UnixStream,
-    // its end comes with that of the socket
+    // it exits when the socket closes
     _child: Option<Child>,
 }
 
@@ -31,7 +31,7 @@ impl Starter {
     /// Starts the process, which must call [`start_readers`].
     pub(super) fn new(mut command: Command) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        // a Ctrl-C is not meant for it
+        // so that Ctrl-C does not reach it
         command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         Self::at(ours, Some(command.spawn()?))
     }
@@ -41,7 +41,7 @@ impl Starter {
         Ok(Self { socket, _child: child })
     }
 
-    /// A new reader: the socket that it answers through.
+    /// Starts a new reader and returns the socket to it.
     pub(super) fn reader(&mut self) -> io::Result<UnixStream> {
         self.socket.write_all(&[NEW])?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -49,20 +49,23 @@ impl Starter {
         let mut byte = [0];
         let mut parts = [IoSliceMut::new(&mut byte)];
         let message = recvmsg(&self.socket, &mut parts, &mut received, RecvFlags::CMSG_CLOEXEC)?;
-        let has_ended = message.bytes == 0;
+        let has_exited = message.bytes == 0;
         let mut files = received.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(files) => Some(files),
             _ => None,
         });
         let file = files.next().and_then(|mut files| files.next());
-        let why =
-            if has_ended { "the process that starts readers has ended" } else { "no reader can be started" };
+        let why = if has_exited {
+            "the process that starts readers has exited"
+        } else {
+            "no reader can be started"
+        };
         file.map(UnixStream::from).ok_or_else(|| io::Error::other(why))
     }
 }
 
-/// Starts a reader by this command, for each request that comes in by standard input, until that ends. Readers end with
-/// the sockets that they are asked through; those that hang in a file system then are killed.
+/// Starts a reader with this command for each request on standard input, until the input ends. Readers exit when
+/// their sockets close; those that hang in a file system then are killed.
 pub fn start_readers(command: impl Fn() -> Command) -> io::Result<()> {
     start_for(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?), command)
 }
@@ -73,7 +76,7 @@ fn start_for(mut requests: UnixStream, command: impl Fn() -> Command) -> io::Res
     while requests.read(&mut byte)? == 1 {
         readers.retain_mut(|reader| !matches!(reader.try_wait(), Ok(Some(_))));
         let started = UnixStream::pair().and_then(|(ours, theirs)| Ok((ours, spawn(command(), theirs)?)));
-        // where there is no room for a process now, there may be some later
+        // there may be room for another process later
         match started {
             Ok((socket, reader)) => {
                 readers.push(reader);
@@ -88,7 +91,7 @@ fn start_for(mut requests: UnixStream, command: impl Fn() -> Command) -> io::Res
     Ok(())
 }
 
-/// Starts a reader that is asked, and answers, through this socket.
+/// Starts a reader that uses this socket for requests and answers.
 pub(super) fn spawn(mut command: Command, socket: UnixStream) -> io::Result<Child> {
     command.process_group(0).stdin(OwnedFd::from(socket.try_clone()?));
     command.stdout(OwnedFd::from(socket)).stderr(Stdio::null()).spawn()
@@ -111,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_cannot_be_started_is_an_error_for_one_question() {
+    fn a_reader_that_cannot_be_started_fails_one_request() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let tries = AtomicUsize::new(0);
         let started = thread::spawn(move || {
@@ -132,10 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_process_is_said() {
+    fn the_exit_of_the_starter_is_reported() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut starter = Starter::at(ours, None).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(starter.reader().unwrap_err().to_string(), "the process that starts readers has ended");
+        assert_eq!(starter.reader().unwrap_err().to_string(), "the process that starts readers has exited");
     }
 }

@@ -1,20 +1,19 @@
-//! What the reader process is asked, and its answers, as bytes: numbers of eight bytes, and texts behind their length.
+//! The requests to a reader process and its answers as bytes: numbers of eight bytes, and byte strings with a length
+//! prefix.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::{Kind, Meta};
-use crate::file::TABLE_LIMIT;
+use super::meta::{Kind, Meta, TABLE_LIMIT};
 
-/// The longest message that is believed.
+/// Longer messages are invalid.
 const LONGEST: u64 = TABLE_LIMIT + (1 << 20);
 
-/// What a reader sends before it does what it is asked to. Until then it has touched no file, so none keeps it.
+/// Sent by a reader before it starts on a request. Until then it has touched no file, so no file system can delay it.
 pub(super) const BEGUN: u8 = b'b';
 
-/// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
     Open {
@@ -25,7 +24,7 @@ pub(super) enum Request<'a> {
         offset: u64,
         size: u64,
     },
-    /// Answered with nothing.
+    /// Has an empty answer.
     Close {
         number: u64,
     },
@@ -58,7 +57,7 @@ pub(super) enum Request<'a> {
 const NO_PATH: &str = "";
 
 impl<'a> Request<'a> {
-    /// Every question has a number, a path and three numbers more, of which it uses some.
+    /// Every request is encoded as a number, a path and three more numbers, not all of which it uses.
     fn parts(self) -> (u64, &'a Path, [u64; 3]) {
         let none = Path::new(NO_PATH);
         match self {
@@ -83,7 +82,7 @@ impl<'a> Request<'a> {
         message.finish()
     }
 
-    /// The inverse of [`Request::message`], of what [`read_message`] gave.
+    /// The inverse of [`Request::message`], for what [`read_message`] returned.
     pub(super) fn parse(fields: &Fields<'a>) -> io::Result<Self> {
         let mut fields = fields.clone();
         let (kind, path) = (fields.number()?, fields.borrowed_path()?);
@@ -103,13 +102,13 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A message as it is put together.
+/// Builds a message.
 #[derive(Debug)]
 pub(super) struct Message(Vec<u8>);
 
 impl Default for Message {
     fn default() -> Self {
-        // room for its length
+        // space for the length prefix
         Self(vec![0; 8])
     }
 }
@@ -144,14 +143,14 @@ impl Message {
 
     pub(super) fn finish(mut self) -> Vec<u8> {
         let length = (self.0.len() - 8) as u64;
-        if let Some(place) = self.0.first_chunk_mut() {
-            *place = length.to_ne_bytes();
+        if let Some(prefix) = self.0.first_chunk_mut() {
+            *prefix = length.to_ne_bytes();
         }
         self.0
     }
 }
 
-/// An answer: what was asked for, or the number of the error.
+/// An answer: 0 and the payload, or an error number.
 pub(super) fn answer_message(answer: &io::Result<Vec<u8>>) -> Vec<u8> {
     let mut message = Message::default();
     match answer {
@@ -168,10 +167,10 @@ pub(super) fn answer_message(answer: &io::Result<Vec<u8>>) -> Vec<u8> {
     message.finish()
 }
 
-/// No error of the system has this number: the file has fewer bytes than were asked for.
+/// Means that the file has fewer bytes than were requested. No errno has this value.
 const CUT_OFF: u64 = 1 << 32;
 
-/// The inverse of [`answer_message`], without the length.
+/// The inverse of [`answer_message`], without the length prefix.
 pub(super) fn parse_answer(mut answer: Vec<u8>) -> io::Result<Vec<u8>> {
     match Fields::new(&answer).number()? {
         0 => Ok(answer.split_off(8)),
@@ -180,14 +179,14 @@ pub(super) fn parse_answer(mut answer: Vec<u8>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The length of a message by its first bytes, once they are there.
+/// The length of a message from its prefix; `None` while that is incomplete.
 pub(super) fn length_of(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(length) = bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)) else { return Ok(None) };
-    let is_believed = length <= LONGEST;
-    usize::try_from(length).ok().filter(|_| is_believed).map(Some).ok_or(io::ErrorKind::InvalidData.into())
+    let is_valid = length <= LONGEST;
+    usize::try_from(length).ok().filter(|_| is_valid).map(Some).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// The next message; nothing at the end.
+/// The next message; `None` at the end of the input.
 pub(super) fn read_message(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 8];
     match from.read_exact(&mut length) {
@@ -199,7 +198,7 @@ pub(super) fn read_message(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> 
     Ok(Some(message))
 }
 
-/// A message as it is taken apart.
+/// Reads the fields of a message.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -251,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_survive_the_way_whatever_is_in_a_path() {
+    fn requests_round_trip_with_any_bytes_in_a_path() {
         let path = Path::new(std::ffi::OsStr::from_bytes(b"/a b\n\xff\0/libcuda.so"));
         let all = [
             Request::Open { path },
@@ -274,23 +273,23 @@ mod tests {
     }
 
     #[test]
-    fn answers_survive_the_way() {
-        let survive = |answer: io::Result<Vec<u8>>| {
+    fn answers_round_trip() {
+        let round_trip = |answer: io::Result<Vec<u8>>| {
             let message = answer_message(&answer);
             assert_eq!(length_of(&message).unwrap(), Some(message.len() - 8));
             parse_answer(message[8..].to_vec())
         };
-        assert_eq!(survive(Ok(b"bytes".to_vec())).unwrap(), b"bytes");
-        assert_eq!(survive(Ok(Vec::new())).unwrap(), b"");
-        let denied = survive(Err(io::Error::from_raw_os_error(13))).unwrap_err();
+        assert_eq!(round_trip(Ok(b"bytes".to_vec())).unwrap(), b"bytes");
+        assert_eq!(round_trip(Ok(Vec::new())).unwrap(), b"");
+        let denied = round_trip(Err(io::Error::from_raw_os_error(13))).unwrap_err();
         assert_eq!(denied.kind(), io::ErrorKind::PermissionDenied);
-        let cut = survive(Err(io::ErrorKind::UnexpectedEof.into())).unwrap_err();
+        let cut = round_trip(Err(io::ErrorKind::UnexpectedEof.into())).unwrap_err();
         assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
-        assert_eq!(survive(Err(io::ErrorKind::Other.into())).unwrap_err().raw_os_error(), Some(5));
+        assert_eq!(round_trip(Err(io::ErrorKind::Other.into())).unwrap_err().raw_os_error(), Some(5));
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn an_invalid_message_is_an_error() {
         assert_eq!(length_of(&[1, 2, 3]).unwrap(), None);
         assert!(length_of(&u64::MAX.to_ne_bytes()).is_err());
         assert!(read_message(&mut [9, 0, 0, 0, 0, 0, 0, 0, 1].as_slice()).is_err());

@@ -1,4 +1,4 @@
-/* Call chains of many kinds, each ending in `probe`; the first argument says which. */
+/* Call chains of many kinds, each ending in `probe`; the first argument selects one. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
@@ -14,23 +14,23 @@ int middle(int (*callback)(int), int value);
 /* Keeps an array alive. */
 static volatile int sink;
 #define USE(array) (sink = (array)[0])
-/* Keeps a call from being the last thing that its function does, which would make it a jump. */
+/* Prevents a tail call, which would be a jump. */
 #define DONE(result) return sink = (result)
 
-KEPT int leaf(int value)
+NOINLINE int leaf(int value)
 {
 	LABEL();
 	DONE(probe() + value);
 }
 
-KEPT int recurse(int depth)
+NOINLINE int recurse(int depth)
 {
 	LABEL();
 	int result = depth == 0 ? leaf(depth) : recurse(depth - 1);
 	DONE(result + 1);
 }
 
-KEPT int large_frame(int value)
+NOINLINE int large_frame(int value)
 {
 	LABEL();
 	volatile char space[6000];
@@ -39,7 +39,7 @@ KEPT int large_frame(int value)
 	return result + USE(space);
 }
 
-KEPT int stacked(int depth)
+NOINLINE int stacked(int depth)
 {
 	volatile char space[3000];
 	space[0] = (char)depth;
@@ -47,7 +47,7 @@ KEPT int stacked(int depth)
 	return result + USE(space);
 }
 
-KEPT int any_size(int value)
+NOINLINE int any_size(int value)
 {
 	LABEL();
 	volatile char *space = alloca((size_t)value * 100);
@@ -56,7 +56,7 @@ KEPT int any_size(int value)
 	return result + USE(space);
 }
 
-KEPT int aligned(int a, int b, int c, int d, int e, int f, int g, int h)
+NOINLINE int aligned(int a, int b, int c, int d, int e, int f, int g, int h)
 {
 	LABEL();
 	volatile char space[128] __attribute__((aligned(64)));
@@ -65,19 +65,19 @@ KEPT int aligned(int a, int b, int c, int d, int e, int f, int g, int h)
 	return result + USE(space);
 }
 
-KEPT int compare(const void *a, const void *b)
+NOINLINE int compare(const void *a, const void *b)
 {
 	leaf(0);
 	return *(const int *)a - *(const int *)b;
 }
 
-KEPT void on_signal(int number)
+NOINLINE void on_signal(int number)
 {
 	leaf(number);
 	sink = number;
 }
 
-KEPT void *in_thread(void *argument)
+NOINLINE void *in_thread(void *argument)
 {
 	recurse(3);
 	return argument;
@@ -89,21 +89,21 @@ static inline __attribute__((always_inline)) int within(int value)
 	DONE(result + value);
 }
 
-KEPT int around(int value)
+NOINLINE int around(int value)
 {
 	int result = within(value);
 	DONE(result + 1);
 }
 
-/* Code of no file, which keeps a frame pointer: push rbp; mov rbp, rsp; call rdi; pop rbp; ret. */
-KEPT int generated(void)
+/* Code outside of any file, with a frame pointer: push rbp; mov rbp, rsp; call rdi; pop rbp; ret. */
+NOINLINE int generated(void)
 {
 	LABEL();
 	static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
 	unsigned char *page =
 	    mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	memcpy(page, code, sizeof code);
-	labels[label_count++] = NULL; /* the return to here, which only the generated code knows */
+	labels[label_count++] = NULL; /* the return address into the generated code is not known here */
 	int result = ((int (*)(int (*)(int)))page)(leaf);
 	DONE(result + 1);
 }

@@ -1,7 +1,7 @@
 /* A library between two functions of the program. */
 #include "record.h"
 
-static KEPT int hidden(int (*callback)(int), int value)
+static NOINLINE int hidden(int (*callback)(int), int value)
 {
 	return callback(value) + 1;
 }

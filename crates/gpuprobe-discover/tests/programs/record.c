@@ -1,6 +1,6 @@
-/* Linked into every program: `probe` stands for a CUDA function. It writes what a probe sees there: the
- * registers of the caller, the bytes of the stack, and the call chain as libgcc tells it. Then it waits until
- * its input ends. */
+/* Linked into every program: `probe` stands for a CUDA function. It prints what a probe would see: the
+ * registers of the caller, the bytes of the stack, and the call chain according to libgcc. Then it waits
+ * until its input ends. */
 #define _GNU_SOURCE
 #include <execinfo.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* What the programs share. */
+/* Declarations shared by the test programs. */
 #pragma once
 
 #ifdef __cplusplus
@@ -7,7 +7,7 @@ extern "C" {
 
 int probe(void);
 
-/* Where the functions that are running will return to, for chains that libgcc cannot tell. */
+/* Return addresses of the running functions, for chains that libgcc cannot unwind. */
 extern void *labels[256];
 extern int label_count;
 #define LABEL() (labels[label_count++] = __builtin_return_address(0))
@@ -16,5 +16,5 @@ extern int label_count;
 }
 #endif
 
-/* A function of its own, as it is written. */
-#define KEPT __attribute__((noinline, noipa))
+/* Keeps a function from being inlined or cloned. */
+#define NOINLINE __attribute__((noinline, noipa))

@@ -1,4 +1,4 @@
-// Names that only demangling makes readable.
+// Functions with mangled names.
 #include <utility>
 
 #include "record.h"
@@ -8,14 +8,14 @@ namespace gpu
 
 template <typename T> struct Buffer {
 	T value;
-	KEPT int fill(T with)
+	NOINLINE int fill(T with)
 	{
 		value = with;
 		return probe() + 1;
 	}
 };
 
-template <typename F> KEPT int apply(F function)
+template <typename F> NOINLINE int apply(F function)
 {
 	return function(7) + 1;
 }
@@ -25,7 +25,7 @@ template <typename F> KEPT int apply(F function)
 int main()
 {
 	static volatile int result;
-	result = gpu::apply([](int number) KEPT {
+	result = gpu::apply([](int number) NOINLINE {
 		gpu::Buffer<std::pair<int, float>> buffer{};
 		return buffer.fill({number, 1.0F}) + 1;
 	});

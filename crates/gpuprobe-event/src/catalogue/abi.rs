@@ -1,7 +1,7 @@
-//! Where the calling conventions put arguments: System V on x86-64, AAPCS64 on aarch64.
+//! The locations of arguments by the calling conventions: System V on x86-64, AAPCS64 on aarch64.
 //!
-//! Only the classes that CUDA's prototypes use are here: integers and pointers, structs of integers by value, and
-//! floats (which are skipped over, for a probe does not see vector registers).
+//! Only the argument classes of CUDA's prototypes are supported: integers and pointers, structs of integers by value,
+//! and floats (which are skipped, because a probe does not see vector registers).
 
 use super::types::ArgKind;
 
@@ -10,10 +10,10 @@ pub const X86_64_REGISTERS: u8 = 6;
 /// Integer argument registers on aarch64: x0 to x7.
 pub const AARCH64_REGISTERS: u8 = 8;
 
-/// Where an argument lies when its function is entered.
+/// The location of an argument when its function is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In this many integer registers, from this one on.
+    /// In `count` integer registers, from `first` on.
     Register { first: u8, count: u8 },
     /// On the stack: byte offset from the first stack argument (past the return address on x86-64).
     Stack { offset: u16, bytes: u16 },
@@ -24,7 +24,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As the processor's manual calls it: `rdi`, `[rsp+8]`, `x0`.
+    /// In assembly notation: `rdi`, `[rsp+8]`, `x0`.
     pub fn describe(self, aarch64: bool) -> String {
         const NAMES: [&str; 6] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"];
         let register = |i: u8| {
@@ -42,22 +42,23 @@ impl Place {
     }
 }
 
-/// Places the arguments of one function on x86-64. A result struct in memory takes the first register.
-pub(crate) fn place_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<Place> {
+/// The locations of a function's arguments on x86-64. A result struct in memory takes the first register.
+pub(crate) fn locations_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<Place> {
     let mut registers = Registers { next: u8::from(hidden_result), limit: X86_64_REGISTERS, stack: 0 };
     kinds
         .iter()
         .map(|kind| match kind {
             ArgKind::Float => Place::Vector,
-            // over two eightbytes is class MEMORY: always on the stack
+            // more than two eightbytes is class MEMORY: always on the stack
             ArgKind::Struct { bytes, .. } if *bytes > 16 => registers.push_stack(*bytes),
             kind => registers.take(kind.bytes(), false),
         })
         .collect()
 }
 
-/// Places the arguments of one function on aarch64. The hidden result goes to x8, which is no argument register.
-pub(crate) fn place_aarch64(kinds: &[ArgKind]) -> Vec<Place> {
+/// The locations of a function's arguments on aarch64. The hidden result pointer is in x8, which is not an argument
+/// register.
+pub(crate) fn locations_aarch64(kinds: &[ArgKind]) -> Vec<Place> {
     let mut registers = Registers { next: 0, limit: AARCH64_REGISTERS, stack: 0 };
     kinds
         .iter()
@@ -88,7 +89,7 @@ impl Registers {
             return Place::Register { first, count };
         }
         if exhaust {
-            // AAPCS64 C.13: once an argument went to the stack, no later one uses a register
+            // AAPCS64 C.13: once an argument is on the stack, no later one uses a register
             self.next = self.limit;
         }
         self.push_stack(bytes)
@@ -111,8 +112,8 @@ mod tests {
     const DIM3: ArgKind = ArgKind::Struct { bytes: 12, layout: None };
     const EXTENT: ArgKind = ArgKind::Struct { bytes: 24, layout: None };
 
-    fn described(places: &[Place], aarch64: bool) -> Vec<String> {
-        places.iter().map(|place| place.describe(aarch64)).collect()
+    fn described(locations: &[Place], aarch64: bool) -> Vec<String> {
+        locations.iter().map(|location| location.describe(aarch64)).collect()
     }
 
     fn row(api: Api, major: u32, name: &str) -> &'static [Arg] {
@@ -120,9 +121,9 @@ mod tests {
         function.args.as_deref().unwrap_or_else(|| panic!("{name} has no prototype"))
     }
 
-    /// What clang makes of the same prototypes for aarch64.
+    /// The locations that clang uses for the same prototypes on aarch64.
     #[test]
-    fn real_functions_take_their_arguments_on_aarch64_where_the_compiler_puts_them() {
+    fn aarch64_locations_are_those_of_the_compiler() {
         let rows: [(Api, u32, &str, &str); 12] = [
             (Api::Driver, 12, "cuLaunchKernel", "x0 x1 x2 x3 x4 x5 x6 x7 [sp+0] [sp+8] [sp+16]"),
             (Api::Runtime, 12, "cudaLaunchKernel", "x0 x1+x2 x3+x4 x5 x6 x7"),
@@ -138,54 +139,54 @@ mod tests {
             (Api::Nccl, 12, "ncclCommInitRank", "x0 x1 *x2 x3"),
         ];
         for (api, major, name, expected) in rows {
-            let places: Vec<_> = row(api, major, name).iter().map(|arg| arg.aarch64).collect();
-            assert_eq!(described(&places, true).join(" "), expected, "{name}");
+            let locations: Vec<_> = row(api, major, name).iter().map(|arg| arg.aarch64).collect();
+            assert_eq!(described(&locations, true).join(" "), expected, "{name}");
         }
     }
 
     #[test]
-    fn a_struct_of_twelve_bytes_takes_two_registers_wherever_it_begins() {
+    fn a_struct_of_twelve_bytes_takes_two_registers() {
         let registers = |first| Place::Register { first, count: 2 };
-        assert_eq!(place_aarch64(&[DIM3, DIM3]), [registers(0), registers(2)]);
-        // only what is aligned to 16 bytes must begin in an even one, and no type of CUDA is
-        assert_eq!(place_aarch64(&[INT, DIM3])[1], registers(1));
+        assert_eq!(locations_aarch64(&[DIM3, DIM3]), [registers(0), registers(2)]);
+        // only types aligned to 16 bytes must begin in an even register, and CUDA has none
+        assert_eq!(locations_aarch64(&[INT, DIM3])[1], registers(1));
     }
 
     #[test]
-    fn what_does_not_fit_is_on_the_stack_and_on_aarch64_all_after_it() {
+    fn arguments_that_do_not_fit_are_on_the_stack_and_on_aarch64_all_later_ones() {
         let kinds = [WORD, WORD, WORD, WORD, WORD, WORD, WORD, DIM3, INT, INT];
         let expected = ["x6", "[sp+0]", "[sp+16]", "[sp+24]"];
-        assert_eq!(described(&place_aarch64(&kinds), true)[6..], expected, "x7 stays free");
+        assert_eq!(described(&locations_aarch64(&kinds), true)[6..], expected, "x7 stays free");
         let kinds = [WORD, WORD, WORD, WORD, WORD, DIM3, INT, INT];
         let expected = ["r8", "[rsp+8]", "r9", "[rsp+24]"];
-        assert_eq!(described(&place_x86_64(&kinds, false), false)[4..], expected, "r9 is used");
+        assert_eq!(described(&locations_x86_64(&kinds, false), false)[4..], expected, "r9 is used");
     }
 
     #[test]
     fn a_large_struct_is_behind_a_pointer_on_aarch64_and_on_the_stack_on_x86_64() {
         let kinds = [WORD, EXTENT, WORD];
-        assert_eq!(described(&place_aarch64(&kinds), true), ["x0", "*x1", "x2"]);
+        assert_eq!(described(&locations_aarch64(&kinds), true), ["x0", "*x1", "x2"]);
         let on_stack = Place::Stack { offset: 0, bytes: 24 };
-        assert_eq!(place_x86_64(&kinds, false)[1], on_stack);
-        assert_eq!(described(&place_x86_64(&kinds, false), false), ["rdi", "[rsp+8]", "rsi"]);
+        assert_eq!(locations_x86_64(&kinds, false)[1], on_stack);
+        assert_eq!(described(&locations_x86_64(&kinds, false), false), ["rdi", "[rsp+8]", "rsi"]);
     }
 
     #[test]
     fn floats_take_no_integer_register() {
         let kinds = [ArgKind::Float, INT, ArgKind::Float, WORD];
-        assert_eq!(described(&place_aarch64(&kinds), true), ["vector", "x0", "vector", "x1"]);
-        assert_eq!(described(&place_x86_64(&kinds, false), false), ["vector", "rdi", "vector", "rsi"]);
+        assert_eq!(described(&locations_aarch64(&kinds), true), ["vector", "x0", "vector", "x1"]);
+        assert_eq!(described(&locations_x86_64(&kinds, false), false), ["vector", "rdi", "vector", "rsi"]);
     }
 
     #[test]
-    fn a_result_in_memory_takes_an_argument_register_on_x86_64_alone() {
-        assert_eq!(described(&place_x86_64(&[INT, INT], true), false), ["rsi", "rdx"]);
-        assert_eq!(described(&place_aarch64(&[INT, INT]), true), ["x0", "x1"], "it is told by x8");
+    fn a_result_in_memory_takes_an_argument_register_only_on_x86_64() {
+        assert_eq!(described(&locations_x86_64(&[INT, INT], true), false), ["rsi", "rdx"]);
+        assert_eq!(described(&locations_aarch64(&[INT, INT]), true), ["x0", "x1"], "x8 points to it");
     }
 
-    /// What would need rules that are not here.
+    /// Argument types that would need rules which are not implemented.
     #[test]
-    fn no_function_has_an_argument_that_is_placed_otherwise() {
+    fn no_function_has_an_argument_of_an_unsupported_type() {
         let args = |f: &'static Function| f.args.iter().flatten().map(move |arg| (f, arg));
         for (f, arg) in catalogue().functions().iter().flat_map(args) {
             let large = matches!(arg.kind, ArgKind::Struct { bytes, .. } if bytes > 16);

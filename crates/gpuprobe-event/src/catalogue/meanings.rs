@@ -1,4 +1,4 @@
-//! What failures mean, for people.
+//! Explanations of error codes for people.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use crate::table::sections;
 
 const TABLE: &str = include_str!("../../catalogue/meanings.tbl");
 
-/// Codes in rising order with their meanings, one list per [`Api::ALL`].
+/// Codes in ascending order with their meanings, one list per [`Api::ALL`].
 static MEANINGS: LazyLock<[Vec<(i64, &'static str)>; Api::ALL.len()]> = LazyLock::new(|| {
     Api::ALL.map(|api| {
         let mut list: Vec<_> =
@@ -17,7 +17,7 @@ static MEANINGS: LazyLock<[Vec<(i64, &'static str)>; Api::ALL.len()]> = LazyLock
     })
 });
 
-/// What a status of a library means, in a few words and where possible with what to do.
+/// What a status of a library means, in a few words, if possible with what to do.
 pub fn meaning(api: Api, status: i64) -> Option<&'static str> {
     let list = &MEANINGS[api as usize];
     let at = list.binary_search_by_key(&status, |row| row.0).ok()?;
@@ -57,10 +57,10 @@ mod tests {
         for (api, name) in ENUMS {
             let codes: Vec<i64> =
                 catalogue().enum_table(name).unwrap().values().iter().map(|v| v.0).collect();
-            // the number of NCCL's results is in its enum, but is none of them
-            let told = |code: &&i64| **code != 0 && !(api == Api::Nccl && **code == 9);
+            // the enum of NCCL ends with the number of results, which is not a result
+            let is_error = |code: &&i64| **code != 0 && !(api == Api::Nccl && **code == 9);
             let missing: Vec<_> =
-                codes.iter().filter(told).filter(|code| meaning(api, **code).is_none()).collect();
+                codes.iter().filter(is_error).filter(|code| meaning(api, **code).is_none()).collect();
             assert!(missing.is_empty(), "{name} without a meaning: {missing:?}");
             let of_api = rows().filter(|&(apis, ..)| names(apis, api));
             let unknown: Vec<_> = of_api.filter(|(_, code, _)| !codes.contains(code)).collect();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_read_and_no_code_is_told_twice() {
+    fn every_line_is_read_and_no_code_occurs_twice() {
         let headers = lines(TABLE).filter(|l| l.starts_with('['));
         assert_eq!(rows().count() + headers.count(), lines(TABLE).count());
         for api in Api::ALL {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn meanings_fit_behind_a_name_on_a_line() {
+    fn meanings_are_short_single_lines() {
         for (_, code, words) in rows() {
             assert!(words.len() <= 90 && words.is_ascii() && words.trim() == words, "{code}: {words}");
             assert!(!words.ends_with('.'), "{code}: {words}");

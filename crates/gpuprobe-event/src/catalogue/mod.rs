@@ -1,12 +1,12 @@
 //! The catalogue: one row per function signature of libcuda, libcudart, NVML and NCCL.
 //!
-//! The tables under `catalogue/` are compiled in as text and parsed once. Prototypes, types, enums and struct
-//! layouts are generated from the public headers; `roles.tbl` is kept by hand. Where an argument lies at entry
+//! The tables in `catalogue/` are compiled in as text and parsed once. Prototypes, types, enums and struct layouts
+//! are generated from the public headers; `roles.tbl` is maintained by hand. The location of an argument at entry
 //! follows from its type by the calling convention ([`abi`]), so no table repeats it.
 
 pub mod abi;
 mod meanings;
-mod parse;
+mod parse_tables;
 mod roles;
 mod types;
 
@@ -24,7 +24,7 @@ pub(crate) use types::{COPY_KIND, DIM3};
 
 use crate::ids::FunctionId;
 
-/// The library families whose functions are known by name.
+/// The library families whose functions are in the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Api {
@@ -36,18 +36,17 @@ pub enum Api {
     Nvml,
     /// libnccl.so.2
     Nccl,
-    /// The kernel: what processes ask of the driver's devices, and the driver's own functions.
+    /// The Linux kernel: system calls on the NVIDIA devices, and functions of the kernel modules.
     Kernel,
-    /// Any library: functions that the user has named.
+    /// Any library: functions that the user has hooked.
     Hook,
 }
 
 impl Api {
-    /// All of them, in the order of the tables.
     pub const ALL: [Self; 6] =
         [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel, Self::Hook];
 
-    /// The word used in traces and metrics.
+    /// The word in traces and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -76,23 +75,21 @@ impl fmt::Display for Api {
 pub enum ResultKind {
     /// A status whose names are in this table; 0 is success.
     Status(&'static EnumTable),
-    /// A pointer.
     Pointer,
     /// A plain integer.
     Int,
     /// A plain integer without a sign, as wide as the register.
     Uint,
-    /// A number that is negative when it is an error's.
+    /// An integer that is a negative errno if the call failed.
     Errno,
-    /// Nothing that is readable in the result register (void, or a struct by hidden pointer).
+    /// Nothing readable in the result register (void, or a struct by hidden pointer).
     Void,
-    /// Nothing ever: it happens, and is over at once.
+    /// Nothing: it has no duration (a tracepoint).
     Moment,
     /// No public prototype.
     Unknown,
 }
 
-/// One argument of a function.
 #[derive(Clone, Debug)]
 pub struct Arg {
     /// Its name in the header.
@@ -101,16 +98,16 @@ pub struct Arg {
     pub ty: &'static str,
     /// How to read and show it.
     pub kind: ArgKind,
-    /// What the call leaves where it points, where that is read and shown in its place.
+    /// What the call writes through this pointer, if that is read and shown instead of the pointer.
     pub out: Option<ArgKind>,
-    /// Where it lies at entry on x86-64.
+    /// Its location at entry on x86-64.
     pub x86_64: Place,
-    /// Where it lies at entry on aarch64.
+    /// Its location at entry on aarch64.
     pub aarch64: Place,
 }
 
 impl Arg {
-    /// Where it lies on the architecture this program was built for.
+    /// Its location on the architecture that this program was built for.
     pub fn place(&self) -> Place {
         if cfg!(target_arch = "aarch64") { self.aarch64 } else { self.x86_64 }
     }
@@ -120,6 +117,9 @@ impl Arg {
         self.ty.ends_with('*')
     }
 }
+
+/// How many bytes of a struct a probe reads through a pointer.
+pub const MAX_POINTEE: usize = 160;
 
 /// What is copied through a pointer argument when a function is entered.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +133,7 @@ pub enum Pointee {
 /// One signature of one exported function.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its row.
+    /// Its index in the catalogue.
     pub id: FunctionId,
     /// The library family that exports it.
     pub api: Api,
@@ -143,19 +143,17 @@ pub struct Function {
     pub base: &'static str,
     /// The versions that export this signature, as the table writes them (`11.8-13.4`).
     pub versions: &'static str,
-    /// What it returns.
     pub result: ResultKind,
     /// The type returned, as written in the table.
     pub result_type: &'static str,
-    /// Its arguments; `None` where no public prototype exists.
+    /// Its arguments; `None` if there is no public prototype.
     pub args: Option<Vec<Arg>>,
-    /// What it is for.
     pub class: Class,
-    /// Which argument plays which part.
+    /// The roles of its arguments.
     pub roles: Roles,
     /// The argument whose pointee is copied at entry.
     pub pointee: Option<(u8, Pointee)>,
-    /// Called so often, and saying so little, that it is hooked only when asked for.
+    /// Called so often, and with so little information, that it is probed only on request.
     pub hot: bool,
 }
 
@@ -167,12 +165,12 @@ impl Function {
 
     /// Whether a library of this CUDA version (`12.9`) exports this signature.
     pub fn in_version(&self, version: &str) -> bool {
-        parse::version_in(self.versions, version)
+        parse_tables::version_in(self.versions, version)
     }
 
-    /// Whether some release of this major version has this signature; driver rows hold for every driver.
+    /// Whether some release of this major version has this signature. Rows of the CUDA driver apply to every version.
     fn in_major(&self, major: u32) -> bool {
-        parse::VERSIONS
+        parse_tables::VERSIONS
             .iter()
             .filter(|v| v.split('.').next().and_then(|m| m.parse().ok()) == Some(major))
             .any(|v| self.in_version(v))
@@ -188,30 +186,30 @@ impl Function {
     }
 }
 
-/// The whole catalogue.
 #[derive(Debug)]
 pub struct Catalogue {
     functions: Vec<Function>,
     by_name: HashMap<(Api, &'static str), Vec<FunctionId>>,
     types: types::Types,
-    /// Rows behind all others, of functions whose names were only found in a library.
+    /// Rows after all others: functions that were discovered in a library later.
     late: RwLock<Vec<&'static Function>>,
 }
 
-/// The most rows that there can be: as many as the kernel's table has.
+/// The most rows: as many as the BPF table has.
 pub const MOST_FUNCTIONS: usize = 8192;
 
 static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
 
 /// The catalogue, parsed at the first use.
 pub fn catalogue() -> &'static Catalogue {
-    CATALOGUE.get_or_init(parse::load)
+    CATALOGUE.get_or_init(parse_tables::load)
 }
 
-/// Adds functions that no table has: those that the user has named, and the kernel's own. They get the rows from the
-/// given number on. To be called once, before anybody uses the catalogue; false where that has happened already.
+/// Adds functions that are in no table: those that the user has hooked, and those of the Linux kernel. They get
+/// indexes from the given one on. Must be called once, before the first use of the catalogue; returns false if that
+/// is too late.
 pub fn extend(functions: impl FnOnce(FunctionId) -> Vec<Function>) -> bool {
-    let mut catalogue = parse::load();
+    let mut catalogue = parse_tables::load();
     let first = FunctionId(u32::try_from(catalogue.functions.len()).unwrap_or(u32::MAX));
     catalogue.add(functions(first));
     CATALOGUE.set(catalogue).is_ok()
@@ -225,7 +223,7 @@ impl Catalogue {
         }
     }
 
-    /// Adds a row for a function that a library turned out to have; nothing where there is no room for more.
+    /// Adds a row for a function that was found in a library; `None` if there is no room.
     pub fn add_late(&self, function: impl FnOnce(FunctionId) -> Function) -> Option<&'static Function> {
         let mut late = self.late.write().unwrap_or_else(PoisonError::into_inner);
         let row = self.functions.len() + late.len();
@@ -239,7 +237,7 @@ impl Catalogue {
         self.late.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every row that was there from the beginning.
+    /// Every row except those added later.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
@@ -253,8 +251,9 @@ impl Catalogue {
         }
     }
 
-    /// The signature of a name in one library. Runtime names change meaning between majors, so the major decides
-    /// there; where it is not known, or newer than any header known here, the newest signature is taken.
+    /// The signature of a name in one library. Some runtime functions have different signatures in different major
+    /// versions, so the major version selects one. If it is unknown, or newer than all known headers, the newest
+    /// signature is used.
     pub fn lookup(&self, api: Api, cuda_major: Option<u32>, name: &str) -> Option<&Function> {
         let Some(rows) = self.by_name.get(&(api, name)) else {
             return self.late().iter().find(|f| (f.api, f.name) == (api, name)).copied();
@@ -265,7 +264,7 @@ impl Catalogue {
         of_major.or_else(|| rows.last().map(|id| &self.functions[id.0 as usize]))
     }
 
-    /// The names a family's libraries are made of, for one CUDA version.
+    /// The functions that a library family exports in one CUDA version.
     pub fn exports<'a>(&'a self, api: Api, version: &'a str) -> impl Iterator<Item = &'a Function> {
         self.functions.iter().filter(move |f| f.api == api && f.in_version(version))
     }

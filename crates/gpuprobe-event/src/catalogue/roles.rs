@@ -1,4 +1,4 @@
-//! What functions are for, and which of their arguments plays which part.
+//! The classes of functions, and the roles of their arguments.
 
 use std::fmt;
 
@@ -8,16 +8,15 @@ use super::Arg;
 
 macro_rules! classes {
     ($($(#[$doc:meta])* $name:ident = $word:literal,)*) => {
-        /// What a function is for.
+        /// The purpose of a function.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Class { $($(#[$doc])* $name,)* }
 
         impl Class {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The word of `roles.tbl`.
+            /// The word in `roles.tbl`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
@@ -50,7 +49,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// The kind of memory that an allocation holds.
+/// The kind of memory of an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
@@ -63,21 +62,21 @@ pub enum Space {
     Pinned,
     /// Device memory from a stream-ordered pool.
     Pool,
-    /// Physical memory of the virtual memory interface.
+    /// Physical memory of the virtual memory management API.
     Vmm,
     /// CUDA arrays.
     Array,
-    /// A kind that a trace does not tell, or that this program does not know.
+    /// Not recorded in the trace, or not known to this version.
     #[default]
     Unknown,
 }
 
 impl Space {
-    /// All that are known, in the order of their numbers.
+    /// All known kinds, in the order of their numbers.
     pub const ALL: [Self; 6] =
         [Self::Device, Self::Managed, Self::Pinned, Self::Pool, Self::Vmm, Self::Array];
 
-    /// The word used in traces and metrics.
+    /// The word in traces and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -90,7 +89,7 @@ impl Space {
         }
     }
 
-    /// The kind that a trace has a word for.
+    /// The kind with this word.
     pub fn from_word(word: &str) -> Self {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word).unwrap_or(Self::Unknown)
     }
@@ -107,7 +106,7 @@ impl Space {
     }
 }
 
-/// Where a copy's direction is told.
+/// How the direction of a copy is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// By the function's name.
@@ -116,7 +115,7 @@ pub enum Direction {
     FromKind,
     /// By the struct that describes the copy.
     FromStruct,
-    /// Only by what is known of the two pointers.
+    /// Only by what is known about the two pointers.
     FromPointers,
 }
 
@@ -134,9 +133,8 @@ impl Direction {
     }
 }
 
-/// Which argument (by position) plays which part; one field per role word of `roles.tbl`.
+/// The arguments (by position) with a role; one field per role word. The words are explained in `roles.tbl`.
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(missing_docs, reason = "the role words speak for themselves and are explained in roles.tbl")]
 pub struct Roles {
     pub out: Option<u8>,
     pub size: Option<u8>,
@@ -162,47 +160,47 @@ pub struct Roles {
     pub child: Option<u8>,
     pub node: Option<u8>,
     pub event: Option<u8>,
-    /// How many entries lists have.
+    /// The number of entries of list arguments.
     pub count: Option<u8>,
-    /// A list of sizes, beside lists of targets and sources.
+    /// A list of sizes, parallel to lists of targets and sources.
     pub sizes: Option<u8>,
-    /// What is done, in a word of its class.
+    /// The operation, as a word of its class.
     pub op: Option<&'static str>,
     pub shared: Option<u8>,
     pub name: Option<u8>,
-    /// A handle or host function whose name the call tells.
+    /// A handle or host function that the call gives a name to.
     pub named: Option<u8>,
     pub name_out: Option<u8>,
-    /// Where the handle of a kernel is returned.
+    /// Where the handle of a CUDA kernel is returned.
     pub func_out: Option<u8>,
-    /// The handle that the returned one is another form of.
+    /// The handle that the returned one is an alias of.
     pub alias: Option<u8>,
     /// One dim3, or three integers from this argument on.
     pub grid: Option<u8>,
     pub block: Option<u8>,
-    /// Two integers from this argument on: a grid of blocks whose size was set before.
+    /// Two integers from this argument on: a grid whose block size was set before.
     pub plane: Option<u8>,
     /// Bytes per counted element, for memsets that count elements.
     pub elem: u8,
     pub space: Option<Space>,
     pub direction: Option<Direction>,
     pub asynchronous: bool,
-    /// Where it says that a call which need not wait does.
+    /// A flag argument that makes an asynchronous call wait.
     pub waits: Option<u8>,
-    /// What it allocates is at the address that it returns.
+    /// The allocated address is the return value.
     pub out_is_result: bool,
-    /// The handle of the kernel that it names is what it returns.
+    /// The handle of the named CUDA kernel is the return value.
     pub func_is_result: bool,
-    /// Where it leaves its status, which is not what it returns.
+    /// Where it writes its status, which is not the return value.
     pub error_out: Option<u8>,
-    /// Whoever hooked this C++ function says that no exception leaves it.
+    /// The hook declares that no exception leaves this C++ function.
     pub nothrow: bool,
-    /// The exported function that this one jumps to at its end: hooking both would count the call twice.
+    /// The exported function that this one tail-calls: probing both would count the call twice.
     pub jumps_to: Option<&'static str>,
 }
 
 impl Roles {
-    /// Resolves the words behind a name against the arguments of one signature.
+    /// Resolves the role words of a function against the arguments of one signature.
     pub(crate) fn resolve(words: &'static str, args: &[Arg]) -> Self {
         let mut roles = Self { elem: 1, ..Self::default() };
         let position = |name: &str| {

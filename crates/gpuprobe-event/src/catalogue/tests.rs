@@ -1,4 +1,4 @@
-use super::parse::{base_name, version_in};
+use super::parse_tables::{base_name, version_in};
 use super::*;
 use crate::table::lines;
 
@@ -6,9 +6,9 @@ fn function(api: Api, major: u32, name: &str) -> &'static Function {
     catalogue().lookup(api, Some(major), name).unwrap()
 }
 
-fn places(f: &Function, aarch64: bool) -> Vec<String> {
-    let place = |a: &Arg| if aarch64 { a.aarch64 } else { a.x86_64 };
-    f.args.as_ref().unwrap().iter().map(|a| place(a).describe(aarch64)).collect()
+fn locations(f: &Function, aarch64: bool) -> Vec<String> {
+    let location = |a: &Arg| if aarch64 { a.aarch64 } else { a.x86_64 };
+    f.args.as_ref().unwrap().iter().map(|a| location(a).describe(aarch64)).collect()
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn every_row_of_every_table_parses() {
         + rows(include_str!("../../catalogue/kernel.tbl"));
     assert_eq!(catalogue().functions().len(), expected);
     for (i, f) in catalogue().functions().iter().enumerate() {
-        assert_eq!(f.id.0 as usize, i, "{} is not at its own row", f.name);
+        assert_eq!(f.id.0 as usize, i, "{} is not at its own index", f.name);
     }
 }
 
@@ -73,25 +73,25 @@ fn copy_kinds_have_the_numbers_of_the_header() {
 }
 
 #[test]
-fn launch_arguments_lie_where_a_real_library_was_seen_to_take_them() {
+fn launch_arguments_are_where_a_real_library_takes_them() {
     let f = function(Api::Runtime, 12, "cudaLaunchKernel");
-    assert_eq!(places(f, false), ["rdi", "rsi+rdx", "rcx+r8", "r9", "[rsp+8]", "[rsp+16]"]);
-    assert_eq!(places(f, true), ["x0", "x1+x2", "x3+x4", "x5", "x6", "x7"]);
+    assert_eq!(locations(f, false), ["rdi", "rsi+rdx", "rcx+r8", "r9", "[rsp+8]", "[rsp+16]"]);
+    assert_eq!(locations(f, true), ["x0", "x1+x2", "x3+x4", "x5", "x6", "x7"]);
     let f = function(Api::Driver, 12, "cuLaunchKernel");
     let stack = ["[rsp+8]", "[rsp+16]", "[rsp+24]", "[rsp+32]", "[rsp+40]"];
-    assert_eq!(places(f, false)[..6], ["rdi", "rsi", "rdx", "rcx", "r8", "r9"]);
-    assert_eq!(places(f, false)[6..], stack);
-    assert_eq!(places(f, true)[8..], ["[sp+0]", "[sp+8]", "[sp+16]"]);
+    assert_eq!(locations(f, false)[..6], ["rdi", "rsi", "rdx", "rcx", "r8", "r9"]);
+    assert_eq!(locations(f, false)[6..], stack);
+    assert_eq!(locations(f, true)[8..], ["[sp+0]", "[sp+8]", "[sp+16]"]);
 }
 
 #[test]
 fn large_structs_go_to_memory_and_a_hidden_result_shifts_registers() {
     let f = function(Api::Runtime, 12, "cudaIpcOpenMemHandle");
-    assert_eq!(places(f, false), ["rdi", "[rsp+8]", "rsi"]);
-    assert_eq!(places(f, true), ["x0", "*x1", "x2"]);
+    assert_eq!(locations(f, false), ["rdi", "[rsp+8]", "rsi"]);
+    assert_eq!(locations(f, true), ["x0", "*x1", "x2"]);
     let f = function(Api::Runtime, 12, "cudaCreateChannelDesc");
-    assert_eq!(places(f, false), ["rsi", "rdx", "rcx", "r8", "r9"]);
-    assert_eq!(places(f, true), ["x0", "x1", "x2", "x3", "x4"]);
+    assert_eq!(locations(f, false), ["rsi", "rdx", "rcx", "r8", "r9"]);
+    assert_eq!(locations(f, true), ["x0", "x1", "x2", "x3", "x4"]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn versions_and_variants() {
 }
 
 #[test]
-fn allocations_know_their_parts() {
+fn allocations_have_roles() {
     let f = function(Api::Driver, 12, "cuMemAlloc_v2");
     assert_eq!((f.class, f.roles.out, f.roles.size), (Class::Alloc, Some(0), Some(1)));
     assert_eq!(f.roles.space, Some(Space::Device));

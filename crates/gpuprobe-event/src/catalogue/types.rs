@@ -1,10 +1,10 @@
-//! C types of the catalogue: how wide they are and how a value of one is shown.
+//! The C types of the catalogue: their sizes and how their values are shown.
 
 use std::collections::HashMap;
 
 use crate::table::{lines, sections};
 
-/// How an argument's raw words are read and shown.
+/// How the raw words of an argument are read and shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArgKind {
     /// An address of the process, or of the device when `CUdeviceptr`.
@@ -23,9 +23,9 @@ pub enum ArgKind {
     Flags(u8),
     /// An enum with its names.
     Enum(&'static EnumTable),
-    /// A struct by value, with its layout where it is known.
+    /// A struct by value, with its layout if known.
     Struct { bytes: u16, layout: Option<&'static StructLayout> },
-    /// A float by value, which lies in a vector register that probes do not see.
+    /// A float by value, in a vector register that probes do not see.
     Float,
 }
 
@@ -41,37 +41,35 @@ impl ArgKind {
     }
 }
 
-/// The names of an enum's values. Sparse: a value without a name is normal.
+/// The names of an enum's values. Some values have no name.
 #[derive(Debug, PartialEq)]
 pub struct EnumTable {
-    /// The C type.
     pub name: &'static str,
     values: Vec<(i64, &'static str)>,
 }
 
 impl EnumTable {
-    /// A type whose values have no names that are known here.
+    /// A type without known value names.
     pub(crate) const fn nameless(name: &'static str) -> Self {
         Self { name, values: Vec::new() }
     }
 
-    /// The name of a value.
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
         if self.name == "cudaMemcpyKind" {
-            // people write and search for the short form, and the driver's functions carry it in their names
+            // the short form is common, and the CUDA driver's function names contain it
             return usize::try_from(value).ok().and_then(|v| COPY_KINDS.get(v)).copied();
         }
         let at = self.values.binary_search_by_key(&value, |v| v.0).ok()?;
         Some(self.values[at].1)
     }
 
-    /// All values, in rising order.
+    /// All values, in ascending order.
     pub fn values(&self) -> &[(i64, &'static str)] {
         &self.values
     }
 }
 
-/// A `dim3` where its fields are not looked up.
+/// A `dim3` whose fields are not looked up.
 pub(crate) static DIM3: StructLayout = StructLayout { name: "dim3", bytes: 12, fields: Vec::new() };
 
 /// The directions of copies, which HIP numbers as CUDA does.
@@ -80,27 +78,20 @@ pub(crate) static COPY_KIND: EnumTable = EnumTable::nameless("cudaMemcpyKind");
 /// `cudaMemcpyKind` 0 to 4.
 pub(crate) const COPY_KINDS: [&str; 5] = ["H2H", "H2D", "D2H", "D2D", "Default"];
 
-/// One field of a struct.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     /// Bytes from the start.
     pub offset: u16,
-    /// Its size.
     pub bytes: u16,
-    /// Its C type.
     pub ty: &'static str,
-    /// Its name.
     pub name: &'static str,
 }
 
-/// Where the fields of a struct are.
+/// The layout of a struct.
 #[derive(Debug, PartialEq)]
 pub struct StructLayout {
-    /// The C type.
     pub name: &'static str,
-    /// Its size.
     pub bytes: u16,
-    /// Its fields.
     pub fields: Vec<Field>,
 }
 
@@ -113,7 +104,7 @@ pub(crate) struct Types {
 }
 
 impl Types {
-    /// Parses `types.tbl`, `enums.tbl` and `structs.tbl`. What is parsed lives as long as the program.
+    /// Parses `types.tbl`, `enums.tbl` and `structs.tbl`. The result is leaked and lives as long as the program.
     pub(crate) fn parse(types: &'static str, enums: &'static str, structs: &'static str) -> Self {
         let scalars = lines(types)
             .filter_map(|l| {
@@ -132,7 +123,7 @@ impl Types {
         self.layouts.get(name).copied()
     }
 
-    /// How an argument of this type and name is read; `None` for a type no table knows.
+    /// How an argument of this type and name is read; `None` for an unknown type.
     pub(crate) fn kind(&self, ty: &str, name: &str) -> Option<ArgKind> {
         if ty.ends_with('*') {
             return Some(ArgKind::Pointer);

@@ -31,7 +31,7 @@ fn a_copy_shows_size_and_direction_by_name() {
     assert_eq!(
         args[3],
         ("kind".to_owned(), named("H2D")),
-        "the upper half of the register is not the enum's"
+        "the upper half of the register is not part of the enum"
     );
     assert_eq!(copied(f, &words), CopyDirection::HostToDevice);
 }
@@ -53,7 +53,7 @@ fn a_launch_reads_dim3_from_registers_and_the_stream_from_the_stack() {
 }
 
 #[test]
-fn what_could_not_be_read_says_so() {
+fn values_that_could_not_be_read_are_unread() {
     let f = function(Api::Driver, 12, "cuLaunchKernel");
     let words = Words { registers: &[1, 2, 3, 4, 5, 6], ..Words::default() };
     let args = show(f, &words);
@@ -81,7 +81,7 @@ fn a_launch_by_config_is_read_through_its_pointer() {
 }
 
 #[test]
-fn the_driver_has_the_direction_in_the_name_or_in_the_struct() {
+fn the_direction_of_a_driver_copy_is_in_its_name_or_struct() {
     let f = function(Api::Driver, 12, "cuMemcpyDtoH_v2");
     assert_eq!(copied(f, &Words::default()), CopyDirection::DeviceToHost);
     let f = function(Api::Driver, 12, "cuMemcpy2D_v2");
@@ -90,7 +90,7 @@ fn the_driver_has_the_direction_in_the_name_or_in_the_struct() {
     copy[72] = 2; // dstMemoryType: device
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
     assert_eq!(copied(f, &words), CopyDirection::HostToDevice);
-    copy[72] = 4; // the address tells
+    copy[72] = 4; // unified: the address decides
     let words = Words { registers: &[1, 0, 0, 0, 0, 0], pointee: &copy, ..Words::default() };
     assert_eq!(copied(f, &words), CopyDirection::Unknown);
     let f = function(Api::Runtime, 12, "cudaMemcpy3DAsync_ptsz");
@@ -127,7 +127,7 @@ fn statuses_are_numbers_with_names_for_failures_only() {
 }
 
 #[test]
-fn every_function_decodes_from_any_words_without_trouble() {
+fn every_function_decodes_from_any_words() {
     let ones = [u64::MAX; MAX_STACK_WORDS];
     let pointee = [0xffu8; MAX_POINTEE];
     let full =
@@ -144,7 +144,7 @@ fn every_function_decodes_from_any_words_without_trouble() {
 }
 
 #[test]
-fn what_an_allocation_gives_is_read_at_its_width() {
+fn out_pointers_are_read_at_their_width() {
     let read = |arg, offset, bytes| OutRead { arg, offset, bytes };
     assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMalloc")), [read(0, 0, 8)]);
     assert_eq!(out_reads(function(Api::Driver, 12, "cuMemAlloc")), [read(0, 0, 4)]);

@@ -1,4 +1,4 @@
-//! What the argument of a command says. Whoever made the call may have passed anything, and any part of it may be missing.
+//! Decodes the arguments of ioctls. They are untrusted, and any part of them may be missing.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -9,18 +9,17 @@ use crate::event::{Name, Value};
 use crate::gpu::Uuid;
 use crate::table::sections;
 
-/// One ioctl on a file of the driver.
+/// One ioctl on an NVIDIA device file.
 #[derive(Clone, Copy, Debug)]
 pub struct Ioctl<'a> {
-    /// The file.
     pub device: DeviceKind,
-    /// The request. Where the command came inside `NV_ESC_IOCTL_XFER_CMD`, what its own would be.
+    /// The request. For a command inside `NV_ESC_IOCTL_XFER_CMD`, the request of that command.
     pub request: u32,
-    /// The argument as it was when the call returned, as far as it was read; empty where it could not be.
+    /// The argument when the call returned, as far as it was read; empty if it could not be.
     pub argument: &'a [u8],
 }
 
-/// What a field is and how it is shown.
+/// The type of a field, and how it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A handle, an address, flags.
@@ -35,7 +34,7 @@ pub(super) enum Kind {
     Class,
     /// The result.
     Status,
-    /// A processor.
+    /// A GPU or the CPU.
     Uuid,
     /// Text.
     Text,
@@ -50,7 +49,7 @@ pub(super) struct Field {
     pub(super) name: &'static str,
 }
 
-/// Fields by command and by size, which is 0 where the request tells none.
+/// Fields by command and size, which is 0 if the request has none.
 pub(super) type Layouts = HashMap<(Command, u32), Vec<Field>>;
 
 pub(super) const TABLE: &str = include_str!("../../driver/structs.tbl");
@@ -58,12 +57,12 @@ pub(super) const TABLE: &str = include_str!("../../driver/structs.tbl");
 static LAYOUTS: LazyLock<Layouts> =
     LazyLock::new(|| sections(TABLE).into_iter().filter_map(parse_layout).collect());
 
-/// What unified memory calls the CPU.
+/// The UUID of the CPU in unified memory commands.
 const CPU: [u8; 16] =
     [0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73];
 
 impl Ioctl<'_> {
-    /// What it is counted by.
+    /// The key under which it is counted.
     pub fn code(&self) -> CommandCode {
         let has_detail =
             Command::of(self.device, self.request).is_some_and(|command| command.details().is_some());
@@ -73,15 +72,15 @@ impl Ioctl<'_> {
         CommandCode { device: self.device, request: self.request, detail: detail.map_or(0, low) }
     }
 
-    /// What the driver answered (NV_STATUS), which is not what the system call returns. `None` where it is not known
-    /// for sure where the answer lies, and where it was not read.
+    /// The NV_STATUS of the NVIDIA kernel module, which is not the return value of the system call. `None` if its
+    /// location is not known for certain, or it was not read.
     pub fn status(&self) -> Option<u32> {
         let field = self.layout().iter().find(|field| field.kind == Kind::Status)?;
         self.word(field).map(low)
     }
 
-    /// What it was given, and given back, other than the status: handles, sizes, addresses. Nothing of an argument that
-    /// was not read at all; [`Value::Unread`] for what lies behind the end of what was.
+    /// The input and output fields other than the status: handles, sizes, addresses. Empty if the argument was not
+    /// read at all; [`Value::Unread`] for fields after the part that was read.
     pub fn fields(&self, version: Version) -> Vec<(Name, Value)> {
         let shown =
             self.layout().iter().filter(|field| field.kind != Kind::Status && !self.argument.is_empty());
@@ -125,7 +124,7 @@ impl Ioctl<'_> {
     }
 }
 
-/// Fields that are shown by less than a whole word have four bytes.
+/// The low 32 bits, for fields of four bytes.
 fn low(word: u64) -> u32 {
     u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

@@ -1,13 +1,13 @@
-//! Functions of the kernel: what the driver's are for, by parts of their names.
+//! Catalogue rows for functions and tracepoints of the Linux kernel, classified by parts of their names.
 
 use crate::catalogue::{Class, Function, ResultKind, Roles};
 use crate::hook::Signature;
 use crate::{Api, FunctionId};
 
-/// Calls of the kernel on the driver's devices: the rows of `kernel.tbl`.
+/// System calls on the NVIDIA devices: the rows of `kernel.tbl`.
 const SYSTEM_CALLS: [&str; 4] = ["ioctl", "mmap", "open", "poll"];
 
-/// Parts of the names of functions that decide what runs next, switch to it, or serve a fault.
+/// Parts of the names of functions that schedule, switch contexts or handle faults.
 const SCHEDULER: [&str; 10] = [
     "sched",
     "runlist",
@@ -21,18 +21,18 @@ const SCHEDULER: [&str; 10] = [
     "fault",
 ];
 
-/// Functions that are called all the time and say little; with a star, those that begin so.
+/// Functions that are called very often and carry little information; a star matches any ending.
 const NOISY: [&str; 3] = ["nvidia_poll", "nv_post_event", "nvidia_isr*"];
 
-/// What a function of the kernel is for.
+/// The class of a function of the Linux kernel.
 pub fn function_class(name: &str) -> Class {
-    // a default is no fault
+    // "default" contains "fault"
     let name = name.to_ascii_lowercase().replace("default", "");
     let is_scheduler = SCHEDULER.iter().any(|part| name.contains(part));
     if is_scheduler { Class::Scheduler } else { Class::Driver }
 }
 
-/// Whether a function is called so often, and says so little, that only its own name asks for it.
+/// Whether a function is called so often, and with so little information, that it is probed only if named exactly.
 pub fn is_noisy(name: &str) -> bool {
     NOISY.iter().any(|noisy| match noisy.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
@@ -40,13 +40,13 @@ pub fn is_noisy(name: &str) -> bool {
     })
 }
 
-/// Whether a row of the kernel is a call on the driver's devices, and no function.
+/// Whether a row is a system call on the NVIDIA devices, and not a function.
 pub fn is_system_call(name: &str) -> bool {
     SYSTEM_CALLS.contains(&name)
 }
 
-/// The row of a function of the kernel. Its arguments are the kernel's own, and told where the user has named them; what
-/// it returns the kernel knows best.
+/// The row of a function of the Linux kernel. Its arguments are shown if a hook names them. `returned` is the result
+/// according to the kernel's type information; a hook with another kind of result overrides it.
 pub fn function_row(
     id: FunctionId,
     name: &'static str,
@@ -68,9 +68,9 @@ pub fn function_row(
         hot: is_noisy(name),
     };
     let Some(hook) = hook else { return row };
-    let said = Some((hook.result, hook.result_type)).filter(|said| said.0 != ResultKind::Unknown);
-    let said = said.filter(|said| said.0 != returned.0);
-    let (result, result_type) = said.unwrap_or(returned);
+    let hooked = Some((hook.result, hook.result_type)).filter(|hooked| hooked.0 != ResultKind::Unknown);
+    let hooked = hooked.filter(|hooked| hooked.0 != returned.0);
+    let (result, result_type) = hooked.unwrap_or(returned);
     let class = if hook.class == Class::Other { row.class } else { hook.class };
     Function { result, result_type, class, args: hook.args.clone(), pointee: hook.pointee, ..row }
 }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_that_switch_and_serve_faults_are_the_schedulers() {
+    fn functions_that_switch_contexts_or_handle_faults_are_of_the_scheduler() {
         let names = ["uvm_perf_thrashing_fault", "nv_sched_runlist", "kfifoRunlistSet", "schedule"];
         assert!(names.iter().all(|name| function_class(name) == Class::Scheduler));
         assert!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noisy_is_known_by_name_or_beginning() {
+    fn noisy_functions_are_known_by_name_or_prefix() {
         assert!(["nvidia_poll", "nv_post_event", "nvidia_isr_kthread_bh"].iter().all(|name| is_noisy(name)));
         assert!(!is_noisy("nvidia_polling") && !is_noisy("nvidia_ioctl"));
     }

@@ -1,9 +1,10 @@
-//! What programs ask of NVIDIA's kernel driver: the commands of its device files by name, their arguments, its errors.
+//! The interface of NVIDIA's kernel modules: the ioctl commands of the device files by name, their arguments, and XID
+//! errors.
 //!
-//! The tables under `driver/` are compiled in as text and parsed at their first use. Names and numbers are generated
-//! from the public headers of the open kernel modules by `tools/driver`, with the releases that each holds for;
-//! `structs.tbl` and `xid_meanings.tbl` are kept by hand. CUDA also uses commands that no public header names: they
-//! keep their numbers, and `is_known` says so.
+//! The tables in `driver/` are compiled in as text and parsed at their first use. Names and numbers are generated
+//! from the public headers of the open kernel modules by `tools/driver`, with the releases that each applies to;
+//! `structs.tbl` and `xid_meanings.tbl` are maintained by hand. CUDA also uses commands that are in no public header:
+//! they are shown as numbers, and `is_known` is false for them.
 
 mod argument;
 mod functions;
@@ -25,7 +26,7 @@ pub use xid::{Xid, xid};
 
 use names::{Names, class_names, control_names, escape_names, uvm_names};
 
-/// Which of the driver's device files. Its number is the kernel side's.
+/// The kind of an NVIDIA device file. Its number is the one that BPF uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DeviceKind {
@@ -41,7 +42,7 @@ pub enum DeviceKind {
     Caps,
     /// `/dev/nvidia-nvswitch*`
     Nvswitch,
-    /// Any other, or one that the number of a newer kernel side stands for.
+    /// Any other, or a number that this version does not know.
     Other,
 }
 
@@ -50,7 +51,7 @@ impl DeviceKind {
     pub const ALL: [Self; 7] =
         [Self::Control, Self::Gpu, Self::Uvm, Self::Modeset, Self::Caps, Self::Nvswitch, Self::Other];
 
-    /// The word used in traces and metrics.
+    /// The word in traces and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Control => "nvidiactl",
@@ -68,7 +69,7 @@ impl DeviceKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// The number that it has in the kernel.
+    /// The number that BPF uses.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -85,24 +86,21 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// What commands are counted by.
+/// The key under which commands are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandCode {
-    /// The file that it was given to.
     pub device: DeviceKind,
-    /// The request of the ioctl.
     pub request: u32,
-    /// What it asks of an object: the control command, or the class that is allocated. 0 for others, and where it could
-    /// not be read.
+    /// The control command, or the class of the allocated object. 0 for other commands, and if it could not be read.
     pub detail: u32,
 }
 
-/// What a command is called.
+/// The name of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandName {
-    /// `NV_ESC_RM_FREE`, `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`, `UVM_FREE`; numbers for what is unknown.
+    /// `NV_ESC_RM_FREE`, `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`, `UVM_FREE`; numbers for unknown parts.
     pub text: Cow<'static, str>,
-    /// Whether all of it has a name.
+    /// Whether all parts have names.
     pub is_known: bool,
 }
 
@@ -121,7 +119,7 @@ const RM_TYPE: u32 = b'F' as u32;
 const RM_CONTROL: u32 = 0x2a;
 const RM_ALLOC: u32 = 0x2b;
 
-/// The name of a command in one release of the driver.
+/// The name of a command in one release of the kernel modules.
 pub fn command_name(version: Version, code: CommandCode) -> CommandName {
     let Some(command) = Command::of(code.device, code.request) else {
         return CommandName::unknown(format!("{:#x}", code.request));
@@ -129,7 +127,7 @@ pub fn command_name(version: Version, code: CommandCode) -> CommandName {
     let Some(name) = command.names().get(command.number(), version) else {
         return CommandName::unknown(format!("{:#x}", code.request));
     };
-    // 0 is what a detail is that could not be read
+    // 0 is a detail that could not be read
     match command.details().filter(|_| code.detail != 0) {
         None => CommandName::known(name),
         Some(details) => match details.get(code.detail, version) {
@@ -139,12 +137,12 @@ pub fn command_name(version: Version, code: CommandCode) -> CommandName {
     }
 }
 
-/// A command by the table that names it.
+/// A command, by the table that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Command {
-    /// One of the resource manager (RM), or of its kernel interface.
+    /// A command of the resource manager (RM), or of its kernel interface.
     Escape(u32),
-    /// One of unified memory.
+    /// A command of unified memory (UVM).
     Uvm(u32),
 }
 
@@ -154,7 +152,7 @@ impl Command {
             DeviceKind::Control | DeviceKind::Gpu => {
                 ((request >> 8) & 0xff == RM_TYPE).then_some(Self::Escape(request & 0xff))
             }
-            // the bare number, without a type and a size
+            // the plain number, without a type and a size
             DeviceKind::Uvm => Some(Self::Uvm(request)),
             DeviceKind::Modeset | DeviceKind::Caps | DeviceKind::Nvswitch | DeviceKind::Other => None,
         }
@@ -178,7 +176,7 @@ impl Command {
         }
     }
 
-    /// The names of what it may ask of an object.
+    /// The names of its details.
     fn details(self) -> Option<&'static Names> {
         match self {
             Self::Escape(RM_CONTROL) => Some(control_names()),

@@ -1,4 +1,4 @@
-//! Names by number and release.
+//! Tables of names by number and release.
 
 use std::sync::LazyLock;
 
@@ -10,11 +10,11 @@ use crate::table::{in_ranges, lines};
 pub(super) struct Row {
     pub(super) number: u32,
     pub(super) name: &'static str,
-    /// One bit for each release that has it, by [`Version::index`].
+    /// One bit for each release that has this name, by [`Version::index`].
     pub(super) releases: u32,
 }
 
-/// One table of names, in the order of their numbers.
+/// One table of names, sorted by number.
 #[derive(Debug)]
 pub(super) struct Names(Vec<Row>);
 
@@ -25,8 +25,8 @@ impl Names {
         Self(rows)
     }
 
-    /// What a number is called in a release. A release that does not have it may still be asked for it, by a program that
-    /// was made for another; then it has the name of the release next to it.
+    /// The name of a number in a release. A program built for another release may use a number that this release does
+    /// not have; then the name of the nearest release is used.
     pub(super) fn get(&self, number: u32, version: Version) -> Option<&'static str> {
         let rows = self.of_number(number);
         rows.iter().min_by_key(|row| distance(row.releases, version.index())).map(|row| row.name)
@@ -48,7 +48,7 @@ impl Names {
     }
 }
 
-/// How many releases lie between one and the nearest of some.
+/// The distance between a release and the nearest of a set.
 fn distance(releases: u32, from: usize) -> usize {
     (0..Version::known().len())
         .filter(|at| releases & (1 << at) != 0)
@@ -57,7 +57,7 @@ fn distance(releases: u32, from: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// `number name`, and ranges of branches where not all releases have the name.
+/// `number name`, and ranges of branches if not all releases have the name.
 fn parse_row(line: &'static str) -> Option<Row> {
     let mut words = line.split(' ');
     let (number, name) = (parse_number(words.next()?)?, words.next()?);
@@ -96,17 +96,17 @@ tables! {
     escape_names "escapes.tbl",
     /// Classes of objects.
     class_names "classes.tbl",
-    /// What objects are asked by a control command.
+    /// Control commands of objects.
     control_names "controls.tbl",
     /// Commands of unified memory.
     uvm_names "uvm.tbl",
     /// Results of commands.
     status_names "statuses.tbl",
-    /// Errors of GPUs.
+    /// XID errors.
     xid_names "xids.tbl",
 }
 
-/// The name of what a command came back with (NV_STATUS): `NV_OK`, `NV_ERR_NO_MEMORY`.
+/// The name of an NV_STATUS: `NV_OK`, `NV_ERR_NO_MEMORY`.
 pub fn status_name(status: u32) -> Option<&'static str> {
     status_names().get(status, Version::newest())
 }

@@ -55,14 +55,14 @@ fn every_row_of_every_table_parses_and_no_release_has_two_names_for_a_number() {
         for (at, row) in rows.iter().enumerate() {
             let others = rows[at + 1..].iter().take_while(|other| other.number == row.number);
             assert!(others.clone().all(|other| other.releases & row.releases == 0), "{:#x}", row.number);
-            let alone = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
-            assert!(row.name.bytes().all(alone), "{}", row.name);
+            let is_name_byte = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';
+            assert!(row.name.bytes().all(is_name_byte), "{}", row.name);
         }
     }
 }
 
 #[test]
-fn commands_go_by_their_names() {
+fn commands_have_names() {
     let cases = [
         (DeviceKind::Control, 0xc010_4629, 0, "NV_ESC_RM_FREE"),
         (DeviceKind::Gpu, 0xc004_46c9, 0, "NV_ESC_REGISTER_FD"),
@@ -72,7 +72,7 @@ fn commands_go_by_their_names() {
         (DeviceKind::Control, ALLOC_OLD, 0x41, "NV_ESC_RM_ALLOC(NV01_ROOT_CLIENT)"),
         (DeviceKind::Uvm, 33, 0, "UVM_MAP_EXTERNAL_ALLOCATION"),
         (DeviceKind::Uvm, 0x3000_0001, 0, "UVM_INITIALIZE"),
-        // nothing is known of what was asked, and nothing is claimed
+        // nothing is known about the detail, so none is shown
         (DeviceKind::Control, CONTROL, 0, "NV_ESC_RM_CONTROL"),
         (DeviceKind::Control, ALLOC, 0, "NV_ESC_RM_ALLOC"),
         // a detail of a command that has none
@@ -85,10 +85,10 @@ fn commands_go_by_their_names() {
 }
 
 #[test]
-fn what_has_no_name_keeps_its_number() {
+fn commands_without_a_name_are_shown_as_numbers() {
     let cases = [
         (DeviceKind::Control, 0xc010_46ff, 0, "0xc01046ff"),
-        // not of the driver's type
+        // not of the type of the NVIDIA kernel module
         (DeviceKind::Gpu, 0xc010_472a, 0, "0xc010472a"),
         (DeviceKind::Control, CONTROL, 0x2080_1fff, "NV_ESC_RM_CONTROL(0x20801fff)"),
         (DeviceKind::Control, ALLOC, 0xffff_ffff, "NV_ESC_RM_ALLOC(0xffffffff)"),
@@ -103,7 +103,7 @@ fn what_has_no_name_keeps_its_number() {
 }
 
 #[test]
-fn of_several_names_a_command_has_its_own() {
+fn command_numbers_that_are_also_parameter_values_have_the_command_name() {
     // the others are values of parameters: NV0000_CTRL_CMD_SYSTEM_GPS_SYS_GET_MAX_POWER is 0x101 too
     let cases = [
         (0x101, "NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION"),
@@ -139,7 +139,7 @@ fn a_number_has_the_name_of_its_release() {
     let last_escape = |release| name_in(release, DeviceKind::Control, 0xc010_465f, 0);
     assert_eq!(last_escape("535.288.01"), "NV_ESC_RM_NVLOG_CTRL");
     assert_eq!(last_escape("550.163.01"), "NV_ESC_RM_LOCKLESS_DIAGNOSTIC");
-    // a release that lacks the number: the name of the one next to it
+    // a release without the number: the name of the nearest one
     assert_eq!(name_in("535.288.01", DeviceKind::Uvm, 80, 0), "UVM_DISCARD");
     assert_eq!(name_in("595.45.04", DeviceKind::Control, 0xc010_4632, 0), "NV_ESC_RM_CONFIG_GET");
 }
@@ -152,11 +152,11 @@ fn the_nearest_release_gives_the_names() {
         assert_eq!((version(release).release(), version(release).is_exact()), (*release, true));
     }
     let cases = [
-        // of the branch
+        // of the same branch
         ("580.159.04", "580.142"),
         ("535.54.03", "535.288.01"),
         (" 580.159.04\n", "580.142"),
-        // between two branches, and just between
+        // between two branches, at equal and different distances
         ("545.23.06", "550.163.01"),
         ("575.57.08", "570.211.01"),
         // older and newer than all
@@ -164,7 +164,7 @@ fn the_nearest_release_gives_the_names() {
         ("1", "535.288.01"),
         ("615.71.09", "595.45.04"),
         ("4294967295.1", "595.45.04"),
-        // no version
+        // not a version
         ("", "595.45.04"),
         ("garbage", "595.45.04"),
         ("535x.1", "595.45.04"),
@@ -180,8 +180,8 @@ fn the_nearest_release_gives_the_names() {
     let (near, far) = (version("580.159.04"), version("999.1"));
     assert!(!near.is_of_another_branch("580.159.04") && far.is_of_another_branch("999.1"));
     assert!(version("garbage").is_of_another_branch("garbage"));
-    assert!(near.told().starts_with("commands by their names in 580.142, the nearest of"), "{}", near.told());
-    assert_eq!(version("580.142").told(), "commands by their names in 580.142");
+    assert!(near.told().starts_with("command names of 580.142, the nearest of"), "{}", near.told());
+    assert_eq!(version("580.142").told(), "command names of 580.142");
 }
 
 #[test]
@@ -222,13 +222,13 @@ fn every_struct_is_read_and_its_fields_fit_and_do_not_overlap() {
             end = field.offset + field.bytes;
         }
         assert!(size == 0 || end <= usize::try_from(size).unwrap(), "{header}");
-        // what is captured of an argument ends there
+        // no more bytes of an argument are captured
         assert!(end <= 160, "{header}");
     }
 }
 
 #[test]
-fn a_control_command_tells_what_is_asked_of_whom() {
+fn a_control_command_shows_its_fields() {
     let words = [(0, 0xc1d0_0001), (4, 0x5c00_0002), (8, 0x2080_0102), (12, 1), (24, 1036), (28, 0x56)];
     let bytes = argument(32, &words);
     let call = ioctl(DeviceKind::Control, CONTROL, &bytes);
@@ -245,7 +245,7 @@ fn a_control_command_tells_what_is_asked_of_whom() {
 }
 
 #[test]
-fn the_size_in_the_request_tells_the_structs_of_an_allocation_apart() {
+fn the_size_in_the_request_selects_the_struct_of_an_allocation() {
     let bytes = argument(
         48,
         &[(0, 1), (8, 3), (12, 0xc86f), (24, 0x68), (28, 0x1f), (32, 0x168), (36, 2), (40, 0x51)],
@@ -262,14 +262,14 @@ fn the_size_in_the_request_tells_the_structs_of_an_allocation_apart() {
     assert_eq!(new.status().and_then(status_name), Some("NV_ERR_NO_MEMORY"));
     assert_eq!(field(&old.fields(Version::newest()), "size"), Some(Value::Uint(0x68)));
     assert_eq!(field(&new.fields(Version::newest()), "size"), Some(Value::Uint(0x168)));
-    // of a size that nobody knows, nothing is said
+    // for an unknown size nothing is shown
     let unknown = ioctl(DeviceKind::Control, 0xc040_462b, &bytes);
     assert_eq!((unknown.code().detail, unknown.status()), (0, None));
     assert_eq!(unknown.fields(Version::newest()), []);
 }
 
 #[test]
-fn a_class_that_is_no_detail_is_a_field() {
+fn a_class_that_is_not_the_detail_is_a_field() {
     let bytes = argument(56, &[(12, 0x71), (40, 0)]);
     let call = ioctl(DeviceKind::Control, 0xc038_4627, &bytes);
     assert_eq!((call.code().detail, call.status()), (0, Some(0)));
@@ -297,7 +297,7 @@ fn unified_memory_is_read_without_a_size() {
     bytes[16..32].copy_from_slice(&cpu);
     let fields = ioctl(DeviceKind::Uvm, 51, &bytes).fields(Version::newest());
     assert_eq!(field(&fields, "to"), Some(Value::Name("CPU".into())));
-    // releases disagree about where it lies
+    // its offset differs between releases
     assert_eq!(ioctl(DeviceKind::Uvm, 42, &bytes).status(), None);
 }
 
@@ -315,7 +315,7 @@ fn text_ends_at_its_nul_or_with_its_field() {
 }
 
 #[test]
-fn what_was_not_read_is_not_shown_as_0() {
+fn fields_that_were_not_read_are_not_shown_as_0() {
     let nothing = ioctl(DeviceKind::Control, CONTROL, &[]);
     assert_eq!((nothing.code().detail, nothing.status()), (0, None));
     assert_eq!(nothing.fields(Version::newest()), []);
@@ -327,7 +327,7 @@ fn what_was_not_read_is_not_shown_as_0() {
 }
 
 #[test]
-fn garbage_of_any_length_is_harmless_and_every_command_has_a_name() {
+fn random_arguments_of_any_length_are_harmless() {
     let mut next = random();
     let bytes: Vec<u8> = (0..160).map(|_| next().to_le_bytes()[0]).collect();
     let mut requests: Vec<(DeviceKind, u32)> = layouts()
@@ -375,10 +375,12 @@ fn statuses_have_names() {
 }
 
 #[test]
-fn errors_of_gpus_are_told_in_words() {
-    let gone = xid(79).unwrap();
-    assert_eq!(gone.name, "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS");
-    assert!(gone.meaning.contains("PCIe") && gone.action.is_some_and(|action| action.contains("reboot")));
+fn xids_have_meanings() {
+    let off_bus = xid(79).unwrap();
+    assert_eq!(off_bus.name, "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS");
+    assert!(
+        off_bus.meaning.contains("PCIe") && off_bus.action.is_some_and(|action| action.contains("reboot"))
+    );
     assert_eq!(xid(130).map(|xid| xid.meaning), xid(39).map(|xid| xid.meaning));
     assert_eq!(xid(23).unwrap().meaning, "rc logging enabled");
     assert_eq!(xid(23).unwrap().action, None);
@@ -392,7 +394,7 @@ fn errors_of_gpus_are_told_in_words() {
 }
 
 #[test]
-fn meanings_are_of_known_errors_and_fit_on_a_line() {
+fn meanings_are_short_and_of_known_xids() {
     assert_eq!(meanings().len(), lines(include_str!("../../driver/xid_meanings.tbl")).count());
     for row in meanings() {
         for text in [Some(row.meaning), row.action].into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The release of the driver, and the one in the tables that is nearest to it.
+//! Maps the version of NVIDIA's kernel modules to the nearest release in the tables.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use crate::table::lines;
 static RELEASES: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| lines(include_str!("../../driver/releases.tbl")).collect());
 
-/// A release of the driver: the one of the tables whose names are taken for it.
+/// A release of the tables, whose names are used for the loaded version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
     release: usize,
@@ -15,8 +15,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// From what the driver says of itself (`580.159.04`): the release of the nearest branch, which is the older one of
-    /// two as near. What is no version has the newest names.
+    /// From the version that the kernel module reports (`580.159.04`): the release of the nearest branch, the older
+    /// one of two at the same distance. Text that is not a version gets the newest release.
     pub fn parse(text: &str) -> Self {
         let text = text.trim();
         if let Some(release) = RELEASES.iter().position(|known| *known == text) {
@@ -31,44 +31,44 @@ impl Version {
         nearest.map_or_else(Self::newest, |release| Self { release, is_exact: false })
     }
 
-    /// The newest release, for a driver that nothing is known of.
+    /// The newest release, for an unknown version.
     pub fn newest() -> Self {
         Self { release: RELEASES.len().saturating_sub(1), is_exact: false }
     }
 
-    /// The releases that the tables hold names of, in order.
+    /// The releases of the tables, in order.
     pub fn known() -> &'static [&'static str] {
         &RELEASES
     }
 
-    /// Whether the names are those of this very release.
+    /// Whether the names are those of exactly this version.
     pub fn is_exact(self) -> bool {
         self.is_exact
     }
 
-    /// Whether they are those of another branch of the driver, where commands may be other ones.
+    /// Whether they are those of another branch, where commands may differ.
     pub fn is_of_another_branch(self, text: &str) -> bool {
         branch(text.trim()) != branch(self.release())
     }
 
-    /// Which names are taken, for people.
+    /// Which names are used, for people.
     pub fn told(self) -> String {
         match self.is_exact {
-            true => format!("commands by their names in {}", self.release()),
+            true => format!("command names of {}", self.release()),
             false => format!(
-                "commands by their names in {}, the nearest of the releases that are known ({})",
+                "command names of {}, the nearest of the known releases ({})",
                 self.release(),
                 RELEASES.join(", ")
             ),
         }
     }
 
-    /// The release that the names are of.
+    /// The release that the names come from.
     pub fn release(self) -> &'static str {
         RELEASES.get(self.release).copied().unwrap_or_default()
     }
 
-    /// Its place in [`Version::known`].
+    /// Its index in [`Version::known`].
     pub(super) fn index(self) -> usize {
         self.release
     }
@@ -80,7 +80,7 @@ impl Default for Version {
     }
 }
 
-/// The first number of a version, where all of it is one. The tables call releases by it.
+/// The first number of a version. The tables identify releases by it.
 pub(super) fn branch(version: &str) -> Option<u32> {
     let is_version = version.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     version.split('.').next().filter(|_| is_version)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Errors that GPUs report (XIDs), in words.
+//! Explanations of the errors that GPUs report (XIDs).
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -9,14 +9,13 @@ use crate::table::{in_ranges, lines};
 
 const TABLE: &str = include_str!("../../driver/xid_meanings.tbl");
 
-/// What is known of an error.
+/// An XID error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Xid {
-    /// Its name in the driver.
+    /// Its name in the headers of the kernel modules.
     pub name: &'static str,
-    /// What it means; where nobody has written that down, its name in small letters.
+    /// What it means; its name in lower case if no meaning is known.
     pub meaning: Cow<'static, str>,
-    /// What to do about it.
     pub action: Option<&'static str>,
 }
 
@@ -36,7 +35,7 @@ impl Meaning {
 
 static MEANINGS: LazyLock<Vec<Meaning>> = LazyLock::new(|| lines(TABLE).filter_map(parse_row).collect());
 
-/// An error by its number; `None` for one that no release of the driver has.
+/// An XID by its number; `None` if no release has it.
 pub fn xid(number: u32) -> Option<Xid> {
     let name = xid_names().get(number, Version::newest())?;
     let known = meanings().iter().find(|row| row.is_of(number));

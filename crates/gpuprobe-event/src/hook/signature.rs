@@ -1,30 +1,28 @@
-//! What a hooked function takes and returns, and which of its arguments plays which part.
+//! The signature of a hooked function, and the roles of its arguments.
 
 use crate::catalogue::{
     Arg, ArgKind, COPY_KIND, Class, DIM3, Direction, EnumTable, Pointee, ResultKind, Roles, Space, abi,
 };
-use crate::counters::CopyDirection;
+use crate::copy_kind::CopyDirection;
 use crate::decode::MAX_OUTS;
 
 use super::HookError;
-use super::parse::Row;
+use super::parse_file::Row;
 
-/// What a function is for, what it takes and what it returns.
+/// The class, arguments and result of a function.
 #[derive(Clone, Debug)]
 pub struct Signature {
-    /// What it is for.
     pub class: Class,
-    /// Its arguments; `None` where the hook names none.
+    /// Its arguments; `None` if the hook names none.
     pub args: Option<Vec<Arg>>,
-    /// What it returns.
     pub result: ResultKind,
     pub(crate) result_type: &'static str,
-    /// Which argument plays which part.
+    /// The roles of its arguments.
     pub roles: Roles,
     pub(crate) pointee: Option<(u8, Pointee)>,
 }
 
-/// A status that no table knows; 0 is success.
+/// A status without known names; 0 is success.
 static STATUS: EnumTable = EnumTable::nameless("status");
 
 const RESULTS: [(&str, &str, ResultKind); 5] = [
@@ -35,7 +33,7 @@ const RESULTS: [(&str, &str, ResultKind); 5] = [
     ("void", "void", ResultKind::Void),
 ];
 
-/// How arguments are written, what type that is in C, how they are passed, and what is read through them.
+/// The kinds of arguments: the word in a hook file, the C type, how it is passed, and what is read through it.
 const KINDS: [(&str, &str, ArgKind, Option<ArgKind>); 17] = [
     ("ptr", "void*", ArgKind::Pointer, None),
     ("hex", "unsigned long", ArgKind::Flags(8), None),
@@ -57,34 +55,37 @@ const KINDS: [(&str, &str, ArgKind, Option<ArgKind>); 17] = [
 ];
 
 const TEXT: &str = "const char*";
-/// Stands for what a function returns, where an argument could.
+/// The word for the return value.
 const RETURN: &str = "return";
 
-/// What a hook of the kernel can say.
+/// The keys of a hook in the Linux kernel.
 pub(super) const KERNEL_KEYS: [&str; 6] = ["kernel", "tracepoint", "function", "class", "args", "returns"];
-/// What its functions can be for: what they do to GPUs is told by the calls that ask for it.
+/// The classes of Linux kernel functions: effects on GPUs are recorded at the library calls.
 const KERNEL_CLASSES: [Class; 3] = [Class::Driver, Class::Scheduler, Class::Other];
-/// Arguments of a function that lie in registers.
+/// The number of arguments in registers.
 const IN_REGISTERS: usize = if cfg!(target_arch = "aarch64") { 8 } else { 6 };
-/// The most that a tracepoint has.
+/// The most arguments of a tracepoint.
 const OF_TRACEPOINT: usize = 12;
 
-/// What a hook says of a function of the kernel, or of a tracepoint.
+/// The signature of a hook on a function of the Linux kernel, or on a tracepoint.
 pub(super) fn in_kernel(row: &Row<'_>, is_tracepoint: bool) -> Result<Signature, HookError> {
     let class = class(row)?;
     if !KERNEL_CLASSES.contains(&class) {
         let known = KERNEL_CLASSES.map(Class::as_str).join(", ");
         return Err(
-            row.wrong("class", format!("class {class} is for functions of libraries: one of {known}"))
+            row.wrong("class", format!("class {class} is only for library functions: one of {known}"))
         );
     }
     if is_tracepoint && row.text("returns")?.is_some() {
         return Err(row.wrong("returns", "a tracepoint returns nothing"));
     }
     let (most, all) = if is_tracepoint {
-        (OF_TRACEPOINT, "no tracepoint has so many arguments".to_owned())
+        (OF_TRACEPOINT, format!("a tracepoint has at most {OF_TRACEPOINT} arguments"))
     } else {
-        (IN_REGISTERS, format!("the first {IN_REGISTERS} arguments of a function of the kernel can be told"))
+        (
+            IN_REGISTERS,
+            format!("only the first {IN_REGISTERS} arguments of a Linux kernel function can be read"),
+        )
     };
     for (at, (text, span)) in row.texts("args")?.unwrap_or_default().into_iter().enumerate() {
         let kind = text.split_once(':').map_or("", |(_, kind)| kind);
@@ -92,23 +93,23 @@ pub(super) fn in_kernel(row: &Row<'_>, is_tracepoint: bool) -> Result<Signature,
             return Err(row.wrong_at(&span, all));
         }
         if kind.starts_with("out_") || ["dim3", "float"].contains(&kind) {
-            return Err(row.wrong_at(&span, format!("`{kind}` is for functions of libraries")));
+            return Err(row.wrong_at(&span, format!("`{kind}` is only for library functions")));
         }
     }
     let signature = of(row)?;
-    // a status of the kernel is an error where it is negative
+    // a status in the Linux kernel is an error if it is negative
     Ok(match signature.result {
         ResultKind::Status(_) => Signature { result: ResultKind::Errno, result_type: "int", ..signature },
         _ => signature,
     })
 }
 
-/// What a hook says of its function.
+/// The signature of a hook on a library function.
 pub(super) fn of(row: &Row<'_>) -> Result<Signature, HookError> {
     let class = class(row)?;
     let (result_type, result) = result(row)?;
     let mut args = arguments(row)?;
-    let roles = Parts { row, class, result, args: args.as_deref().unwrap_or_default() }.roles()?;
+    let roles = RoleResolver { row, class, result, args: args.as_deref().unwrap_or_default() }.roles()?;
     if let Some(kind) = args.as_mut().zip(roles.kind).and_then(|(args, at)| args.get_mut(usize::from(at))) {
         kind.kind = ArgKind::Enum(&COPY_KIND);
     }
@@ -141,48 +142,50 @@ fn arguments(row: &Row<'_>) -> Result<Option<Vec<Arg>>, HookError> {
     for (text, span) in texts {
         let wrong = |message: String| row.wrong_at(&span, message);
         let Some((name, kind)) = text.split_once(':').filter(|(name, _)| !name.is_empty()) else {
-            return Err(wrong(format!("`{text}` is no argument: write `name:kind`, such as `bytes:size`")));
+            return Err(wrong(format!(
+                "`{text}` is not an argument: write `name:kind`, such as `bytes:size`"
+            )));
         };
         let Some((_, ty, kind, out)) = KINDS.iter().find(|(known, ..)| *known == kind).copied() else {
             let all: Vec<_> = KINDS.iter().map(|(known, ..)| *known).collect();
             return Err(wrong(format!("unknown kind `{kind}` of `{name}`: one of {}", all.join(", "))));
         };
         if name == RETURN || args.iter().any(|arg| arg.name == name) {
-            return Err(wrong(format!("there is another `{name}`: give each argument a name of its own")));
+            return Err(wrong(format!("duplicate argument `{name}`: give each argument a unique name")));
         }
-        // names of arguments live as long as the program
+        // argument names are leaked and live as long as the program
         let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
         args.push(Arg { name, ty, kind, out, x86_64: abi::Place::Vector, aarch64: abi::Place::Vector });
     }
     if args.len() > usize::from(u8::MAX) {
-        return Err(row.wrong("args", "no function has so many arguments"));
+        return Err(row.wrong("args", "too many arguments"));
     }
     if args.iter().filter(|arg| arg.out.is_some()).count() > MAX_OUTS {
         return Err(row.wrong("args", format!("at most {MAX_OUTS} arguments are read when a call returns")));
     }
     let kinds: Vec<_> = args.iter().map(|arg| arg.kind).collect();
-    let places = abi::place_x86_64(&kinds, false).into_iter().zip(abi::place_aarch64(&kinds));
-    for (arg, (x86_64, aarch64)) in args.iter_mut().zip(places) {
+    let locations = abi::locations_x86_64(&kinds, false).into_iter().zip(abi::locations_aarch64(&kinds));
+    for (arg, (x86_64, aarch64)) in args.iter_mut().zip(locations) {
         (arg.x86_64, arg.aarch64) = (x86_64, aarch64);
     }
     Ok(Some(args))
 }
 
-/// What plays a part: what the function returns, or an argument.
-enum Part {
+/// What has a role: the return value, or an argument.
+enum RoleHolder {
     Result,
     Argument(u8),
 }
 
-/// Finds out which argument plays which part.
-struct Parts<'a> {
+/// Determines the roles of the arguments.
+struct RoleResolver<'a> {
     row: &'a Row<'a>,
     class: Class,
     result: ResultKind,
     args: &'a [Arg],
 }
 
-impl Parts<'_> {
+impl RoleResolver<'_> {
     fn roles(&self) -> Result<Roles, HookError> {
         let mut roles = Roles { elem: 1, asynchronous: self.row.flag("async")?, ..Roles::default() };
         roles.nothrow = self.row.flag("nothrow")?;
@@ -203,7 +206,7 @@ impl Parts<'_> {
         if let Some(arg) =
             self.arg(roles.error_out).filter(|arg| !["int*", "unsigned int*"].contains(&arg.ty))
         {
-            let message = format!("`{}` is no status: make it an out_i32", arg.name);
+            let message = format!("`{}` is not a status: make it an out_i32", arg.name);
             return Err(self.row.wrong("error", message));
         }
         Ok(roles)
@@ -217,25 +220,26 @@ impl Parts<'_> {
         self.args.iter().position(fits).and_then(|at| u8::try_from(at).ok())
     }
 
-    fn part(&self, key: &str) -> Result<Option<Part>, HookError> {
+    fn part(&self, key: &str) -> Result<Option<RoleHolder>, HookError> {
         let Some(word) = self.row.text(key)? else { return Ok(None) };
         if word == RETURN {
             return match self.result {
-                ResultKind::Pointer | ResultKind::Uint => Ok(Some(Part::Result)),
-                _ => Err(self.row.wrong(key, "what is returned is no address: say returns = \"ptr\"")),
+                ResultKind::Pointer | ResultKind::Uint => Ok(Some(RoleHolder::Result)),
+                _ => Err(self.row.wrong(key, "the return value is not an address: use returns = \"ptr\"")),
             };
         }
         let position = self.first(|arg| arg.name == word);
-        position.map(|at| Some(Part::Argument(at))).ok_or_else(|| {
+        position.map(|at| Some(RoleHolder::Argument(at))).ok_or_else(|| {
             let all: Vec<_> = self.args.iter().map(|arg| arg.name).collect();
-            self.row.wrong(key, format!("`{word}` is no argument of this hook: it has {}", all.join(", ")))
+            self.row
+                .wrong(key, format!("`{word}` is not an argument of this hook: it has {}", all.join(", ")))
         })
     }
 
     fn argument(&self, key: &str) -> Result<Option<u8>, HookError> {
         match self.part(key)? {
-            Some(Part::Result) => Err(self.row.wrong(key, format!("`{key}` is an argument"))),
-            Some(Part::Argument(at)) => Ok(Some(at)),
+            Some(RoleHolder::Result) => Err(self.row.wrong(key, format!("`{key}` must be an argument"))),
+            Some(RoleHolder::Argument(at)) => Ok(Some(at)),
             None => Ok(None),
         }
     }
@@ -244,7 +248,7 @@ impl Parts<'_> {
         let argument = self.argument(key)?;
         if argument.is_some() && !classes.contains(&self.class) {
             let classes: Vec<_> = classes.iter().map(|class| class.as_str()).collect();
-            return Err(self.row.wrong(key, format!("`{key}` is for class {}", classes.join(" and "))));
+            return Err(self.row.wrong(key, format!("`{key}` is only for class {}", classes.join(" and "))));
         }
         Ok(argument)
     }
@@ -257,27 +261,27 @@ impl Parts<'_> {
         if self.arg(Some(first)).is_some_and(is_struct) || all.filter(|arg| !is_struct(arg)).count() == 3 {
             return Ok(Some(first));
         }
-        Err(self.row.wrong(key, format!("`{key}` is a dim3, or the first of three numbers")))
+        Err(self.row.wrong(key, format!("`{key}` must be a dim3, or the first of three numbers")))
     }
 
     fn size(&self, roles: &mut Roles) -> Result<(), HookError> {
         let classes = [Class::Alloc, Class::HostRegister, Class::Memcpy, Class::Memset];
         let takes = classes.contains(&self.class);
-        let given = self.of_class("size", &classes)?;
-        let size = given.or_else(|| self.first(|arg| arg.kind == ArgKind::Size).filter(|_| takes));
+        let explicit = self.of_class("size", &classes)?;
+        let size = explicit.or_else(|| self.first(|arg| arg.kind == ArgKind::Size).filter(|_| takes));
         match self.of_class("count", &classes)? {
             Some(count) => (roles.width, roles.height) = (size, Some(count)),
             None => roles.size = size,
         }
         if takes && size.is_none() {
             let message =
-                format!("class {} needs its bytes: an argument of kind size, or the key `size`", self.class);
+                format!("class {} needs a size: an argument of kind size, or the key `size`", self.class);
             return Err(self.row.wrong("class", message));
         }
         Ok(())
     }
 
-    /// What is allocated or freed.
+    /// The memory that is allocated or freed.
     fn memory(&self, roles: &mut Roles) -> Result<(), HookError> {
         if let Some(word) = self.row.text("memory")? {
             let space = Space::ALL.into_iter().find(|space| space.as_str() == word);
@@ -292,8 +296,8 @@ impl Parts<'_> {
         match (self.class, part) {
             (Class::Alloc, None) if self.result == ResultKind::Pointer => roles.out_is_result = true,
             (Class::Alloc, None) => roles.out = self.first(|arg| arg.out == Some(ArgKind::Pointer)),
-            (Class::Alloc, Some(Part::Result)) => roles.out_is_result = true,
-            (Class::Alloc, Some(Part::Argument(at))) => {
+            (Class::Alloc, Some(RoleHolder::Result)) => roles.out_is_result = true,
+            (Class::Alloc, Some(RoleHolder::Argument(at))) => {
                 roles.out = Some(at).filter(|at| self.arg(Some(*at)).is_some_and(|arg| arg.out.is_some()));
             }
             (Class::Free | Class::HostRegister | Class::HostUnregister, None) => {
@@ -301,11 +305,11 @@ impl Parts<'_> {
                     |arg: &Arg| arg.out.is_none() && matches!(arg.kind, ArgKind::Pointer | ArgKind::Handle);
                 roles.ptr = self.first(is_address);
             }
-            (Class::Free | Class::HostRegister | Class::HostUnregister, Some(Part::Argument(at))) => {
+            (Class::Free | Class::HostRegister | Class::HostUnregister, Some(RoleHolder::Argument(at))) => {
                 roles.ptr = Some(at);
             }
             (_, None) => {}
-            (_, Some(_)) => return Err(self.row.wrong("ptr", "`ptr` is for class alloc and free")),
+            (_, Some(_)) => return Err(self.row.wrong("ptr", "`ptr` is only for class alloc and free")),
         }
         let needs = match self.class {
             Class::Alloc => roles.out.is_none() && !roles.out_is_result,
@@ -316,7 +320,7 @@ impl Parts<'_> {
             (false, _) => Ok(()),
             (true, Class::Alloc) => {
                 let message =
-                    "class alloc needs the address that it gives: returns = \"ptr\", or an out_ptr argument";
+                    "class alloc needs the allocated address: returns = \"ptr\", or an out_ptr argument";
                 Err(self.row.wrong("class", message))
             }
             (true, class) => {
@@ -325,11 +329,11 @@ impl Parts<'_> {
         }
     }
 
-    /// Which way a copy goes: always the same, or as an argument says.
+    /// The direction of a copy: fixed, or given by an argument.
     fn direction(&self, roles: &mut Roles) -> Result<(), HookError> {
         let Some(word) = self.row.text("kind")? else { return Ok(()) };
         if self.class != Class::Memcpy {
-            return Err(self.row.wrong("kind", "`kind` is for class memcpy"));
+            return Err(self.row.wrong("kind", "`kind` is only for class memcpy"));
         }
         let fixed =
             CopyDirection::ALL.iter().map(|direction| direction.as_str()).find(|known| *known == word);
@@ -343,25 +347,27 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// What tells how a kernel is called.
+    /// The handle that a call names, and the argument with the name.
     fn names(&self, roles: &mut Roles) -> Result<(), HookError> {
         let (names, name) = (self.part("names")?, self.argument("name")?);
         let Some(names) = names else {
             return match name {
-                Some(_) => Err(self.row.wrong("name", "say with `names` what has this name")),
+                Some(_) => Err(self
+                    .row
+                    .wrong("name", "`name` needs the key `names`, the handle that gets this name")),
                 None => Ok(()),
             };
         };
         roles.name = name.or_else(|| self.first(|arg| arg.ty == TEXT));
         if self.arg(roles.name).is_none_or(|arg| arg.ty != TEXT) {
-            return Err(self.row.wrong("names", "a kernel is named by an argument of kind str"));
+            return Err(self.row.wrong("names", "a CUDA kernel is named by an argument of kind str"));
         }
         match names {
-            Part::Result => roles.func_is_result = true,
-            Part::Argument(at) if self.arg(Some(at)).is_some_and(|arg| arg.out.is_some()) => {
+            RoleHolder::Result => roles.func_is_result = true,
+            RoleHolder::Argument(at) if self.arg(Some(at)).is_some_and(|arg| arg.out.is_some()) => {
                 roles.func_out = Some(at);
             }
-            Part::Argument(at) => roles.named = Some(at),
+            RoleHolder::Argument(at) => roles.named = Some(at),
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Traces that are mostly damage.
+//! Traces that are mostly damaged.
 
 use super::tests::{read, written};
 use super::*;
 
-/// A file of these lines again and again, as a small compressed one may expand to.
+/// A reader that repeats these lines without end, as a small compressed file may expand to.
 struct Endless {
     lines: std::io::Cursor<Vec<u8>>,
     again: Vec<u8>,
@@ -22,7 +22,7 @@ impl std::io::Read for Endless {
 }
 
 #[test]
-fn a_trace_that_goes_on_with_damage_is_given_up_and_what_came_before_is_read() {
+fn reading_stops_at_too_much_damage_after_all_earlier_events() {
     for (again, most) in [("\n", 1 << 20), ("{}\n", 1 << 20), ("no line ends here ", (2 << 30) + (2 << 20))] {
         let lines = std::io::Cursor::new(written().into_bytes());
         let mut input = Endless { lines, again: again.into(), read: 0 };
@@ -38,7 +38,7 @@ fn a_trace_that_goes_on_with_damage_is_given_up_and_what_came_before_is_read() {
         assert!(error.starts_with("the trace is damaged: ") && error.lines().count() == 1, "{error}");
         assert!(reader.damaged() <= 10_001 && input.read < most, "{again:?}: {} bytes", input.read);
     }
-    // as many as are borne
+    // the most damaged lines that are accepted
     let damaged = written() + &"\n".repeat(10_000);
     assert_eq!(read(&damaged).2, 10_000);
 }

@@ -1,6 +1,6 @@
-//! What calls did, written and read back, and as traces of earlier versions have it.
+//! Effects of calls, written and read back, and as in traces of earlier versions.
 
-use super::tests::{context_end, copy, free, graph_launch, held, launch, malloc, read, read_back};
+use super::tests::{amount, context_end, copy, free, graph_launch, launch, malloc, read, read_back};
 use super::*;
 use crate::counters::{CopyDirection, HostMemory};
 use crate::*;
@@ -11,8 +11,8 @@ fn line(call: &Call) -> String {
     String::from_utf8(line).unwrap()
 }
 
-/// Calls with the fields that tell what they did.
-fn told() -> Vec<(Call, &'static str)> {
+/// Calls with the fields of their effects.
+fn calls_with_fields() -> Vec<(Call, &'static str)> {
     let allocation = Allocation {
         bytes: 64,
         address: Some(0x10),
@@ -33,13 +33,13 @@ fn told() -> Vec<(Call, &'static str)> {
             r#","size":64,"replaced":50,"live":4096,"gpu":3,"ptr":"0x10","site":7,"kind":"pool"}"#,
         ),
         (free_of(0x10, None), r#","ptr":"0x10"}"#),
-        (free_of(0x10, Some(held(Space::Unknown, 1, 64))), r#","freed":64,"ptr":"0x10"}"#),
+        (free_of(0x10, Some(amount(Space::Unknown, 1, 64))), r#","freed":64,"ptr":"0x10"}"#),
         (
-            free_of(0x10, Some(held(Space::Vmm, 2, 64))),
+            free_of(0x10, Some(amount(Space::Vmm, 2, 64))),
             r#","freed":64,"freed_allocations":2,"ptr":"0x10","kind":"vmm"}"#,
         ),
         (
-            context_end(Effect::ContextEnd(vec![held(Space::Device, 1, 8), held(Space::Unknown, 2, 5)])),
+            context_end(Effect::ContextEnd(vec![amount(Space::Device, 1, 8), amount(Space::Unknown, 2, 5)])),
             r#","freed":13,"ended":{"device":[1,8],"unknown":[2,5]}}"#,
         ),
         (copy(captured), r#","kind":"D2H","async":false,"captured":true}"#),
@@ -54,15 +54,15 @@ fn told() -> Vec<(Call, &'static str)> {
 }
 
 #[test]
-fn what_a_call_did_is_written_and_read_back() {
-    for (call, fields) in told() {
+fn effects_are_written_and_read_back() {
+    for (call, fields) in calls_with_fields() {
         let line = line(&call);
         assert!(line.ends_with(&format!("{fields}\n")), "{line}");
         assert_eq!(read_back(call.clone()), call, "{line}");
     }
 }
 
-/// The call of a trace of this format that has these fields.
+/// Reads a call with these fields from a trace of this format.
 fn of_format(format: u32, name: &str, fields: &str) -> Call {
     let text = format!(
         "{{\"type\":\"meta\",\"format\":{format}}}\n{{\"event_id\":1,\"ts\":1,\"type\":\"memory\",\"name\":\"{name}\",\
@@ -73,7 +73,7 @@ fn of_format(format: u32, name: &str, fields: &str) -> Call {
 }
 
 #[test]
-fn an_allocation_of_an_earlier_version_freed_what_it_replaced() {
+fn the_freed_bytes_of_an_allocation_in_an_old_trace_are_replaced_bytes() {
     let call = of_format(1, "cuMemAlloc_v2", r#","size":64,"freed":50,"ptr":"0x10","kind":"device""#);
     assert_eq!(
         call.effect.allocation().map(|a| (a.bytes, a.replaced.map(|of| of.bytes))),
@@ -81,11 +81,15 @@ fn an_allocation_of_an_earlier_version_freed_what_it_replaced() {
     );
     assert_eq!(call.effect.freed(), None);
     let context = of_format(1, "cuCtxDestroy_v2", r#","freed":50"#);
-    assert_eq!(context.effect.freed(), Some(&held(Space::Unknown, 1, 50)), "by kind it was not always told");
+    assert_eq!(
+        context.effect.freed(),
+        Some(&amount(Space::Unknown, 1, 50)),
+        "the kinds were not always recorded"
+    );
 }
 
 #[test]
-fn in_a_trace_of_an_earlier_version_memory_inside_any_call_is_that_of_the_call() {
+fn in_an_old_trace_memory_inside_any_call_is_nested() {
     let nested = |format, name, fields| of_format(format, name, fields).nested;
     for name in ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemHostRegister_v2", "cuMemHostUnregister"] {
         assert!(nested(1, name, r#","parent":9"#), "{name}");
@@ -93,11 +97,11 @@ fn in_a_trace_of_an_earlier_version_memory_inside_any_call_is_that_of_the_call()
         assert!(!nested(2, name, r#","parent":9"#), "{name}");
         assert!(nested(2, name, r#","parent":9,"nested":true"#), "{name}");
     }
-    assert!(!nested(1, "cuLaunchKernel", r#","parent":9"#), "the calls around it tell");
+    assert!(!nested(1, "cuLaunchKernel", r#","parent":9"#), "the enclosing calls decide");
 }
 
 #[test]
-fn words_that_no_version_has_are_not_known() {
+fn unknown_words_are_read_as_unknown() {
     let kind = |fields| of_format(2, "cuMemAlloc_v2", fields).effect.allocation().map(|a| a.kind);
     assert_eq!(kind(r#","size":1,"kind":"tape""#), Some(Space::Unknown));
     assert_eq!(kind(r#","size":1,"kind":7"#), Some(Space::Unknown));
@@ -105,7 +109,7 @@ fn words_that_no_version_has_are_not_known() {
     for fields in [r#","kind":"Default""#, r#","kind":"X2Y","host":"paper""#, ""] {
         let Transfer { direction, host, is_async, bytes, .. } = copy(fields);
         assert_eq!((direction, host), (CopyDirection::Unknown, HostMemory::Unknown), "{fields}");
-        assert_eq!((is_async, bytes), (true, None), "the name tells that nobody waits");
+        assert_eq!((is_async, bytes), (true, None), "the name says that it is asynchronous");
     }
     assert_eq!(copy(r#","kind":"D2D","size":5"#).host, HostMemory::Nothing);
 }

@@ -1,8 +1,8 @@
-//! What is known of an event beside when and where it happened, field by field, under the names that a trace has for
-//! them. The trace file and the formats it is converted to differ in how a field is written, not in which there are.
+//! The fields of an event, other than its time and process, under their names in a trace. The trace file and the
+//! formats that it is converted to differ only in how a field is written.
 
 use crate::catalogue::{Api, Space};
-use crate::counters::{CopyDirection, HostMemory};
+use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::driver;
 use crate::effect::{
     Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,
@@ -10,17 +10,16 @@ use crate::effect::{
 use crate::event::{Call, DriverTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
 use crate::ids::SiteId;
 
-/// What a field is called.
+/// The name of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Key<'a> {
-    /// A name of this program's own, in which nothing has to be escaped.
+    /// A static name, in which nothing has to be escaped.
     Ours(&'static str),
-    /// One that came out of a file.
+    /// A name from a file.
     Theirs(&'a str),
 }
 
 impl<'a> Key<'a> {
-    /// The name.
     pub fn as_str(self) -> &'a str {
         match self {
             Self::Ours(text) => text,
@@ -44,7 +43,7 @@ impl<'a> From<&'a Name> for Key<'a> {
     }
 }
 
-/// Takes one field after the other.
+/// Receives fields one after the other.
 pub trait Fields {
     /// A count.
     fn uint<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
@@ -56,9 +55,8 @@ pub trait Fields {
     fn flag<'k>(&mut self, key: impl Into<Key<'k>>, is: bool);
     /// An address, a handle or flags.
     fn hex<'k>(&mut self, key: impl Into<Key<'k>>, n: u64);
-    /// Text, of which anything may be part.
+    /// Arbitrary text.
     fn text<'k>(&mut self, key: impl Into<Key<'k>>, text: &str);
-    /// A name.
     fn name<'k>(&mut self, key: impl Into<Key<'k>>, name: &Name) {
         self.text(key, name);
     }
@@ -68,23 +66,23 @@ pub trait Fields {
     fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]);
     /// Something that could not be read.
     fn unread<'k>(&mut self, key: impl Into<Key<'k>>);
-    /// The fields that follow belong to this one, until [`Fields::close`].
+    /// Begins an object: the following fields belong to it, until [`Fields::close`].
     fn open<'k>(&mut self, key: impl Into<Key<'k>>);
     /// See [`Fields::open`].
     fn close(&mut self);
-    /// The items that follow belong to this list, until [`Fields::close_list`].
+    /// Begins a list: the following items belong to it, until [`Fields::close_list`].
     fn open_list<'k>(&mut self, key: impl Into<Key<'k>>);
-    /// The fields that follow belong to an item of a list, until [`Fields::close`].
+    /// Begins an object in a list: the following fields belong to it, until [`Fields::close`].
     fn open_item(&mut self);
     /// See [`Fields::open_list`].
     fn close_list(&mut self);
 }
 
-/// What is known of a call.
+/// The fields of a call.
 pub fn call_fields(call: &Call, to: &mut impl Fields) {
     to.name("api", &Name::Borrowed(call.api.as_str()));
     if call.api == Api::Hook {
-        // of others the catalogue knows it, whoever reads this
+        // for other functions a reader finds it in the catalogue
         to.name("class", &Name::Borrowed(call.class.as_str()));
     }
     if let Outcome::Returned { value, .. } = call.outcome {
@@ -115,7 +113,7 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
     }
 }
 
-/// What the call did, and the stream that it names.
+/// The effect of the call, and its stream.
 fn effect_fields(call: &Call, to: &mut impl Fields) {
     match &call.effect {
         Effect::Alloc(allocation) => allocation_fields(allocation, to),
@@ -126,9 +124,9 @@ fn effect_fields(call: &Call, to: &mut impl Fields) {
         }
         Effect::Transfer(transfer) => transfer_fields(transfer, to),
         Effect::Launch(launch) => {
-            given_fields(launch.captured, Some(launch.kernels).filter(|kernels| *kernels != 1), to);
+            gpu_op_fields(launch.captured, Some(launch.kernels).filter(|kernels| *kernels != 1), to);
         }
-        Effect::GraphLaunch(launch) => given_fields(launch.captured, launch.kernels, to),
+        Effect::GraphLaunch(launch) => gpu_op_fields(launch.captured, launch.kernels, to),
         Effect::ContextEnd(_) | Effect::DriverCall(_) | Effect::None => {}
     }
     if let Some(stream) = call.stream {
@@ -158,7 +156,7 @@ fn allocation_fields(allocation: &Allocation, to: &mut impl Fields) {
     if let Some(bytes) = allocation.live_bytes {
         to.uint("live", bytes);
     }
-    place_fields(allocation.gpu, allocation.address, allocation.site, to);
+    location_fields(allocation.gpu, allocation.address, allocation.site, to);
     kind_field(allocation.kind, to);
 }
 
@@ -169,14 +167,14 @@ fn free_fields(free: &Free, to: &mut impl Fields) {
             to.uint("freed_allocations", freed.allocations);
         }
     }
-    place_fields(free.gpu, free.address, free.site, to);
+    location_fields(free.gpu, free.address, free.site, to);
     if let Some(freed) = &free.freed {
         kind_field(freed.kind, to);
     }
 }
 
-/// Where memory is, and where it was allocated.
-fn place_fields(gpu: Option<u8>, address: Option<u64>, site: Option<SiteId>, to: &mut impl Fields) {
+/// GPU, address and call site of memory.
+fn location_fields(gpu: Option<u8>, address: Option<u64>, site: Option<SiteId>, to: &mut impl Fields) {
     if let Some(gpu) = gpu {
         to.uint("gpu", gpu.into());
     }
@@ -194,8 +192,8 @@ fn kind_field(kind: Space, to: &mut impl Fields) {
     }
 }
 
-/// What became of work that was given to a GPU.
-fn given_fields(captured: bool, kernels: Option<u64>, to: &mut impl Fields) {
+/// Fields of a GPU operation: whether it was captured, and its number of CUDA kernels.
+fn gpu_op_fields(captured: bool, kernels: Option<u64>, to: &mut impl Fields) {
     if captured {
         to.flag("captured", true);
     }
@@ -218,7 +216,7 @@ fn launch_fields(launch: &Launch, to: &mut impl Fields) {
     }
 }
 
-/// By kind, how many allocations and bytes.
+/// The number of allocations and the bytes by kind.
 fn memory_fields(key: &'static str, memory: &[MemoryAmount], to: &mut impl Fields) {
     if memory.is_empty() {
         return;
@@ -247,7 +245,7 @@ fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
         }
         to.close_list();
     }
-    given_fields(transfer.captured, None, to);
+    gpu_op_fields(transfer.captured, None, to);
     if transfer.without_driver {
         to.flag("without_driver", true);
     }
@@ -256,7 +254,7 @@ fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
     }
 }
 
-/// Which way copies go, and the host memory. That a memset is one its name tells.
+/// The direction of copies, and the host memory. A memset is recognized by its function name.
 fn copy_fields(direction: CopyDirection, host: HostMemory, to: &mut impl Fields) {
     if direction.is_told() {
         to.name("kind", &Name::Borrowed(direction.as_str()));
@@ -266,7 +264,7 @@ fn copy_fields(direction: CopyDirection, host: HostMemory, to: &mut impl Fields)
     }
 }
 
-/// What is known of a change in the life of a process.
+/// The fields of a process event.
 pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     if let Some(parent) = process.parent {
         to.uint("ppid", parent.0.into());
@@ -283,7 +281,7 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     memory_fields("held", &process.held, to);
 }
 
-/// What is known of an error of a GPU. What its number means is told for people, and found again by it.
+/// The fields of an XID. Its meaning is only for people; readers look it up by the number.
 pub fn xid_fields(xid: &XidEvent, to: &mut impl Fields) {
     to.uint("xid", xid.number.into());
     to.text("pci", &xid.gpu);

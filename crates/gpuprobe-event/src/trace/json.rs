@@ -1,12 +1,11 @@
-//! A line of JSON as it lies in the buffer: text is borrowed from it and objects are lists, because a line has few fields
-//! and is looked at once.
+//! Parses a line of JSON. Strings are borrowed from the line and objects are lists, because a line has few fields and
+//! each is read once.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// A value.
 #[derive(Debug, PartialEq)]
 pub(super) enum Json<'a> {
     Null,
@@ -19,7 +18,7 @@ pub(super) enum Json<'a> {
     Object(Object<'a>),
 }
 
-/// Fields by name. Of those with the same name the last counts.
+/// Fields by name. If a name occurs twice, the last one counts.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Object<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
 
@@ -97,14 +96,14 @@ impl<'de> Deserialize<'de> for Json<'de> {
     }
 }
 
-/// The name of a field, borrowed where nothing in it is escaped.
+/// The name of a field, borrowed if nothing in it is escaped.
 struct Field<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Field<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         match from.deserialize_str(Any)? {
             Json::String(name) => Ok(Self(name)),
-            _ => Err(serde::de::Error::custom("the name of a field is text")),
+            _ => Err(serde::de::Error::custom("a field name must be a string")),
         }
     }
 }
@@ -187,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn of_fields_with_one_name_the_last_counts() {
+    fn the_last_field_with_a_name_counts() {
         let json: Json<'_> = serde_json::from_str(r#"{"a":1,"a":2}"#).unwrap();
         assert_eq!(json.as_object().unwrap().get("a"), Some(&Json::Uint(2)));
     }
 
     #[test]
-    fn depth_has_a_bound() {
+    fn nesting_is_limited() {
         for deep in ["[".repeat(100_000), "{\"a\":".repeat(100_000)] {
             assert!(serde_json::from_str::<Json<'_>>(&deep).is_err());
         }

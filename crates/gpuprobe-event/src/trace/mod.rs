@@ -1,4 +1,5 @@
-//! The trace file: JSON lines, one object a line. `meta` first, `end` last; a file without its end is readable.
+//! The trace file: JSON lines, one object per line. `meta` is the first line, `end` the last; a file without `end`
+//! can be read.
 
 mod fields;
 mod json;
@@ -11,48 +12,46 @@ pub use fields::{Fields, Key, call_fields, process_fields, xid_fields};
 pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 
-/// The format that this program writes and the newest it reads.
+/// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 2;
 
-/// The first line: where and how the trace was made.
+/// The first line: where and how the trace was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meta {
     /// Version of the format.
     pub format: u32,
     /// Version of the program that wrote it.
     pub gpuprobe: String,
-    /// Host name.
     pub host: String,
-    /// Kernel release.
+    /// Linux kernel release.
     pub kernel: String,
-    /// NVIDIA driver version, where one is loaded.
+    /// Version of the NVIDIA driver, if one is loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// The clock that `ts` is counted on.
+    /// The clock of `ts`.
     pub clock: String,
     /// Unix time of `ts` 0, in seconds.
     pub start_unix: f64,
-    /// The command that was run, if one was.
+    /// The command that was run, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
-    /// Bytes of the whole command, where it is so long that only its beginning is kept.
+    /// Bytes of the whole command, if only its beginning is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_bytes: Option<u64>,
-    /// Of a trace that is cut into segments: which one it is, from the second on.
+    /// For a trace in segments: the number of the segment, from the second on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u32>,
 }
 
-/// The last line: what the recording came to.
+/// The last line: totals of the recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Event lines written.
     pub events: u64,
     /// Of these, calls.
     pub calls: u64,
-    /// Seconds recorded.
     pub seconds: f64,
-    /// Everything lost, by cause; empty when nothing was.
+    /// Losses by cause; empty if nothing was lost.
     #[serde(default)]
     pub lost: std::collections::BTreeMap<String, u64>,
     /// Libraries that could not be probed, with the reason.
@@ -61,21 +60,21 @@ pub struct End {
     /// Faults and migrations of unified memory, by process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unified: Vec<crate::UnifiedUse>,
-    /// What became of memory, as the kernel side counted it: also where records were lost.
+    /// Memory totals from BPF, which are complete even if records were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Box<crate::MemorySummary>>,
     /// Memory that was live when processes exited, or at the end, by call site.
     #[serde(default, skip_serializing_if = "crate::MemoryBySite::is_empty")]
     pub memory_by_site: crate::MemoryBySite,
-    /// How the command ended, if one was run: its exit status, or 128 plus the signal.
+    /// The exit status of the command, if one was run, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
-    /// Of a trace that is cut into segments: the name of the file that it goes on in.
+    /// For a trace in segments: the name of the next file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// The word in `type` for a class of calls.
+/// The value of `type` for a class of calls.
 pub fn type_of(class: crate::Class) -> &'static str {
     use crate::Class;
     match class {

@@ -1,6 +1,7 @@
-//! JSON lines to events. A damaged line is skipped and counted; a file that was cut is read to its last whole line.
+//! Reads events from JSON lines. A damaged line is skipped and counted; a truncated file is read up to its last
+//! complete line.
 
-mod effect;
+mod effect_fields;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -25,23 +26,23 @@ use crate::loss::LossCause;
 /// Why a trace cannot be read at all.
 #[derive(Debug, Error)]
 pub enum ReadError {
-    /// The system said no.
+    /// An I/O error.
     #[error("cannot read the trace: {0}")]
     Io(#[from] io::Error),
-    /// The first line is no meta line.
-    #[error("not a gpuprobe trace: its first line is no \"meta\" object")]
+    /// The first line is not a meta line.
+    #[error("not a gpuprobe trace: its first line is not a \"meta\" object")]
     NotATrace,
-    /// Written by a newer program.
+    /// Written by a newer version.
     #[error("the trace has format {0}, this program reads up to {FORMAT}: use a newer gpuprobe")]
     TooNew(u32),
     /// Too many damaged lines.
     #[error(
-        "the trace is damaged: {lines} lines ({bytes} bytes) of it make no sense, and no more of it is read; record it again"
+        "the trace is damaged: {lines} lines ({bytes} bytes) are invalid, and reading stops here; record it again"
     )]
     Damaged {
-        /// How many lines were skipped.
+        /// The number of skipped lines.
         lines: u64,
-        /// How long these were.
+        /// Their total length.
         bytes: u64,
     },
 }
@@ -49,43 +50,43 @@ pub enum ReadError {
 /// One line of a trace after the first.
 #[derive(Debug, PartialEq)]
 pub enum Line {
-    /// Something that happened.
+    /// An event.
     Event(Event),
-    /// The end of a whole trace.
+    /// The end of a complete trace.
     End(End),
 }
 
-/// A line longer than this is damage, not an event; it is skipped without being kept in memory.
+/// A longer line is damaged; it is skipped without being kept in memory.
 const MAX_LINE: usize = 1 << 20;
 
-/// Reading stops after this many damaged or empty lines, or bytes of such lines: a small compressed file can expand to any
-/// number of them.
+/// Reading stops after this many damaged or empty lines, or bytes of such lines: a small compressed file can expand
+/// to any number of them.
 const MOST_DAMAGED: u64 = 10_000;
 const MOST_DAMAGED_BYTES: u64 = 2 << 30;
 
-/// What is kept of text in a line, in bytes. Tables made of a trace have so many rows at most, so whatever bounds the text
-/// bounds them. What this program writes is shorter, but for frames of the most endless names.
+/// Limits of texts in a line, in bytes. Tables made from a trace have a limited number of rows, so these limits bound
+/// their memory. What gpuprobe writes is shorter, except for frames with extremely long names.
 mod most {
     /// The name of a process, a kind, an error, an argument.
     pub(super) const NAME: usize = 256;
-    /// The name of a function that the catalogue does not have, or of a place in a program.
+    /// The name of a function that is not in the catalogue, or of a frame.
     pub(super) const FUNCTION: usize = 1024;
-    /// The name of a kernel, as it is recorded.
+    /// The name of a CUDA kernel, as it is recorded.
     pub(super) const KERNEL: usize = 4096;
-    /// A stack, with all its frames.
+    /// A stack with all its frames.
     pub(super) const STACK: usize = 32 << 10;
     /// Frames of a stack, and entries of other lists.
     pub(super) const ENTRIES: usize = 256;
 }
 
-/// The first format in which a call tells whether an enclosing one counts what it did. Before, what was done to memory inside
-/// any other call was taken for that of the other.
-const NESTED_IS_TOLD: u32 = 2;
+/// The first format with the field `nested`. Before, an effect on memory inside any other call counted as an effect
+/// of that call.
+const FORMAT_WITH_NESTED: u32 = 2;
 
-/// Names that are remembered, in bytes. A trace has few, unless somebody made it to have many.
+/// Bytes of names that are cached. A trace has few names, unless it was forged.
 const MOST_NAMES: usize = 16 << 20;
 
-/// Reads a trace line by line. What it keeps does not grow with the trace.
+/// Reads a trace line by line. Its memory does not grow with the trace.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -100,7 +101,6 @@ pub struct Reader<R> {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// Reads the meta line.
     pub fn new(input: R) -> Result<Self, ReadError> {
         let meta = Meta::default();
         let names = HashSet::new();
@@ -130,23 +130,23 @@ impl<R: BufRead> Reader<R> {
         Ok(reader)
     }
 
-    /// Where and how the trace was made.
+    /// The meta line.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Lines skipped because they made no sense.
+    /// The number of skipped lines.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }
 
-    /// What it keeps from line to line, in bytes.
+    /// Memory kept between lines, in bytes.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
         self.buffer.capacity() + self.names_bytes
     }
 
-    /// The next line that makes sense; `None` at the end of the file.
+    /// The next valid line; `None` at the end of the file.
     pub fn read(&mut self) -> Result<Option<Line>, ReadError> {
         loop {
             match self.next_line()? {
@@ -175,7 +175,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Fills the buffer with the next line; `Some(false)` where it was too long to keep or cut off.
+    /// Reads the next line into the buffer; `Some(false)` if it was too long or truncated.
     fn next_line(&mut self) -> Result<Option<bool>, ReadError> {
         self.buffer.clear();
         self.line_bytes = 0;
@@ -186,13 +186,13 @@ impl<R: BufRead> Reader<R> {
             }
             let available = match self.input.fill_buf() {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // a compressed file that was cut ends like this
+                // the end of a truncated compressed file
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => &[],
                 available => available?,
             };
             if available.is_empty() {
                 let cut = !self.buffer.is_empty() || !kept;
-                // a last line without its line feed was being written when the recording stopped
+                // the last line was being written when the recording stopped
                 return Ok(if cut { Some(false) } else { None });
             }
             let end = memchr::memchr(b'\n', available);
@@ -239,9 +239,9 @@ impl<R: BufRead> Reader<R> {
         let has_error = object.contains_key("error");
         let status = ret.filter(|ret| match known {
             Some(f) => status(f, ret.cast_unsigned()).is_some(),
-            // what a hook returns may be anything
+            // a hooked function may return any value
             None if api == Api::Hook => has_error && is_failure(*ret),
-            // a function of the kernel, of which nothing is known but that errors are negative
+            // nothing is known about a function of the Linux kernel, except that errors are negative
             None => api != Api::Kernel || errno::is_error(*ret),
         });
         let mut start_ns = nanoseconds(object)?;
@@ -268,7 +268,7 @@ impl<R: BufRead> Reader<R> {
             parent,
             depth: u8::from(parent.is_some()),
             nested: match self.meta.format {
-                ..NESTED_IS_TOLD => parent.is_some() && effect::counts_memory(class),
+                ..FORMAT_WITH_NESTED => parent.is_some() && effect_fields::counts_memory(class),
                 _ => object.get("nested").and_then(Json::as_bool).unwrap_or(false),
             },
             start_ns,
@@ -283,13 +283,13 @@ impl<R: BufRead> Reader<R> {
             },
             class,
             status,
-            // the driver's own status is no part of what the call returned
+            // the status of an ioctl is not the return value of the call
             error: text(object, "error", most::NAME)
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             stream: hex_field(object, "stream"),
-            effect: effect::effect(object, api, class, kernel),
-            driver: effect::driver_time(object),
+            effect: effect_fields::effect(object, api, class, kernel),
+            driver: effect_fields::driver_time(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
     }
@@ -334,11 +334,11 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
-            held: effect::memory(object, "held"),
+            held: effect_fields::memory(object, "held"),
         })
     }
 
-    /// One allocation per name of a process or a kernel, not per line.
+    /// Shares one allocation among all lines with this name.
     fn name(&mut self, name: &str, most: usize) -> Arc<str> {
         let name = &*cut(name, most);
         if let Some(known) = self.names.get(name) {
@@ -355,7 +355,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// What a function is for that no table has, as far as its line tells.
+/// The class of a function that is not in the catalogue, from the fields of its line.
 fn class(object: &Object<'_>) -> Class {
     let named = object.get("class").and_then(Json::as_str).and_then(Class::from_name);
     named.unwrap_or_else(|| match object.get("type").and_then(Json::as_str) {
@@ -381,7 +381,7 @@ fn owned(text: &str, most: usize) -> Name {
     Cow::Owned(cut(text, most).into_owned())
 }
 
-/// The innermost frames that there is room for, and how many others there are.
+/// The innermost frames that fit, and the number of the others.
 fn stack(frames: &[Json<'_>]) -> Vec<String> {
     let mut room = most::STACK;
     let fits = |frame: &String| {
@@ -406,10 +406,10 @@ fn hex_field(object: &Object<'_>, field: &str) -> Option<u64> {
     hex(object.get(field)?.as_str()?)
 }
 
-/// Times from here on, in nanoseconds, are damage: other programs have no room for them.
+/// Later times, in nanoseconds, are damage: other programs cannot represent them.
 const END_OF_TIME: u64 = 9_000_000_000_000_000_000;
 
-/// A decimal number times a power of ten, as a whole number of nanoseconds; `None` outside what fits.
+/// A decimal number times a factor, rounded to nanoseconds; `None` if out of range.
 fn scaled(json: &Json<'_>, factor: f64) -> Option<u64> {
     let value = (json.as_f64()? * factor).round();
     (0.0..END_OF_TIME as f64).contains(&value).then_some(value as u64)

@@ -81,7 +81,7 @@ fn part(direction: CopyDirection, host: HostMemory, copies: u64) -> CopyPart {
     CopyPart { direction, host, copies, bytes: 512 }
 }
 
-pub(super) fn held(kind: Space, allocations: u64, bytes: u64) -> MemoryAmount {
+pub(super) fn amount(kind: Space, allocations: u64, bytes: u64) -> MemoryAmount {
     MemoryAmount { kind, allocations, bytes }
 }
 
@@ -123,7 +123,7 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
-            held: vec![held(Space::Device, 3, 4096)],
+            held: vec![amount(Space::Device, 3, 4096)],
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
@@ -239,7 +239,7 @@ fn numbers_of_every_length_are_written_in_full() {
 }
 
 #[test]
-fn any_text_is_written_as_json_has_it() {
+fn any_text_is_escaped_as_json() {
     let texts = (0..=0x100).filter_map(char::from_u32).map(|c| format!("{c} and then {c}{c} to the end{c}"));
     for text in texts {
         let call = Call { process: Arc::from(text.as_str()), ..malloc() };
@@ -252,7 +252,7 @@ fn any_text_is_written_as_json_has_it() {
 }
 
 #[test]
-fn the_two_ends_of_a_call_may_be_told_apart() {
+fn the_begin_and_the_return_of_a_call_can_be_separate_lines() {
     let begun = Call { outcome: Outcome::Begun, status: None, effect: Effect::default(), ..malloc() };
     let events = [Event::Call(Box::new(begun)), Event::Call(Box::new(malloc()))];
     let mut writer = Writer::new(Vec::new(), Phases::Apart, &meta()).unwrap();
@@ -266,7 +266,7 @@ fn the_two_ends_of_a_call_may_be_told_apart() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn events_round_trip() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
@@ -288,7 +288,7 @@ fn a_damaged_line_is_skipped_and_counted() {
 }
 
 #[test]
-fn a_cut_file_is_read_to_its_last_whole_line() {
+fn a_truncated_file_is_read_to_its_last_complete_line() {
     let whole = written();
     let first = whole.find('\n').unwrap() + 1;
     for length in first..whole.len() {
@@ -308,7 +308,7 @@ fn other_files_are_refused_with_the_reason() {
     assert!(error("{\"type\":\"meta\",\"format\":99}\n").contains("use a newer gpuprobe"));
 }
 
-/// One byte again and again, then the rest, as a file of that length would give them.
+/// A reader that gives a block again and again, then the rest.
 struct Long {
     left: usize,
     block: Vec<u8>,
@@ -346,7 +346,7 @@ fn a_line_of_a_gibibyte_is_skipped_without_being_kept() {
 }
 
 #[test]
-fn names_that_are_always_new_are_not_all_kept() {
+fn the_name_cache_is_bounded() {
     let whole = written();
     let mut text: String = whole.lines().take(1).map(|meta| format!("{meta}\n")).collect();
     let line = |name: String| {
@@ -364,7 +364,7 @@ fn names_that_are_always_new_are_not_all_kept() {
     assert_eq!(reader.damaged(), 0);
 }
 
-/// A launch whose every text is this long, and whose every list has that many entries.
+/// A launch in which every text has this length, and every list this many entries.
 fn endless(bytes: usize, entries: usize) -> Call {
     let text = "x".repeat(bytes);
     let name = || Cow::Owned(text.clone());
@@ -387,7 +387,7 @@ pub(super) fn read_back(call: Call) -> Call {
 }
 
 #[test]
-fn texts_and_lists_are_cut_to_what_a_recording_may_have() {
+fn texts_and_lists_are_limited() {
     let long = read_back(endless(50_000, 1));
     assert_eq!([long.process.len(), long.error.as_ref().unwrap().len()], [256; 2]);
     let unknown = Call { name: "x".repeat(50_000).into(), ..endless(1, 1) };
@@ -395,7 +395,7 @@ fn texts_and_lists_are_cut_to_what_a_recording_may_have() {
     let kernel = long.effect.kernel().unwrap();
     assert_eq!(kernel.len(), 4096);
     assert_eq!(long.stack.as_ref().unwrap()[0].len(), 1024);
-    // names that differ behind the cut stay apart
+    // names that differ after the cut stay distinct
     assert!(kernel.contains("...~"));
 
     let many = read_back(endless(10, 2000));
@@ -406,13 +406,13 @@ fn texts_and_lists_are_cut_to_what_a_recording_may_have() {
     assert_eq!((stack.len(), stack[32].as_str()), (33, "(68 more)"));
 
     let driver = DriverCall { device: Some("d".repeat(1000).into()), command: Some("c".repeat(1000).into()) };
-    let asked = read_back(Call { effect: Effect::DriverCall(driver), ..ioctl() });
-    let asked = asked.effect.driver_call().unwrap();
-    assert_eq!([&asked.device, &asked.command].map(|name| name.as_ref().unwrap().len()), [256; 2]);
+    let call = read_back(Call { effect: Effect::DriverCall(driver), ..ioctl() });
+    let call = call.effect.driver_call().unwrap();
+    assert_eq!([&call.device, &call.command].map(|name| name.as_ref().unwrap().len()), [256; 2]);
     let copies = vec![part(CopyDirection::Unknown, HostMemory::Unknown, 1); 2000];
     let batch = read_back(copy(Transfer { parts: copies, ..Transfer::new(CopyDirection::Unknown, true) }));
     assert_eq!(batch.effect.transfer().unwrap().parts.len(), 256);
-    let ended = Effect::ContextEnd(vec![held(Space::Unknown, 1, 1); 2000]);
+    let ended = Effect::ContextEnd(vec![amount(Space::Unknown, 1, 1); 2000]);
     let Effect::ContextEnd(ended) = read_back(context_end(ended)).effect else { panic!("a context ended") };
     assert_eq!(ended.len(), 256);
 }
@@ -442,7 +442,7 @@ fn a_command_of_any_length_leaves_the_trace_readable() {
 }
 
 #[test]
-fn times_that_cannot_be_are_damage() {
+fn invalid_times_are_damage() {
     let meta: String = written().lines().take(1).map(|meta| format!("{meta}\n")).collect();
     let line = |ts: &str, phase: &str, duration: &str| {
         format!(
@@ -469,7 +469,7 @@ fn times_that_cannot_be_are_damage() {
 }
 
 #[test]
-fn a_compressed_file_that_was_cut_is_a_file_that_was_cut() {
+fn a_truncated_compressed_file_is_read_like_a_truncated_file() {
     struct Cut;
     impl std::io::Read for Cut {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {

@@ -1,4 +1,4 @@
-//! Events to JSON lines. Written by hand into one buffer, because this is what every recorded call costs.
+//! Writes events as JSON lines. Written by hand into one buffer, because this is the cost of every recorded call.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use super::{End, Meta, type_of};
 use crate::cut::cut;
 use crate::event::{Call, Event, Evidence, LossEvent, Name, Outcome, ProcessEvent, XidEvent};
 
-/// Writes a trace to anything that takes bytes.
+/// Writes a trace to any writer.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
@@ -29,20 +29,19 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes one event.
     pub fn event(&mut self, event: &Event) -> io::Result<()> {
         self.event_if(event, |_, _| Ok(true)).map(|_| ())
     }
 
-    /// Writes one event, if that is right with whoever is asked about the bytes of its line; tells whether it was.
+    /// Writes one event if `may_write` accepts the length of its line; returns whether it was written.
     pub fn event_if(
         &mut self,
         event: &Event,
-        is_right: impl FnOnce(&mut W, usize) -> io::Result<bool>,
+        may_write: impl FnOnce(&mut W, usize) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.line.clear();
         event_line(event, self.phases, &mut self.line);
-        if !is_right(&mut self.out, self.line.len())? {
+        if !may_write(&mut self.out, self.line.len())? {
             return Ok(false);
         }
         self.out.write_all(&self.line)?;
@@ -51,17 +50,17 @@ impl<W: Write> Writer<W> {
         Ok(true)
     }
 
-    /// Where it is written to.
+    /// The writer.
     pub fn get_ref(&self) -> &W {
         &self.out
     }
 
-    /// The same, to be asked to do something.
+    /// The writer, mutable.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// Gives it up without an end.
+    /// Returns the writer without writing an end line.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -71,12 +70,12 @@ impl<W: Write> Writer<W> {
         self.events
     }
 
-    /// Hands everything written so far to the system.
+    /// Flushes the writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
-    /// Ends the trace; the counts of events are filled in here.
+    /// Writes the end line, with the counts of events, and flushes.
     pub fn finish(mut self, end: &End) -> io::Result<W> {
         let end = End { events: self.events, calls: self.calls, ..end.clone() };
         self.line.clear();
@@ -87,7 +86,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends the first line of a trace, with as much of the command as fits into a line that readers take.
+/// Appends the meta line, with as much of the command as fits into a line that readers accept.
 pub fn meta_line(meta: &Meta, out: &mut Vec<u8>) {
     match cut_command(&meta.command) {
         None => tagged("meta", meta, out),
@@ -98,10 +97,10 @@ pub fn meta_line(meta: &Meta, out: &mut Vec<u8>) {
     }
 }
 
-/// The beginning of a command that is too long to be kept.
+/// The beginning of a command that is too long.
 fn cut_command(words: &[String]) -> Option<Vec<String>> {
     const MOST: usize = 16 << 10;
-    // of an empty word too: there may be very many
+    // also for empty words: there may be very many
     const AROUND_WORD: usize = r#""","#.len();
     if words.iter().map(|word| word.len() + AROUND_WORD).sum::<usize>() <= MOST {
         return None;
@@ -117,12 +116,12 @@ fn cut_command(words: &[String]) -> Option<Vec<String>> {
     Some(kept)
 }
 
-/// Appends its last line.
+/// Appends the end line.
 pub fn end_line(end: &End, out: &mut Vec<u8>) {
     tagged("end", end, out);
 }
 
-/// An object with `type` in front.
+/// Writes an object with `type` as its first field.
 fn tagged(tag: &str, object: &impl Serialize, out: &mut Vec<u8>) {
     #[derive(Serialize)]
     struct Tagged<'a, T> {
@@ -137,13 +136,13 @@ fn tagged(tag: &str, object: &impl Serialize, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// How the two ends of a call are told.
+/// How the begin and the return of a call are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phases {
     /// In one line, when it has returned.
     #[default]
     Together,
-    /// In a line each, as they happen.
+    /// In two lines, as they happen.
     Apart,
 }
 
@@ -158,7 +157,7 @@ pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\n");
 }
 
-/// Appends the name of a field, and what is around it, in one piece.
+/// Appends the name of a field with its punctuation at once.
 macro_rules! key {
     ($out:expr, $name:literal) => {
         $out.extend_from_slice(concat!(",\"", $name, "\":").as_bytes())
@@ -209,7 +208,7 @@ fn xid_line(xid: &XidEvent, out: &mut Vec<u8>) {
     xid_fields(xid, &mut Json(out));
 }
 
-/// The fields that every line begins with.
+/// The fields at the beginning of every line.
 fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, what: &Name, phase: &str) {
     out.extend_from_slice(b"{\"event_id\":");
     number(out, id);
@@ -232,7 +231,7 @@ fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
     string(out, process);
 }
 
-/// Fields of a JSON object that was begun.
+/// Writes the fields of an open JSON object.
 #[derive(Debug)]
 pub struct Json<'a>(pub &'a mut Vec<u8>);
 
@@ -349,11 +348,11 @@ fn number(out: &mut Vec<u8>, n: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// A number of parts, as a decimal fraction with all its digits.
+/// A fixed-point number with all its digits.
 fn fixed<const PARTS: u64>(out: &mut Vec<u8>, n: u64) {
     number(out, n / PARTS);
     let at = out.len();
-    // the digit in front keeps the zeros behind it
+    // the leading digit preserves the zeros, and is replaced by the point
     number(out, PARTS + n % PARTS);
     out[at] = b'.';
 }
@@ -362,8 +361,8 @@ fn hex(out: &mut Vec<u8>, n: u64) {
     let mut text = *b"\"0x0000000000000000\"";
     let digits = (u64::BITS - n.leading_zeros()).div_ceil(4).max(1) as usize;
     let (start, end) = (3, 3 + digits);
-    for (i, place) in text[start..end].iter_mut().rev().enumerate() {
-        *place = b"0123456789abcdef"[(n >> (4 * i)) as usize & 0xf];
+    for (i, digit) in text[start..end].iter_mut().rev().enumerate() {
+        *digit = b"0123456789abcdef"[(n >> (4 * i)) as usize & 0xf];
     }
     text[end] = b'"';
     out.extend_from_slice(&text[..=end]);
@@ -377,7 +376,7 @@ fn word(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// A name that is borrowed is one of this program's own, which have nothing to escape.
+/// A borrowed name is static, and has nothing to escape.
 fn name(out: &mut Vec<u8>, name: &Name) {
     match name {
         Name::Borrowed(text) => word(out, text),
@@ -395,6 +394,6 @@ fn string(out: &mut Vec<u8>, text: &str) {
 }
 
 fn is_plain(text: &str) -> bool {
-    // not all(), which ends at the first: so many bytes can be looked at at once
+    // not all(), which stops at the first: this can be vectorized
     text.bytes().fold(true, |is, b| is & (b >= b' ') & (b != b'"') & (b != b'\\'))
 }

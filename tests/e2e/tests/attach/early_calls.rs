@@ -129,7 +129,7 @@ fn stripped(workload: &str) -> (TempDir, PathBuf) {
 fn assert_hidden_runtime_reported(outcome: &Outcome, program: &Path) {
     let end = outcome.trace.assert_ended();
     let line = format!(
-        "{}: the CUDA runtime is linked in and stripped of its symbols; its calls are seen at libcuda alone",
+        "{}: the CUDA runtime is linked in and stripped of its symbols; only its calls to libcuda are seen",
         shown(program)
     );
     assert_eq!(end.skipped, std::slice::from_ref(&line));

@@ -1,0 +1,9 @@
+//! Finds the NVIDIA device files and GPUs of the host, and maps a process's GPU numbers to the host's.
+
+mod devices;
+mod host_gpus;
+mod visible;
+
+pub use devices::{Device, devices};
+pub use host_gpus::{DRIVER_FOLDER, host_gpus};
+pub use visible::View;

@@ -1,0 +1,16 @@
+//! Chooses where to put probes: the cheapest safe instruction of each library function, and functions of the Linux
+//! kernel.
+
+mod aarch64;
+mod branches;
+mod candidate;
+mod linux_symbols;
+mod plan;
+mod point;
+mod x86_64;
+
+pub use linux_symbols::{
+    DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
+};
+pub use plan::{AttachPlan, PlannedFunction, Target, plan};
+pub use point::{ProbeCost, ProbePoint};

@@ -1,0 +1,68 @@
+//! Reads the mappings of a process and opens the files that it has mapped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+
+use super::maps::{MappedFile, Mapping};
+use crate::access::{self, RegularFile, StallDomain, TABLE_LIMIT};
+use crate::error::DiscoverError;
+use crate::skipped::{SkipCause, why};
+
+pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
+    let read = || {
+        let text = access::contents(&folder.join("maps"), TABLE_LIMIT)?;
+        // a zombie has no memory any more
+        if text.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(text) }
+    };
+    read().map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => DiscoverError::NoSuchProcess { pid },
+        _ if source.raw_os_error() == Some(Errno::ESRCH as i32) => DiscoverError::NoSuchProcess { pid },
+        io::ErrorKind::PermissionDenied => DiscoverError::ProcessDenied { pid, source },
+        _ => DiscoverError::Process { pid, source },
+    })
+}
+
+/// The mapped file and the path it was opened by, or why it cannot be opened.
+pub(crate) fn open_mapped(
+    folder: &Path,
+    mapping: &Mapping,
+) -> Result<(RegularFile, PathBuf), (SkipCause, String)> {
+    let MappedFile { path, deleted, inode, .. } = &mapping.file;
+    let map_file = folder.join("map_files").join(&mapping.range);
+    // The only path that is certain to be the mapped file, also if it was deleted or is in another mount namespace.
+    // Older Linux kernels restrict it to root.
+    let known =
+        || mapping.file.device().map(|(major, minor)| (StallDomain::Device(major, minor), path.as_path()));
+    let first = match RegularFile::open_at(&map_file, known()) {
+        Ok(file) => {
+            // The plain path is better if it is the same file, because it outlives the process.
+            let plain = access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
+            return Ok((file, if plain { path.clone() } else { map_file }));
+        }
+        Err(error) => why(&error),
+    };
+    // it may work the next time
+    if first.0 == SkipCause::Stalled {
+        return Err(first);
+    }
+    if *deleted {
+        let reason = format!("deleted since it was mapped, and {}", first.1);
+        return Err((SkipCause::Replaced, reason));
+    }
+    let in_namespace = folder.join("root").join(path.strip_prefix("/").unwrap_or(path));
+    for name in [in_namespace, path.clone()] {
+        match RegularFile::open_at(&name, known()) {
+            // On overlayfs the two numbers may differ for the same file.
+            Ok(file) if file.id.inode == *inode || file.overlay => return Ok((file, name)),
+            Ok(_) => {
+                let reason = "replaced by another file since it was mapped; run as root to reach it";
+                return Err((SkipCause::Replaced, reason.into()));
+            }
+            Err(DiscoverError::Open { source, .. }) if !access::is_stall(&source) => {}
+            Err(error) => return Err(why(&error)),
+        }
+    }
+    Err(first)
+}

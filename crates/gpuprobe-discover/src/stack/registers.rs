@@ -1,0 +1,27 @@
+//! The registers at a call, and why an unwound stack ends.
+
+/// The registers of a caller as they will be when the call has returned. `lr` is only for aarch64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// The return address.
+    pub ip: u64,
+    pub sp: u64,
+    pub fp: u64,
+    pub lr: u64,
+}
+
+/// Why a stack has no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// The outermost frame of the thread was reached.
+    Complete,
+    /// There are more frames than [`super::FRAME_LIMIT`].
+    TooDeep,
+    /// The copy of the stack is shorter than the stack.
+    CopyEnds,
+    /// The read limit for one stack was reached; unwinding the next one continues from there.
+    NotYet,
+    /// The caller cannot be determined: code without unwind information and frame pointer, a file that cannot be read
+    /// (any more), or an invalid stack.
+    Lost,
+}

@@ -1,0 +1,159 @@
+//! Parses the tables of functions. An invalid row is skipped, see [`crate::table`].
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+
+use super::roles::{Class, Roles};
+use super::types::Types;
+use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
+use crate::ids::FunctionId;
+use crate::table::{in_ranges, lines};
+
+/// The CUDA releases whose headers the tables were generated from, in order.
+pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
+
+const TABLES: [(Api, &str); 5] = [
+    (Api::Driver, include_str!("../../catalogue/driver.tbl")),
+    (Api::Runtime, include_str!("../../catalogue/runtime.tbl")),
+    (Api::Nvml, include_str!("../../catalogue/nvml.tbl")),
+    (Api::Nccl, include_str!("../../catalogue/nccl.tbl")),
+    (Api::Kernel, include_str!("../../catalogue/kernel.tbl")),
+];
+
+/// Class and role words by base name.
+type RoleTable = HashMap<&'static str, (Class, &'static str)>;
+
+pub(crate) fn load() -> Catalogue {
+    let types = Types::parse(
+        include_str!("../../catalogue/types.tbl"),
+        include_str!("../../catalogue/enums.tbl"),
+        include_str!("../../catalogue/structs.tbl"),
+    );
+    let roles = parse_roles(include_str!("../../catalogue/roles.tbl"));
+    let mut functions = Vec::new();
+    for (api, table) in TABLES {
+        for line in lines(table) {
+            let id = FunctionId(u32::try_from(functions.len()).unwrap_or(u32::MAX));
+            functions.extend(parse_function(id, api, line, &types, &roles));
+        }
+    }
+    let mut catalogue =
+        Catalogue { functions: Vec::new(), by_name: HashMap::new(), types, late: RwLock::default() };
+    catalogue.add(functions);
+    catalogue
+}
+
+fn parse_roles(table: &'static str) -> RoleTable {
+    let mut class = Class::Other;
+    let mut roles = RoleTable::new();
+    for line in lines(table) {
+        if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
+            class = Class::from_name(name).unwrap_or(Class::Other);
+        } else {
+            let (name, words) = line.split_once(' ').unwrap_or((line, ""));
+            roles.insert(name, (class, words));
+        }
+    }
+    roles
+}
+
+pub(crate) fn parse_function(
+    id: FunctionId,
+    api: Api,
+    line: &'static str,
+    types: &Types,
+    roles: &RoleTable,
+) -> Option<Function> {
+    let mut columns = line.split(" | ");
+    let (name, versions) = (columns.next()?, columns.next()?);
+    let (result_type, args) = (columns.next()?, columns.next()?);
+    let args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
+    let base = base_name(name);
+    let default_class = match api {
+        Api::Nvml => Class::Nvml,
+        Api::Kernel => Class::Driver,
+        _ => Class::Other,
+    };
+    let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
+    let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
+    Some(Function {
+        id,
+        api,
+        name,
+        base,
+        versions,
+        result: result_kind(result_type, types),
+        result_type,
+        class,
+        pointee: args.as_deref().and_then(|args| pointee(&roles, args, types)),
+        roles,
+        hot: words.split(' ').any(|w| w == "hot"),
+        args,
+    })
+}
+
+/// The argument whose pointee is copied: a struct that fits, or else a text, preferably the name.
+fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> {
+    let arg = |position: u8| args.get(usize::from(position));
+    let described = roles.config.or(roles.params).or(roles.desc).and_then(|position| {
+        let ty = arg(position)?.ty.trim_start_matches("const ").trim_end_matches('*');
+        let layout = types.layout(ty).filter(|layout| usize::from(layout.bytes) <= MAX_POINTEE)?;
+        Some((position, Pointee::Struct(layout)))
+    });
+    let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
+    let count = u8::try_from(args.len()).ok()?;
+    described.or_else(|| {
+        // a host function is declared as text, but is none
+        let mut others = (0..count).filter(|position| Some(*position) != roles.named);
+        let text = roles.name.filter(is_text).or_else(|| others.find(is_text))?;
+        Some((text, Pointee::Text))
+    })
+}
+
+fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
+    match ty {
+        "?" => ResultKind::Unknown,
+        "void" => ResultKind::Void,
+        "errno" => ResultKind::Errno,
+        "char" | "unsigned int" | "int" => ResultKind::Int,
+        ty if ty.ends_with('*') => ResultKind::Pointer,
+        ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),
+    }
+}
+
+fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Vec<Arg>> {
+    if list == "void" {
+        return Some(Vec::new());
+    }
+    let mut named = Vec::new();
+    for arg in list.split(", ") {
+        let (ty, name) = arg.rsplit_once(' ')?;
+        named.push((ty, name, types.kind(ty, name)?));
+    }
+    let kinds: Vec<_> = named.iter().map(|n| n.2).collect();
+    let x86_64 = abi::locations_x86_64(&kinds, result_type == "cudaChannelFormatDesc");
+    let aarch64 = abi::locations_aarch64(&kinds);
+    let locations = x86_64.into_iter().zip(aarch64);
+    Some(
+        named
+            .into_iter()
+            .zip(locations)
+            .map(|((ty, name, kind), (x86_64, aarch64))| Arg { name, ty, kind, out: None, x86_64, aarch64 })
+            .collect(),
+    )
+}
+
+/// The name without the suffixes of its variants.
+pub(crate) fn base_name(name: &str) -> &str {
+    let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
+    match name.rfind("_v") {
+        Some(at) if name.len() > at + 2 && name[at + 2..].bytes().all(|b| b.is_ascii_digit()) => &name[..at],
+        _ => name,
+    }
+}
+
+/// Whether a range column such as `11.8,12.4-13.0` includes a version.
+pub(crate) fn version_in(ranges: &str, version: &str) -> bool {
+    let rank = |v: &str| VERSIONS.iter().position(|known| *known == v);
+    rank(version).is_some_and(|wanted| in_ranges(ranges, wanted, rank))
+}
