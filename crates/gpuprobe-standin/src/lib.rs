@@ -73,7 +73,7 @@ pub use exports::{ExportList, Library};
 pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
-/// The workloads that [`build`] makes with [`Parts::All`].
+/// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
 pub const WORKLOADS: [&str; 34] = [
     "args",
     "args_renamed",
