@@ -1,8 +1,8 @@
-// Adds two vectors on the GPU and tells each step: allocate, copy in, launch, synchronise, copy out, free.
+// Adds two vectors on the GPU and prints each step: allocate, copy in, launch, synchronize, copy out, free.
 //
-//   basic [--json]      --json ends with what was called, as one object, to compare a trace with
+//   basic [--json]      --json prints the calls as one object at the end, for comparison with a trace
 //
-// Exits 0 when every sum is right, 1 when a call failed or a sum is wrong.
+// Exits with 0 if every sum is right, with 1 if a call failed or a sum is wrong.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

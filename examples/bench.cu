@@ -1,5 +1,5 @@
-// How long calls of the CUDA runtime take on average, as the program sees them. Run it alone and under
-// gpuprobe: the difference is what a probe costs.
+// Measures how long calls of the CUDA runtime take on average. Run it alone and under gpuprobe: the difference
+// is the cost of a probe.
 //
 //   bench [--json] [ROUNDS]      each operation is called ROUNDS times (default 1000), after a tenth to warm up
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <cuda_runtime.h>
 
 constexpr size_t MEBIBYTE = 1 << 20;
-// so many allocations are held at once at most
+// the most allocations that are live at the same time
 constexpr int BATCH = 64;
 
 __global__ void nothing()
@@ -38,7 +38,7 @@ struct Operation {
 	}
 };
 
-// Seconds that this many rounds take.
+// The time of this many rounds, in seconds.
 template <typename Call> static double timed(int rounds, Call call)
 {
 	const auto start = std::chrono::steady_clock::now();
@@ -48,17 +48,17 @@ template <typename Call> static double timed(int rounds, Call call)
 	return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Allocations and frees alternate in batches, so that no more than a batch is ever held.
+// Allocations and frees alternate in batches, so that at most one batch is live.
 static void allocations(int rounds, Operation &allocate, Operation &release)
 {
-	void *held[BATCH];
+	void *live[BATCH];
 
 	while (rounds > 0) {
 		const int batch = rounds < BATCH ? rounds : BATCH;
 
 		allocate.seconds +=
-		    timed(batch, [&](int i) { check(cudaMalloc(&held[i], MEBIBYTE), "cudaMalloc"); });
-		release.seconds += timed(batch, [&](int i) { check(cudaFree(held[i]), "cudaFree"); });
+		    timed(batch, [&](int i) { check(cudaMalloc(&live[i], MEBIBYTE), "cudaMalloc"); });
+		release.seconds += timed(batch, [&](int i) { check(cudaFree(live[i]), "cudaFree"); });
 		rounds -= batch;
 	}
 }
@@ -78,7 +78,7 @@ static std::vector<Operation> measure(int rounds)
 	Operation out = {"memcpy D2H 1 MiB", "cudaMemcpy", MEBIBYTE, rounds, 0};
 	Operation launches = {"launch", "cudaLaunchKernel", 0, rounds, 0};
 	Operation synchronise = {"synchronise", "cudaDeviceSynchronize", 0, rounds, 0};
-	Operation ask = {"get device", "cudaGetDevice", 0, rounds, 0};
+	Operation get_device = {"get device", "cudaGetDevice", 0, rounds, 0};
 	void *device;
 
 	allocations(rounds, allocate, release);
@@ -91,16 +91,16 @@ static std::vector<Operation> measure(int rounds)
 	});
 	check(cudaFree(device), "cudaFree");
 	launches.seconds = timed(rounds, [](int) { launch(); });
-	// the first waits for all these launches, which is not what the others are asked for
+	// the first call waits for all these launches, so it is not measured
 	check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 	synchronise.seconds =
 	    timed(rounds, [](int) { check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); });
-	ask.seconds = timed(rounds, [](int) {
+	get_device.seconds = timed(rounds, [](int) {
 		int number;
 
 		check(cudaGetDevice(&number), "cudaGetDevice");
 	});
-	return {allocate, release, in, out, launches, synchronise, ask};
+	return {allocate, release, in, out, launches, synchronise, get_device};
 }
 
 static void print_table(const std::vector<Operation> &operations)

@@ -1,8 +1,8 @@
-// A small server that answers requests on the GPU, and leaks: docs/leak-hunt.md finds out where.
+// A small server that answers requests on the GPU, and leaks: docs/leak-hunt.md finds the line.
 //
-//   leaky [SECONDS]      answers requests for so long, 10 by default
+//   leaky [SECONDS]      answers requests for that long, 10 by default
 //
-// Memory is held for good reasons too: weights that stay, a cache that fills up, buffers of each request.
+// Some memory is live for good reasons: weights that stay, a cache that fills up, buffers of each request.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +22,7 @@ static void check(cudaError_t status, const char *call)
 	}
 }
 
-// Everything is allocated here, so the function that calls cudaMalloc tells nothing.
+// Makes all allocations, so the function that calls cudaMalloc does not identify the leak.
 static void *get(size_t bytes)
 {
 	void *pointer;
@@ -41,7 +41,7 @@ __attribute__((noinline)) static void *load_weights()
 	return get(64 * MIB);
 }
 
-// Embeddings of the texts that are asked for most.
+// Embeddings of the texts that are requested most.
 __attribute__((noinline)) static void *embedding(std::map<int, void *> &cache, int text)
 {
 	void *&entry = cache[text % CACHED];
@@ -69,7 +69,7 @@ __attribute__((noinline)) static void end(const Request &request)
 	const bool cancelled = request.number % 4 == 3;
 
 	give_back(request.input);
-	// nobody waits for the output of a request that was cancelled
+	// a cancelled request needs no output
 	if (cancelled)
 		return;
 	give_back(request.output);

@@ -1,6 +1,6 @@
-//! Any bytes as debug information: addresses are named by it.
+//! Any bytes as debug information, used to name addresses.
 //!
-//! An input is the address (two bytes), then sections: which (one byte), how long (two), the contents.
+//! An input is the address (two bytes), then sections: kind (one byte), length (two), contents.
 #![no_main]
 
 use std::path::Path;
@@ -25,7 +25,7 @@ const SECTIONS: [&str; 12] = [
     ".debug_loclists",
     ".debug_types",
 ];
-/// One address is that of a call that `addr2line` was asked for in the seeds.
+/// One address is that of a call in the seeds, as `addr2line` resolves it.
 const FIXED: u64 = BASE + CODE + 8;
 
 static PROC: LazyLock<FakeProc> = LazyLock::new(|| FakeProc::new().expect("a folder and memory for a file"));

@@ -1,7 +1,7 @@
-//! Any bytes as the unwind information of a library, and a stack to be unwound by it.
+//! Any bytes as the unwind information of a library, used to unwind a stack.
 //!
-//! An input is: which kind of section it is (one byte), the address of the instruction (two), what is on the stack (one),
-//! and the section.
+//! An input is: the kind of section (one byte), the address of the instruction (two), the contents of the stack (one), and
+//! the section.
 #![no_main]
 
 use std::sync::LazyLock;

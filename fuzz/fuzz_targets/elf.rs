@@ -1,4 +1,4 @@
-//! Any bytes as a library: inspected under every name that means something, and its probe points planned.
+//! Any bytes as a library: inspected under every name with a meaning, and its probe points planned.
 #![no_main]
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use gpuprobe_event::{FunctionId, Hooks};
 use gpuprobe_fuzz::MemoryFile;
 use libfuzzer_sys::fuzz_target;
 
-/// A library of each API, a program that may have the runtime linked in, and a file that hooks are about.
+/// A library of each API, a program that may contain the runtime, and a file that hooks match.
 const NAMES: [&str; 6] = [
     "/x/libcuda.so.1",
     "/x/libcudart.so.12",

@@ -1,4 +1,4 @@
-//! Any bytes as a file of hooks.
+//! Any bytes as a hooks file.
 #![no_main]
 
 use gpuprobe_event::{Api, FunctionId, Hooks};

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 const STATUSES: [&str; 8] = ["200", "400", "404", "405", "413", "414", "431", "503"];
 
-/// The status of an answer; nothing where there is none.
+/// The status of an answer, if there is one.
 fn status(answer: &[u8]) -> Option<String> {
     let head = std::str::from_utf8(answer.get(..12)?).expect("an answer begins with text");
     let (version, status) = head.split_once(' ').expect("an answer has a status");
@@ -18,7 +18,7 @@ fn status(answer: &[u8]) -> Option<String> {
 fuzz_target!(|bytes: &[u8]| {
     let whole = status(&answer(bytes, 1));
     let pieces = status(&answer(bytes, 3));
-    // a client that closes its side may get no answer; one that gets two gets the same twice
+    // a client that closes its side may get no answer; if both deliveries get one, they are the same
     let is_same = whole == pieces || whole.is_none() || pieces.is_none();
     assert!(is_same, "the answer depends on how the request arrives: {whole:?} {pieces:?}");
     credentials(bytes);

@@ -18,6 +18,6 @@ fuzz_target!(|bytes: &[u8]| {
     while reader.read().expect("bytes can be read").is_some() {
         lines += 1;
     }
-    // times that no other program has room for are damage to the reader; every other line comes back
+    // the reader treats times that do not fit other programs as damage; every other line is read back
     assert_eq!(lines + reader.damaged(), decoded.events.len() as u64 + 1);
 });

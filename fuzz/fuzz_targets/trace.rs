@@ -1,4 +1,4 @@
-//! Any bytes as a trace file, shown in every way.
+//! Any bytes as a trace file, shown in every format.
 #![no_main]
 
 #[path = "../../crates/gpuprobe-output/tests/shown/mod.rs"]

@@ -1,11 +1,11 @@
-//! A small ELF file around sections that the fuzzer made up. Offsets in the file are addresses too, so that inputs need no
-//! knowledge of the headers.
+//! A small ELF file around generated sections. File offsets are also addresses, so that inputs do not depend on the
+//! headers.
 
-/// Where code lies.
+/// The address of code.
 pub const CODE: u64 = 0x1000;
-/// Where the first section lies.
+/// The address of the first section.
 pub const SECTIONS: u64 = 0x2000;
-/// How much of the file is mapped as code: more than any input fills.
+/// The size of the code mapping: larger than any input.
 pub const LOADED_BYTES: u64 = 0x10_0000;
 
 const HEADER: usize = 64;
@@ -16,8 +16,8 @@ const STRTAB: u32 = 3;
 const LOAD: u32 = 1;
 const EH_FRAME: u32 = 0x6474_e550;
 
-/// An x86-64 library with these sections, one behind the other. `is_searched`: the first begins with the search table of
-/// the unwind information.
+/// An x86-64 library with these sections, one after the other. `is_searched`: the first section begins with the search
+/// table of the unwind information.
 pub fn library(sections: &[(&str, &[u8])], is_searched: bool) -> Vec<u8> {
     let mut out = vec![0; SECTIONS as usize];
     let mut names = vec![0];
@@ -59,7 +59,7 @@ pub fn library(sections: &[(&str, &[u8])], is_searched: bool) -> Vec<u8> {
     out
 }
 
-/// A header of a segment that may be executed.
+/// The header of an executable segment.
 fn segment(kind: u32, offset: usize, size: usize) -> Vec<u8> {
     let (offset, size) = (offset as u64, size as u64);
     let mut out = kind.to_le_bytes().to_vec();

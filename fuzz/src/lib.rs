@@ -1,4 +1,4 @@
-//! What the fuzz targets share: files and processes that exist in memory only.
+//! Helpers of the fuzz targets: files and processes that exist only in memory.
 #![forbid(unsafe_code)]
 
 pub mod elf;
@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tempfile::TempDir;
 
-/// The process id of the only process in [`FakeProc`].
+/// The pid of the only process in [`FakeProc`].
 pub const PID: u32 = 7;
-/// Where that process has its file mapped, from offset 0 on.
+/// The address at which that process maps its file, from offset 0 on.
 pub const BASE: u64 = 0x7f00_0000_0000;
 
-/// A regular file whose contents are replaced for each input. No disk is involved.
+/// A regular file in memory whose contents are replaced for each input.
 #[derive(Debug)]
 pub struct MemoryFile(File);
 
@@ -31,7 +31,7 @@ impl MemoryFile {
         self.0.write_all_at(bytes, 0)
     }
 
-    /// A name that this process can open it by.
+    /// A path under which this process can open the file.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
@@ -60,7 +60,7 @@ impl FakeProc {
         self.root.path()
     }
 
-    /// The file that the process has mapped.
+    /// The file that the process maps.
     pub fn file(&self) -> &MemoryFile {
         &self.file
     }

@@ -1,5 +1,5 @@
-// Copies 64 MiB to the GPU and back, again and again, from pinned or from pageable memory, and times each
-// copy itself. Prints one JSON object, and waits for a line on stdin before it ends.
+// Copies 64 MiB to the GPU and back repeatedly, from pinned or pageable memory, and measures the time of each
+// copy. Prints one JSON object, and waits for a line on stdin before it exits.
 //
 //   bandwidth pinned|pageable ROUNDS
 #include <chrono>

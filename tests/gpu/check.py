@@ -1,15 +1,15 @@
-"""Compares a trace with what the program said of itself. Exits 1, naming what differs, when they are not equal.
+"""Compares a trace with the ledger of the program. Prints each difference, and exits 1 if there is any.
 
     check.py vector TRACE LEDGER
-    check.py torch TRACE LEDGER PROFILE     PROFILE: what torch.profiler counted of the same work
-    check.py memory TRACE LEDGER            what PyTorch's allocator holds against live bytes at that moment
-    check.py leak TRACE LEDGER              a C++ program: what each place holds, allocated and freed
-    check.py places TRACE LEDGER            PyTorch: live bytes by place, those in its allocator and the rest
-    check.py suspects REPORT LEDGER         `gpuprobe memory --json`: the places that leak are accused, and no others
+    check.py torch TRACE LEDGER PROFILE     PROFILE: the counts of torch.profiler for the same steps
+    check.py memory TRACE LEDGER            the memory that PyTorch's allocator has reserved, and live bytes at that moment
+    check.py leak TRACE LEDGER              a C++ program: live bytes, allocations and frees of each call site
+    check.py call-sites TRACE LEDGER        PyTorch: live bytes by call site, those in its allocator and the rest
+    check.py suspects REPORT LEDGER         `gpuprobe memory --json`: the call sites that leak are suspects, and no others
     check.py bandwidth TRACE LEDGER         large copies: bytes, host memory, and effective bandwidth within a tenth
     check.py graph TRACE PROFILE            kernels of training steps, eager and replayed, as torch.profiler counts them
-    check.py driver TRACE LEDGER FTRACE     ioctls: how many have a name, as many as the kernel's own trace, in a steady step
-    check.py fault TRACE /dev/null          a program that writes where nothing is: the GPU's error, and that the driver names it
+    check.py driver TRACE LEDGER FTRACE     ioctls: how many have a name, the same number as in the kernel's own trace, and in a steady step
+    check.py fault TRACE /dev/null          a program that writes to an unmapped address: the GPU's error, and the process
     check.py names LINES                    the share of launches whose kernel has a name, which must be 99%
     check.py bench FOLDER                   averages of bench, alone and traced, as a table
 """
@@ -24,7 +24,7 @@ import sys
 
 def read(trace):
     lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
-    assert lines[0]["type"] == "meta" and lines[-1]["type"] == "end", "the trace is not whole"
+    assert lines[0]["type"] == "meta" and lines[-1]["type"] == "end", "the trace is incomplete"
     return [line for line in lines if "api" in line], lines[-1]
 
 
@@ -39,7 +39,7 @@ class Comparison:
 
 
 def launches(calls):
-    """Launches, once each: a driver launch inside a runtime launch is the same one."""
+    """Outermost launches: a driver launch inside a runtime launch is the same one."""
     return sum(1 for c in calls if c["type"] == "launch" and c.get("ret") == 0 and "parent" not in c)
 
 
@@ -99,86 +99,86 @@ def said(file):
 
 
 def memory(calls, _end, ledger, compare):
-    """Live bytes when the program said what it holds; what is not PyTorch's is told by the call that allocated it."""
+    """Live bytes when the program printed its reserved memory, by kind and by allocating function."""
     mark = next(c["ts"] for c in calls if c["name"] == "cudaProfilerStart")
     live, by_call = collections.Counter(), collections.Counter()
     for c in calls:
         if c["ts"] < mark and c["type"] == "memory" and "kind" in c:
-            held = c.get("size", 0) - c.get("freed", 0) - c.get("replaced", 0)
-            live[c["kind"]] += held
-            by_call[c["name"]] += held
+            change = c.get("size", 0) - c.get("freed", 0) - c.get("replaced", 0)
+            live[c["kind"]] += change
+            by_call[c["name"]] += change
     print("live bytes by kind:", dict(live), "by call:", dict(by_call))
-    held = live["vmm"] or live["device"]
-    compare.equal("bytes held by the allocator", held, ledger["reserved"])
+    reserved = live["vmm"] or live["device"]
+    compare.equal("live bytes of the allocator", reserved, ledger["reserved"])
     gpus = {c.get("gpu") for c in calls if c.get("size") and c["type"] == "memory"}
-    print("GPUs told:", gpus)
+    print("GPUs:", gpus)
 
 
 CUDA_LIBRARIES = ("libcuda.so", "libcudart", "libnvidia-")
 
 
 def module(frame):
-    """The file that a frame is in, where it is told instead of a source line."""
+    """The file of a frame without a source line."""
     found = re.search(r"\(([^()]+)\)$", frame) or re.match(r"([^ ()]+)\+0x", frame)
     return found.group(1) if found else ""
 
 
-def place(way):
+def call_site(stack):
     """The innermost function that is not CUDA's own."""
-    return next((frame for frame in way if not module(frame).startswith(CUDA_LIBRARIES)), "?")
+    return next((frame for frame in stack if not module(frame).startswith(CUDA_LIBRARIES)), "?")
 
 
-def by_place(calls, until=float("inf"), kinds=("device", "managed", "pool", "vmm", "array")):
-    """Live bytes, allocations and frees by place; the first allocation of a site tells its way."""
-    ways, sums = {}, collections.defaultdict(collections.Counter)
+def by_call_site(calls, until=float("inf"), kinds=("device", "managed", "pool", "vmm", "array")):
+    """Live bytes, allocations and frees by call site; the first allocation of a site has its stack."""
+    stacks, sums = {}, collections.defaultdict(collections.Counter)
     for c in calls:
         if c["ts"] >= until or c.get("kind") not in kinds or not ("size" in c or "freed" in c):
             continue
         site = c.get("site")
         if "stack" in c:
-            ways.setdefault(site, c["stack"])
+            stacks.setdefault(site, c["stack"])
         sums[site].update(
             live_bytes=c.get("size", 0) - c.get("freed", 0),
             allocations=int("size" in c),
             frees=c.get("freed_allocations", int("freed" in c)),
         )
-    places = collections.defaultdict(collections.Counter)
+    call_sites = collections.defaultdict(collections.Counter)
     for site, sum_of in sums.items():
-        places[place(ways.get(site, []))].update(sum_of)
-    return places
+        call_sites[call_site(stacks.get(site, []))].update(sum_of)
+    return call_sites
 
 
 def leak(calls, end, ledger, compare):
-    places = by_place(calls)
+    call_sites = by_call_site(calls)
     for expected in ledger["places"]:
         function = expected["function"]
-        found = [sums for name, sums in places.items() if name.startswith(function + "(")]
-        compare.equal(f"places called {function}", len(found), 1)
+        found = [sums for name, sums in call_sites.items() if name.startswith(function + "(")]
+        compare.equal(f"call sites named {function}", len(found), 1)
         for field in ("live_bytes", "allocations", "frees"):
             compare.equal(f"{field} of {function}", sum(f[field] for f in found), expected[field])
     compare.equal("events lost", end["lost"], {})
 
 
-def places_of_torch(calls, _end, ledger, compare):
+def torch_call_sites(calls, _end, ledger, compare):
     mark = next(c["ts"] for c in calls if c["name"] == "cudaProfilerStart")
-    places = by_place(calls, mark)
-    for name, sums in sorted(places.items(), key=lambda item: -item[1]["live_bytes"]):
+    call_sites = by_call_site(calls, mark)
+    for name, sums in sorted(call_sites.items(), key=lambda item: -item[1]["live_bytes"]):
         print(f"{sums['live_bytes']:14} bytes, {sums['allocations']} allocations, {sums['frees']} frees: {name}")
-    in_allocator = [name for name in places if module(name).startswith("libc10_cuda")]
-    held = sum(places[name]["live_bytes"] for name in in_allocator)
-    compare.equal("bytes from places in PyTorch's allocator", held, ledger["reserved"])
-    rest = {name: sums["live_bytes"] for name, sums in places.items() if name not in in_allocator}
-    compare.equal("the program's own allocation is a place", list(rest.values()).count(ledger["own"]), 1)
-    compare.equal("live bytes whose place is not known", rest.get("?", 0), 0)
+    in_allocator = [name for name in call_sites if module(name).startswith("libc10_cuda")]
+    reserved = sum(call_sites[name]["live_bytes"] for name in in_allocator)
+    compare.equal("live bytes of call sites in PyTorch's allocator", reserved, ledger["reserved"])
+    rest = {name: sums["live_bytes"] for name, sums in call_sites.items() if name not in in_allocator}
+    compare.equal("the program's own allocation is a call site", list(rest.values()).count(ledger["own"]), 1)
+    compare.equal("live bytes at an unknown call site", rest.get("?", 0), 0)
 
 
 def suspects(report, ledger):
-    told = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["places"]]
-    for p in told:
+    reported = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["places"]]
+    for p in reported:
         print(f"{p['verdict']:14} {p['place']}: {p['reason']}")
     compare = Comparison()
-    accused = [p["function"].split("(")[0] for p in told if p["verdict"] == "leak_suspect"]
-    compare.equal("places accused, by growth", accused, [p["function"] for p in ledger["places"] if p["leaks"]])
+    suspected = [p["function"].split("(")[0] for p in reported if p["verdict"] == "leak_suspect"]
+    compare.equal("suspects, by growth", suspected, [p["function"] for p in ledger["places"] if p["leaks"]])
     return 1 if compare.wrong else 0
 
 
@@ -210,7 +210,7 @@ def graph(calls, end, profile, compare):
 
 
 def ioctls_of_ftrace(file):
-    """Requests of ioctls on the driver's devices, as the kernel's own trace has them: by their type, and UVM's small numbers."""
+    """Requests of ioctls on NVIDIA's devices in the Linux kernel's own trace: by their type, and UVM's small numbers."""
     found = collections.Counter()
     for line in open(file, encoding="utf-8"):
         ioctl = re.search(r"NR 16 \((\w+), (\w+), ", line)
@@ -303,7 +303,7 @@ def main():
         driver(calls, end, said(ledgers[0]), compare, ioctls_of_ftrace(ledgers[1]))
         sys.exit(1 if compare.wrong else 0)
     ledger, *more = map(said, ledgers)
-    checks = {"vector": vector, "torch": torch, "memory": memory, "leak": leak, "places": places_of_torch}
+    checks = {"vector": vector, "torch": torch, "memory": memory, "leak": leak, "call-sites": torch_call_sites}
     checks |= {"bandwidth": bandwidth, "graph": graph}
     checks[program](calls, end, ledger, compare, *more)
     sys.exit(1 if compare.wrong else 0)

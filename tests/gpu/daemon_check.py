@@ -1,8 +1,8 @@
-"""What the daemon's metrics say of a program, against what the program says. Exits 1, naming what differs.
+"""Compares the daemon's metrics for a program with the program's own counts. Prints each difference, and exits 1 if any.
 
     daemon_check.py GPUPROBE bandwidth PROGRAM        effective bandwidth of large copies, pinned and pageable
-    daemon_check.py GPUPROBE graph PROGRAM PROFILE    kernels of training steps, eager and by graph replay; PROFILE is what
-                                                      torch.profiler counted of the same steps
+    daemon_check.py GPUPROBE graph PROGRAM PROFILE    kernels of training steps, eager and by graph replay; PROFILE has the
+                                                      counts of torch.profiler for the same steps
 """
 
 import json
@@ -19,7 +19,7 @@ LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 class Daemon:
     def __init__(self, probe, *features, display=None):
-        """With a file for its display, it shows one every second."""
+        """If a display file is given, the daemon writes its display there every second."""
         arguments = [probe, "daemon", *features, "--display-interval", "1" if display else "0", "--refresh", "0.2"]
         arguments += ["--metrics-addr", f"127.0.0.1:{PORT}"]
         self.process = subprocess.Popen(arguments, stdout=display, stderr=subprocess.PIPE, text=True)
@@ -28,14 +28,14 @@ class Daemon:
                 break
 
     def samples(self):
-        """All samples as they are now."""
+        """All current samples."""
         with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         found = filter(None, map(SAMPLE.match, lines))
         return [(m[1], dict(LABEL.findall(m[2] or "")), float(m[3])) for m in found]
 
     def metrics(self, pid):
-        """All samples of a process, after what it did until now has been read."""
+        """All samples of a process, after the daemon has read its latest counters."""
         time.sleep(1)
         samples = self.samples()
         lost = sum(value for name, _, value in samples if name == "gpuprobe_events_lost_total")

@@ -1,4 +1,4 @@
-// A kernel that writes where nothing is: the GPU reports an error, and every call after it fails.
+// A CUDA kernel that writes to an unmapped address: the GPU reports an error, and every later call fails.
 #include <cstdio>
 
 __global__ void write_nowhere(int *nowhere)

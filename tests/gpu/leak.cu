@@ -1,7 +1,7 @@
-// A C++ program that leaks device memory from two of its four ways to cudaMalloc, one eight times as fast as the other.
-// The third is a cache that fills up, the fourth a buffer that is made and let go each round. Prints one JSON object.
+// A C++ program that leaks device memory from two of its four call sites, one eight times as fast as the other.
+// The third is a cache that fills up, the fourth a buffer that is allocated and freed each round. Prints one JSON object.
 //
-//   leak ROUNDS MILLISECONDS        sleeps so long after each round
+//   leak ROUNDS MILLISECONDS        sleeps that long after each round
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -19,28 +19,28 @@ static void check(cudaError_t status, const char *what)
 	}
 }
 
-struct Books {
+struct Ledger {
 	const char *function;
 	bool leaks;
 	size_t live, live_bytes, allocations, frees;
 };
 
 struct Gradients {
-	static Books books;
+	static Ledger ledger;
 };
 struct Events {
-	static Books books;
+	static Ledger ledger;
 };
 struct Shapes {
-	static Books books;
+	static Ledger ledger;
 };
 struct Batch {
-	static Books books;
+	static Ledger ledger;
 };
-Books Gradients::books = {"Tensor<Gradients>::Tensor", true};
-Books Events::books = {"Tensor<Events>::Tensor", true};
-Books Shapes::books = {"Tensor<Shapes>::Tensor", false};
-Books Batch::books = {"Tensor<Batch>::Tensor", false};
+Ledger Gradients::ledger = {"Tensor<Gradients>::Tensor", true};
+Ledger Events::ledger = {"Tensor<Events>::Tensor", true};
+Ledger Shapes::ledger = {"Tensor<Shapes>::Tensor", false};
+Ledger Batch::ledger = {"Tensor<Batch>::Tensor", false};
 
 template <typename Use> struct Tensor {
 	void *pointer;
@@ -49,17 +49,17 @@ template <typename Use> struct Tensor {
 	OWN_FRAME explicit Tensor(size_t bytes) : bytes(bytes)
 	{
 		check(cudaMalloc(&pointer, bytes), "cudaMalloc");
-		Use::books.allocations++;
-		Use::books.live++;
-		Use::books.live_bytes += bytes;
+		Use::ledger.allocations++;
+		Use::ledger.live++;
+		Use::ledger.live_bytes += bytes;
 	}
 
 	OWN_FRAME ~Tensor()
 	{
 		check(cudaFree(pointer), "cudaFree");
-		Use::books.frees++;
-		Use::books.live--;
-		Use::books.live_bytes -= bytes;
+		Use::ledger.frees++;
+		Use::ledger.live--;
+		Use::ledger.live_bytes -= bytes;
 	}
 };
 
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
 	Cache cache;
 	Load load;
 	Step *const steps[] = {&accumulate, &listen, &cache, &load};
-	const Books *const all[] = {&Gradients::books, &Events::books, &Shapes::books, &Batch::books};
+	const Ledger *const all[] = {&Gradients::ledger, &Events::ledger, &Shapes::ledger, &Batch::ledger};
 	const char *comma = "";
 
 	for (int round = 0; round < rounds; round++) {
@@ -125,14 +125,14 @@ int main(int argc, char **argv)
 		usleep(pause * 1000);
 	}
 	printf("{\"pid\":%d,\"places\":[", (int)getpid());
-	for (const Books *books : all) {
+	for (const Ledger *ledger : all) {
 		printf("%s{\"function\":\"%s\",\"leaks\":%s,\"live\":%zu,\"live_bytes\":%zu,\"allocations\":%zu,\"frees\":%zu}",
-		       comma, books->function, books->leaks ? "true" : "false", books->live, books->live_bytes,
-		       books->allocations, books->frees);
+		       comma, ledger->function, ledger->leaks ? "true" : "false", ledger->live, ledger->live_bytes,
+		       ledger->allocations, ledger->frees);
 		comma = ",";
 	}
 	printf("]}\n");
 	fflush(stdout);
-	// what leaks is never given back: no destructor runs
+	// leaked memory is never freed: no destructor runs
 	_exit(0);
 }

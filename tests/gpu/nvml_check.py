@@ -1,13 +1,13 @@
-"""What the daemon says of GPUs and of processes on them, against nvidia-smi at the same moment. Exits 1, naming what differs.
+"""Compares the daemon's metrics for GPUs and processes with nvidia-smi at the same moment. Exits 1 if they differ.
 
-    nvml_check.py GPUPROBE torch_hold.py DISPLAY     DISPLAY is a file for what the daemon shows
+    nvml_check.py GPUPROBE torch_live.py DISPLAY     DISPLAY is a file for the daemon's display
 
-Both read NVML, but not in the same instant, and most values move. So the daemon is asked before nvidia-smi and after it, a
-value fits when it is between the two answers or no further from them than the tolerance below, and it is tried up to ten
-times, a second apart. What nvidia-smi does not have ([N/A]) the daemon must not have either.
+Both read NVML, but not at the same instant, and most values change. So the daemon is queried before and after nvidia-smi. A
+value matches if it is between the two answers or within the tolerance below. There are up to ten attempts, a second apart. If
+nvidia-smi has no value ([N/A]), the daemon must not have one either.
 
-Unexplained memory is checked by two programs that hold 1 GiB each: of one that began before the daemon all of it is
-unexplained, of the other the context and the code of kernels alone.
+Unexplained memory is checked with two programs that have 1 GiB of live memory each: for the one that started before the daemon
+all of it is unexplained, for the other only the context and the code of kernels.
 """
 
 import json
@@ -20,7 +20,7 @@ from daemon_check import Daemon, verdict
 MIB = 1 << 20
 GIB = 1 << 30
 TRIES = 10
-# the kinds of memory that lie on the GPU; see gpu_state.rs for why managed memory is not among them
+# the kinds of memory that stay on the GPU; managed memory is excluded, because only the kernel module knows where it is
 ON_GPU = ("device", "pool", "vmm", "array")
 
 # field of nvidia-smi, metric, labels, factor from the field's unit to the metric's, tolerance in the metric's unit, and as a
@@ -63,7 +63,7 @@ REASONS = {
 
 
 def smi(what, fields):
-    """Rows of nvidia-smi; None where it does not know a field."""
+    """Rows of nvidia-smi; None if it does not know a field."""
     command = ["nvidia-smi", f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
@@ -72,7 +72,7 @@ def smi(what, fields):
 
 
 def number(cell):
-    """A cell as a number; None where nvidia-smi has none."""
+    """A cell as a number; None if nvidia-smi has none."""
     cell = cell.strip("P") if cell[:1] == "P" else cell
     try:
         return float(int(cell, 16) if cell.startswith("0x") else cell)
@@ -81,28 +81,28 @@ def number(cell):
 
 
 def of(samples, name, **labels):
-    """The value of a series; None where there is none."""
+    """The value of a series; None if there is none."""
     fits = lambda own: all(own.get(key) == value for key, value in labels.items())
     found = [value for n, own, value in samples if n == name and fits(own)]
     assert len(found) < 2, f"{name} {labels}: {len(found)} series"
     return found[0] if found else None
 
 
-def fits(told, before, after, tolerance, share):
-    if told is None or before is None or after is None:
-        return told is None and before is None and after is None
-    room = tolerance + share * abs(told)
-    return min(before, after) - room <= told <= max(before, after) + room
+def fits(expected, before, after, tolerance, share):
+    if expected is None or before is None or after is None:
+        return expected is None and before is None and after is None
+    room = tolerance + share * abs(expected)
+    return min(before, after) - room <= expected <= max(before, after) + room
 
 
 def throttled(samples, uuid):
-    """The reasons of a GPU as nvidia-smi has them, in bits; None where it has none."""
-    told = {reason: of(samples, "gpuprobe_gpu_throttled", uuid=uuid, reason=reason) for reason in REASONS}
-    return None if None in told.values() else sum(REASONS[reason] for reason, is_so in told.items() if is_so)
+    """The throttle reasons of a GPU as the bits of nvidia-smi; None if it has none."""
+    active = {reason: of(samples, "gpuprobe_gpu_throttled", uuid=uuid, reason=reason) for reason in REASONS}
+    return None if None in active.values() else sum(REASONS[reason] for reason, is_so in active.items() if is_so)
 
 
 class Comparison:
-    """Every field of every GPU, until it has fitted once."""
+    """Compares every field of every GPU until it has matched once."""
 
     def __init__(self, daemon):
         self.daemon = daemon
@@ -117,17 +117,17 @@ class Comparison:
     def gpu(self, before, after, row, said):
         uuid, cells = row[1], row[2:]
         for (field, metric, labels, factor, tolerance, share), cell in zip(self.fields, cells):
-            told = number(cell)
-            told = None if told is None else told * factor
+            expected = number(cell)
+            expected = None if expected is None else expected * factor
             ours = [of(samples, f"gpuprobe_gpu_{metric}", uuid=uuid, **labels) for samples in (before, after)]
-            good = fits(told, *ours, tolerance, share)
-            said[(uuid, field)] = (good, f"{field}: {told}, gpuprobe {ours[0]} and {ours[1]}")
+            good = fits(expected, *ours, tolerance, share)
+            said[(uuid, field)] = (good, f"{field}: {expected}, gpuprobe {ours[0]} and {ours[1]}")
         if self.reasons:
-            told = number(row[-1])
-            told = None if told is None else int(told) & sum(REASONS.values())
+            expected = number(row[-1])
+            expected = None if expected is None else int(expected) & sum(REASONS.values())
             bits = [throttled(samples, uuid) for samples in (before, after)]
-            good = told in bits
-            said[(uuid, self.reasons)] = (good, f"{self.reasons}: {told}, gpuprobe {bits[0]} and {bits[1]}")
+            good = expected in bits
+            said[(uuid, self.reasons)] = (good, f"{self.reasons}: {expected}, gpuprobe {bits[0]} and {bits[1]}")
 
     def run(self, when):
         fields = ["index", "uuid"] + [row[0] for row in self.fields] + ([self.reasons] if self.reasons else [])
@@ -136,7 +136,7 @@ class Comparison:
             said = {}
             before = self.daemon.samples()
             rows = smi("gpu", fields)
-            # a reading is a second old at most, so what nvidia-smi saw lies between this one and the last
+            # a reading is at most a second old, so the values of nvidia-smi are between this reading and the last
             time.sleep(1.5)
             after = self.daemon.samples()
             for row in rows or []:
@@ -151,25 +151,25 @@ class Comparison:
         return good
 
 
-def processes(daemon, held, when):
-    """Memory of each process, against nvidia-smi; a reading is a second old at most."""
+def processes(daemon, children, when):
+    """Compares the memory of each process with nvidia-smi; a reading is at most a second old."""
     rows = []
     for _ in range(TRIES):
         time.sleep(1.5)
         samples = daemon.samples()
         index = {row[1]: row[0] for row in smi("gpu", ["index", "uuid"]) or []}
         rows = smi("compute-apps", ["pid", "gpu_uuid", "used_memory"]) or []
-        told = {(pid, index.get(uuid)): number(memory) for pid, uuid, memory in rows}
+        listed_memory = {(pid, index.get(uuid)): number(memory) for pid, uuid, memory in rows}
         name = "gpuprobe_gpu_process_memory_bytes"
         ours = {(own["pid"], own["gpu"]): value for n, own, value in samples if n == name}
-        wrong = [key for key, mib in told.items() if mib is not None and abs(ours.get(key, -MIB) / MIB - mib) > 1]
-        if told and not wrong and all(any(pid == str(h["pid"]) for pid, _ in told) for h in held):
+        wrong = [key for key, mib in listed_memory.items() if mib is not None and abs(ours.get(key, -MIB) / MIB - mib) > 1]
+        if listed_memory and not wrong and all(any(pid == str(c["pid"]) for pid, _ in listed_memory) for c in children):
             break
     good = True
-    for child in held:
-        listed = [key for key in told if key[0] == str(child["pid"])]
+    for child in children:
+        listed = [key for key in listed_memory if key[0] == str(child["pid"])]
         good &= verdict(bool(listed), f"{when}: nvidia-smi lists process {child['pid']}")
-    for key, mib in sorted(told.items()):
+    for key, mib in sorted(listed_memory.items()):
         bytes_ = ours.get(key)
         text = f"{when}: process {key[0]} on GPU {key[1]}: {mib} MiB, gpuprobe {bytes_ and bytes_ / MIB} MiB"
         good &= verdict(key not in wrong, text)
@@ -177,7 +177,7 @@ def processes(daemon, held, when):
 
 
 def unexplained(daemon, child, began_before):
-    """NVML's figure without what calls were seen to hold is what is told as unexplained, and of a sensible size."""
+    """Unexplained memory is NVML's figure minus live bytes, and has a plausible size."""
     time.sleep(2.5)
     pid = str(child["pid"])
     samples = daemon.samples()
@@ -195,10 +195,10 @@ def unexplained(daemon, child, began_before):
     text = f"{who}: {memory / MIB:.1f} MiB, seen {seen / MIB:.1f}, unexplained {rest / MIB:.1f}, above {above}"
     good = verdict(rest == max(memory - seen, 0) and above == max(seen - memory, 0), text)
     if began_before:
-        return good & verdict(seen < GIB <= rest, f"{who}: all that it held then is unexplained")
-    # libraries such as cuBLAS allocate some beside PyTorch
+        return good & verdict(seen < GIB <= rest, f"{who}: all its earlier memory is unexplained")
+    # libraries such as cuBLAS allocate some memory without PyTorch
     own = seen - child["reserved"]
-    good &= verdict(0 <= own < 256 * MIB, f"{who}: {seen:.0f} bytes seen, {own:.0f} beside PyTorch's {child['reserved']}")
+    good &= verdict(0 <= own < 256 * MIB, f"{who}: {seen:.0f} bytes seen, {own:.0f} more than PyTorch's {child['reserved']}")
     return good & verdict(64 * MIB < rest < 2 * GIB, f"{who}: the rest is its context and the code of kernels")
 
 
@@ -234,9 +234,9 @@ def checks(daemon, first, program):
     second = Child(program)
     try:
         comparison = Comparison(daemon)
-        held = [first.said, second.said]
+        children = [first.said, second.said]
         good = comparison.run("at rest")
-        good &= processes(daemon, held, "at rest")
+        good &= processes(daemon, children, "at rest")
         good &= unexplained(daemon, first.said, True)
         good &= unexplained(daemon, second.said, False)
         second.go_on()
@@ -247,7 +247,7 @@ def checks(daemon, first, program):
             for name, own, value in daemon.samples()
             if name == "gpuprobe_gpu_process_utilization_ratio" and own["engine"] == "sm" and own["pid"] == str(second.said["pid"])
         ]
-        good &= verdict(bool(busy) and busy[0][1] > 0.5, f"at work: how busy its process keeps the GPU: {busy}")
+        good &= verdict(bool(busy) and busy[0][1] > 0.5, f"at work: utilization by its process: {busy}")
         at_rest = second.go_on()
         good &= unexplained(daemon, {**second.said, "reserved": at_rest["reserved"]}, False)
         return good
@@ -256,7 +256,7 @@ def checks(daemon, first, program):
 
 
 def shown(path):
-    """The last section of GPUs that was displayed while processes used one."""
+    """Prints the last displayed section of GPUs with processes."""
     lines = open(path, encoding="utf-8").read().splitlines()
     begins = [i for i, line in enumerate(lines) if line == "GPUs:"]
     for begin in reversed(begins):
@@ -264,7 +264,7 @@ def shown(path):
         section = lines[begin:end]
         if any("unexplained" in line for line in section):
             print("\n".join(section))
-            return verdict(True, "the display has a section of GPUs with what is unexplained")
+            return verdict(True, "the display has a section of GPUs with unexplained memory")
     return verdict(False, f"no section of GPUs with processes in {path}")
 
 

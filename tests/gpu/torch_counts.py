@@ -1,7 +1,7 @@
-"""A PyTorch program that says what it did between two marks, and what its allocator asked of CUDA.
+"""A PyTorch program that prints its operations between two marks, and the CUDA allocations of its allocator.
 
-The marks are cudaProfilerStart and cudaProfilerStop, which a trace shows like any other call. With --profile the
-same work is counted by torch.profiler instead, for comparison. Prints one JSON object.
+The marks are cudaProfilerStart and cudaProfilerStop, which a trace shows like any other call. With --profile
+torch.profiler counts the same steps instead, for comparison. Prints one JSON object.
 """
 
 import json
@@ -14,7 +14,7 @@ COPIES = 10
 MATMULS = 20
 
 
-def work(x, a, b):
+def run_steps(x, a, b):
     for _ in range(STEPS):
         x.add_(1.0)
     for _ in range(COPIES):
@@ -29,7 +29,7 @@ def warm():
     x = torch.zeros(1 << 16, device="cuda")
     a = torch.randn(256, 256, device="cuda")
     b = torch.randn(256, 256, device="cuda")
-    work(x, a, b)
+    run_steps(x, a, b)
     torch.cuda.synchronize()
     return x, a, b
 
@@ -38,7 +38,7 @@ def profiled(x, a, b):
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
-        work(x, a, b)
+        run_steps(x, a, b)
         torch.cuda.synchronize()
     counts = {}
     for event in recorded.events():
@@ -54,7 +54,7 @@ def main():
         profiled(x, a, b)
         return
     torch.cuda.profiler.start()
-    work(x, a, b)
+    run_steps(x, a, b)
     torch.cuda.synchronize()
     torch.cuda.profiler.stop()
     kept = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(5)]

@@ -1,5 +1,5 @@
-"""A small training loop whose steps are marked by time: start-up, then steady steps. Prints when the first steady step began
-and the last ended, on the monotonic clock."""
+"""A small training loop: start-up, then steady steps. Prints when the first steady step began and the last ended, on the
+monotonic clock."""
 
 import json
 import sys

@@ -1,10 +1,10 @@
-"""A training loop of PyTorch, eager and by replaying a CUDA graph of the whole step, that stops where it can be counted.
+"""A training loop of PyTorch, eager and by replaying a CUDA graph of the whole step, that stops after each part.
 
-    torch_graph.py              says `eager STEPS` and `graph STEPS` when so many steps are done since the last word, and
-                                waits for a line on stdin after each; the first word is `ready`
+    torch_graph.py              prints `ready`, `eager STEPS` and `graph STEPS` (the steps since the previous line), and
+                                waits for a line on stdin after each
     torch_graph.py --profile    counts the kernels of the same steps by torch.profiler; prints one JSON object
 
-The steps of each kind lie between cudaProfilerStart and cudaProfilerStop, which a trace shows like any other call.
+The steps of each kind are between cudaProfilerStart and cudaProfilerStop, which a trace shows like any other call.
 """
 
 import json
@@ -54,7 +54,7 @@ def profiled(step):
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
         steps_of(step)
-    # among the events of the GPU are ranges of the program's own as well; the exported trace tells them apart
+    # the GPU events also contain ranges of the program itself; the exported trace distinguishes them
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         recorded.export_chrome_trace(file.name)
         events = json.load(open(file.name, encoding="utf-8"))["traceEvents"]

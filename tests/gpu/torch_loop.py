@@ -1,5 +1,5 @@
-"""Trains a small model for some seconds, with kernels of PyTorch, cuBLAS and Triton in every step. Says `ready` when all
-of them have been launched once, and at the end how many steps it made.
+"""Trains a small model for some seconds, with kernels of PyTorch, cuBLAS and Triton in every step. Prints `ready`
+when all of them have been launched once, and the number of steps at the end.
 
     torch_loop.py SECONDS
 """

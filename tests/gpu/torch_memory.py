@@ -1,6 +1,6 @@
-"""Allocates and frees tensors through PyTorch's caching allocator, and says what the allocator holds of the GPU.
+"""Allocates and frees tensors through PyTorch's caching allocator, and prints the GPU memory that the allocator has reserved.
 
-    torch_memory.py       with PYTORCH_ALLOC_CONF=expandable_segments:True it holds memory by handles
+    torch_memory.py       with PYTORCH_ALLOC_CONF=expandable_segments:True it uses cuMemCreate
 """
 
 import json

@@ -1,5 +1,5 @@
-// A CUDA program that counts what it does: allocations, copies of both directions, launches of two kernels, frees,
-// synchronisations, one allocation that is too large and one that is never freed. Prints one JSON object.
+// A CUDA program that counts its calls: allocations, copies in both directions, launches of two kernels, frees,
+// synchronizations, one allocation that is too large and one that is never freed. Prints one JSON object.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

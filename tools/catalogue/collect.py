@@ -1,4 +1,4 @@
-"""Joining what the headers of all versions say with what the libraries export."""
+"""Joins the declarations of all header versions with the exports of the libraries."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ NCCL_NAME = re.compile(r"p?nccl[A-Z]\w*")
 
 @dataclass
 class Row:
-    """One prototype of one name, with the versions that have it. No function: exported, but declared nowhere."""
+    """One prototype of one name, with its versions. Without a function: exported, but not declared."""
 
     name: str
     versions: list[str]
@@ -36,16 +36,16 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Reading:
-    """Headers and what they declare; kept to ask clang for sizes later."""
+    """Headers and their declarations; used later to get sizes from clang."""
 
     source: Source
     declarations: Declarations
-    # Whether programs see the headers so. Other views add outdated types, and end marks to enums.
+    # Whether this is the view that programs have. Other views add outdated types, and end markers to enums.
     default: bool
 
 
 def collect(cache: Path) -> Catalogue:
-    """Reads every version of every library. Readings are oldest first, as the versions are."""
+    """Reads every version of every library, oldest first."""
     readings: list[Reading] = []
     tables: dict[str, dict[str, dict[str, Function | None]]] = {"driver": {}, "runtime": {}, "nvml": {}, "nccl": {}}
     for cuda in sources.CUDA:
@@ -70,7 +70,7 @@ def collect(cache: Path) -> Catalogue:
 
     (base,) = (cuda for cuda in sources.CUDA if cuda.short == sources.NCCL_CUDA)
     include = tuple(fetch(p, cache) / "include" for p in (sources.NCCL, base.runtime, base.compiler))
-    # The newest CUDA version has the last word about types that nccl.h only borrows, hence the front of the list.
+    # At the front of the list, so that the newest CUDA version decides about types that nccl.h only uses.
     nccl: list[Reading] = []
     tables["nccl"][sources.NCCL_SHORT] = _read([Source(("nccl.h",), include)], NCCL_NAME, nccl)
     readings = nccl + readings
@@ -86,12 +86,12 @@ def collect(cache: Path) -> Catalogue:
 
 
 def _read(views: list[Source], pattern: re.Pattern, readings: list[Reading] | None) -> dict[str, Function]:
-    """The functions that the views declare together; the first view is the default one."""
+    """The functions of all views; the first view is the default one."""
     functions: dict[str, Function] = {}
     for index, source in enumerate(views):
         declarations = parse(source)
         if readings is not None:
-            # Types come from the last reading that knows them: default views to the end, others to the front.
+            # Types come from the last reading that has them, so default views go to the end and others to the front.
             readings.insert(0 if index else len(readings), Reading(source, declarations, index == 0))
         for name, function in declarations.functions.items():
             if pattern.fullmatch(name):
@@ -100,7 +100,7 @@ def _read(views: list[Source], pattern: re.Pattern, readings: list[Reading] | No
 
 
 def _rows(versions: dict[str, dict[str, Function | None]]) -> list[Row]:
-    """One row for each prototype a name has had. Spelling, and names of arguments, are those of the newest header."""
+    """One row for each prototype that a name has had, with the spelling and argument names of the newest header."""
     rows: dict[str, list[Row]] = {}
     for version, functions in versions.items():
         for name, function in functions.items():
@@ -113,7 +113,7 @@ def _rows(versions: dict[str, dict[str, Function | None]]) -> list[Row]:
 
 
 def _continues(older: Function | None, newer: Function | None) -> bool:
-    # A library may export a name before its header declares it (`__cudaGetKernel` in 12.0): taken to be the same.
+    # A library may export a name before its header declares it (`__cudaGetKernel` in 12.0): assumed to be the same.
     return older is None or (newer is not None and newer.same_as(older))
 
 
@@ -148,7 +148,7 @@ def _newest(name: str, readings: list[Reading]) -> Reading:
 
 def _types(names: set[str], readings: list[Reading]) -> dict[str, tuple[str, int]]:
     types: dict[str, tuple[str, int]] = {}
-    # Grouped by header, for clang reads the whole header each time it is asked.
+    # Grouped by header, because clang reads the whole header for each query.
     for reading in reversed(readings):
         mine = sorted(name for name in names if name not in types and reading.declarations.knows(name))
         sizes = measure(reading.source, [f"sizeof({_tagged(name, reading.declarations)})" for name in mine])
@@ -177,7 +177,7 @@ def _kind(name: str, declarations: Declarations) -> str:
 
 
 def _tagged(name: str, declarations: Declarations) -> str:
-    """The type's name as C wants it."""
+    """The name of the type in C."""
     if name in declarations.typedefs or is_builtin(name):
         return name
     if name in declarations.enums:
@@ -186,7 +186,7 @@ def _tagged(name: str, declarations: Declarations) -> str:
 
 
 def _union(name: str, readings: list[Reading]) -> dict[int, str]:
-    """All values that any version gives the enum. The newest name of a value stays; in one header, the first."""
+    """The values of the enum in all versions, each with its newest name; within one header, the first name."""
     values: dict[int, str] = {}
     for reading in readings:
         if reading.default:
@@ -209,7 +209,7 @@ def _layout(name: str, readings: list[Reading]) -> tuple[int, list[tuple[int, in
 
 
 def _members(record: Record, prefix: str):
-    """Type and path of each member. Those of unnamed types stand for the type; a union counts as its first member."""
+    """Type and path of each member. Members of unnamed types replace the type; a union counts as its first member."""
     for kind, name, own in record.members[:1] if record.is_union else record.members:
         if own is None:
             yield kind, prefix + name

@@ -1,4 +1,4 @@
-"""Fetching wheels into the cache. Only the headers and libcudart stay; the wheels themselves are large and go."""
+"""Downloads wheels into the cache. Only the headers and libcudart are stored; the wheels themselves are deleted."""
 
 import fnmatch
 import shutil
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from sources import Package
 
-# The tables describe x86-64 Linux whatever machine makes them. pip takes the older manylinux tags along by itself.
+# The tables describe x86-64 Linux on any machine. pip also accepts the older manylinux tags.
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_27_x86_64")
 
 
 def fetch(package: Package, cache: Path) -> Path:
-    """The folder with the package's `include` and `lib`, downloaded if it is not in the cache yet."""
+    """The folder with the package's `include` and `lib`, downloaded if it is not in the cache."""
     folder = cache / package.folder
     if folder.is_dir():
         return folder
     print(f"fetching {package.name} {package.version}", file=sys.stderr)
     cache.mkdir(parents=True, exist_ok=True)
-    # Unpacked beside its place and renamed at the end: an interrupted run leaves no half-filled package behind.
+    # Unpacked in a temporary folder and renamed at the end, so that an interrupted run leaves no incomplete package.
     with tempfile.TemporaryDirectory(dir=cache, prefix="partial-") as partial:
         wheel = _download(package, Path(partial))
         unpacked = Path(partial) / "unpacked"
@@ -44,7 +44,7 @@ def _unpack(wheel: Path, keep: tuple[str, ...], into: Path) -> None:
     kept = 0
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():
-            # Wheels differ in the folders above include/ and lib/, so those are cut off.
+            # The folders above include/ and lib/ differ between wheels, so they are removed.
             tail = _below_package(member)
             if tail is None or not any(fnmatch.fnmatch(tail, pattern) for pattern in keep):
                 continue

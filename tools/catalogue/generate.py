@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the tables of crates/gpuprobe-event/catalogue from the public headers. See README.md beside this file."""
+"""Writes the tables of crates/gpuprobe-event/catalogue from the public headers. See README.md in this folder."""
 
 import argparse
 import difflib

@@ -1,4 +1,4 @@
-"""Reading headers with clang: the functions, types and enums they declare, and the sizes clang gives them."""
+"""Reads headers with clang: the functions, types and enums they declare, and their sizes."""
 
 import json
 import re
@@ -9,22 +9,22 @@ from pathlib import Path
 
 from sources import STAND_INS
 
-# What clang writes into a type and the tables leave out.
+# Words that clang adds to a type and the tables omit.
 NOISE = re.compile(r"\b(?:(?:struct|union|enum) |(?:__)?restrict\b)")
 BUILTIN = re.compile(r"(?:signed |unsigned )?(?:char|short|int|long|long long|__int128)|float|double|_?Bool|bool")
 
 
 @dataclass(frozen=True)
 class Function:
-    """A prototype. Types are spelled as the tables spell them."""
+    """A prototype, with types spelled as in the tables."""
 
     result: str
     arguments: tuple[tuple[str, str], ...]
-    # Result and arguments once more: without const as spelled, and with typedefs followed.
+    # Result and arguments again: as spelled but without const, and with typedefs resolved.
     types: tuple[tuple[str, str], ...] = ()
 
     def same_as(self, other: "Function") -> bool:
-        """Whether a caller of one can call the other. Headers rename now the typedef, now the struct behind it."""
+        """Whether a caller of one can call the other. Headers sometimes rename the typedef, sometimes its struct."""
         if len(self.types) != len(other.types):
             return False
         pairs = zip(self.types, other.types, strict=True)
@@ -47,7 +47,7 @@ class Declarations:
     records: dict[str, Record] = field(default_factory=dict)
 
     def resolve(self, spelled: str) -> str:
-        """Follows typedefs to the type they stand for: a tag's name, a builtin, or a pointer."""
+        """Resolves typedefs to a tag's name, a builtin, or a pointer."""
         while spelled in self.typedefs and self.typedefs[spelled] != spelled:
             spelled = self.typedefs[spelled]
         return spelled
@@ -59,13 +59,13 @@ class Declarations:
 
 @dataclass(frozen=True)
 class Source:
-    """What clang is given: headers, where to look for them, and the macros to set."""
+    """The input of clang: headers, include folders, and macros."""
 
     headers: tuple[str, ...]
     include: tuple[Path, ...]
     macros: tuple[str, ...] = ()
     cplusplus: bool = False
-    # The compiler's headers hold inline bodies that only nvcc can compile; clang reports those and parses on.
+    # The compiler's headers contain inline bodies that only nvcc can compile; clang reports them and continues.
     tolerant: bool = False
 
     def clang(self, arguments: list[str], tail: str = "") -> str:
@@ -77,7 +77,7 @@ class Source:
                 path.write_text(stand_in)
             command = ["clang", "--target=x86_64-linux-gnu", "-x", "c++" if self.cplusplus else "c", "-w"]
             command += ["-ferror-limit=0", *(f"-D{macro}" for macro in self.macros)]
-            # The stand-ins go first, so that the result does not hang on what else is installed.
+            # The replacement headers come first, so that the result does not depend on installed ones.
             command += [f"-I{path}" for path in (folder, *self.include)]
             done = subprocess.run([*command, *arguments, "-"], input=text, capture_output=True, text=True, check=False)
         if done.returncode and not self.tolerant:
@@ -98,7 +98,7 @@ def parse(source: Source) -> Declarations:
 
 
 def measure(source: Source, expressions: list[str]) -> list[int]:
-    """The values of constant C expressions, as the compiler sees them after the headers of `source`."""
+    """The values of constant C expressions after the headers of `source`."""
     if not expressions:
         return []
     tail = "unsigned long long measured[] = {%s};\n" % ", ".join(expressions)
@@ -106,7 +106,7 @@ def measure(source: Source, expressions: list[str]) -> list[int]:
     values = assembly.split("\nmeasured:", 1)[1].split(".size", 1)[0]
     numbers = []
     for directive, number in re.findall(r"^\s+\.(quad|zero)\s+(\d+)", values, re.MULTILINE):
-        # The assembler's short form for a run of zeroes.
+        # The assembler's short form for a sequence of zeroes.
         numbers += [0] * (int(number) // 8) if directive == "zero" else [int(number)]
     if len(numbers) != len(expressions):
         raise SystemExit(f"measured {len(numbers)} of {len(expressions)} sizes")
@@ -204,7 +204,7 @@ def _record(node: dict) -> Record:
             last = _record(inner)
         elif inner["kind"] == "FieldDecl":
             clang_type = inner["type"]["qualType"]
-            # clang names an unnamed type by the place it stands at; such a type always precedes its field.
+            # clang names an unnamed type by its source location; such a type always precedes its field.
             own = last if "(unnamed" in clang_type or "(anonymous" in clang_type else None
             record.members.append((spell(clang_type), inner.get("name", ""), own))
     return record

@@ -1,11 +1,11 @@
-"""Where the facts come from: which packages hold which headers. Adding a CUDA version is adding a row here."""
+"""The packages and their headers. A new CUDA version is a new row here."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Package:
-    """One wheel. `keep` are the members worth unpacking, as suffix patterns below `include/` or `lib/`."""
+    """One wheel. `keep` are the members to unpack, as suffix patterns below `include/` or `lib/`."""
 
     name: str
     version: str
@@ -18,7 +18,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Cuda:
-    """One CUDA version: its short name in the tables, and the packages that make it up."""
+    """One CUDA version: its short name in the tables, and its packages."""
 
     short: str
     runtime: Package
@@ -44,7 +44,7 @@ def _cuda(short: str, suffix: str, compiler: str, runtime: str, crt: str, profil
 # The crt/ headers, which cuda_runtime_api.h includes, were part of the compiler's package until CUDA 13.
 NVCC, CRT = "nvidia-cuda-nvcc", "nvidia-cuda-crt"
 
-# Oldest first: the order decides what a version range means and whose spelling wins.
+# Oldest first: the order defines version ranges and whose spelling is used.
 CUDA = (
     _cuda("11.8", "-cu11", NVCC, runtime="11.8.89", crt="11.8.89", profiler="11.8.86", nvml="11.8.86"),
     _cuda("12.0", "-cu12", NVCC, runtime="12.0.146", crt="12.0.140", profiler="12.0.140", nvml="12.0.140"),
@@ -60,7 +60,7 @@ NCCL_SHORT = "2.32"
 NCCL = Package("nvidia-nccl-cu12", "2.32.3", ("include/nccl.h",))
 NCCL_CUDA = "12.9"
 
-# cudaVDPAU.h leaves it to its reader to include vdpau.h.
+# cudaVDPAU.h does not include vdpau.h itself.
 DRIVER_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "vdpau/vdpau.h", "cudaVDPAU.h", "cudaProfiler.h")
 RUNTIME_HEADERS = (
     "cuda_runtime_api.h",
@@ -69,25 +69,25 @@ RUNTIME_HEADERS = (
     "cuda_vdpau_interop.h",
     "cuda_profiler_api.h",
 )
-# The calls that nvcc writes into programs (`__cuda...`). host_runtime.h declares them when it is included again;
-# device_functions.h does for nvcc alone, whose macro it wants to see.
+# The calls that nvcc generates in programs (`__cuda...`). host_runtime.h declares them when it is included again;
+# device_functions.h declares them only for nvcc, which it recognizes by a macro.
 REGISTER_HEADERS = ("cuda_runtime_api.h", "crt/host_runtime.h", "crt/host_runtime.h")
 LAUNCH_HEADERS = ("cuda_runtime_api.h", "crt/device_functions.h")
 LAUNCH_MACROS = ("__CUDACC__",)
 
-# Each set of macros shows other names of the same header: the plain ones, those of per-thread default streams,
-# and every name a library has to export, the outdated ones too. The first is what programs see by default.
+# Each set of macros selects other names of the same header: the plain ones, those of per-thread default streams,
+# and every name that a library has to export, including outdated ones. The first is the default view of programs.
 CUDA_VIEWS = ((), ("CUDA_API_PER_THREAD_DEFAULT_STREAM",), ("__CUDA_API_VERSION_INTERNAL",))
 NVML_VIEWS = ((), ("NVML_NO_UNVERSIONED_FUNC_DEFS",))
 
-# Exported by libcuda, which no package carries, and declared in no public header.
+# Exported by libcuda, which is in no package, and declared in no public header.
 DRIVER_WITHOUT_PROTOTYPE = ("cuEGLApiInit", "cuMemGetAttribute", "cuMemGetAttribute_v2")
 
-# Names for arguments that the headers leave without one; roles.tbl refers to them.
+# Names for unnamed arguments of the headers; roles.tbl refers to them.
 ARGUMENT_NAMES = {"__cudaGetKernel": ("kernel", "entryFuncAddr")}
 
-# Headers of others. The interop headers take a few types from graphics headers, of which only the width matters;
-# cuda_fp16.h, which nccl.h includes, wants nv/target for device code alone.
+# Replacements for headers of other projects. The interop headers use a few types of graphics headers, of which only the
+# width matters; cuda_fp16.h, which nccl.h includes, needs nv/target only for device code.
 STAND_INS = {
     "GL/gl.h": "typedef unsigned int GLenum; typedef unsigned int GLuint;",
     "EGL/egl.h": "typedef int EGLint;",

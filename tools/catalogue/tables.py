@@ -1,4 +1,4 @@
-"""Writing the tables. The format is read by gpuprobe-event; a change here is a change there."""
+"""Writes the tables. gpuprobe-event reads the format; change both together."""
 
 import sources
 from collect import Catalogue, Row
@@ -45,7 +45,7 @@ def _row(row: Row) -> str:
 
 
 def _versions(versions: list[str]) -> str:
-    """Neighbours in the list of known versions make a range: `11.8,12.4-13.4`."""
+    """Adjacent known versions form a range: `11.8,12.4-13.4`."""
     order = [cuda.short for cuda in sources.CUDA]
     if not versions or versions[0] not in order:
         return ",".join(versions) or "-"

@@ -1,7 +1,7 @@
-"""What the headers alone do not decide, kept by hand: which of several names a number goes by, and names that are
-defined where the tables of names do not look."""
+"""Choices by hand that the headers do not decide: the name of a number that has several, and names that are defined in
+other headers."""
 
-# Classes that have several names: the one that they are allocated by. The others are older spellings.
+# Classes with several names: the name for allocations. The others are older spellings.
 CLASSES = {
     0x02: "NV01_CONTEXT_DMA",
     0x30: "NV01_NULL",
@@ -11,18 +11,18 @@ CLASSES = {
     0x70: "NV01_MEMORY_VIRTUAL",
 }
 
-# Names of errors that go before another of the same number in the same release.
+# Error names that take precedence over another name of the same number in the same release.
 XIDS = {
     13: "ROBUST_CHANNEL_GR_EXCEPTION",
     63: "INFOROM_PAGE_RETIREMENT_EVENT",
     64: "INFOROM_PAGE_RETIREMENT_FAILURE",
 }
 
-# Commands that a newer one has taken the number of, while the headers still have the old name.
+# Commands whose number is used by a newer command, while the headers still have the old name.
 REPLACED_CONTROLS = {"NV2080_CTRL_CMD_FB_COMPBITCOPY_GET_COMPBITS": "NV2080_CTRL_CMD_FB_STATS_GET"}
 
-# Control commands of class 0 share their numbers with values of what they are given. Names that begin like these are
-# such values, except for the commands that have the beginning of their group in their name too.
+# Control commands of class 0 share their numbers with argument values. Names with these prefixes are such values, except
+# for the commands that also have the prefix of their group.
 CLASS_0_VALUES = ("NV0000_CTRL_CMD_SYSTEM_GPS_", "NV0000_CTRL_CMD_SYSTEM_PFM_REQ_HNDLR_")
 CLASS_0_COMMANDS = (
     "CONTROL",
@@ -36,7 +36,7 @@ CLASS_0_COMMANDS = (
 )
 FIRST_CLASS_0_COMMAND = 0x101
 
-# Headers of classes that are called by what they are and not by their number.
+# Headers of classes that are named by purpose and not by number.
 CLASS_WORDS = {
     0x00DA: "NV_SEMAPHORE_SURFACE",
     0x90CD: "NV_EVENT_BUFFER",
@@ -45,7 +45,7 @@ CLASS_WORDS = {
 }
 
 # From nvos.h, nv-ioctl-numa.h, ctrl906f.h, ctrlc06f.h and ctrlc36f.h (which lost its command after 550), with a range
-# of releases where not all have the name. They go before what the tables have: whoever allocates 0x41 makes a client.
+# of releases where not all have the name. They take precedence over the tables: an allocation of 0x41 creates a client.
 MORE_ESCAPES = {0xD7: ("NV_ESC_NUMA_INFO", ""), 0xD8: ("NV_ESC_SET_NUMA_STATUS", "")}
 MORE_CLASSES = {
     0x00: ("NV01_ROOT", ""),
@@ -60,7 +60,7 @@ MORE_CONTROLS = {
     0xC36F0101: ("NVC36F_CTRL_GET_CLASS_ENGINEID", "535-550"),
 }
 
-# Errors that the header of the open modules leaves out and NVIDIA's catalogue of XIDs has.
+# Errors that are missing from the header of the open modules and are in NVIDIA's catalogue of XIDs.
 MORE_XIDS = {
     8: "ROBUST_CHANNEL_FIFO_ERROR_IDLE_TIMEOUT",
     11: "ROBUST_CHANNEL_GR_ERROR_MISSING_HW",

@@ -1,13 +1,13 @@
 /*
- * The library that `gpuprobe bench` measures on: a few functions of the driver that do next to nothing, so
- * that what a call takes is what its probes cost.
+ * The library that `gpuprobe bench` measures: a few functions of the CUDA driver that do almost nothing, so
+ * that the time of a call is the cost of its probes.
  */
 #include <stddef.h>
 #include <stdlib.h>
 
 #define FIRST_ADDRESS 0x7f0000000000ULL
 #define DISTANCE (2ULL << 20)
-/* more than are ever free at once */
+/* more than are ever free at the same time */
 #define MOST_FREED 256
 
 static unsigned long long freed[MOST_FREED];
@@ -23,13 +23,13 @@ int impl_cuStreamSynchronize(void *stream)
 	return stream != NULL;
 }
 
-/* What was freed last is given out again first, as allocators do. */
+/* The address that was freed last is reused first, as allocators do. */
 int impl_cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 {
-	static unsigned long long given;
+	static unsigned long long next_new;
 
 	(void)bytes;
-	*pointer = freed_count ? freed[--freed_count] : FIRST_ADDRESS + given++ * DISTANCE;
+	*pointer = freed_count ? freed[--freed_count] : FIRST_ADDRESS + next_new++ * DISTANCE;
 	return 0;
 }
 

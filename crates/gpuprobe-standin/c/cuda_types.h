@@ -1,5 +1,4 @@
-/* The few public CUDA types that the stand-ins and workloads pass around, written from their documented
- * layout. */
+/* The few public CUDA types that the stand-ins and workloads use, written from their documented layout. */
 #ifndef STANDIN_CUDA_TYPES_H
 #define STANDIN_CUDA_TYPES_H
 

@@ -1,4 +1,4 @@
-/* What the parts of the stand-in driver share. Device addresses are never dereferenced. */
+/* Declarations shared by the parts of the stand-in driver. Device addresses are never dereferenced. */
 #ifndef STANDIN_DRIVER_H
 #define STANDIN_DRIVER_H
 
@@ -35,41 +35,43 @@ enum {
 			return fault_;                                                                       \
 	} while (0)
 
-/* For calls whose effect others can meet before they return. */
+/* For calls whose effect other threads can see before the call returns. */
 #define LEAVE(name) faults_leave(#name)
 
 struct spinlock {
-	int taken;
+	int is_locked;
 };
 void spin_lock(struct spinlock *lock);
 void spin_unlock(struct spinlock *lock);
 
-/* Guards contexts, the heap, and physical memory. */
+/* Protects contexts, the heap, and physical memory. */
 extern struct spinlock driver_lock;
 
-/* Devices that the process sees, and which of the machine's one of them is; -1 where there is none. */
+/*
+ * The number of devices that the process sees, and the machine's number of one of them; -1 if there is none.
+ */
 int device_count(void);
 int device_physical(int device);
 
-/* What one of the machine's devices is called. */
+/* The UUID of one of the machine's devices. */
 void device_uuid(int physical, unsigned char uuid[16]);
 
 struct block;
 
-/* It lives while it has references; one that was created has one. */
+/* A context exists while it has references; a new one has one reference. */
 struct context {
 	int device;
 	unsigned int references;
 	struct block *blocks;
 };
 
-/* The handle of the current one; 0 where the thread has none. */
+/* The handle of the current context; 0 if the thread has none. */
 uint64_t context_current(void);
 
-/* Where the thread's allocations go; to be called with the lock held. */
+/* The context that the thread's allocations belong to. The caller holds the lock. */
 struct context *context_to_use(int *error);
 
-/* Kinds of memory; each has its own range of addresses, but for host memory of the program's own. */
+/* Kinds of memory. Each has its own range of addresses, except registered host memory of the program. */
 enum heap_kind {
 	HEAP_DEVICE,
 	HEAP_MANAGED,
@@ -83,35 +85,34 @@ enum heap_kind {
 #define HEAP_BIT(kind) (1u << (kind))
 
 /*
- * Gives memory of a kind, in the current context. A freed address is the first to be given out again for the
- * same size class, at once, so that a tool which mixes up the order of a free and the next allocation is
- * found out.
+ * Allocates memory of a kind, in the current context. A freed address is reused first, and immediately, for
+ * the same size class, so that tests detect a tool that confuses the order of a free and the next allocation.
  */
 int heap_alloc(enum heap_kind kind, size_t size, void **out);
 
-/* Takes host memory of the program's own. */
+/* Registers host memory of the program. */
 int heap_register(void *address, size_t size);
 
 /* Frees an address of one of the kinds in the mask. */
 int heap_free(unsigned int kinds, const void *address);
 
-/* The kind of a live block by its start, or -1. */
+/* The kind of the live block that starts at the address, or -1. */
 int heap_kind_of(const void *address, size_t *size);
 
-/* Frees all that a context owns; to be called with the lock held. */
+/* Frees everything that a context owns. The caller holds the lock. */
 void heap_drop(struct context *context);
 
-/* What a device holds, and the current one. */
+/* Live bytes of the current device. */
 int heap_current_device_live(uint64_t *live);
 
-/* Counts physical memory on a device, which may have no room, and gives it back; with the lock held. */
+/* Reserve physical memory on a device, which may fail, and release it. The caller holds the lock. */
 int heap_take_physical(int device, size_t size);
 void heap_give_physical(int device, size_t size);
 
-/* Forgets all handles and mappings; with the lock held. */
+/* Removes all handles and mappings. The caller holds the lock. */
 void vmm_forget(void);
 
-/* A new opaque handle; each kind of handle has its own range. */
+/* Creates an opaque handle; each kind of handle has its own range. */
 enum handle_kind {
 	HANDLE_STREAM,
 	HANDLE_EVENT,

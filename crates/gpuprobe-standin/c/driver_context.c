@@ -1,5 +1,4 @@
-/* Devices that are visible, contexts, which of them is current on a thread, and what a context's end takes
- * with it. */
+/* Visible devices, contexts, the current context of a thread, and the end of a context. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -14,14 +13,16 @@
 
 struct spinlock driver_lock;
 
-/* The first ones are the devices' primary contexts. */
+/* The first rows are the primary contexts of the devices. */
 static struct context contexts[MAX_CONTEXTS];
 static __thread uint64_t stack[CONTEXT_STACK];
 static __thread unsigned int depth;
 
-/* CUDA_VISIBLE_DEVICES chooses devices and their order, by number or by UUID; what stands behind one that
- * there is not is not seen. Numbers are places on the bus, but for STANDIN_FASTEST, the first one where
- * CUDA_DEVICE_ORDER does not say PCI_BUS_ID. */
+/*
+ * CUDA_VISIBLE_DEVICES selects devices and their order, by number or by UUID. Devices after an invalid entry
+ * are not visible. Numbers follow the bus order, except that STANDIN_FASTEST is the first device unless
+ * CUDA_DEVICE_ORDER is PCI_BUS_ID.
+ */
 static struct {
 	pthread_once_t once;
 	int count, physical[DEVICES], order[DEVICES];
@@ -48,8 +49,7 @@ static void put_in_order(void)
 		visible.order[i] = i <= first ? i - 1 : i;
 }
 
-/* The device that an entry of the list means; -1 for none. Of a UUID, a beginning is enough that no other one
- * has. */
+/* The device that an entry of the list selects; -1 for none. A unique prefix of a UUID is enough. */
 static int chosen(const char *entry, size_t length, int by_number)
 {
 	int found = -1;
@@ -95,7 +95,7 @@ static void look(void)
 		if (device < 0)
 			return;
 		if (is_visible(device)) {
-			/* nothing works with one twice */
+			/* a device that is listed twice makes the whole list invalid */
 			visible.count = 0;
 			return;
 		}
@@ -120,7 +120,7 @@ static uint64_t handle_of(const struct context *context)
 	return FIRST_CONTEXT + CONTEXT_STEP * (uint64_t)(context - contexts);
 }
 
-/* NULL where there is none, or no longer. */
+/* NULL if there is none, or it has ended. */
 static struct context *find(uint64_t handle)
 {
 	uint64_t index = (handle - FIRST_CONTEXT) / CONTEXT_STEP;
@@ -140,7 +140,9 @@ struct context *context_to_use(int *error)
 	struct context *context;
 
 	if (!depth) {
-		/* a thread that says nothing works on the first device, also where nobody holds its context
+		/*
+		 * a thread without a current context uses the first device, even if its primary context has
+		 * no references
 		 */
 		*error = device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 		return &contexts[0];
@@ -156,7 +158,7 @@ static void push(uint64_t context)
 		stack[depth++] = context;
 }
 
-/* A fork copies nothing: the child begins as if it had never called the driver. */
+/* A fork copies nothing: the child starts as if it had never called the driver. */
 static void before_fork(void)
 {
 	spin_lock(&driver_lock);
@@ -211,7 +213,7 @@ int impl_cuDevicePrimaryCtxRetain(uint64_t *context, int device)
 	return CUDA_SUCCESS;
 }
 
-/* The last release frees what the context owns. */
+/* The last release frees everything the context owns. */
 int impl_cuDevicePrimaryCtxRelease_v2(int device)
 {
 	int error = CUDA_SUCCESS;
@@ -229,7 +231,7 @@ int impl_cuDevicePrimaryCtxRelease_v2(int device)
 	return error;
 }
 
-/* Those who hold the context go on holding it; it is empty. */
+/* References to the context stay valid; it is empty. */
 int impl_cuDevicePrimaryCtxReset_v2(int device)
 {
 	ENTER(cuDevicePrimaryCtxReset_v2);
@@ -252,7 +254,7 @@ int impl_cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active
 	return CUDA_SUCCESS;
 }
 
-/* The handle of a context that has ended is the first to be given out again. */
+/* The handle of an ended context is reused first. */
 static int create(uint64_t *handle, int device)
 {
 	struct context *context = NULL;
@@ -307,7 +309,7 @@ int impl_cuCtxDestroy_v2(uint64_t handle)
 	ENTER(cuCtxDestroy_v2);
 	spin_lock(&driver_lock);
 	context = find(handle);
-	/* a primary context ends by its own functions only */
+	/* a primary context ends only through its own functions */
 	if (context && context < contexts + DEVICES)
 		context = NULL;
 	if (context) {
@@ -340,7 +342,7 @@ static int is_context(uint64_t handle)
 	return found;
 }
 
-/* Puts it in the place of the current one; 0 leaves that place empty. */
+/* Replaces the current context; 0 leaves the thread without one. */
 int impl_cuCtxSetCurrent(uint64_t context)
 {
 	ENTER(cuCtxSetCurrent);

@@ -82,7 +82,9 @@ int impl_cuDeviceTotalMem_v2(size_t *bytes, int device)
 	return CUDA_SUCCESS;
 }
 
-/* CUdevice_attribute: 16 multiprocessors, 75 and 76 the compute capability, 10 warp size; the rest say 1. */
+/*
+ * CUdevice_attribute: 16 multiprocessors, 75 and 76 the compute capability, 10 warp size; all others are 1.
+ */
 int impl_cuDeviceGetAttribute(int *value, int attribute, int device)
 {
 	ENTER(cuDeviceGetAttribute);
@@ -111,7 +113,7 @@ static void *own_handle(void)
 	return handle;
 }
 
-/* The newest variant of a name that is exported; the per-thread one where that is asked for. */
+/* The newest exported variant of a name; the per-thread variant if requested. */
 static void *newest_export(const char *name, int per_thread)
 {
 	static const char *const versions[] = {"_v4", "_v3", "_v2", ""};

@@ -17,7 +17,7 @@ struct block {
 	unsigned char kind, class, live;
 	int device;
 	struct block *next_free, *next_in_bucket;
-	/* among those of its context */
+	/* links in the list of its context */
 	struct block *next, **link;
 };
 
@@ -37,7 +37,7 @@ static const uint64_t bases[HEAP_KINDS] = {
 
 void spin_lock(struct spinlock *lock)
 {
-	for (unsigned int spins = 0; __atomic_exchange_n(&lock->taken, 1, __ATOMIC_ACQUIRE); spins++) {
+	for (unsigned int spins = 0; __atomic_exchange_n(&lock->is_locked, 1, __ATOMIC_ACQUIRE); spins++) {
 		if (spins > 100)
 			sched_yield();
 	}
@@ -45,7 +45,7 @@ void spin_lock(struct spinlock *lock)
 
 void spin_unlock(struct spinlock *lock)
 {
-	__atomic_store_n(&lock->taken, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&lock->is_locked, 0, __ATOMIC_RELEASE);
 }
 
 static struct block **bucket_of(uint64_t address)
@@ -71,7 +71,7 @@ static unsigned int class_of(size_t size)
 	return class;
 }
 
-/* Host-visible kinds are backed by real pages, which a program may write to; none is touched here. */
+/* Host-visible kinds are backed by real pages that a program may write to; this code never touches them. */
 static void open_range(enum heap_kind kind)
 {
 	heap.next[kind] = bases[kind];
@@ -80,7 +80,7 @@ static void open_range(enum heap_kind kind)
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 }
 
-/* A block of the program's own memory has an address of its own. */
+/* A registered block has the address of the program's own memory. */
 static struct block *new_block(enum heap_kind kind, unsigned int class, uint64_t address)
 {
 	struct block *block, **bucket;
@@ -110,7 +110,7 @@ static int is_on_device(enum heap_kind kind)
 	return kind != HEAP_PINNED && kind != HEAP_REGISTERED;
 }
 
-static void hold(struct block *block, struct context *context, size_t size)
+static void make_live(struct block *block, struct context *context, size_t size)
 {
 	block->size = size;
 	block->device = context->device;
@@ -137,7 +137,7 @@ static int alloc_in(struct context *context, enum heap_kind kind, size_t size, v
 		block = new_block(kind, class, 0);
 	if (!block)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	hold(block, context, size);
+	make_live(block, context, size);
 	*out = (void *)block->address;
 	return CUDA_SUCCESS;
 }
@@ -159,7 +159,7 @@ int heap_alloc(enum heap_kind kind, size_t size, void **out)
 	return error;
 }
 
-/* The block of a registered address is found again when it is registered again. */
+/* Registering an address again reuses its block. */
 static struct block *registered_block(uint64_t address)
 {
 	struct block *block = *bucket_of(address);
@@ -184,7 +184,7 @@ int heap_register(void *address, size_t size)
 	if (!error) {
 		block = registered_block((uint64_t)address);
 		if (block)
-			hold(block, context, size);
+			make_live(block, context, size);
 		else
 			error = CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -1,5 +1,7 @@
-/* Allocation and free functions of the stand-in driver. Copies and memsets need no code: the default
- * succeeds. */
+/*
+ * Allocation and free functions of the stand-in driver. Copies and memsets need no code: the default
+ * implementation succeeds.
+ */
 #include "driver.h"
 
 #define PITCH 512
@@ -121,7 +123,7 @@ int impl_cuArray3DCreate_v2(void **out, const struct CUDA_ARRAY3D_DESCRIPTOR *d)
 			  out);
 }
 
-/* Each level is half as large as the one before it, in every direction, and no smaller than one element. */
+/* Each level is half as large as the previous one in every dimension, and at least one element. */
 int impl_cuMipmappedArrayCreate(void **out, const struct CUDA_ARRAY3D_DESCRIPTOR *d, unsigned int levels)
 {
 	size_t width, height, depth, elements = 0;
@@ -215,7 +217,7 @@ int impl_cuMemHostGetDevicePointer_v2(void **device, void *host, unsigned int fl
 	return CUDA_SUCCESS;
 }
 
-/* CU_POINTER_ATTRIBUTE_MEMORY_TYPE is 2; the others leave the data alone. */
+/* CU_POINTER_ATTRIBUTE_MEMORY_TYPE is 2; other attributes do not write the data. */
 int impl_cuPointerGetAttribute(void *data, int attribute, const void *address)
 {
 	int kind;
@@ -229,7 +231,7 @@ int impl_cuPointerGetAttribute(void *data, int attribute, const void *address)
 	return CUDA_SUCCESS;
 }
 
-/* where the other process's memory shows up: the heap's addresses, shifted */
+/* the address of the other process's memory here: the heap's addresses, shifted */
 #define IPC_SHIFT 0x80000000000ULL
 #define IPC_BASE 0x780000000000ULL
 

@@ -22,7 +22,7 @@ struct mapping {
 	struct physical *physical;
 };
 
-/* As many rows as were ever in use at once are looked at. */
+/* Searches only as many rows as were ever in use at the same time. */
 static struct {
 	struct physical handles[MAX_HANDLES];
 	struct mapping mappings[MAX_MAPPINGS];
@@ -49,7 +49,7 @@ static struct physical *physical_of(uint64_t handle)
 	return index < MAX_HANDLES && vmm.handles[index].references ? &vmm.handles[index] : NULL;
 }
 
-/* Its number is free for the next as soon as references and mappings are both gone. */
+/* Its number can be reused when both references and mappings are zero. */
 static void end_if_unused(const struct physical *physical)
 {
 	if (!physical->references && !physical->mappings && physical->device != IMPORTED)
@@ -71,7 +71,7 @@ static int create(uint64_t *handle, size_t size, const struct CUmemAllocationPro
 	return CUDA_SUCCESS;
 }
 
-/* The device is the one in the properties; memory of the host counts as the first one's. */
+/* The properties select the device; host memory counts for the first device. */
 int impl_cuMemCreate(uint64_t *handle, size_t size, const struct CUmemAllocationProp *prop,
 		     unsigned long long flags)
 {
@@ -156,7 +156,7 @@ int impl_cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t handle,
 	return result;
 }
 
-/* Whether whole mappings make up the range. */
+/* Whether the range consists of whole mappings. */
 static int is_made_of_mappings(uint64_t address, size_t size)
 {
 	size_t covered = 0;
@@ -173,7 +173,7 @@ static int is_made_of_mappings(uint64_t address, size_t size)
 	return size && covered == size;
 }
 
-/* One unmap may span several whole mappings. */
+/* One unmap may cover several whole mappings. */
 int impl_cuMemUnmap(uint64_t address, size_t size)
 {
 	int result = CUDA_ERROR_INVALID_VALUE;
@@ -218,7 +218,7 @@ int impl_cuMemRetainAllocationHandle(uint64_t *handle, uint64_t address)
 	return result;
 }
 
-/* A shared handle tells how large the memory is, and any process can import it. */
+/* A shared handle contains the size of the memory, and any process can import it. */
 int impl_cuMemExportToShareableHandle(int *shared, uint64_t handle, int type, unsigned long long flags)
 {
 	struct physical *physical;
@@ -234,7 +234,7 @@ int impl_cuMemExportToShareableHandle(int *shared, uint64_t handle, int type, un
 	return physical ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* It has a handle of its own here; the device's memory is the exporter's. */
+/* The import has its own handle; the device memory belongs to the exporter. */
 int impl_cuMemImportFromShareableHandle(uint64_t *handle, uint64_t shared, int type)
 {
 	const struct CUmemAllocationProp prop = {.type = 1, .location = {LOCATION_DEVICE, 0}};

@@ -15,7 +15,7 @@ struct rule {
 	char function[80];
 	int code;
 	unsigned long every, delay_us, after_us, calls;
-	enum { ASKS_NOTHING, ASKS, ASKS_NONSENSE } ioctls;
+	enum { NO_IOCTLS, VALID_IOCTLS, INVALID_IOCTLS } ioctls;
 };
 
 int faults_state = FAULTS_UNKNOWN;
@@ -25,7 +25,7 @@ static struct rule rules[MAX_RULES];
 static unsigned int rule_count;
 static int control = -1, null = -1;
 
-/* Takes "name:" off the text; NULL where there is none. */
+/* Reads "name:" at the start of the text; NULL if it is not there. */
 static const char *take_name(const char *text, struct rule *rule)
 {
 	size_t length = strcspn(text, ":,");
@@ -36,15 +36,15 @@ static const char *take_name(const char *text, struct rule *rule)
 	return text + length + 1;
 }
 
-/* Takes "name" or "name:bad", of functions that are to ask something of the driver beneath. */
+/* Reads "name" or "name:bad", the functions that make ioctls on the kernel module's device. */
 static void parse_ioctls(const char *text)
 {
 	while (text && *text && rule_count < MAX_RULES) {
-		struct rule rule = {.every = 1, .ioctls = ASKS};
+		struct rule rule = {.every = 1, .ioctls = VALID_IOCTLS};
 		size_t length = strcspn(text, ":,");
 
 		if (text[length] == ':')
-			rule.ioctls = ASKS_NONSENSE;
+			rule.ioctls = INVALID_IOCTLS;
 		if (length && length < sizeof(rule.function)) {
 			memcpy(rule.function, text, length);
 			rules[rule_count++] = rule;
@@ -115,8 +115,8 @@ static void wait_us(unsigned long us)
 	while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < (long)us * 1000);
 }
 
-/* What CUDA's own library asks for when memory is allocated: the arguments of the public headers. */
-static void ask(void)
+/* The ioctls that libcuda makes for an allocation, with the argument structs of the public headers. */
+static void make_ioctls(void)
 {
 	struct {
 		uint32_t root, parent, object, class;
@@ -137,8 +137,8 @@ static void ask(void)
 	ioctl(control, _IOWR('F', 0x29, release), &release);
 }
 
-/* An argument that is not there, a request that nobody knows, and one to somebody else. */
-static void ask_nonsense(void)
+/* An unmapped argument, an unknown request, and a request to another device. */
+static void make_invalid_ioctls(void)
 {
 	ioctl(control, 0xc020462aUL, (void *)1);
 	ioctl(control, 0xdeadbeefUL, NULL);
@@ -157,10 +157,10 @@ int faults_apply(const char *function)
 			continue;
 		if (rule->delay_us)
 			wait_us(rule->delay_us);
-		if (rule->ioctls == ASKS)
-			ask();
-		else if (rule->ioctls == ASKS_NONSENSE)
-			ask_nonsense();
+		if (rule->ioctls == VALID_IOCTLS)
+			make_ioctls();
+		else if (rule->ioctls == INVALID_IOCTLS)
+			make_invalid_ioctls();
 		call = __atomic_add_fetch(&rule->calls, 1, __ATOMIC_RELAXED);
 		if (rule->code && call % rule->every == 0)
 			code = rule->code;

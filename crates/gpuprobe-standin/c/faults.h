@@ -1,16 +1,21 @@
 /*
  * Errors and delays on demand, from the environment:
  *
- *   STANDIN_FAIL=cudaMalloc:2:10,cuMemFree_v2:1:1   function:code:every Nth call returns the code, and does
- * nothing STANDIN_DELAY=cudaMemcpy:100                    function:microseconds spent inside each call
+ *   STANDIN_FAIL=cudaMalloc:2:10,cuMemFree_v2:1:1
+ *       function:code:N: every Nth call returns the code and does nothing
  *
- *   STANDIN_DELAY_AFTER=cuMemFree_v2:100   microseconds between what a call did and its return, where others
- * can meet that before it: frees, and the end of contexts
+ *   STANDIN_DELAY=cudaMemcpy:100
+ *       function:microseconds spent inside each call
  *
- *   STANDIN_IOCTL=cuMemAlloc_v2,cuMemFree_v2:bad   each call makes three ioctls on /dev/nvidiactl: RM_ALLOC,
- * RM_CONTROL and RM_FREE; with `bad`, two that make no sense and one on /dev/null
+ *   STANDIN_DELAY_AFTER=cuMemFree_v2:100
+ *       microseconds between the effect of a call and its return, for calls whose effect other threads
+ *       can see earlier: frees, and the end of contexts
  *
- * Read once, at the first call. Where none is set a call pays one load and one branch.
+ *   STANDIN_IOCTL=cuMemAlloc_v2,cuMemFree_v2:bad
+ *       each call makes three ioctls on /dev/nvidiactl: RM_ALLOC, RM_CONTROL and RM_FREE; with `bad`, two
+ *       invalid ones and one on /dev/null
+ *
+ * Read once, at the first call. If none is set, a call costs one load and one branch.
  */
 #ifndef STANDIN_FAULTS_H
 #define STANDIN_FAULTS_H
@@ -25,10 +30,10 @@ extern int faults_state;
 /* Reads the environment once; returns FAULTS_OFF or FAULTS_ON. */
 int faults_load(void);
 
-/* Waits and returns as the rules say; 0 where the call is to go on. */
+/* Waits and returns the code that the rules demand; 0 if the call is to continue. */
 int faults_apply(const char *function);
 
-/* Waits as the rules say. */
+/* Waits as long as the rules demand. */
 void faults_wait_after(const char *function);
 
 static inline void faults_leave(const char *function)

@@ -1,4 +1,4 @@
-/* A stand-in NCCL: communicators are handles, collectives succeed at once. */
+/* A stand-in NCCL: communicators are handles, and collectives succeed immediately. */
 #include "faults.h"
 
 #include <stddef.h>

@@ -1,15 +1,15 @@
 /*
- * A stand-in NVML with two devices and fixed readings: the first has all of them, the second supports few, as
- * old ones do. Functions without code here return success.
+ * A stand-in NVML with two devices and fixed readings: the first has all of them, the second supports few,
+ * like old devices. Functions without code here return success.
  *
- * What changes while a program runs is in the file that STANDIN_NVML names, one thing a line, read at every
- * call:
+ * The file that STANDIN_NVML names has the values that change while a program runs, one per line, read at
+ * every call:
  *
  *   process GPU compute|graphics|mps PID BYTES    a process of one of the three lists
- *   busy GPU PID SM MEMORY ENCODER DECODER        how busy it keeps the GPU, in percent
- *   xid GPU NUMBER                                an error; each line is told once, so lines are only added
- *   block FUNCTION SECONDS                        that function takes so long; when it begins to, there is a
- * file of the same name with .blocked behind it
+ *   busy GPU PID SM MEMORY ENCODER DECODER        the utilization by a process, in percent
+ *   xid GPU NUMBER                                an error; each line is reported once, so only append lines
+ *   block FUNCTION SECONDS                        that function takes so long; when it starts to block, it
+ *                                                 creates a file of the same name with .blocked appended
  */
 #include "faults.h"
 #include "nvml_types.h"
@@ -23,7 +23,7 @@
 #define SECOND(device) ((device) != DEVICE(0))
 #define DEVICES 2
 
-/* Looks at the lines of the file, one after the other, until there are no more. */
+/* Reads the lines of the file, one after the other, until the end. */
 #define EACH_LINE(line)                                                                                      \
 	for (FILE *file_ = file(); file_; file_ = closed(file_))                                             \
 		for (char line[200]; fgets(line, sizeof(line), file_);)
@@ -125,7 +125,7 @@ READING_OF_FIRST(nvmlDeviceGetEnforcedPowerLimit, unsigned int, 700000)
 READING_OF_FIRST(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, 987654321)
 READING_OF_FIRST(nvmlDeviceGetFanSpeed, unsigned int, 30)
 READING_OF_FIRST(nvmlDeviceGetPcieReplayCounter, unsigned int, 7)
-/* a power cap and a thermal slowdown of the hardware */
+/* a power cap and a thermal slowdown by the hardware */
 READING_OF_FIRST(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, 0x44)
 
 int impl_nvmlDeviceGetFanSpeed_v2(void *device, unsigned int fan, unsigned int *percent)
@@ -143,7 +143,7 @@ int impl_nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *celsiu
 	return 0;
 }
 
-/* of the second the clocks of graphics and memory alone are known */
+/* the second device has only the clocks of graphics and memory */
 int impl_nvmlDeviceGetClockInfo(void *device, int clock, unsigned int *mhz)
 {
 	enum { GRAPHICS, SM, MEMORY, CLOCKS = 4 };
@@ -206,7 +206,7 @@ int impl_nvmlDeviceGetName(void *device, char *name, unsigned int length)
 	return text(name, length, SECOND(device) ? "Stand-in GPU 1" : "Stand-in GPU 0");
 }
 
-/* as the stand-in driver calls them */
+/* the same names as in the stand-in driver */
 int impl_nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length)
 {
 	ENTER(nvmlDeviceGetUUID);
@@ -256,7 +256,7 @@ int impl_nvmlDeviceGetUtilizationRates(void *device, struct utilization *rates)
 	return 0;
 }
 
-/* as many as there is room for; how many there are in any case */
+/* as many as fit; the count is always the full number */
 static int processes(void *device, const char *list, unsigned int *count, struct process *infos)
 {
 	unsigned int room = *count;
@@ -327,7 +327,7 @@ int impl_nvmlEventSetCreate(void **set)
 	return 0;
 }
 
-/* The second says that it tells of errors, and refuses when it is asked to. */
+/* The second device claims to support error events, and refuses the registration. */
 int impl_nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
 {
 	(void)types;
@@ -336,11 +336,11 @@ int impl_nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *
 	return 0;
 }
 
-/* Tells the errors of the file, each once. */
+/* Reports the errors of the file, each once. */
 int impl_nvmlEventSetWait_v2(void *set, struct event *event, unsigned int ms)
 {
 	enum { LOOK_EVERY_MS = 20 };
-	static unsigned int told;
+	static unsigned int reported;
 
 	(void)set;
 	ENTER(nvmlEventSetWait_v2);
@@ -351,14 +351,14 @@ int impl_nvmlEventSetWait_v2(void *set, struct event *event, unsigned int ms)
 		{
 			unsigned int of, error;
 
-			if (sscanf(line, "xid %u %u", &of, &error) == 2 && number++ == told) {
+			if (sscanf(line, "xid %u %u", &of, &error) == 2 && number++ == reported) {
 				found = 1;
 				gpu = of;
 				xid = error;
 			}
 		}
 		if (found) {
-			told++;
+			reported++;
 			*event = (struct event){DEVICE(gpu), XID_EVENT, xid, -1U, -1U};
 			return 0;
 		}

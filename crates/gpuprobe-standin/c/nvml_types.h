@@ -1,4 +1,4 @@
-/* What the stand-in NVML fills in and returns, as the public header declares it. */
+/* The structs and constants of the stand-in NVML, as the public header declares them. */
 #ifndef STANDIN_NVML_TYPES_H
 #define STANDIN_NVML_TYPES_H
 

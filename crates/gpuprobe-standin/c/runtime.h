@@ -1,5 +1,7 @@
-/* What the parts of the stand-in runtime share. Every function makes one driver call, through the table
- * `inner`. */
+/*
+ * Declarations shared by the parts of the stand-in runtime. Every function makes one driver call, through the
+ * table `inner`.
+ */
 #ifndef STANDIN_RUNTIME_H
 #define STANDIN_RUNTIME_H
 
@@ -37,7 +39,8 @@ extern struct inner_calls inner;
 enum runtime_state { RUNTIME_UNKNOWN, RUNTIME_PLAIN, RUNTIME_FAULTS, RUNTIME_NO_DRIVER };
 extern int runtime_state;
 
-/* First call: loads the driver. Later calls get here only where faults are asked for, or there is no driver.
+/*
+ * The first call loads the driver. Later calls get here only if faults are requested or there is no driver.
  */
 int runtime_enter_slowly(const char *function);
 
@@ -50,7 +53,7 @@ static inline int runtime_enter(const char *function)
 
 extern __thread int runtime_last_error;
 
-/* Remembers a failure for cudaGetLastError. */
+/* Stores a failure for cudaGetLastError. */
 static inline int runtime_done(int result)
 {
 	if (UNLIKELY(result))
@@ -58,7 +61,7 @@ static inline int runtime_done(int result)
 	return result;
 }
 
-/* The one driver call of functions that have none of their own. */
+/* The driver call of functions that have none of their own. */
 static inline int runtime_fallback(void)
 {
 	int version;
@@ -67,14 +70,13 @@ static inline int runtime_fallback(void)
 }
 
 /*
- * A program that has chosen a device once has a primary context current on every thread that uses memory: on
- * each the first such call makes that of the first device current. One that has chosen none leaves it to the
- * driver.
+ * After a program has called cudaSetDevice once, every thread that uses memory has a primary context current:
+ * the first such call on a thread makes that of the first device current. Otherwise the driver decides.
  */
 extern int runtime_chooses_devices;
 int runtime_bind(void);
 
-/* The name a host function was registered with, or NULL. */
+/* The name under which a host function was registered, or NULL. */
 const char *runtime_kernel_name(const void *host_function);
 
 #define ENTER(name)                                                                                          \
@@ -84,7 +86,7 @@ const char *runtime_kernel_name(const void *host_function);
 			return runtime_done(fault_);                                                         \
 	} while (0)
 
-/* For what needs a context. */
+/* For functions that need a context. */
 #define ENTER_BOUND(name)                                                                                    \
 	do {                                                                                                 \
 		ENTER(name);                                                                                 \

@@ -144,7 +144,7 @@ int impl_cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *p, void *stre
 	return runtime_done(inner.cudaMemcpy3DPeerAsync(&copy, stream));
 }
 
-/* Before CUDA 13 the batches have a place for the index of the one that fails. */
+/* Before CUDA 13 the batch functions have an output for the index of the copy that failed. */
 #if CUDA_MAJOR < 13
 #define FAILED_INDEX size_t *failed,
 #define NO_FAILED_INDEX (void)failed

@@ -4,7 +4,7 @@
 
 #include "runtime.h"
 
-/* CUmemorytype of the two ends of a copy kind. */
+/* CUmemorytype of source and destination for a copy kind. */
 enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_ARRAY = 3, MEMORY_UNIFIED = 4 };
 
 static inline unsigned int source_type(int kind)

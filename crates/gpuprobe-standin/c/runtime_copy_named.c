@@ -67,7 +67,7 @@ int impl_cudaMemcpyFromSymbolAsync(void *to, const void *symbol, size_t count, s
 	return runtime_done(cudaErrorInvalidMemcpyDirection);
 }
 
-/* A rectangle with an array at one end or at both. */
+/* A rectangle with an array as source, destination or both. */
 static struct CUDA_MEMCPY2D into_array(void *array, size_t x, size_t y, const void *from, size_t pitch,
 				       size_t width, size_t height, int kind)
 {

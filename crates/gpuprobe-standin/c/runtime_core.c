@@ -1,4 +1,5 @@
-/* Loading the driver, errors, devices, versions, and what every function without behaviour of its own does.
+/*
+ * Loading the driver, errors, devices, versions, and the behaviour of all functions without their own code.
  */
 #include "runtime.h"
 
@@ -21,7 +22,7 @@ static uint64_t primary[MOST_DEVICES];
 static int (*retain)(uint64_t *context, int device);
 static __thread int is_bound, bound_device;
 
-/* A child begins anew, as the driver does. */
+/* A child starts without state, as in the driver. */
 static void begin_anew(void)
 {
 	memset(primary, 0, sizeof(primary));
@@ -40,7 +41,7 @@ static void after_fork(void)
 	pthread_mutex_unlock(&primary_lock);
 }
 
-/* Bare name: found by LD_LIBRARY_PATH, or beside this library by its RUNPATH. */
+/* A bare name: found through LD_LIBRARY_PATH, or in the folder of this library through its RUNPATH. */
 static void load_driver(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -79,7 +80,7 @@ int standin_generic(const char *function)
 	return runtime_done(fault ? fault : runtime_fallback());
 }
 
-/* Without a driver the error stays, as with the real runtime. */
+/* Without a driver the error is permanent, as in the real runtime. */
 int impl_cudaGetLastError(void)
 {
 	int last;
@@ -149,8 +150,9 @@ int impl_cudaGetDevice(int *device)
 	return runtime_done(inner.cudaGetDevice(device));
 }
 
-/* Makes the primary context of a device current; the first time it is retained, for as long as the process
- * runs. */
+/*
+ * Makes the primary context of a device current. The first time, it is retained for the life of the process.
+ */
 static int choose_device(int device)
 {
 	uint64_t context = 0;
@@ -206,7 +208,7 @@ int impl_cudaDeviceReset(void)
 	return runtime_done(inner.cudaDeviceReset(bound_device));
 }
 
-/* Only the first two fields that programs print: the name, and the memory's size at byte 288. */
+/* Only the two fields that programs print: the name, and the memory size at byte 288. */
 static int device_properties(void *properties, int device)
 {
 	const size_t total = 80ULL << 30;

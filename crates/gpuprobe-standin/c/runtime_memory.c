@@ -1,7 +1,7 @@
 /* Allocations and frees of the stand-in runtime. */
 #include "runtime.h"
 
-/* The element size that the driver wants for a pitched allocation. */
+/* The element size that the driver expects for a pitched allocation. */
 #define PITCH_ELEMENT 4
 
 int impl_cudaMalloc(void **out, size_t size)

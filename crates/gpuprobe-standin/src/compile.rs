@@ -1,4 +1,4 @@
-//! Building the libraries and workloads into a folder with the system's C and C++ compilers.
+//! Builds the libraries and workloads in a folder, with the system's C and C++ compilers.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -15,28 +15,28 @@ use crate::sources::{DRIVER, RUNTIME, SOURCES};
 
 const C_FLAGS: [&str; 7] =
     ["-std=gnu11", "-O2", "-g1", "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
-/// As programs are shipped that nobody made for profilers: unwinding needs what the compiler says of frames, and the
-/// lines are there. One file is one program.
+/// Like programs that are not built for profilers: without frame pointers, so that unwinding needs `.eh_frame`, and with
+/// line information. One file is one program.
 const CXX_FLAGS: [&str; 7] =
     ["-std=c++17", "-O2", "-g", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror"];
 const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
 const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
 
-/// A folder with stand-in libraries and workloads, which find each other there without any environment.
+/// A folder with stand-in libraries and workloads, which find each other without environment variables.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The folder.
+    /// The absolute path of the folder.
     pub dir: PathBuf,
-    /// The runtime library.
+    /// Path of the CUDA runtime.
     pub libcudart: PathBuf,
-    /// The driver library.
+    /// Path of the CUDA driver.
     pub libcuda: PathBuf,
-    /// What it was built from.
+    /// The options it was built with.
     pub options: BuildOptions,
 }
 
-/// Workloads of one source that use the runtime.
-const OF_RUNTIME: [&str; 12] = [
+/// Workloads with one source file that are linked with the CUDA runtime.
+const RUNTIME_WORKLOADS: [&str; 12] = [
     "args",
     "capture",
     "classic",
@@ -52,24 +52,24 @@ const OF_RUNTIME: [&str; 12] = [
 ];
 
 impl Built {
-    /// Where a workload's executable is.
+    /// The path of a workload's executable.
     pub fn workload(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Where a library is.
+    /// The path of a library.
     pub fn library(&self, library: Library) -> PathBuf {
         self.dir.join(library.soname())
     }
 }
 
-/// Builds into a folder, unless what is there was built from the same sources and options. Safe to call from several
-/// threads and processes at once.
+/// Builds into a folder, unless it already contains a build of the same sources and options. Safe to call from several
+/// threads and processes at the same time.
 pub fn build(out_dir: &Path, options: &BuildOptions) -> Result<Built, Error> {
     build_or_copy(out_dir, options, None)
 }
 
-/// As [`build`], but takes everything from another folder where that was built from the same sources and options.
+/// Like [`build`], but copies everything from another folder if that contains a build of the same sources and options.
 pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>) -> Result<Built, Error> {
     fs::create_dir_all(out_dir).map_err(Error::io(out_dir))?;
     let dir = out_dir.canonicalize().map_err(Error::io(out_dir))?;
@@ -77,11 +77,11 @@ pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>
     let stamp = dir.join("stamp");
     let wanted = stamp_of(options);
     if fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
-        // no stamp while the folder is half built
+        // no stamp while the build is incomplete
         if stamp.exists() {
             fs::remove_file(&stamp).map_err(Error::io(&stamp))?;
         }
-        if !from.map_or(Ok(false), |from| copied(from, &dir, &wanted))? {
+        if !from.map_or(Ok(false), |from| copy_if_current(from, &dir, &wanted))? {
             Builder { dir: dir.clone(), options: *options }.build()?;
         }
         fs::write(&stamp, wanted).map_err(Error::io(&stamp))?;
@@ -96,8 +96,8 @@ pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>
     })
 }
 
-/// Copies what is in a folder with this stamp; `false` where there is none.
-fn copied(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
+/// Copies the files of a folder that has this stamp; `false` if it does not.
+fn copy_if_current(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
     if !from.is_dir() {
         return Ok(false);
     }
@@ -109,7 +109,7 @@ fn copied(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
         let file = entry.map_err(Error::io(from))?.path();
         if let Some(name) = file.file_name().filter(|name| file.is_file() && *name != "stamp") {
             let copy = to.join(name);
-            // one that somebody still runs cannot be written
+            // an executable that is still running cannot be overwritten, only replaced
             if copy.exists() {
                 fs::remove_file(&copy).map_err(Error::io(&copy))?;
             }
@@ -119,7 +119,7 @@ fn copied(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// A word that changes with everything the result depends on.
+/// A hash over everything that the build depends on.
 fn stamp_of(options: &BuildOptions) -> String {
     let mut hasher = DefaultHasher::new();
     SOURCES.hash(&mut hasher);
@@ -142,7 +142,7 @@ impl Builder {
         let runtime = Library::Runtime(self.options.cuda);
         self.library(Library::Driver, DRIVER, None)?;
         self.library(runtime, RUNTIME, None)?;
-        let ledger = ["ledger", "ledger_work", "ledger_print"];
+        let ledger = ["ledger", "ledger_calls", "ledger_print"];
         match self.options.parts {
             Parts::Demo => {
                 for prologue in Prologue::BENCHED {
@@ -159,13 +159,13 @@ impl Builder {
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
-        for name in OF_RUNTIME {
+        for name in RUNTIME_WORKLOADS {
             self.workload(name, &[name], Link::Runtime)?;
         }
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
-        let of_driver = ["brief", "driver_args", "driver_only", "gaps", "gpus", "hoarder", "lookups"];
-        for name in of_driver.into_iter().chain(["paced", "spurt", "vmm"]) {
+        let driver_workloads = ["brief", "driver_args", "driver_only", "gaps", "gpus", "hoarder", "lookups"];
+        for name in driver_workloads.into_iter().chain(["paced", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;
@@ -206,12 +206,12 @@ impl Builder {
         write("driver_errors.h", &generate::error_names("CUresult"))
     }
 
-    /// The C compiler with what every file needs.
+    /// The C compiler with the flags that every file needs.
     fn cc(&self) -> Command {
         self.compiler("CC", "cc", &C_FLAGS)
     }
 
-    /// A compiler, which a variable of the environment may name, with what every file needs.
+    /// A compiler, which an environment variable may name, with the flags that every file needs.
     fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
         let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()));
         compiler
@@ -231,7 +231,7 @@ impl Builder {
         Ok(path)
     }
 
-    /// A library, under its own name or another one.
+    /// Builds a library, under its own name or another one.
     fn library(&self, library: Library, sources: &[&str], name: Option<&str>) -> Result<(), Error> {
         let exports = ExportList::of(library);
         let soname = name.unwrap_or(library.soname());
@@ -250,7 +250,7 @@ impl Builder {
         run(cc, soname)
     }
 
-    /// One relocatable object with the whole runtime; its functions are in `.symtab` of what links it, and nowhere else.
+    /// Builds one relocatable object with the whole runtime. A program that links it has the functions only in `.symtab`.
     fn static_runtime(&self, runtime: Library) -> Result<(), Error> {
         let mut cc = self.cc();
         cc.args(LIBRARY_FLAGS)
@@ -262,8 +262,8 @@ impl Builder {
         run(cc, "cudart_static.o")
     }
 
-    /// The few functions that `gpuprobe bench` calls. Nothing tells that they are a driver's, so that no other gpuprobe on
-    /// the machine puts probes into them.
+    /// Builds the few functions that `gpuprobe bench` calls. The library does not look like a CUDA driver, so that another
+    /// gpuprobe on the machine does not probe it.
     fn bench_driver(&self, prologue: Prologue) -> Result<(), Error> {
         let name = format!("libbench.{}.so", prologue.define().to_ascii_lowercase());
         let options = BuildOptions { prologue, ..self.options };
@@ -309,7 +309,7 @@ impl Builder {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
-            // a program that finds functions by their names needs both as well
+            // also for programs that look functions up by name and so have no references to either library
             Link::Both => {
                 cc.arg("-Wl,--no-as-needed").arg(self.runtime_path()).arg(self.driver_path());
             }
@@ -318,7 +318,7 @@ impl Builder {
         run(cc, name)
     }
 
-    /// A workload in C++.
+    /// Builds a workload in C++.
     fn program(&self, name: &str, source: &str, defines: &[&str], library: &Path) -> Result<(), Error> {
         let mut cxx = self.compiler("CXX", "c++", &CXX_FLAGS);
         cxx.args(defines)
@@ -337,7 +337,7 @@ impl Builder {
 enum Link {
     Nothing,
     Runtime,
-    /// The runtime under the name that tools for wheels give it.
+    /// The runtime under the name that auditwheel gives it.
     Renamed,
     Static,
     Driver,

@@ -1,35 +1,35 @@
-//! Why a build failed.
+//! Build errors.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the stand-ins could not be built.
+/// An error while building the stand-ins.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or folder could not be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// Which one.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A tool could not be started.
     #[error("cannot start {tool}: {source}; install gcc, g++ and binutils")]
     Tool {
-        /// Its name.
+        /// The name of the tool.
         tool: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A tool failed.
     #[error("{tool} failed for {target}:\n{stderr}")]
     Compile {
-        /// Its name.
+        /// The name of the tool.
         tool: String,
-        /// What was to be made.
+        /// The file that it was to build.
         target: String,
-        /// What it printed.
+        /// The output on stderr.
         stderr: String,
     },
 }

@@ -1,10 +1,10 @@
-//! Which names each stand-in library exports.
+//! The names that each stand-in library exports.
 
 use gpuprobe_event::catalogue::{Api, catalogue};
 
 use crate::options::Cuda;
 
-/// The libraries there are stand-ins of.
+/// A library that has a stand-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
     /// `libcudart.so.12` or `.13`
@@ -18,7 +18,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Its file name, which is its SONAME.
+    /// The file name, which is also the SONAME.
     pub fn soname(self) -> &'static str {
         match self {
             Self::Runtime(Cuda::Cuda12) => "libcudart.so.12",
@@ -29,7 +29,7 @@ impl Library {
         }
     }
 
-    /// Whether its symbols carry a version, equal to the SONAME.
+    /// Whether its symbols have a version, which equals the SONAME.
     pub fn versioned(self) -> bool {
         matches!(self, Self::Runtime(_))
     }
@@ -38,21 +38,21 @@ impl Library {
 /// The exported functions of one library, sorted by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportList {
-    /// Whose they are.
+    /// The library that exports them.
     pub library: Library,
-    /// Their names.
+    /// Function names, sorted and unique.
     pub names: Vec<&'static str>,
 }
 
 impl ExportList {
-    /// The names that the catalogue has for a library.
+    /// The export list of a library, from the catalogue.
     pub fn of(library: Library) -> Self {
-        let of_version = |api, version| catalogue().exports(api, version).map(|f| f.name).collect();
+        let names_of = |api, version| catalogue().exports(api, version).map(|f| f.name).collect();
         let mut names: Vec<&'static str> = match library {
-            Library::Runtime(cuda) => of_version(Api::Runtime, cuda.version()),
-            Library::Driver => of_version(Api::Driver, "13.4"),
-            Library::Nvml => of_version(Api::Nvml, "13.4"),
-            // NCCL has versions of its own, of which the catalogue knows one
+            Library::Runtime(cuda) => names_of(Api::Runtime, cuda.version()),
+            Library::Driver => names_of(Api::Driver, "13.4"),
+            Library::Nvml => names_of(Api::Nvml, "13.4"),
+            // NCCL has its own version numbers, and the catalogue has one version
             Library::Nccl => {
                 catalogue().functions().iter().filter(|f| f.api == Api::Nccl).map(|f| f.name).collect()
             }
@@ -62,7 +62,7 @@ impl ExportList {
         Self { library, names }
     }
 
-    /// Whether a name is exported.
+    /// Whether the library exports this name.
     pub fn contains(&self, name: &str) -> bool {
         self.names.binary_search(&name).is_ok()
     }

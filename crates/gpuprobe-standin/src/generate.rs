@@ -1,4 +1,4 @@
-//! The generated sources: one assembler file per library, version scripts, and the names of errors.
+//! Generated sources: one assembler file per library, version scripts, and error names.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use gpuprobe_event::catalogue::{EnumTable, catalogue};
 use crate::exports::{ExportList, Library};
 use crate::inner::without_thread_suffix;
 
-/// One line per export, in the macros of `stubs.h`.
+/// The assembler file of a library: one macro of `stubs.h` per export.
 pub(crate) fn stubs(exports: &ExportList) -> String {
     let mut text = String::from("#include \"stubs.h\"\n");
     for name in &exports.names {
@@ -21,15 +21,15 @@ pub(crate) fn stubs(exports: &ExportList) -> String {
     text
 }
 
-/// What is behind an export.
+/// How an export is implemented.
 enum Stub<'a> {
-    /// An implementation of its own, in C or the general one.
+    /// Its own implementation, in C or the generic one.
     Own,
-    /// The implementation of another.
+    /// The implementation of another export.
     SharedWith(&'a str),
-    /// A jump to another export, as the real library has it.
+    /// A jump to another export, as in the real library.
     JumpTo(&'a str),
-    /// A second name of another export.
+    /// A second name for the same address.
     AliasOf(&'a str),
 }
 
@@ -49,7 +49,7 @@ impl<'a> Stub<'a> {
     }
 }
 
-/// Exactly the exports, under the one version where the library has one.
+/// A version script with exactly these exports, under the library's version if it has one.
 pub(crate) fn version_script(exports: &ExportList) -> String {
     let tag = if exports.library.versioned() { exports.library.soname() } else { "" };
     let mut text = format!("{tag} {{\nglobal:\n");
@@ -60,11 +60,11 @@ pub(crate) fn version_script(exports: &ExportList) -> String {
     text
 }
 
-/// `ERROR_NAME(value, name)` lines of an enum of the catalogue.
+/// `ERROR_NAME(value, name)` lines for an enum of the catalogue.
 pub(crate) fn error_names(c_type: &str) -> String {
     let mut text = String::new();
     for (value, name) in catalogue().enum_table(c_type).into_iter().flat_map(EnumTable::values) {
-        writeln!(text, "ERROR_NAME({value}, {name})").expect("a string takes all");
+        writeln!(text, "ERROR_NAME({value}, {name})").expect("writing to a string cannot fail");
     }
     text
 }

@@ -1,4 +1,4 @@
-//! Which driver function each stand-in runtime function calls; read from the table that the C code calls through.
+//! The driver function that each stand-in runtime function calls, read from the table that the C code uses.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,10 +7,10 @@ use gpuprobe_event::catalogue::{Api, catalogue};
 
 use crate::sources::INNER_CALLS;
 
-/// What every runtime function calls that the table does not name.
+/// The driver function of every runtime function that is not in the table.
 const FALLBACK: &str = "cuDriverGetVersion";
 
-/// `cudaMemcpyKind`.
+/// `cudaMemcpyKind`, in the order of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CopyKind {
     /// 0
@@ -26,10 +26,10 @@ pub enum CopyKind {
 }
 
 impl CopyKind {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in the order of their values.
     pub const ALL: [Self; 5] = [Self::H2H, Self::H2D, Self::D2H, Self::D2D, Self::Default];
 
-    /// The word of the table and of the ledger.
+    /// The name in the table and in the ledger.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::H2H => "H2H",
@@ -41,7 +41,7 @@ impl CopyKind {
     }
 }
 
-/// Driver names by runtime name and, for copies, kind (empty otherwise); `None` for functions that call nothing.
+/// Driver function by runtime function and, for copies, kind (otherwise empty); `None` for functions that call nothing.
 static TABLE: LazyLock<HashMap<(&'static str, &'static str), Option<&'static str>>> =
     LazyLock::new(|| INNER_CALLS.lines().filter_map(parse_row).collect());
 
@@ -57,14 +57,14 @@ fn parse_row(line: &'static str) -> Option<((&'static str, &'static str), Option
     }
 }
 
-/// The name whose code a per-thread variant shares.
+/// The base name of a per-thread variant, which shares its code.
 pub(crate) fn without_thread_suffix(name: &str) -> &str {
     name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
 }
 
-/// The one driver function that a runtime function calls, once per call. `None` for those that reach no driver (error
-/// names, registration) and for names that are no runtime functions. Copies by kind answer as for `Default`; see
-/// [`inner_copy_call`].
+/// The driver function that a runtime function calls, once per call. `None` for functions that do not call the driver
+/// (error names, registration) and for names that are not runtime functions. For a copy that depends on its kind, this is
+/// the function for `Default`; see [`inner_copy_call`].
 pub fn inner_call(name: &str) -> Option<&'static str> {
     let base = without_thread_suffix(name);
     if let Some(row) = TABLE.get(&(base, "")).or_else(|| TABLE.get(&(base, CopyKind::Default.as_str()))) {
@@ -73,7 +73,7 @@ pub fn inner_call(name: &str) -> Option<&'static str> {
     catalogue().lookup(Api::Runtime, None, name).map(|_| FALLBACK)
 }
 
-/// As [`inner_call`], for a copy of this kind.
+/// Like [`inner_call`], for a copy of this kind.
 pub fn inner_copy_call(name: &str, kind: CopyKind) -> Option<&'static str> {
     let row = TABLE.get(&(without_thread_suffix(name), kind.as_str()));
     row.copied().unwrap_or_else(|| inner_call(name))
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_rows_and_their_variants_are_found() {
+    fn per_thread_variants_use_the_row_of_their_base_name() {
         assert_eq!(inner_call("cudaMalloc"), Some("cuMemAlloc_v2"));
         assert_eq!(inner_call("cudaLaunchKernel_ptsz"), Some("cuLaunchKernel"));
         assert_eq!(inner_copy_call("cudaMemcpy", CopyKind::H2D), Some("cuMemcpyHtoD_v2"));
@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn other_runtime_functions_ask_for_the_version_and_strangers_have_none() {
+    fn unlisted_runtime_functions_use_the_fallback_and_unknown_names_have_none() {
         assert_eq!(inner_call("cudaGetLastError"), Some(FALLBACK));
         assert_eq!(inner_call("cudaGetErrorString"), None);
         assert_eq!(inner_call("no_such_function"), None);
     }
 
     #[test]
-    fn every_row_names_functions_of_the_catalogue() {
+    fn the_catalogue_has_every_function_of_the_table() {
         for ((function, _), driver) in TABLE.iter() {
             assert!(catalogue().lookup(Api::Runtime, None, function).is_some(), "{function}");
             if let Some(driver) = driver {

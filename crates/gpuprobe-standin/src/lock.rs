@@ -1,4 +1,4 @@
-//! One builder per folder at a time, across processes.
+//! A lock that allows one builder per folder at a time, across processes.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::error::Error;
 
-/// Held while a folder is built; the file beside the folder names the holder, so that one left by a killed process
-/// is seen as such.
+/// The lock of a folder, taken while it is built. The lock file next to the folder contains the pid of the owner, so that
+/// the lock of a killed process can be recognized and removed.
 #[derive(Debug)]
 pub(crate) struct FolderLock {
     path: PathBuf,
@@ -26,7 +26,7 @@ impl FolderLock {
                     write!(file, "{}", std::process::id()).map_err(Error::io(&path))?;
                     return Ok(Self { path });
                 }
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => wait_or_break(&path),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => wait_or_remove_stale(&path),
                 Err(e) => return Err(Error::io(path)(e)),
             }
         }
@@ -35,15 +35,15 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // a lock that cannot be removed is broken by the next builder, once this process has ended
+        // if the file cannot be removed, the next builder removes it once this process has exited
         drop(fs::remove_file(&self.path));
     }
 }
 
-fn wait_or_break(path: &Path) {
+fn wait_or_remove_stale(path: &Path) {
     thread::sleep(Duration::from_millis(50));
-    let holder = fs::read_to_string(path).unwrap_or_default();
-    if !holder.is_empty() && !Path::new("/proc").join(&holder).exists() {
+    let owner = fs::read_to_string(path).unwrap_or_default();
+    if !owner.is_empty() && !Path::new("/proc").join(&owner).exists() {
         drop(fs::remove_file(path));
     }
 }

@@ -1,6 +1,6 @@
-//! What to build.
+//! Build options.
 
-/// The instructions that every export begins with on x86-64. On aarch64 every export is one branch.
+/// The first instructions of every export on x86-64. On aarch64 every export is one branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prologue {
     /// `push %rbp; mov %rsp,%rbp`
@@ -21,14 +21,14 @@ pub enum Prologue {
 }
 
 impl Prologue {
-    /// All of them.
+    /// Every prologue.
     pub const ALL: [Self; 7] =
         [Self::Push, Self::EndbrPush, Self::CmpJe, Self::Mov, Self::SubThenPush, Self::Nop, Self::LoopBack];
 
-    /// Those that `gpuprobe bench` compares.
+    /// The prologues that `gpuprobe bench` compares.
     pub const BENCHED: [Self; 5] = [Self::Push, Self::CmpJe, Self::EndbrPush, Self::Nop, Self::Mov];
 
-    /// The word after `PROLOGUE_` in `stubs.h`.
+    /// The suffix of the macro `PROLOGUE_...` in `stubs.h`.
     pub(crate) fn define(self) -> &'static str {
         match self {
             Self::Push => "PUSH",
@@ -41,7 +41,7 @@ impl Prologue {
         }
     }
 
-    /// The first bytes of every export, as far as they do not depend on addresses.
+    /// The first bytes of every export, up to the first byte that depends on an address.
     pub fn first_bytes(self) -> &'static [u8] {
         match self {
             Self::Push => &[0x55, 0x48, 0x89, 0xe5, 0x5d],
@@ -55,7 +55,7 @@ impl Prologue {
     }
 }
 
-/// Which runtime library to build.
+/// The CUDA version of the runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cuda {
     /// `libcudart.so.12` with the exports of 12.9
@@ -74,7 +74,7 @@ impl Cuda {
         }
     }
 
-    /// The version whose export list the library has.
+    /// The catalogue version of the export list.
     pub fn version(self) -> &'static str {
         match self {
             Self::Cuda12 => "12.9",
@@ -82,12 +82,12 @@ impl Cuda {
         }
     }
 
-    /// File name and SONAME of the runtime when it was copied into a wheel: with a hash, as auditwheel does.
+    /// File name and SONAME of the runtime in a Python wheel: with a hash, as auditwheel names it.
     pub fn renamed_runtime(self) -> String {
         format!("libcudart-5ca1ab1e.so.{}", self.version())
     }
 
-    /// What `cudaRuntimeGetVersion` says.
+    /// The result of `cudaRuntimeGetVersion`.
     pub(crate) fn runtime_version(self) -> u32 {
         match self {
             Self::Cuda12 => 12090,
@@ -96,7 +96,7 @@ impl Cuda {
     }
 }
 
-/// How much to build.
+/// The libraries and workloads to build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Parts {
     /// All libraries and workloads.
@@ -105,28 +105,28 @@ pub enum Parts {
     /// `libcuda`, `libcudart` and the workload `ledger`.
     Ledger,
     /// What gpuprobe embeds: `libcuda`, `libcudart` and the workload `demo`; `libbench.*.so`, one for each
-    /// way to begin, and the workload `bench`.
+    /// benchmarked prologue, and the workload `bench`.
     Demo,
 }
 
-/// What to build.
+/// Build options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BuildOptions {
-    /// How exports begin.
+    /// The first instructions of exports.
     pub prologue: Prologue,
-    /// Which runtime.
+    /// The CUDA version of the runtime.
     pub cuda: Cuda,
-    /// How much.
+    /// The libraries and workloads.
     pub parts: Parts,
 }
 
 impl BuildOptions {
-    /// Everything, with this prologue and runtime.
+    /// All libraries and workloads, with this prologue and runtime.
     pub fn new(prologue: Prologue, cuda: Cuda) -> Self {
         Self { prologue, cuda, parts: Parts::All }
     }
 
-    /// What gpuprobe embeds for `demo` and `bench`; some two seconds to build.
+    /// What gpuprobe embeds for `demo` and `bench`; takes about two seconds to build.
     pub fn demo() -> Self {
         Self { parts: Parts::Demo, ..Self::default() }
     }

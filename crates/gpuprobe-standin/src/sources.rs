@@ -1,18 +1,18 @@
-//! The C and C++ sources, compiled into this crate so that it builds from anywhere.
+//! The C and C++ sources, embedded so that they can be built from any folder.
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
-        /// Relative path and text of every file.
+        /// Relative path and text of every source file.
         pub(crate) const SOURCES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../c/", $name)))),*];
     };
 }
 
 sources! {
     "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
-    "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_work.c", "faults.c", "faults.h",
+    "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "faults.c", "faults.h",
     "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
-    "runtime_memory.c", "runtime_work.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
+    "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
     "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
@@ -21,7 +21,7 @@ sources! {
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
-    "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_work.c", "workloads/longjmp.c",
+    "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_calls.c", "workloads/longjmp.c",
     "workloads/lookups.c", "workloads/names.c", "workloads/paced.c", "workloads/plugin.c", "workloads/recursion.c",
     "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
     "workloads/spurt.c", "workloads/stacks.c", "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
@@ -32,23 +32,23 @@ sources! {
 /// The table of inner calls.
 pub(crate) const INNER_CALLS: &str = include_str!("../c/inner_calls.def");
 
-/// C files of the runtime, shared and static.
+/// C files of the CUDA runtime, shared and static.
 pub(crate) const RUNTIME: &[&str] = &[
     "faults.c",
     "runtime_core.c",
     "runtime_copy.c",
     "runtime_copy_named.c",
     "runtime_memory.c",
-    "runtime_work.c",
+    "runtime_gpu_ops.c",
 ];
 
-/// C files of the driver.
+/// C files of the CUDA driver.
 pub(crate) const DRIVER: &[&str] = &[
     "driver_context.c",
     "driver_device.c",
     "driver_heap.c",
     "driver_memory.c",
     "driver_vmm.c",
-    "driver_work.c",
+    "driver_gpu_ops.c",
     "faults.c",
 ];

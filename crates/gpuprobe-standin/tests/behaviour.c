@@ -1,4 +1,4 @@
-/* What programs may rely on, checked one by one; exits with the number of checks that failed. */
+/* Checks the behaviour that programs rely on; exits with the number of failed checks. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

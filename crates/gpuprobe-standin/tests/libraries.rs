@@ -1,4 +1,4 @@
-//! The libraries look like the real ones to every tool: exports, SONAME, versions, first instructions.
+//! The libraries look like the real ones: exports, SONAME, versions, first instructions.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -20,7 +20,7 @@ fn exported(library: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn exports_soname_and_versions_are_those_of_the_catalogue() {
+fn exports_soname_and_versions_match_the_catalogue() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let built = all(cuda);
         for library in [Library::Runtime(cuda), Library::Driver, Library::Nvml, Library::Nccl] {
@@ -72,7 +72,7 @@ fn first_bytes(library: &Path, function: &str) -> Vec<u8> {
 }
 
 #[test]
-fn each_prologue_begins_as_wanted_and_works() {
+fn each_prologue_has_its_first_bytes_and_works() {
     for prologue in Prologue::ALL {
         let built = ledger(prologue);
         if cfg!(target_arch = "x86_64") {
@@ -89,7 +89,7 @@ fn each_prologue_begins_as_wanted_and_works() {
 }
 
 #[test]
-fn programs_can_rely_on_the_behaviour_of_both_runtimes() {
+fn both_runtimes_pass_the_behaviour_checks() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let built = all(cuda);
         assert_eq!(stdout(&mut command(&compile(&built, "behaviour.c"))), "");
@@ -108,7 +108,7 @@ fn a_second_build_changes_nothing() {
 }
 
 #[test]
-fn what_another_folder_has_is_copied_where_it_is_the_same() {
+fn a_build_is_copied_from_another_folder_with_the_same_stamp() {
     let built = ledger(Prologue::Push);
     let copy = |from: &Path, to: &str| {
         let to = built.dir.with_file_name(to);

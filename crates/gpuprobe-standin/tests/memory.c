@@ -1,5 +1,4 @@
-/* What programs may rely on about contexts, devices and physical memory; exits with the number of checks that
- * failed. */
+/* Checks the behaviour of contexts, devices and physical memory; exits with the number of failed checks. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +38,7 @@ static void visible_devices_are_those_chosen(void)
 
 	CHECK(!cuDeviceGetCount(&count));
 	if (chosen) {
-		/* "2,0,9,1": nothing counts from the one that there is not */
+		/* "2,0,9,1": devices from the invalid entry on are not visible */
 		CHECK(count == 2);
 		CHECK(!cuDeviceGetUuid_v2(uuid, 0) && uuid[0] == 0x13);
 		CHECK(!cuDeviceGetUuid_v2(uuid, 1) && uuid[0] == 0x11);

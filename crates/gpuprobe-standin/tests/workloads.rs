@@ -1,4 +1,4 @@
-//! The workloads run, and what they print agrees with itself.
+//! The workloads run, and their output is consistent.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -18,7 +18,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("not a number: {value}"))
 }
 
-/// The driver calls that the ledger's runtime calls make, by the table of inner calls.
+/// The driver calls that the runtime calls of the ledger must make, from the table of inner calls.
 fn expected_driver_calls(ledger: &Value) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let mut count = |name: &str, calls: u64| *counts.entry(name.to_owned()).or_insert(0) += calls;
@@ -73,14 +73,14 @@ fn the_ledger_adds_up() {
     }
 }
 
-/// What the books of a torture or a rule say twice is the same.
-fn check_books(books: &Value) {
+/// Checks that the sums of a ledger of `torture` or `rules` agree.
+fn check_memory_ledger(ledger: &Value) {
     let fields = ["allocations", "frees", "ended", "live"];
     let bytes = ["allocated_bytes", "freed_bytes", "ended_bytes", "live_bytes"];
-    let kinds = books["memory"].as_object().unwrap();
-    let devices = books["devices"].as_object().unwrap();
+    let kinds = ledger["memory"].as_object().unwrap();
+    let devices = ledger["devices"].as_object().unwrap();
     for [allocated, freed, ended, live] in [fields, bytes] {
-        for kind in kinds.values().chain([books]) {
+        for kind in kinds.values().chain([ledger]) {
             assert_eq!(
                 number(&kind[allocated]),
                 number(&kind[freed]) + number(&kind[ended]) + number(&kind[live]),
@@ -88,7 +88,7 @@ fn check_books(books: &Value) {
             );
         }
         for field in [allocated, freed, ended, live] {
-            assert_eq!(kinds.values().map(|k| number(&k[field])).sum::<u64>(), number(&books[field]));
+            assert_eq!(kinds.values().map(|k| number(&k[field])).sum::<u64>(), number(&ledger[field]));
             for (kind, sums) in kinds {
                 let of_devices: u64 = devices.values().map(|d| number(&d[kind.as_str()][field])).sum();
                 assert_eq!(of_devices, number(&sums[field]), "{kind} {field}");
@@ -97,15 +97,15 @@ fn check_books(books: &Value) {
     }
 }
 
-/// How often functions of these classes failed, by the books.
-fn failed(books: &Value, classes: &[Class]) -> u64 {
+/// How often functions of these classes failed, from the ledger.
+fn failed(ledger: &Value, classes: &[Class]) -> u64 {
     let of_class = |name: &str| classes.contains(&catalogue().lookup(Api::Driver, None, name).unwrap().class);
-    books["errors"].as_object().unwrap().iter().filter(|(f, _)| of_class(f)).map(|(_, n)| number(n)).sum()
+    ledger["errors"].as_object().unwrap().iter().filter(|(f, _)| of_class(f)).map(|(_, n)| number(n)).sum()
 }
 
-/// The program itself compares its books with what the driver has free, at every pause.
+/// The program itself compares its ledger with the free memory that the driver reports, at every pause.
 #[test]
-fn the_books_of_the_torture_add_up() {
+fn the_ledger_of_torture_adds_up() {
     let built = all(Cuda::Cuda12);
     for (seed, more) in [
         ("1", [].as_slice()),
@@ -116,7 +116,7 @@ fn the_books_of_the_torture_add_up() {
         let arguments = ["--operations", "60000", "--pauses", "4", "--seed", seed];
         let printed = json(command(&built.workload("torture")).args(arguments).args(more));
         assert_eq!(printed.len(), 6, "four pauses, a child, and the end");
-        printed.iter().for_each(check_books);
+        printed.iter().for_each(check_memory_ledger);
         let last = &printed[5];
         let allocations = [Class::Alloc, Class::HostRegister];
         assert_eq!(failed(last, &allocations), number(&last["failed_allocations"]), "{seed}");
@@ -126,7 +126,7 @@ fn the_books_of_the_torture_add_up() {
 }
 
 #[test]
-fn the_books_of_every_rule_add_up() {
+fn the_ledger_of_every_rule_adds_up() {
     let built = all(Cuda::Cuda12);
     let rules = json(&mut command(&built.workload("rules"))).remove(0);
     let rules = rules["rules"].as_array().unwrap();
@@ -134,25 +134,25 @@ fn the_books_of_every_rule_add_up() {
     for rule in rules {
         let printed = json(command(&built.workload("rules")).arg(rule.as_str().unwrap()));
         assert!(!printed.is_empty(), "{rule}");
-        printed.iter().for_each(check_books);
+        printed.iter().for_each(check_memory_ledger);
     }
 }
 
-/// Live allocations, their bytes, and allocations ever made, of each place, at the end of a program that leaks.
-fn places(name: &str, arguments: &[&str]) -> BTreeMap<String, [u64; 3]> {
+/// Live allocations, their bytes, and all allocations of each call site, at the end of a program that leaks.
+fn call_sites(name: &str, arguments: &[&str]) -> BTreeMap<String, [u64; 3]> {
     let printed = json(command(&all(Cuda::Cuda12).workload(name)).args(arguments));
     let end = printed.last().unwrap();
     assert_eq!(end["ledger"], "end");
-    let of = |place: &Value| ["live", "live_bytes", "allocations"].map(|field| number(&place[field]));
-    let places = end["places"].as_array().unwrap();
-    places.iter().map(|place| (place["name"].as_str().unwrap().to_owned(), of(place))).collect()
+    let figures = |site: &Value| ["live", "live_bytes", "allocations"].map(|field| number(&site[field]));
+    let sites = end["places"].as_array().unwrap();
+    sites.iter().map(|site| (site["name"].as_str().unwrap().to_owned(), figures(site))).collect()
 }
 
 #[test]
-fn two_of_five_places_leak_by_the_runtime_and_by_the_driver() {
+fn two_of_five_call_sites_leak_with_the_runtime_and_with_the_driver() {
     for (name, unit) in [("leaks", 64 << 10), ("leaks_driver", 2 << 20)] {
         for (rounds, leaked) in [("96", 3 * 96), ("192", 3 * 192)] {
-            let found = places(name, &["--threads", "3", "--rounds", rounds]);
+            let found = call_sites(name, &["--threads", "3", "--rounds", rounds]);
             let expected = BTreeMap::from([
                 ("gradients".to_owned(), [leaked, 4 * leaked * unit, leaked]),
                 ("events".to_owned(), [leaked / 4, leaked / 4 * unit, leaked / 4]),
@@ -167,18 +167,18 @@ fn two_of_five_places_leak_by_the_runtime_and_by_the_driver() {
 }
 
 #[test]
-fn the_deep_and_the_many_ways_are_in_the_books() {
-    let deep = places("leaks_deep", &["--threads", "2", "--rounds", "5"]);
+fn the_ledger_has_deep_stacks_and_many_stacks() {
+    let deep = call_sites("leaks_deep", &["--threads", "2", "--rounds", "5"]);
     assert_eq!(deep["deep left"], [10, 30720, 10]);
     assert_eq!((deep["deep right"], deep["shallow"]), ([0, 0, 10], [0, 0, 10]));
-    let many = places("leaks_many", &["--threads", "1", "--rounds", "2"]);
-    let all_ways: u64 = (1..=10_000).sum();
-    let sums = many.values().fold([0; 3], |sums, place| [0, 1, 2].map(|i| sums[i] + place[i]));
-    assert_eq!((many.len(), sums), (100, [10_000, 512 * all_ways, 20_000]));
+    let many = call_sites("leaks_many", &["--threads", "1", "--rounds", "2"]);
+    let all_stacks: u64 = (1..=10_000).sum();
+    let sums = many.values().fold([0; 3], |sums, site| [0, 1, 2].map(|i| sums[i] + site[i]));
+    assert_eq!((many.len(), sums), (100, [10_000, 512 * all_stacks, 20_000]));
 }
 
 #[test]
-fn one_thread_with_one_seed_makes_the_same_calls_again() {
+fn one_thread_with_one_seed_repeats_its_calls() {
     let built = all(Cuda::Cuda12);
     let run = || {
         let arguments = ["--threads", "1", "--calls", "3000", "--seed", "7"];
@@ -215,7 +215,7 @@ fn the_ledger_waits_for_a_line_at_every_pause() {
 }
 
 #[test]
-fn failures_and_delays_come_on_demand() {
+fn the_environment_injects_failures_and_delays() {
     let built = all(Cuda::Cuda12);
     let run = |fail: &str| {
         let arguments = ["--threads", "1", "--calls", "4000"];
@@ -233,13 +233,13 @@ fn failures_and_delays_come_on_demand() {
     assert!(start.elapsed().as_millis() >= 200);
 }
 
-/// How often a driver function failed with the one code that nothing else gives.
+/// How often a driver function failed with 777, a code that only the injected rule returns.
 fn injected(ledger: &Value) -> u64 {
     let codes = ledger["errors"].as_object().unwrap().values();
     codes.filter_map(|c| c.get("777")).map(number).sum()
 }
 
-/// A rule for every Nth call tells how many calls there were: it hits at N = that number, and not above.
+/// A rule for every Nth call reveals the number of calls: it matches at N = that number, and not above.
 #[test]
 fn every_runtime_call_makes_one_driver_call() {
     let built = all(Cuda::Cuda12);
@@ -250,9 +250,10 @@ fn every_runtime_call_makes_one_driver_call() {
         };
         let plain = run(String::new());
         let driver_calls = plain["driver_calls"].as_object().unwrap();
-        // what makes a handle is tried again when it fails, and who asks for the version does not pass on the result
-        let told = |(name, calls): &(&String, &Value)| number(calls) > 1 && *name != "cuDriverGetVersion";
-        for (function, calls) in driver_calls.iter().filter(told) {
+        // functions that create a handle are called again when they fail, and the result of cuDriverGetVersion is ignored
+        let is_testable =
+            |(name, calls): &(&String, &Value)| number(calls) > 1 && *name != "cuDriverGetVersion";
+        for (function, calls) in driver_calls.iter().filter(is_testable) {
             let calls = number(calls);
             assert_eq!(injected(&run(format!("{function}:777:{calls}"))), 1, "{function} {calls}");
             assert_eq!(injected(&run(format!("{function}:777:{}", calls + 1))), 0, "{function} {calls}");
@@ -282,7 +283,7 @@ fn crash_is_killed_inside_a_call() {
 }
 
 #[test]
-fn args_shows_many_functions_with_their_names_in_the_catalogue() {
+fn args_prints_many_functions_with_the_argument_names_of_the_catalogue() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let of = |name| json(&mut command(&all(cuda).workload(name)));
         let (printed, of_driver) = (of("args"), of("driver_args"));
@@ -301,14 +302,14 @@ fn args_shows_many_functions_with_their_names_in_the_catalogue() {
 #[test]
 fn without_a_driver_every_call_fails_with_35() {
     let built = all(Cuda::Cuda12);
-    let alone = built.dir.join("alone");
-    fs::create_dir_all(&alone).unwrap();
+    let folder = built.dir.join("without_driver");
+    fs::create_dir_all(&folder).unwrap();
     for file in ["args", "libcudart.so.12"] {
-        fs::copy(built.dir.join(file), alone.join(file)).unwrap();
+        fs::copy(built.dir.join(file), folder.join(file)).unwrap();
     }
-    // found first, and no library: a real driver of this machine is not looked for
-    fs::write(alone.join("libcuda.so.1"), "").unwrap();
-    for line in json(&mut command(&alone.join("args"))) {
+    // found first and not a library, so that a real driver of this machine is not used
+    fs::write(folder.join("libcuda.so.1"), "").unwrap();
+    for line in json(&mut command(&folder.join("args"))) {
         let version =
             ["cudaRuntimeGetVersion", "cudaDriverGetVersion"].iter().any(|f| line["function"] == **f);
         assert_eq!(line["ret"], if version { 0 } else { 35 }, "{line}");

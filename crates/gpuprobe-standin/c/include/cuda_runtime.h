@@ -1,5 +1,7 @@
-/* What a program in CUDA C++ that launches by cudaLaunchKernel needs to be compiled by any C++ compiler and
- * linked with a stand-in. Kernels compile but never run. */
+/*
+ * Enough for any C++ compiler to compile a CUDA C++ program that launches with cudaLaunchKernel, and to link
+ * it with a stand-in. Kernels compile but never run.
+ */
 #ifndef STANDIN_CUDA_RUNTIME_H
 #define STANDIN_CUDA_RUNTIME_H
 

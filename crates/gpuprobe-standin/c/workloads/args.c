@@ -2,7 +2,7 @@
  * args [--no-driver]: calls functions of every class with distinctive argument values and prints one JSON
  * line per call, {"api","function","ret","args":{name: value}}, with the values at entry. Addresses and
  * handles are hexadecimal text, dim3 and cudaExtent are [x,y,z]. Nothing depends on success, so it runs with
- * the real runtime too; --no-driver leaves out the last two calls, which load the driver themselves.
+ * the real runtime too; --no-driver skips the last two calls, which load the driver themselves.
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -160,7 +160,7 @@ static void device_calls(void)
 	SHOW(cudaGetLastError, (), "%s", "");
 }
 
-/* The driver, where there is one. */
+/* The driver, if there is one. */
 static void driver_calls(void)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -1,4 +1,4 @@
-/* Printing one JSON line per call. Formats are written with ' for ". */
+/* Prints one JSON line per call. Formats use ' instead of ". */
 #ifndef STANDIN_ARGS_PRINT_H
 #define STANDIN_ARGS_PRINT_H
 
@@ -24,13 +24,13 @@ line(const char *api, const char *function, int result, const char *format, ...)
 	       text);
 }
 
-/* An address as the format wants it. */
+/* An address in the form of the format. */
 static inline unsigned long at(const void *address)
 {
 	return (unsigned long)address;
 }
 
-/* Calls a function and prints what it was given; values are read before the call. */
+/* Calls a function and prints its arguments; values are read before the call. */
 #define SHOW_OF(api, function, call_arguments, ...)                                                          \
 	do {                                                                                                 \
 		int result_ = function call_arguments;                                                       \

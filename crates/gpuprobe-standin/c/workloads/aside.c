@@ -1,5 +1,5 @@
 /*
- * A call of the driver inside one of the runtime that is seldom asked for: the handle of a registered kernel.
+ * A driver call inside a runtime call that is seldom used: it returns the handle of a registered kernel.
  * Prints {"pid","calls"}.
  */
 #include <stdio.h>

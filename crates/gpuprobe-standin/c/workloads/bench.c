@@ -1,10 +1,9 @@
 /*
  * bench ROUNDS CALLS MODE...: calls functions of the driver in rounds, CALLS times in each mode in turn. A
- * MODE is KIND:PATH, where PATH is a library, and KIND tells which of its functions: `count` and `stream` one
- * each, `memory` an allocation and the free of an older one, `launches` some kernels on two streams, and
- * `copies` from pinned memory; `other` is `count` with the probes of another program, which are waited for.
- * Prints {"ns"} per round, the CPU time that each mode took, and {"made"}, the calls or allocations of each
- * mode.
+ * MODE is KIND:PATH, where PATH is a library, and KIND selects its functions: `count` and `stream` one each,
+ * `memory` an allocation and the free of an older one, `launches` some kernels on two streams, and `copies`
+ * from pinned memory; `other` is `count` with the probes of another program, for which it waits. Prints
+ * {"ns"} per round, the CPU time of each mode, and {"made"}, the calls or allocations of each mode.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,15 +12,15 @@
 #include <time.h>
 
 #define MOST_MODES 32
-/* allocations that are held while others come and go */
-#define HELD 64
+/* allocations that stay live while others come and go */
+#define LIVE 64
 #define BYTES 4096
-/* pinned memory that copies come from */
+/* pinned memory as the source of copies */
 #define PINNED 65536
-/* as many as a small model launches in a step */
+/* as many as a small model launches per step */
 #define KERNELS 16
 #define STREAMS 2
-/* a stub is not shorter */
+/* a stub has at least this many bytes */
 #define CODE_BYTES 10
 
 typedef int (*count_call)(void);
@@ -34,7 +33,7 @@ typedef int (*launch_call)(void *, unsigned int, unsigned int, unsigned int, uns
 			   unsigned int, unsigned int, void *, void **, void **);
 
 struct mode {
-	int (*work)(struct mode *mode, unsigned long calls);
+	int (*run)(struct mode *mode, unsigned long calls);
 	count_call count;
 	stream_call stream;
 	alloc_call alloc;
@@ -42,12 +41,12 @@ struct mode {
 	alloc_host_call alloc_host;
 	copy_call copy;
 	launch_call launch;
-	unsigned long long held[HELD];
+	unsigned long long live[LIVE];
 	char *pinned;
 	unsigned long made;
 };
 
-/* What a handle stands for: the driver has the name in its second word. */
+/* The memory behind a kernel handle: the driver has the name in its second word. */
 static const struct kernel {
 	const void *object;
 	const char *name;
@@ -59,7 +58,7 @@ static const struct kernel {
 };
 static char streams[STREAMS];
 
-/* Of this thread: what others did meanwhile is not in it. */
+/* CPU time of this thread, without what other threads did meanwhile. */
 static unsigned long long now_ns(void)
 {
 	struct timespec now;
@@ -68,7 +67,7 @@ static unsigned long long now_ns(void)
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
 
-/* Each of these tells how many of its calls failed. */
+/* Each of these functions returns how many of its calls failed. */
 static int count(struct mode *mode, unsigned long calls)
 {
 	int failed = 0;
@@ -92,7 +91,7 @@ static int memory(struct mode *mode, unsigned long calls)
 	int failed = 0;
 
 	for (unsigned long i = 0; i < calls; i++) {
-		unsigned long long *oldest = &mode->held[(mode->made + i) % HELD];
+		unsigned long long *oldest = &mode->live[(mode->made + i) % LIVE];
 
 		if (*oldest)
 			failed += mode->free(*oldest) != 0;
@@ -115,23 +114,23 @@ static int launches(struct mode *mode, unsigned long calls)
 	return failed;
 }
 
-/* To memory that is held, from memory that the driver has allocated as well. */
+/* To live memory, from memory that the driver has allocated too. */
 static int copies(struct mode *mode, unsigned long calls)
 {
 	int failed = 0;
 
-	for (unsigned long i = 0; !mode->pinned && i < HELD; i++)
-		failed += mode->alloc(&mode->held[i], BYTES) != 0;
+	for (unsigned long i = 0; !mode->pinned && i < LIVE; i++)
+		failed += mode->alloc(&mode->live[i], BYTES) != 0;
 	if (!mode->pinned)
 		failed += mode->alloc_host((void **)&mode->pinned, PINNED) != 0;
 	for (unsigned long i = 0; i < calls; i++)
-		failed += mode->copy(mode->held[i % HELD], mode->pinned + i * BYTES % PINNED, BYTES) != 0;
+		failed += mode->copy(mode->live[i % LIVE], mode->pinned + i * BYTES % PINNED, BYTES) != 0;
 	return failed;
 }
 
 static const struct {
 	const char *name;
-	int (*work)(struct mode *mode, unsigned long calls);
+	int (*run)(struct mode *mode, unsigned long calls);
 } kinds[] = {
     {"count", count},	    {"stream", stream}, {"memory", memory},
     {"launches", launches}, {"copies", copies}, {"other", count},
@@ -149,7 +148,7 @@ static int open_mode(struct mode *mode, char *word)
 	*path = 0;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		if (!strcmp(word, kinds[i].name))
-			mode->work = kinds[i].work;
+			mode->run = kinds[i].run;
 	}
 	mode->count = (count_call)dlsym(library, "cuCtxSynchronize");
 	mode->stream = (stream_call)dlsym(library, "cuStreamSynchronize");
@@ -158,13 +157,13 @@ static int open_mode(struct mode *mode, char *word)
 	mode->alloc_host = (alloc_host_call)dlsym(library, "cuMemAllocHost_v2");
 	mode->copy = (copy_call)dlsym(library, "cuMemcpyHtoD_v2");
 	mode->launch = (launch_call)dlsym(library, "cuLaunchKernel");
-	return mode->work && mode->count && mode->stream && mode->alloc && mode->free && mode->alloc_host &&
+	return mode->run && mode->count && mode->stream && mode->alloc && mode->free && mode->alloc_host &&
 	       mode->copy && mode->launch;
 }
 
 /*
- * Waits until there is a probe in a function, which changes its code, in comparison with a mode that has
- * none. The program that puts it in may have more to put in after that.
+ * Waits until a function has a probe, which changes its code compared with a mode that has none. The program
+ * that attaches it may attach more after that.
  */
 static int wait_for_probes(const struct mode *mode, const struct mode *without)
 {
@@ -208,11 +207,11 @@ int main(int count, char **words)
 	}
 	for (unsigned long round = 0; round < rounds; round++) {
 		for (int i = 0; i < used; i++) {
-			/* none of them is always the one after the same other */
+			/* changes the order, so that no mode always follows the same other mode */
 			int turn = (i + round) % used;
 			unsigned long long begin = now_ns();
 
-			failed += modes[turn].work(&modes[turn], calls);
+			failed += modes[turn].run(&modes[turn], calls);
 			numbers[turn] = now_ns() - begin;
 			modes[turn].made += calls;
 		}
@@ -220,9 +219,9 @@ int main(int count, char **words)
 	}
 	for (int i = 0; i < used; i++) {
 		numbers[i] = modes[i].made;
-		for (int held = 0; held < HELD; held++) {
-			if (modes[i].held[held])
-				failed += modes[i].free(modes[i].held[held]) != 0;
+		for (int live = 0; live < LIVE; live++) {
+			if (modes[i].live[live])
+				failed += modes[i].free(modes[i].live[live]) != 0;
 		}
 	}
 	print_list("made", numbers, used);

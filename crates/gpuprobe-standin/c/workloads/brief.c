@@ -1,7 +1,7 @@
 /*
- * brief: a few driver calls in a process that is over at once. Prints
- * {"pid","calls","first_call_us","last_call_us"}, the times since the process began as the kernel notes it,
- * which is in steps of 10 ms and thus never too short.
+ * brief: a few driver calls in a process that exits at once. Prints
+ * {"pid","calls","first_call_us","last_call_us"}, the times since the start of the process as the Linux
+ * kernel records it, which is in steps of 10 ms and never too short.
  */
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static long long boot_us(void)
 	return now.tv_sec * 1000000LL + now.tv_nsec / 1000;
 }
 
-/* The 22nd field of /proc/self/stat; the name, the second one, may have blanks in it. */
+/* The 22nd field of /proc/self/stat; the name, the second field, may contain blanks. */
 static long long began_us(void)
 {
 	char text[1024];

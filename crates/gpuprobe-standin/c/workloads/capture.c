@@ -1,9 +1,8 @@
 /*
  * A graph made by stream capture: three kernels and a copy are recorded, not run; a second stream joins the
- * capture by an event. The graph is launched four times, and two kernels are launched on a stream that never
- * captured. Prints
- * {"pid","calls","captured","graph_launches","launches"}; `launches` counts direct ones only, `captured`
- * those of the graph, once.
+ * capture through an event. The graph is launched four times, and two kernels are launched on a stream that
+ * never captured. Prints {"pid","calls","captured","graph_launches","launches"}; `launches` counts only
+ * direct launches, `captured` those of the graph, once.
  */
 #include <stdio.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /*
- * classic [reset]: three allocations of 8,000,000 bytes, two frees, and the end, with a pause for a line
- * before each step and before the end. With `reset` an allocation and a free that fail come before the end,
- * and then a reset, which takes the third block. Prints {"pid","step","blocks"} at each pause: the addresses,
- * as numbers.
+ * classic [reset]: three allocations of 8,000,000 bytes, two frees, and the exit, waiting for a line before
+ * each step and before the exit. With `reset`, an allocation and a free that fail come before the exit, and
+ * then a reset, which frees the third block. Prints {"pid","step","blocks"} at each pause: the addresses, as
+ * numbers.
  */
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,7 @@ int main(int count, char **words)
 	int result = 0;
 
 	pause_after(0);
-	/* the stand-in runtime makes its context current for those who ask for a device */
+	/* the stand-in runtime makes its context current if a device is requested */
 	result |= cudaSetDevice(0);
 	for (int i = 0; i < BLOCKS; i++)
 		result |= cudaMalloc(&blocks[i], BLOCK_BYTES);

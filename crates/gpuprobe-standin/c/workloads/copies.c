@@ -1,7 +1,7 @@
 /*
- * Copies between memory of every kind by every function of the driver, or of the runtime, with books of what
- * was copied. Prints {"pid","calls":{function: n},"moved":{"cudaMemcpy/H2D": bytes},"copies":{"H2D/sync": n},
- * "bytes":{...},"host":{"H2D/pinned": bytes}}, and with --wait goes on when a line comes in.
+ * Copies between memory of every kind by every function of the driver, or of the runtime, with a ledger of
+ * the copies. Prints {"pid","calls":{function: n},"moved":{"cudaMemcpy/H2D": bytes},"copies":{"H2D/sync": n},
+ * "bytes":{...},"host":{"H2D/pinned": bytes}}, and with --wait continues after a line on stdin.
  */
 #include "copies.h"
 
@@ -93,7 +93,7 @@ static struct memory allocate(void)
 	check(cuCtxSetCurrent(contexts[1]));
 	check(cuMemAlloc_v2(&m.other_device, ARENA));
 	check(cuCtxSetCurrent(contexts[0]));
-	/* sizes that are no powers of two, so that a range is made of several parts */
+	/* sizes that are not powers of two, so that a range consists of several parts */
 	check(cuMemAlloc_v2(&m.device, ARENA + 12345));
 	check(cuMemAllocAsync(&m.pool, 100000, NULL));
 	check(cuMemAllocManaged(&m.managed, 5000, 1));
@@ -108,7 +108,7 @@ static struct memory allocate(void)
 	return m;
 }
 
-static void print_books(void)
+static void print_totals(void)
 {
 	const char *modes[2] = {"sync", "async"};
 	const char *comma = "";
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
 	struct memory m = allocate();
 
 	call_every_function(&m);
-	print_books();
+	print_totals();
 	if (!strcmp(argv[argc - 1], "--wait"))
 		getchar();
 	return failures != 0;

@@ -1,4 +1,4 @@
-/* What the parts of the workload `copies` share. */
+/* Declarations shared by the parts of the workload `copies`. */
 #ifndef COPIES_H
 #define COPIES_H
 
@@ -18,23 +18,23 @@ struct memory {
 	char *pinned, *registered, *pageable;
 };
 
-/* Notes a failure. */
+/* Records a failure. */
 void check(int result);
 
-/* Notes in the books that the function called last copied so many bytes. */
+/* Records in the ledger that the function called last copied so many bytes. */
 void copied(enum kind kind, enum host host, int is_async, size_t bytes);
 
-/* A function by its name, and notes that it is called now. */
+/* Finds a function by name, and records that it is called now. */
 void *function_of(const char *name);
 
-/* Calls a function by its name, and notes that. */
+/* Calls a function by name, and records the call. */
 void call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f,
 	  uint64_t g, uint64_t h, uint64_t i);
 
-/* Sizes that differ from call to call, so that no two mistakes make up for each other. */
+/* Sizes that differ from call to call, so that two errors cannot cancel each other. */
 size_t next_size(void);
 
-/* A runtime's or driver's description of one copy of a batch. */
+/* The runtime's or the driver's description of one copy of a batch. */
 struct operand {
 	int type;
 	uint64_t address, rowLength, layerHeight;
@@ -57,7 +57,7 @@ static inline uint64_t address(const void *p)
 	return (uint64_t)p;
 }
 
-/* Every function of one library that copies or fills. */
+/* Calls every function of one library that copies or sets memory. */
 void call_every_function(struct memory *m);
 
 #endif

@@ -1,32 +1,32 @@
-/* Every function of the runtime that copies or fills, by the shape of its arguments. */
+/* Every function of the runtime that copies or sets memory, by the shape of its arguments. */
 #include "copies.h"
 
 #include <string.h>
 
 #define PITCH 4096
 
-/* A way to copy: what the call says, and what it is. */
-struct way {
+/* One kind of copy: the kind argument of the call, and the actual direction and memory. */
+struct copy_case {
 	int argument;
 	enum kind kind;
 	enum host host;
 	uint64_t to, from;
 };
 
-enum { TO_HOST, TO_DEVICE, FROM_DEVICE, IN_DEVICE, SENT, TO_PEER, FETCHED, WAYS };
+enum { TO_HOST, TO_DEVICE, FROM_DEVICE, IN_DEVICE, SENT, TO_PEER, FETCHED, COPY_CASES };
 
-/* A runtime that is told nothing of a direction finds out by the addresses. */
-static void find_ways(const struct memory *m, struct way *ways)
+/* With COPY_DEFAULT the runtime derives the direction from the addresses. */
+static void fill_cases(const struct memory *m, struct copy_case *cases)
 {
 	uint64_t pinned = address(m->pinned), pageable = address(m->pageable);
 
-	ways[TO_HOST] = (struct way){COPY_H2H, H2H, PAGEABLE, pageable, pinned};
-	ways[TO_DEVICE] = (struct way){COPY_H2D, H2D, PINNED, m->device, address(m->registered) + 100};
-	ways[FROM_DEVICE] = (struct way){COPY_D2H, D2H, PAGEABLE, pageable + 9, m->mapped + 4096};
-	ways[IN_DEVICE] = (struct way){COPY_D2D, D2D, NO_HOST, m->device + 512, m->pool};
-	ways[SENT] = (struct way){COPY_DEFAULT, H2D, PAGEABLE, m->device + 5, pageable};
-	ways[TO_PEER] = (struct way){COPY_DEFAULT, P2P, NO_HOST, m->other_device, m->device};
-	ways[FETCHED] = (struct way){COPY_DEFAULT, D2H, PINNED, pinned + 77, m->managed + 1};
+	cases[TO_HOST] = (struct copy_case){COPY_H2H, H2H, PAGEABLE, pageable, pinned};
+	cases[TO_DEVICE] = (struct copy_case){COPY_H2D, H2D, PINNED, m->device, address(m->registered) + 100};
+	cases[FROM_DEVICE] = (struct copy_case){COPY_D2H, D2H, PAGEABLE, pageable + 9, m->mapped + 4096};
+	cases[IN_DEVICE] = (struct copy_case){COPY_D2D, D2D, NO_HOST, m->device + 512, m->pool};
+	cases[SENT] = (struct copy_case){COPY_DEFAULT, H2D, PAGEABLE, m->device + 5, pageable};
+	cases[TO_PEER] = (struct copy_case){COPY_DEFAULT, P2P, NO_HOST, m->other_device, m->device};
+	cases[FETCHED] = (struct copy_case){COPY_DEFAULT, D2H, PINNED, pinned + 77, m->managed + 1};
 }
 
 static int is_async(const char *name)
@@ -34,143 +34,144 @@ static int is_async(const char *name)
 	return strstr(name, "Async") != NULL;
 }
 
-/* Calls a function and its variant for streams per thread. */
-static void both(const char *base, const struct way *way,
-		 void (*shape)(const char *name, const struct way *way))
+/* Calls a function and its variant for per-thread streams. */
+static void both(const char *base, const struct copy_case *copy_case,
+		 void (*shape)(const char *name, const struct copy_case *copy_case))
 {
 	char name[64];
 
-	shape(base, way);
+	shape(base, copy_case);
 	strcpy(name, base);
-	shape(strcat(name, is_async(base) ? "_ptsz" : "_ptds"), way);
+	shape(strcat(name, is_async(base) ? "_ptsz" : "_ptds"), copy_case);
 }
 
-static void of_way(const char *name, const struct way *way, size_t bytes)
+static void count_copy(const char *name, const struct copy_case *copy_case, size_t bytes)
 {
-	copied(way->kind, way->host, is_async(name), bytes);
+	copied(copy_case->kind, copy_case->host, is_async(name), bytes);
 }
 
-static void linear(const char *name, const struct way *way)
+static void linear(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, way->from, size, way->argument, STREAM, 0, 0, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to, copy_case->from, size, copy_case->argument, STREAM, 0, 0, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void rectangle(const char *name, const struct way *way)
+static void rectangle(const char *name, const struct copy_case *copy_case)
 {
 	size_t width = next_size();
 
-	call(name, way->to, PITCH, way->from, PITCH, width, 3, way->argument, STREAM, 0);
-	of_way(name, way, width * 3);
+	call(name, copy_case->to, PITCH, copy_case->from, PITCH, width, 3, copy_case->argument, STREAM, 0);
+	count_copy(name, copy_case, width * 3);
 }
 
-static void box(const char *name, const struct way *way)
+static void box(const char *name, const struct copy_case *copy_case)
 {
-	struct cudaMemcpy3DParms copy = {.srcPtr = {.ptr = (void *)way->from},
-					 .dstPtr = {.ptr = (void *)way->to},
+	struct cudaMemcpy3DParms copy = {.srcPtr = {.ptr = (void *)copy_case->from},
+					 .dstPtr = {.ptr = (void *)copy_case->to},
 					 .extent = {next_size(), 2, 5},
-					 .kind = way->argument};
+					 .kind = copy_case->argument};
 
 	call(name, address(&copy), STREAM, 0, 0, 0, 0, 0, 0, 0);
-	of_way(name, way, copy.extent.width * 10);
+	count_copy(name, copy_case, copy.extent.width * 10);
 }
 
-static void into_symbol(const char *name, const struct way *way)
+static void into_symbol(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to - 3, way->from, size, 3, way->argument, STREAM, 0, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to - 3, copy_case->from, size, 3, copy_case->argument, STREAM, 0, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void out_of_symbol(const char *name, const struct way *way)
+static void out_of_symbol(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, way->from - 3, size, 3, way->argument, STREAM, 0, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to, copy_case->from - 3, size, 3, copy_case->argument, STREAM, 0, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-/* Where an end of a way is an array, it is this one. */
+/* The array that is the source or destination of a copy with an array. */
 static uint64_t array;
 
-static void into_array(const char *name, const struct way *way)
+static void into_array(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, array, 1, 2, way->from, size, way->argument, STREAM, 0, 0);
-	of_way(name, way, size);
+	call(name, array, 1, 2, copy_case->from, size, copy_case->argument, STREAM, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void out_of_array(const char *name, const struct way *way)
+static void out_of_array(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, array, 1, 2, size, way->argument, STREAM, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to, array, 1, 2, size, copy_case->argument, STREAM, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void rows_into_array(const char *name, const struct way *way)
+static void rows_into_array(const char *name, const struct copy_case *copy_case)
 {
 	size_t width = next_size();
 
-	call(name, array, 1, 2, way->from, PITCH, width, 7, way->argument, STREAM);
-	of_way(name, way, width * 7);
+	call(name, array, 1, 2, copy_case->from, PITCH, width, 7, copy_case->argument, STREAM);
+	count_copy(name, copy_case, width * 7);
 }
 
-static void rows_out_of_array(const char *name, const struct way *way)
+static void rows_out_of_array(const char *name, const struct copy_case *copy_case)
 {
 	size_t width = next_size();
 
-	call(name, way->to, PITCH, array, 1, 2, width, 7, way->argument, STREAM);
-	of_way(name, way, width * 7);
+	call(name, copy_case->to, PITCH, array, 1, 2, width, 7, copy_case->argument, STREAM);
+	count_copy(name, copy_case, width * 7);
 }
 
-static void box_into_array(const char *name, const struct way *way)
+static void box_into_array(const char *name, const struct copy_case *copy_case)
 {
-	struct cudaMemcpy3DParms copy = {.srcPtr = {.ptr = (void *)way->from},
+	struct cudaMemcpy3DParms copy = {.srcPtr = {.ptr = (void *)copy_case->from},
 					 .dstArray = (void *)array,
 					 .extent = {next_size(), 4, 2},
-					 .kind = way->argument};
+					 .kind = copy_case->argument};
 
 	call(name, address(&copy), STREAM, 0, 0, 0, 0, 0, 0, 0);
-	of_way(name, way, copy.extent.width * 8);
+	count_copy(name, copy_case, copy.extent.width * 8);
 }
 
-static void between_arrays(const char *name, const struct way *way)
+static void between_arrays(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 	int has_rows = name[10] == '2';
 
-	call(name, array, 1, 2, array, 3, 4, size, has_rows ? 6 : way->argument, way->argument);
-	of_way(name, way, has_rows ? size * 6 : size);
+	call(name, array, 1, 2, array, 3, 4, size, has_rows ? 6 : copy_case->argument, copy_case->argument);
+	count_copy(name, copy_case, has_rows ? size * 6 : size);
 }
 
-static void peer(const char *name, const struct way *way)
+static void peer(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, 1, way->from, 0, size, STREAM, 0, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to, 1, copy_case->from, 0, size, STREAM, 0, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void box_of_peers(const char *name, const struct way *way)
+static void box_of_peers(const char *name, const struct copy_case *copy_case)
 {
-	struct cudaMemcpy3DPeerParms copy = {.srcPtr = {.ptr = (void *)way->from},
-					     .dstPtr = {.ptr = (void *)way->to},
+	struct cudaMemcpy3DPeerParms copy = {.srcPtr = {.ptr = (void *)copy_case->from},
+					     .dstPtr = {.ptr = (void *)copy_case->to},
 					     .dstDevice = 1,
 					     .extent = {next_size(), 3, 3}};
 
 	call(name, address(&copy), STREAM, 0, 0, 0, 0, 0, 0, 0);
-	of_way(name, way, copy.extent.width * 9);
+	count_copy(name, copy_case, copy.extent.width * 9);
 }
 
-/* All copies of one call, of two ways. The name has a meaning of its own in each version. */
-static void batch(const char *name, const struct way *way)
+/* All copies of one call, of two kinds. The function has different arguments in each version. */
+static void batch(const char *name, const struct copy_case *copy_case)
 {
-	uint64_t targets[2] = {way->to, way[1].to}, sources[2] = {way->from, way[1].from};
+	uint64_t targets[2] = {copy_case->to, copy_case[1].to},
+		 sources[2] = {copy_case->from, copy_case[1].from};
 	size_t sizes[2] = {next_size(), next_size()}, failed = 0;
 
 #if CUDA_MAJOR < 13
@@ -178,18 +179,18 @@ static void batch(const char *name, const struct way *way)
 #else
 	call(name, address(targets), address(sources), address(sizes), 2, 0, 0, 0, STREAM, failed);
 #endif
-	of_way(name, way, sizes[0]);
-	of_way(name, way + 1, sizes[1]);
+	count_copy(name, copy_case, sizes[0]);
+	count_copy(name, copy_case + 1, sizes[1]);
 }
 
-static void operations(const char *name, const struct way *way)
+static void operations(const char *name, const struct copy_case *copy_case)
 {
 	struct operation list[2] = {
-	    {.source = {1, way->from, 0, 0, {0, 0}},
-	     .target = {1, way->to, 0, 0, {0, 0}},
+	    {.source = {1, copy_case->from, 0, 0, {0, 0}},
+	     .target = {1, copy_case->to, 0, 0, {0, 0}},
 	     .extent = {next_size(), 2, 2}},
-	    {.source = {1, way[1].from, 0, 0, {0, 0}},
-	     .target = {1, way[1].to, 0, 0, {0, 0}},
+	    {.source = {1, copy_case[1].from, 0, 0, {0, 0}},
+	     .target = {1, copy_case[1].to, 0, 0, {0, 0}},
 	     .extent = {next_size(), 1, 3}},
 	};
 	size_t failed = 0;
@@ -199,50 +200,50 @@ static void operations(const char *name, const struct way *way)
 #else
 	call(name, 2, address(list), 0, STREAM, failed, 0, 0, 0, 0);
 #endif
-	of_way(name, way, list[0].extent.width * 4);
-	of_way(name, way + 1, list[1].extent.width * 3);
+	count_copy(name, copy_case, list[0].extent.width * 4);
+	count_copy(name, copy_case + 1, list[1].extent.width * 3);
 }
 
 #if CUDA_MAJOR >= 13
-static void with_attributes(const char *name, const struct way *way)
+static void with_attributes(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, way->from, size, 0, STREAM, 0, 0, 0, 0);
-	of_way(name, way, size);
+	call(name, copy_case->to, copy_case->from, size, 0, STREAM, 0, 0, 0, 0);
+	count_copy(name, copy_case, size);
 }
 
-static void box_with_attributes(const char *name, const struct way *way)
+static void box_with_attributes(const char *name, const struct copy_case *copy_case)
 {
-	struct operation one = {.source = {1, way->from, 0, 0, {0, 0}},
-				.target = {1, way->to, 0, 0, {0, 0}},
+	struct operation one = {.source = {1, copy_case->from, 0, 0, {0, 0}},
+				.target = {1, copy_case->to, 0, 0, {0, 0}},
 				.extent = {next_size(), 2, 2}};
 
 	call(name, address(&one), 0, STREAM, 0, 0, 0, 0, 0, 0);
-	of_way(name, way, one.extent.width * 4);
+	count_copy(name, copy_case, one.extent.width * 4);
 }
 #endif
 
-static void fill(const char *name, const struct way *way)
+static void fill(const char *name, const struct copy_case *copy_case)
 {
 	size_t size = next_size();
 
-	call(name, way->to, 1, size, STREAM, 0, 0, 0, 0, 0);
+	call(name, copy_case->to, 1, size, STREAM, 0, 0, 0, 0, 0);
 	copied(FILL, NO_HOST, is_async(name), size);
 }
 
-static void fill_rows(const char *name, const struct way *way)
+static void fill_rows(const char *name, const struct copy_case *copy_case)
 {
 	size_t width = next_size();
 
-	call(name, way->to, PITCH, 1, width, 7, STREAM, 0, 0, 0);
+	call(name, copy_case->to, PITCH, 1, width, 7, STREAM, 0, 0, 0);
 	copied(FILL, NO_HOST, is_async(name), width * 7);
 }
 
-static void fill_box(const char *name, const struct way *way)
+static void fill_box(const char *name, const struct copy_case *copy_case)
 {
 	int (*function)(struct cudaPitchedPtr, int, struct cudaExtent, uint64_t);
-	struct cudaPitchedPtr to = {.ptr = (void *)way->to, .pitch = PITCH};
+	struct cudaPitchedPtr to = {.ptr = (void *)copy_case->to, .pitch = PITCH};
 	struct cudaExtent extent = {next_size(), 2, 7};
 
 	*(void **)&function = function_of(name);
@@ -250,15 +251,15 @@ static void fill_box(const char *name, const struct way *way)
 	copied(FILL, NO_HOST, is_async(name), extent.width * 14);
 }
 
-/* The functions of a shape, for the ways in these bits. */
+/* The functions of a shape, for the copy cases in these bits. */
 static const struct {
 	const char *sync, *async;
-	void (*shape)(const char *name, const struct way *way);
-	unsigned int ways;
+	void (*shape)(const char *name, const struct copy_case *copy_case);
+	unsigned int cases;
 } table[] = {
-    {"cudaMemcpy", "cudaMemcpyAsync", linear, (1 << WAYS) - 1},
-    {"cudaMemcpy2D", "cudaMemcpy2DAsync", rectangle, (1 << WAYS) - 1},
-    {"cudaMemcpy3D", "cudaMemcpy3DAsync", box, (1 << WAYS) - 1},
+    {"cudaMemcpy", "cudaMemcpyAsync", linear, (1 << COPY_CASES) - 1},
+    {"cudaMemcpy2D", "cudaMemcpy2DAsync", rectangle, (1 << COPY_CASES) - 1},
+    {"cudaMemcpy3D", "cudaMemcpy3DAsync", box, (1 << COPY_CASES) - 1},
     {"cudaMemcpy3D", "cudaMemcpy3DAsync", box_into_array, 1 << TO_DEVICE | 1 << IN_DEVICE | 1 << SENT},
     {"cudaMemcpyToSymbol", "cudaMemcpyToSymbolAsync", into_symbol,
      1 << TO_DEVICE | 1 << IN_DEVICE | 1 << SENT | 1 << TO_PEER},
@@ -277,8 +278,8 @@ static const struct {
     {NULL, "cudaMemcpyBatchAsync", batch, 1 << SENT | 1 << TO_HOST},
     {NULL, "cudaMemcpy3DBatchAsync", operations, 1 << FROM_DEVICE | 1 << TO_PEER},
 #if CUDA_MAJOR >= 13
-    {NULL, "cudaMemcpyWithAttributesAsync", with_attributes, (1 << WAYS) - 1},
-    {NULL, "cudaMemcpy3DWithAttributesAsync", box_with_attributes, (1 << WAYS) - 1},
+    {NULL, "cudaMemcpyWithAttributesAsync", with_attributes, (1 << COPY_CASES) - 1},
+    {NULL, "cudaMemcpy3DWithAttributesAsync", box_with_attributes, (1 << COPY_CASES) - 1},
 #endif
     {"cudaMemset", "cudaMemsetAsync", fill, 1 << TO_DEVICE},
     {"cudaMemset2D", "cudaMemset2DAsync", fill_rows, 1 << TO_DEVICE},
@@ -287,21 +288,21 @@ static const struct {
 
 void call_every_function(struct memory *m)
 {
-	struct way ways[WAYS];
+	struct copy_case cases[COPY_CASES];
 
-	find_ways(m, ways);
+	fill_cases(m, cases);
 	array = m->array;
 	for (size_t row = 0; row < sizeof(table) / sizeof(*table); row++) {
-		for (int way = 0; way < WAYS; way++) {
-			if (!(table[row].ways & 1u << way))
+		for (int copy_case = 0; copy_case < COPY_CASES; copy_case++) {
+			if (!(table[row].cases & 1u << copy_case))
 				continue;
 			if (table[row].sync)
-				both(table[row].sync, &ways[way], table[row].shape);
+				both(table[row].sync, &cases[copy_case], table[row].shape);
 			if (table[row].async)
-				both(table[row].async, &ways[way], table[row].shape);
+				both(table[row].async, &cases[copy_case], table[row].shape);
 		}
 	}
 	/* these two have no variants */
-	peer("cudaMemcpyPeer", &ways[TO_PEER]);
-	peer("cudaMemcpyPeerAsync", &ways[TO_PEER]);
+	peer("cudaMemcpyPeer", &cases[TO_PEER]);
+	peer("cudaMemcpyPeerAsync", &cases[TO_PEER]);
 }

@@ -1,4 +1,4 @@
-/* Every function of the driver that copies or fills, by the shape of its arguments. */
+/* Every function of the driver that copies or sets memory, by the shape of its arguments. */
 #include "copies.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3 };
 
-/* The structs of the first interface, with halves for words. */
+/* The structs of the first version of the interface, with 32-bit fields instead of 64-bit ones. */
 struct old_2d {
 	unsigned int srcX, srcY, srcType;
 	const void *srcHost;
@@ -35,7 +35,7 @@ struct old_3d {
 _Static_assert(sizeof(struct old_2d) == 96, "CUDA_MEMCPY2D_v1");
 _Static_assert(sizeof(struct old_3d) == 144, "CUDA_MEMCPY3D_v1");
 
-/* target, source, size, and the stream of those that have one */
+/* destination, source, size, and the stream if the function has one */
 static void linear(const char *name, const struct memory *m, enum kind kind, int is_async)
 {
 	uint64_t target = kind == D2H || kind == H2H ? address(m->pageable) : m->device + 512;
@@ -166,7 +166,7 @@ static void boxes(const struct memory *m)
 	static const char *const old[] = {"cuMemcpy3D", "cuMemcpy3DAsync"};
 
 	for (size_t i = 0; i < 4; i++) {
-		/* what the addresses are is for the driver to find out */
+		/* the driver finds out what the addresses are */
 		struct CUDA_MEMCPY3D copy = {.srcMemoryType = 4,
 					     .srcDevice = m->pool + 4000,
 					     .dstMemoryType = 4,
@@ -244,7 +244,7 @@ static void operations(const struct memory *m)
 	}
 }
 
-/* `cuMemset` D, then 2D for rows, the bits of an element, and what else there is */
+/* `cuMemset` D, then 2D for rows, the bits of an element, and the remaining suffix */
 static void fill(const char *name, const struct memory *m)
 {
 	int rows = !strncmp(name, "cuMemsetD2D", 11);
@@ -283,7 +283,7 @@ static void infer(uint64_t target, uint64_t source, enum kind kind, enum host ho
 	copied(kind, host, 1, size);
 }
 
-/* Directions that only the addresses tell: at the beginning, inside and at the end of what is allocated. */
+/* Directions that follow only from the addresses: at the beginning, inside and at the end of allocations. */
 static void by_address(const struct memory *m)
 {
 	uint64_t pinned = (uint64_t)m->pinned, pageable = (uint64_t)m->pageable;
@@ -302,8 +302,10 @@ static void by_address(const struct memory *m)
 	infer(m->other_device + 5, m->device + (9 << 20), P2P, NO_HOST);
 }
 
-/* What is freed is the program's own again, or nobody's; an address that is given out again is what it is
- * then. */
+/*
+ * After a free, an address is ordinary host memory or unknown; a reused address has the kind of its new
+ * allocation.
+ */
 static void after_frees(struct memory *m)
 {
 	void *context = NULL;
@@ -319,7 +321,7 @@ static void after_frees(struct memory *m)
 	infer((uint64_t)m->pageable, m->device + 99, D2H, PAGEABLE);
 	check(cuMemUnmap(m->mapped, 4 << 20));
 	infer((uint64_t)m->pageable, m->mapped + 4096, H2H, PAGEABLE);
-	/* all of a context ends with it */
+	/* all memory of a context ends with it */
 	check(cuCtxCreate_v2(&context, 0, 0));
 	check(cuMemAlloc_v2(&m->pool, 3000000));
 	infer((uint64_t)m->pageable, m->pool + 2999999, D2H, PAGEABLE);

@@ -1,8 +1,7 @@
 /*
  * crash [--kill]: makes three allocations, then a thread blocks inside cudaDeviceSynchronize for a minute.
- * Prints
- * {"pid","calls","blocked_in","live","live_bytes"} once it is blocked, and waits to be killed; --kill does
- * that itself. A STANDIN_DELAY of the caller is kept.
+ * Prints {"pid","calls","blocked_in","live","live_bytes"} once it is blocked, and waits to be killed; with
+ * --kill it kills itself. A STANDIN_DELAY of the caller is used as it is.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* The public prototypes that the workloads call, in our own types. Handles are plain pointers. */
+/* The public prototypes that the workloads call, with our own types. Handles are plain pointers. */
 #ifndef STANDIN_CUDA_API_H
 #define STANDIN_CUDA_API_H
 

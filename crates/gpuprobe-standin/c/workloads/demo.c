@@ -1,6 +1,7 @@
 /*
  * A short training loop for `gpuprobe demo`: two threads, named kernels, copies that take time, one call that
- * fails and one allocation that is never freed. Two to three seconds. Ends with four lines for people.
+ * fails and one allocation that is never freed. Takes two to three seconds and ends with four lines for the
+ * user.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +40,7 @@ static void register_kernel(void (*function)(void), char *name)
 
 __attribute__((constructor)) static void register_kernels(void)
 {
-	/* times that look like a small GPU's; a caller's own are kept */
+	/* delays similar to those of a small GPU; the caller's own are used as they are */
 	setenv("STANDIN_DELAY",
 	       "cuMemcpyHtoD_v2:900,cuMemcpyDtoH_v2:1100,cuMemcpyHtoDAsync_v2:40,cuStreamSynchronize:6000,"
 	       "cuMemAlloc_v2:90,cuMemFree_v2:60,cuLaunchKernel:5",

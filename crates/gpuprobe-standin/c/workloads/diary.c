@@ -1,6 +1,6 @@
 /*
- * diary [FILE [THREADS]]: prints {"pid","ready"}, waits for a line, and has threads allocate and free until
- * another line comes. Each thread notes each of its calls; all notes are written to FILE, a line each:
+ * diary [FILE [THREADS]]: prints {"pid","ready"}, waits for a line, and lets threads allocate and free until
+ * another line comes. Each thread records each of its calls; all records are written to FILE, one per line:
  *
  *     TID BEGUN_NS DONE_NS BYTES
  *
@@ -19,20 +19,20 @@
 #include "cuda_api.h"
 
 #define MOST_THREADS 16
-#define MOST_NOTES (1 << 19)
-#define MOST_HELD 8
-/* between two calls, so that the reader of events keeps up */
+#define MOST_ENTRIES (1 << 19)
+#define MOST_LIVE 8
+/* the time between two calls, so that the reader of events keeps up */
 #define PAUSE_NS 4000
 
-struct note {
+struct entry {
 	uint64_t begun_ns, done_ns, bytes;
 };
 
 struct diary {
 	pthread_t thread;
 	long tid;
-	size_t notes;
-	struct note *note;
+	size_t entries;
+	struct entry *entry;
 };
 
 static struct diary diaries[MOST_THREADS];
@@ -46,27 +46,27 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void *keep(void *given)
+static void *write_diary(void *argument)
 {
-	struct diary *diary = given;
-	void *held[MOST_HELD];
+	struct diary *diary = argument;
+	void *live[MOST_LIVE];
 	uint64_t random = (uint64_t)(diary - diaries) + 1;
 	int count = 0;
 
 	diary->tid = gettid();
-	while (!atomic_load(&is_over) && diary->notes < MOST_NOTES) {
-		struct note *note = &diary->note[diary->notes++];
+	while (!atomic_load(&is_over) && diary->entries < MOST_ENTRIES) {
+		struct entry *entry = &diary->entry[diary->entries++];
 		int allocates;
 
 		random = random * 6364136223846793005u + 1442695040888963407u;
-		allocates = !count || (count < MOST_HELD && random >> 63);
-		note->bytes = allocates ? 256 + (random >> 40 & 0xffff) : 0;
-		note->begun_ns = now_ns();
-		if (allocates ? cudaMalloc(&held[count], note->bytes) : cudaFree(held[count - 1]))
+		allocates = !count || (count < MOST_LIVE && random >> 63);
+		entry->bytes = allocates ? 256 + (random >> 40 & 0xffff) : 0;
+		entry->begun_ns = now_ns();
+		if (allocates ? cudaMalloc(&live[count], entry->bytes) : cudaFree(live[count - 1]))
 			abort();
-		note->done_ns = now_ns();
+		entry->done_ns = now_ns();
 		count += allocates ? 1 : -1;
-		while (now_ns() < note->done_ns + PAUSE_NS)
+		while (now_ns() < entry->done_ns + PAUSE_NS)
 			;
 	}
 	return NULL;
@@ -80,29 +80,29 @@ int main(int count, char **words)
 	if (!file || !threads || threads > MOST_THREADS)
 		return 2;
 	for (unsigned long i = 0; i < threads; i++) {
-		diaries[i].note = calloc(MOST_NOTES, sizeof(struct note));
-		if (!diaries[i].note)
+		diaries[i].entry = calloc(MOST_ENTRIES, sizeof(struct entry));
+		if (!diaries[i].entry)
 			return 2;
 	}
 	printf("{\"pid\":%d,\"ready\":true}\n", (int)getpid());
 	fflush(stdout);
 	getchar();
 	for (unsigned long i = 0; i < threads; i++) {
-		if (pthread_create(&diaries[i].thread, NULL, keep, &diaries[i]))
+		if (pthread_create(&diaries[i].thread, NULL, write_diary, &diaries[i]))
 			return 2;
 	}
 	getchar();
 	atomic_store(&is_over, 1);
 	for (unsigned long i = 0; i < threads; i++) {
 		pthread_join(diaries[i].thread, NULL);
-		for (size_t n = 0; n < diaries[i].notes; n++) {
-			struct note *note = &diaries[i].note[n];
+		for (size_t n = 0; n < diaries[i].entries; n++) {
+			struct entry *entry = &diaries[i].entry[n];
 
-			fprintf(file, "%ld %lu %lu %lu\n", diaries[i].tid, note->begun_ns, note->done_ns,
-				note->bytes);
+			fprintf(file, "%ld %lu %lu %lu\n", diaries[i].tid, entry->begun_ns, entry->done_ns,
+				entry->bytes);
 		}
-		calls += diaries[i].notes;
-		free(diaries[i].note);
+		calls += diaries[i].entries;
+		free(diaries[i].entry);
 	}
 	printf("{\"pid\":%d,\"calls\":%lu}\n", (int)getpid(), calls);
 	return fclose(file) != 0;

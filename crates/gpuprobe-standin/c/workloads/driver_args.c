@@ -1,5 +1,5 @@
 /*
- * driver_args: as `args`, for the driver: functions of every class, arguments on the stack, a struct by
+ * driver_args: like `args`, for the driver: functions of every class, arguments on the stack, a struct by
  * value, variants of names, text. Nothing depends on success.
  */
 #include "args_print.h"

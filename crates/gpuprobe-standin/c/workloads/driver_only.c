@@ -1,5 +1,7 @@
-/* Only the driver: context, module, memory, copies and a launch with stack arguments. Prints
- * {"pid","calls",...}. */
+/*
+ * Only the driver: context, module, memory, copies and a launch with stack arguments. Prints
+ * {"pid","calls",...}.
+ */
 #include <stdio.h>
 #include <unistd.h>
 

@@ -1,8 +1,8 @@
 /*
- * forker [CHILDREN [PROGRAM]]: a parent that makes calls, forks children that make calls (default 3), one of
- * which then executes this program again, or another one. Every process prints its own line
- * {"process","pid","parent","calls","live","live_bytes"}; what the parent holds is not held by a child, and
- * an exec drops what the process held before.
+ * forker [CHILDREN [PROGRAM]]: a parent that makes calls, and forks children that make calls (default 3), one
+ * of which then executes this program again, or another one. Every process prints its own line
+ * {"process","pid","parent","calls","live","live_bytes"}. A child does not have the live memory of its
+ * parent, and an exec drops the live memory of the process.
  */
 #include <stdio.h>
 #include <stdlib.h>

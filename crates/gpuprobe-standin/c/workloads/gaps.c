@@ -1,7 +1,7 @@
 /*
- * Gaps between launches: on one stream three of 30 ms after a synchronisation, in which nothing is called,
+ * Gaps between launches: on one stream three of 30 ms after a synchronization, in which nothing is called,
  * and two of 40 ms between launches, in which a copy takes most of the time (STANDIN_DELAY). Prints
- * {"pid","after_sync","after_launch"}: how many of these there are, and waits for a line with --wait.
+ * {"pid","after_sync","after_launch"}, the number of each, and with --wait waits for a line.
  */
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ int main(int argc, char **argv)
 	result |= cuModuleGetFunction(&function, module, "gap_kernel");
 	result |= cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
 	for (int i = 0; i < 3; i++) {
-		/* one stream alone, or all of them */
+		/* waits for one stream, or for all of them */
 		result |= i == 1 ? cuCtxSynchronize() : cuStreamSynchronize(stream);
 		pause_ms(30);
 		result |= cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);

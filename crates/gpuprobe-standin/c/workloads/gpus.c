@@ -1,8 +1,8 @@
 /*
- * gpus [ASK [CHOICE]]: allocates on every GPU that it sees: on that with the number N of the machine, N + 1
- * million bytes. ASK is what it asks the driver of each of them before: `uuid`, `pci` or `nothing`. CHOICE it
- * puts into CUDA_VISIBLE_DEVICES itself, as programs do that begin without one. Prints {"pid","gpus"}, the
- * machine's numbers in its own order, and waits for a line.
+ * gpus [ASK [CHOICE]]: allocates on every GPU that it sees: N + 1 million bytes on the GPU with the machine's
+ * number N. ASK is what it queries from the driver for each of them before: `uuid`, `pci` or `nothing`. It
+ * writes CHOICE to CUDA_VISIBLE_DEVICES itself, like programs that start without it. Prints {"pid","gpus"},
+ * the machine's numbers in its own order, and waits for a line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "cuda_api.h"
 
-static int ask(const char *what, int device)
+static int query(const char *what, int device)
 {
 	char answer[32];
 
@@ -37,7 +37,7 @@ int main(int count, char **words)
 		uint64_t block;
 
 		/* the name ends with the machine's number */
-		result |= ask(what, device) | cuDeviceGetName(name, sizeof(name), device);
+		result |= query(what, device) | cuDeviceGetName(name, sizeof(name), device);
 		if (sscanf(name, "Stand-in GPU %d", &number) != 1)
 			return 2;
 		result |= cuDevicePrimaryCtxRetain(&context, device) | cuCtxPushCurrent_v2(context);

@@ -1,6 +1,6 @@
 /*
- * hoarder N: makes N allocations of 512 bytes, prints {"pid","live","live_bytes"}, holds them until it is
- * sent a line, and ends without a free.
+ * hoarder N: makes N allocations of 512 bytes, prints {"pid","live","live_bytes"}, waits for a line, and
+ * exits without freeing them.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 
 int main(int count, char **words)
 {
-	int (*work)(void);
+	int (*run_plugin)(void);
 	void *plugin;
 	int result;
 
@@ -20,8 +20,8 @@ int main(int count, char **words)
 		fprintf(stderr, "%s\n", dlerror());
 		return 1;
 	}
-	*(void **)&work = dlsym(plugin, "plugin_work");
-	result = work();
+	*(void **)&run_plugin = dlsym(plugin, "plugin_work");
+	result = run_plugin();
 	printf("{\"pid\":%d,\"calls\":{\"cudaMalloc\":4,\"cudaFree\":2},\"live\":2,\"live_bytes\":%d}\n",
 	       (int)getpid(), 12345 + 3000);
 	return result;

@@ -1,11 +1,12 @@
 /*
- * Launches of kernels, with books of what ran:
- *   launches doors                     every function that launches a kernel, each its own kernel
+ * Launches of kernels, with a ledger of what ran:
+ *   launches doors                     every function that launches a kernel, each with its own kernel
  *   launches classic                   1000 iterations of two kernels
  *   launches graphs                    captured, made by nodes, cloned, nested, updated, destroyed
- *   launches counted THREADS LAUNCHES  so many of 50 kernels by threads, and 40 of a graph of 1000 kernels
+ *   launches counted THREADS LAUNCHES  that many launches of 50 kernels by threads, and 40 of a graph of 1000
+ *                                      kernels
  * Prints {"pid","launches":{kernel: n},"graph_launches","derived","captured"}, and with --wait as last
- * argument goes on when a line comes in.
+ * argument continues after a line on stdin.
  */
 #include "launches.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-struct books books;
+struct totals totals;
 int failures;
 
 void check(int result, const char *what)
@@ -31,20 +32,20 @@ void *kernel_of(const char *name, unsigned int *row)
 
 	CHECK(cuModuleLoadData(&module, "image"));
 	CHECK(cuModuleGetFunction(&function, module, name));
-	*row = books.kernels++;
-	books.names[*row] = strdup(name);
+	*row = totals.kernels++;
+	totals.names[*row] = strdup(name);
 	return function;
 }
 
 void ran(unsigned int row, unsigned long launches)
 {
-	__atomic_add_fetch(&books.launches[row], launches, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&totals.launches[row], launches, __ATOMIC_RELAXED);
 }
 
 #define DIMENSIONS 3, 2, 1, 32, 4, 1, 128
 
-/* Each door has a kernel of its own, which it launches once more often than the one before. */
-#define DOOR(name, made, call)                                                                               \
+/* Each launch function has its own kernel, and launches it once more often than the previous function. */
+#define LAUNCH_BY(name, made, call)                                                                          \
 	do {                                                                                                 \
 		unsigned int row;                                                                            \
 		void *f = kernel_of("door_" #name, &row);                                                    \
@@ -53,7 +54,7 @@ void ran(unsigned int row, unsigned long launches)
 		ran(row, (row + 2) * (made));                                                                \
 	} while (0)
 
-static void run_doors(void)
+static void run_launch_functions(void)
 {
 	struct CUlaunchConfig config = {DIMENSIONS, NULL, NULL, 0};
 	struct cudaLaunchConfig runtime = {{3, 2, 1}, {32, 4, 1}, 128, NULL, NULL, 0};
@@ -61,25 +62,27 @@ static void run_doors(void)
 	void *stream = NULL;
 
 	CHECK(cuStreamCreate(&stream, 0));
-	DOOR(cuLaunchKernel, 1, cuLaunchKernel(f, DIMENSIONS, stream, NULL, NULL));
-	DOOR(cuLaunchKernel_ptsz, 1, cuLaunchKernel_ptsz(f, DIMENSIONS, NULL, NULL, NULL));
-	DOOR(cuLaunchKernelEx, 1, cuLaunchKernelEx(&config, f, NULL, NULL));
-	DOOR(cuLaunchKernelEx_ptsz, 1, cuLaunchKernelEx_ptsz(&config, f, NULL, NULL));
-	DOOR(cuLaunchCooperativeKernel, 1, cuLaunchCooperativeKernel(f, DIMENSIONS, stream, NULL));
-	DOOR(cuLaunchCooperativeKernel_ptsz, 1, cuLaunchCooperativeKernel_ptsz(f, DIMENSIONS, NULL, NULL));
-	DOOR(cuLaunchCooperativeKernelMultiDevice, 2, ({
-		     struct CUDA_LAUNCH_PARAMS list[2] = {{f, DIMENSIONS, stream, NULL},
-							  {f, DIMENSIONS, NULL, NULL}};
-		     cuLaunchCooperativeKernelMultiDevice(list, 2, 0);
-	     }));
-	DOOR(cuLaunch, 1, cuLaunch(f));
-	DOOR(cuLaunchGrid, 1, cuLaunchGrid(f, 7, 5));
-	DOOR(cuLaunchGridAsync, 1, cuLaunchGridAsync(f, 7, 5, stream));
-	DOOR(cudaLaunchKernel, 1, cudaLaunchKernel(f, grid, block, NULL, 128, stream));
-	DOOR(cudaLaunchKernel_ptsz, 1, cudaLaunchKernel_ptsz(f, grid, block, NULL, 128, NULL));
-	DOOR(cudaLaunchCooperativeKernel, 1, cudaLaunchCooperativeKernel(f, grid, block, NULL, 0, stream));
-	DOOR(cudaLaunchKernelExC, 1, cudaLaunchKernelExC(&runtime, f, NULL));
-	/* one that fails is none */
+	LAUNCH_BY(cuLaunchKernel, 1, cuLaunchKernel(f, DIMENSIONS, stream, NULL, NULL));
+	LAUNCH_BY(cuLaunchKernel_ptsz, 1, cuLaunchKernel_ptsz(f, DIMENSIONS, NULL, NULL, NULL));
+	LAUNCH_BY(cuLaunchKernelEx, 1, cuLaunchKernelEx(&config, f, NULL, NULL));
+	LAUNCH_BY(cuLaunchKernelEx_ptsz, 1, cuLaunchKernelEx_ptsz(&config, f, NULL, NULL));
+	LAUNCH_BY(cuLaunchCooperativeKernel, 1, cuLaunchCooperativeKernel(f, DIMENSIONS, stream, NULL));
+	LAUNCH_BY(cuLaunchCooperativeKernel_ptsz, 1,
+		  cuLaunchCooperativeKernel_ptsz(f, DIMENSIONS, NULL, NULL));
+	LAUNCH_BY(cuLaunchCooperativeKernelMultiDevice, 2, ({
+			  struct CUDA_LAUNCH_PARAMS list[2] = {{f, DIMENSIONS, stream, NULL},
+							       {f, DIMENSIONS, NULL, NULL}};
+			  cuLaunchCooperativeKernelMultiDevice(list, 2, 0);
+		  }));
+	LAUNCH_BY(cuLaunch, 1, cuLaunch(f));
+	LAUNCH_BY(cuLaunchGrid, 1, cuLaunchGrid(f, 7, 5));
+	LAUNCH_BY(cuLaunchGridAsync, 1, cuLaunchGridAsync(f, 7, 5, stream));
+	LAUNCH_BY(cudaLaunchKernel, 1, cudaLaunchKernel(f, grid, block, NULL, 128, stream));
+	LAUNCH_BY(cudaLaunchKernel_ptsz, 1, cudaLaunchKernel_ptsz(f, grid, block, NULL, 128, NULL));
+	LAUNCH_BY(cudaLaunchCooperativeKernel, 1,
+		  cudaLaunchCooperativeKernel(f, grid, block, NULL, 0, stream));
+	LAUNCH_BY(cudaLaunchKernelExC, 1, cudaLaunchKernelExC(&runtime, f, NULL));
+	/* a launch that fails does not count */
 	if (!cuLaunchKernel(NULL, DIMENSIONS, stream, NULL, NULL))
 		failures++;
 }
@@ -96,18 +99,18 @@ static void run_classic(void)
 	}
 	ran(rows[0], 1000);
 	ran(rows[1], 1000);
-	/* as a tool that demangles names tells them */
-	books.names[rows[0]] = "scale(float*, int)";
-	books.names[rows[1]] = "add(float*, float*, int)";
+	/* the names after demangling */
+	totals.names[rows[0]] = "scale(float*, int)";
+	totals.names[rows[1]] = "add(float*, float*, int)";
 }
 
-static void print_books(void)
+static void print_totals(void)
 {
 	printf("{\"pid\":%d,\"launches\":{", (int)getpid());
-	for (unsigned int i = 0; i < books.kernels; i++)
-		printf("%s\"%s\":%lu", i ? "," : "", books.names[i], books.launches[i]);
-	printf("},\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu}\n", books.graph_launches,
-	       books.derived, books.captured);
+	for (unsigned int i = 0; i < totals.kernels; i++)
+		printf("%s\"%s\":%lu", i ? "," : "", totals.names[i], totals.launches[i]);
+	printf("},\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu}\n", totals.graph_launches,
+	       totals.derived, totals.captured);
 	fflush(stdout);
 }
 
@@ -116,7 +119,7 @@ int main(int argc, char **argv)
 	const char *mode = argc > 1 ? argv[1] : "";
 
 	if (!strcmp(mode, "doors"))
-		run_doors();
+		run_launch_functions();
 	else if (!strcmp(mode, "classic"))
 		run_classic();
 	else if (!strcmp(mode, "graphs"))
@@ -125,7 +128,7 @@ int main(int argc, char **argv)
 		run_counted(strtoul(argv[2], NULL, 10), strtoul(argv[3], NULL, 10));
 	else
 		return 2;
-	print_books();
+	print_totals();
 	if (!strcmp(argv[argc - 1], "--wait"))
 		getchar();
 	return failures != 0;

@@ -1,4 +1,7 @@
-/* What the parts of the workload `launches` share: its books, and functions that no other workload calls. */
+/*
+ * Declarations shared by the parts of the workload `launches`: its ledger, and functions that no other
+ * workload calls.
+ */
 #ifndef LAUNCHES_H
 #define LAUNCHES_H
 
@@ -6,21 +9,21 @@
 
 #define MAX_KERNELS 64
 
-struct books {
+struct totals {
 	unsigned int kernels;
 	const char *names[MAX_KERNELS];
 	unsigned long launches[MAX_KERNELS];
 	unsigned long graph_launches, derived, captured;
 };
 
-extern struct books books;
+extern struct totals totals;
 extern int failures;
 
-/* A kernel by its name, with a row in the books; and launches of it that ran. */
+/* A kernel by its name, with a row in the ledger; and launches of it that ran. */
 void *kernel_of(const char *name, unsigned int *row);
 void ran(unsigned int row, unsigned long launches);
 
-/* Notes a result that is not what it should be. */
+/* Records an unexpected result. */
 void check(int result, const char *what);
 #define CHECK(call) check(call, #call)
 

@@ -17,7 +17,7 @@ struct part {
 	unsigned int seed;
 };
 
-/* A thread with a stream of its own, and every fourth launch on the one that all share. */
+/* A thread with its own stream; every fourth launch is on the shared stream. */
 static void *launch_all(void *argument)
 {
 	const struct part *part = argument;
@@ -59,9 +59,9 @@ static void launch_graph(void)
 	CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
 	for (unsigned int i = 0; i < GRAPH_LAUNCHES; i++)
 		CHECK(cuGraphLaunch(exec, i % 2 ? joined : origin));
-	books.captured += GRAPH_KERNELS;
-	books.graph_launches += GRAPH_LAUNCHES;
-	books.derived += GRAPH_LAUNCHES * GRAPH_KERNELS;
+	totals.captured += GRAPH_KERNELS;
+	totals.graph_launches += GRAPH_LAUNCHES;
+	totals.derived += GRAPH_LAUNCHES * GRAPH_KERNELS;
 }
 
 void run_counted(unsigned int threads, unsigned long launches)

@@ -1,9 +1,9 @@
-/* Graphs by every way they are made, on streams that capture and on such that do not. */
+/* Graphs made by every method, on capturing and non-capturing streams. */
 #include "launches.h"
 
 #include <string.h>
 
-/* CUgraphNodeParams: the kind first, and a child graph behind four words of it */
+/* CUgraphNodeParams: the kind first, and a child graph after four words of it */
 struct node_params {
 	int kind, reserved[3];
 	void *child;
@@ -21,18 +21,18 @@ static void launch_on(void *stream, unsigned int times, int runs)
 	if (runs)
 		ran(direct_row, times);
 	else
-		books.captured += times;
+		totals.captured += times;
 }
 
 static void launch_graph(void *exec, void *stream, unsigned int times, unsigned int kernels)
 {
 	for (unsigned int i = 0; i < times; i++)
 		CHECK(cuGraphLaunch(exec, stream));
-	books.graph_launches += times;
-	books.derived += times * kernels;
+	totals.graph_launches += times;
+	totals.derived += times * kernels;
 }
 
-/* Five kernels on two streams, with a copy that is captured too; what others do meanwhile runs. */
+/* Five kernels on two streams, and a copy that is captured too; other streams run meanwhile. */
 static void *captured_on_two(void)
 {
 	static char host[512];
@@ -49,7 +49,7 @@ static void *captured_on_two(void)
 	CHECK(cuEventRecord(back, joined));
 	CHECK(cuStreamWaitEvent(origin, back, 0));
 	CHECK(cuStreamEndCapture(origin, &graph));
-	/* neither captures any more, and the event is not of a capture when it is recorded again */
+	/* neither stream captures any more, and the event belongs to no capture when it is recorded again */
 	launch_on(origin, 1, 1);
 	launch_on(joined, 1, 1);
 	CHECK(cuEventRecord(event, plain));
@@ -78,7 +78,7 @@ void run_graphs(void)
 	CHECK(cuGraphInstantiateWithFlags(&first, graph, 0));
 	launch_graph(first, plain, 4, 5);
 
-	/* 5 of the clone, 1 and 1 by nodes, 5 by a child, 5 by another; one node goes again */
+	/* 5 of the clone, 1 and 1 by nodes, 5 by a child, 5 by another; one node is removed again */
 	CHECK(cuGraphClone(&clone, graph));
 	CHECK(cuGraphAddKernelNode_v2(&node, clone, NULL, 0, kernel_params));
 	CHECK(cuGraphAddNode_v2(&node, clone, NULL, NULL, 0, &params));
@@ -96,7 +96,7 @@ void run_graphs(void)
 	CHECK(cuGraphExecUpdate_v2(first, clone, NULL));
 	launch_graph(first, plain, 2, 17);
 
-	/* handles that are given out again are other graphs */
+	/* a reused handle is another graph */
 	CHECK(cuGraphExecDestroy(first));
 	CHECK(cuGraphDestroy(graph));
 	CHECK(cuGraphCreate(&made, 0));
@@ -105,17 +105,17 @@ void run_graphs(void)
 	CHECK(cuStreamEndCapture(other, &graph));
 	CHECK(cuStreamBeginCaptureToGraph(other, made, NULL, NULL, 0, 0));
 	launch_on(other, 1, 0);
-	/* a graph that is launched where another is captured is part of that */
+	/* a graph that is launched on a capturing stream becomes part of the captured graph */
 	CHECK(cuGraphLaunch(second, other));
-	books.captured += 17;
+	totals.captured += 17;
 	CHECK(cuStreamEndCapture(other, &graph));
 	CHECK(cuGraphInstantiateWithParams(&third, made, NULL));
 	launch_graph(third, other, 2, 20);
 
-	/* a thread's own stream captures under all its names */
+	/* the per-thread stream captures under all its names */
 	CHECK(cuStreamBeginCapture_v2_ptsz((void *)2, 0));
 	CHECK(cuLaunchKernel_ptsz(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL));
-	books.captured++;
+	totals.captured++;
 	launch_on(NULL, 1, 1);
 	CHECK(cuStreamEndCapture_ptsz((void *)2, &again));
 	CHECK(cuGraphInstantiateWithFlags(&nested, again, 0));

@@ -1,9 +1,9 @@
 /*
- * Five ways to device memory, through helper classes, templates, virtual calls and lambdas. Two of them leak,
- * one sixteen times as fast as the other; a cache fills up and is used again, a saw-tooth is cut down again
- * and again, and a set-up is made once. Options and books are in leaks.h.
+ * Five call sites that allocate device memory, through helper classes, templates, virtual calls and lambdas.
+ * Two of them leak, one sixteen times as fast as the other; a cache fills up and is reused, a saw-tooth is
+ * cut down repeatedly, and a set-up is made once. Options and the ledger are in leaks.h.
  *
- * With LEAKS_DRIVER it is by the driver: gradients and batches by cuMemCreate and cuMemMap, the others by
+ * With LEAKS_DRIVER it uses the driver: gradients and batches by cuMemCreate and cuMemMap, the others by
  * cuMemAlloc_v2.
  */
 #include <functional>
@@ -14,18 +14,18 @@
 #include "leaks.h"
 
 #ifdef LEAKS_DRIVER
-/* physical memory comes in such pieces */
+/* the granularity of physical memory */
 #define UNIT (2ul << 20)
 #else
 #define UNIT (64ul << 10)
 #endif
 
-/* What memory is for, with its books. */
+/* A purpose of memory, with its ledger. */
 #define USE(Type, name, through, leaks)                                                                      \
 	struct Type {                                                                                        \
-		static Place place;                                                                          \
+		static CallSite call_site;                                                                   \
 	};                                                                                                   \
-	Place Type::place(name, "Tensor<" #Type ">::Tensor", through, leaks)
+	CallSite Type::call_site(name, "Tensor<" #Type ">::Tensor", through, leaks)
 
 USE(Gradients, "gradients", "Accumulator::add", true);
 USE(Events, "events", "Session::Session", true);
@@ -33,7 +33,7 @@ USE(Shapes, "cache", "Cache<unsigned long>::get", false);
 USE(Batches, "sawtooth", "Loader::load", false);
 USE(Weights, "setup", "Model::build", false);
 
-/* Device memory that lasts as long as its owner. */
+/* Device memory that lives as long as its owner. */
 template <typename Use> class Tensor
 {
       public:
@@ -58,7 +58,7 @@ template <typename Use> class Tensor
 		line = __LINE__ + 1;
 		succeed(cudaMalloc(&pointer_, bytes), "cudaMalloc");
 #endif
-		Use::place.allocated(bytes, line);
+		Use::call_site.allocated(bytes, line);
 	}
 
 	OWN_FRAME ~Tensor()
@@ -74,7 +74,7 @@ template <typename Use> class Tensor
 #else
 		succeed(cudaFree(pointer_), "cudaFree");
 #endif
-		Use::place.freed(bytes_);
+		Use::call_site.freed(bytes_);
 	}
 
 	Tensor(const Tensor &) = delete;
@@ -93,13 +93,13 @@ template <typename Use> class Tensor
 
 template <typename Use> using Owned = std::unique_ptr<Tensor<Use>>;
 
-/* Something that is done once a round. */
+/* An action that runs once per round. */
 struct Step {
 	virtual void run(unsigned long round) = 0;
 	virtual ~Step() = default;
 };
 
-/* Leaks: what was added is summed up and never let go. */
+/* Leaks: gradients are added and never freed. */
 class Accumulator : public Step
 {
       public:
@@ -117,7 +117,7 @@ class Accumulator : public Step
 	std::vector<Owned<Gradients>> history_;
 };
 
-/* Leaks, slowly: each session has a buffer, and whoever opened it forgets to close it. */
+/* Leaks slowly: each session has a buffer, and the session is never closed. */
 class Session
 {
       public:
@@ -150,16 +150,16 @@ class Sessions : public Step
 	std::vector<std::unique_ptr<Session>> forgotten_;
 };
 
-/* Fills up with one block for each shape there is, then has them all. */
+/* Fills up with one block for each shape, and then reuses them. */
 template <typename Key> class Cache : public Step
 {
       public:
 	OWN_FRAME Tensor<Shapes> &get(Key key)
 	{
-		auto &place = blocks_[key];
-		if (!place)
-			place = std::make_unique<Tensor<Shapes>>((1 + key % 3) * UNIT);
-		return *place;
+		auto &call_site = blocks_[key];
+		if (!call_site)
+			call_site = std::make_unique<Tensor<Shapes>>((1 + key % 3) * UNIT);
+		return *call_site;
 	}
 
 	void run(unsigned long round) override
@@ -171,7 +171,7 @@ template <typename Key> class Cache : public Step
 	std::map<Key, Owned<Shapes>> blocks_;
 };
 
-/* Grows by a batch each round, until all of them are let go. */
+/* Grows by a batch each round, until all of them are freed. */
 class Loader : public Step
 {
       public:
@@ -191,7 +191,7 @@ class Loader : public Step
 	std::vector<Owned<Batches>> batches_;
 };
 
-/* What is there from the beginning to the end. */
+/* Live from the beginning to the end. */
 class Model : public Step
 {
       public:

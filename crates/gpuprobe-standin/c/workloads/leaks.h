@@ -1,6 +1,6 @@
 /*
- * What the programs that leak share: the books of each place that allocates, and rounds of work on several
- * threads with pauses in between, when nothing moves.
+ * Shared by the programs that leak: the ledger of each call site that allocates, and rounds of calls on
+ * several threads, with pauses in between in which nothing runs.
  *
  *   --rounds N      of each thread
  *   --threads N     (2)
@@ -8,9 +8,10 @@
  *   --pace MS       (0) sleeps after each round
  *   --wait          prints {"pid","ready"} and waits for a line before its first call
  *
- * At each pause and at the end it prints {"ledger","snapshot","pid","threads","rounds","places":[...]}. A
- * place has the "function" that calls the runtime or the driver and its "line", a function that it is called
- * "through", "leaks", and "live", "live_bytes", "allocations", "allocated_bytes", "frees", "freed_bytes".
+ * At each pause and at the end it prints {"ledger","snapshot","pid","threads","rounds","places":[...]}. An
+ * entry of "places" is a call site. It has the "function" that calls the runtime or the driver and its
+ * "line", a function on the stack that leads to it ("through"), "leaks", and "live", "live_bytes",
+ * "allocations", "allocated_bytes", "frees", "freed_bytes".
  */
 #ifndef STANDIN_LEAKS_H
 #define STANDIN_LEAKS_H
@@ -28,32 +29,32 @@ extern "C" {
 #include "cuda_api.h"
 }
 
-/* A function that stays one, under its own name. */
+/* A function that is never inlined or cloned, so that it has its own frame and name. */
 #ifdef __clang__
 #define OWN_FRAME __attribute__((noinline))
 #else
 #define OWN_FRAME __attribute__((noinline, noipa))
 #endif
-/* After a call, so that it is a call and no jump. */
+/* Placed after a call, so that the compiler does not turn the call into a jump. */
 #define STAY() asm volatile("" ::: "memory")
 
-/* The books of a place. */
-struct Place {
+/* The ledger of a call site. */
+struct CallSite {
 	const char *name, *function, *through;
 	bool leaks;
 	std::atomic<int> line{0};
 	std::atomic<unsigned long> allocations{0}, allocated_bytes{0}, frees{0}, freed_bytes{0};
 
-	Place(const char *name, const char *function, const char *through, bool leaks)
+	CallSite(const char *name, const char *function, const char *through, bool leaks)
 	    : name(name), function(function), through(through), leaks(leaks)
 	{
 		all().push_back(this);
 	}
 
-	static std::vector<Place *> &all()
+	static std::vector<CallSite *> &all()
 	{
-		static std::vector<Place *> places;
-		return places;
+		static std::vector<CallSite *> call_sites;
+		return call_sites;
 	}
 
 	void allocated(size_t bytes, int at_line)
@@ -121,31 +122,30 @@ struct Options {
 	}
 };
 
-inline void print_books(const Options &options, const char *ledger, unsigned long snapshot,
-			unsigned long rounds)
+inline void print_ledger(const Options &options, const char *ledger, unsigned long snapshot,
+			 unsigned long rounds)
 {
 	const char *comma = "";
 
 	printf("{\"ledger\":\"%s\",\"snapshot\":%lu,\"pid\":%d,\"threads\":%lu,\"rounds\":%lu,\"places\":[",
 	       ledger, snapshot, (int)getpid(), options.threads, rounds);
-	for (const Place *place : Place::all()) {
-		place->print(comma);
+	for (const CallSite *call_site : CallSite::all()) {
+		call_site->print(comma);
 		comma = ",";
 	}
 	printf("]}\n");
 	fflush(stdout);
 }
 
-/* Some rounds of one worker, on a thread that ends with them: at a pause there is no thread that could move.
- */
+/* Some rounds of one worker, on a thread that exits after them, so that no thread runs during a pause. */
 template <typename Worker> struct Shift {
 	Worker *worker;
 	unsigned long first, end, pace;
 	pthread_t thread;
 
-	static void *work(void *given)
+	static void *work(void *argument)
 	{
-		Shift *shift = static_cast<Shift *>(given);
+		Shift *shift = static_cast<Shift *>(argument);
 
 		for (unsigned long round = shift->first; round < shift->end; round++) {
 			shift->worker->round(round);
@@ -170,8 +170,10 @@ void work(std::vector<Worker *> &workers, unsigned long first, unsigned long end
 		succeed(pthread_join(shift.thread, NULL), "pthread_join");
 }
 
-/* The whole program, for a kind of worker with a constructor, round(n) and attributes(). What workers hold is
- * never given back. */
+/*
+ * The whole program, for a worker type with a constructor, round(n) and attributes(). Memory of workers is
+ * never freed.
+ */
 template <typename Worker> int leaks_main(unsigned long rounds, int count, char **words)
 {
 	Options options(rounds, count, words);
@@ -190,11 +192,11 @@ template <typename Worker> int leaks_main(unsigned long rounds, int count, char 
 
 		work(workers, done, until, options.pace);
 		done = until;
-		print_books(options, "snapshot", pause, done);
+		print_ledger(options, "snapshot", pause, done);
 		getchar();
 	}
 	work(workers, done, options.rounds, options.pace);
-	print_books(options, "end", options.pauses + 1, options.rounds);
+	print_ledger(options, "end", options.pauses + 1, options.rounds);
 	if (options.wait)
 		getchar();
 	return 0;

@@ -1,7 +1,8 @@
 /*
- * Ways of many frames: a hundred calls deep, with room of changing size on the stack between them, 20 KiB and
- * more. The same way has another stack pointer every time. Two ways differ in their outermost function alone.
- * The threads have small stacks, with nothing above their ends. Options and books are in leaks.h.
+ * Stacks with many frames: a hundred calls deep, with arrays of changing size between them, 20 KiB and more.
+ * The same stack has a different stack pointer every time. Two stacks differ only in their outermost
+ * function. The threads have small stacks, with unmapped memory above their ends. Options and the ledger are
+ * in leaks.h.
  */
 #include <alloca.h>
 #include <sys/mman.h>
@@ -13,38 +14,38 @@
 #define DEEP_STACK (64 * PAGE)
 #define BYTES 3072
 
-static Place deep_left("deep left", "bottom", "from_left", true);
-static Place deep_right("deep right", "bottom", "from_right", false);
-static Place shallow("shallow", "shallow_block", "Worker::round", false);
+static CallSite deep_left("deep left", "bottom", "from_left", true);
+static CallSite deep_right("deep right", "bottom", "from_right", false);
+static CallSite shallow("shallow", "shallow_block", "Worker::round", false);
 
-OWN_FRAME static void bottom(Place &place)
+OWN_FRAME static void bottom(CallSite &call_site)
 {
 	void *block;
 
 	int line = __LINE__ + 1;
 	succeed(cudaMalloc(&block, BYTES), "cudaMalloc");
-	place.allocated(BYTES, line);
-	if (place.leaks)
+	call_site.allocated(BYTES, line);
+	if (call_site.leaks)
 		return;
 	succeed(cudaFree(block), "cudaFree");
-	place.freed(BYTES);
+	call_site.freed(BYTES);
 }
 
-static void down(Place &place, int depth, unsigned long round);
+static void down(CallSite &call_site, int depth, unsigned long round);
 
-/* With a frame whose size the compiler knows. */
-OWN_FRAME static void down_plain(Place &place, int depth, unsigned long round)
+/* A frame whose size is known at compile time. */
+OWN_FRAME static void down_plain(CallSite &call_site, int depth, unsigned long round)
 {
 	char room[120];
 
 	memset(room, depth, sizeof(room));
 	asm volatile("" ::"r"(room) : "memory");
-	down(place, depth, round);
+	down(call_site, depth, round);
 	STAY();
 }
 
-/* With a frame whose size nobody knows before. */
-OWN_FRAME static void down(Place &place, int depth, unsigned long round)
+/* A frame whose size is known only at run time. */
+OWN_FRAME static void down(CallSite &call_site, int depth, unsigned long round)
 {
 	size_t bytes = 60 + 16 * ((round * 31 + depth * 7) % 17);
 	char *room = (char *)alloca(bytes);
@@ -52,9 +53,9 @@ OWN_FRAME static void down(Place &place, int depth, unsigned long round)
 	memset(room, depth, bytes);
 	asm volatile("" ::"r"(room) : "memory");
 	if (depth <= 2)
-		bottom(place);
+		bottom(call_site);
 	else
-		down_plain(place, depth - 2, round);
+		down_plain(call_site, depth - 2, round);
 	STAY();
 }
 
@@ -70,7 +71,7 @@ OWN_FRAME static void from_right(unsigned long round)
 	STAY();
 }
 
-/* The few frames of a thread that has hardly begun. */
+/* The few frames of a thread that has just started. */
 OWN_FRAME static void shallow_block()
 {
 	void *block;
@@ -82,7 +83,7 @@ OWN_FRAME static void shallow_block()
 	shallow.freed(BYTES);
 }
 
-/* A stack at whose end the address space has a hole: who copies too much of it gets nothing. */
+/* A stack with unmapped memory above its end: copying too much of it fails. */
 static const pthread_attr_t *with_small_stack()
 {
 	pthread_attr_t *attributes = new pthread_attr_t;

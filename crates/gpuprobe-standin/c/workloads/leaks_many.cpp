@@ -1,7 +1,8 @@
 /*
- * Ten thousand ways to cudaMalloc: a hundred functions, each of which calls each of a hundred others. Way w,
- * which is 100 * outer + inner, allocates 512 * (w + 1) bytes once a round, and keeps what it got in the even
- * rounds. The place of a leaf has the sums of the hundred ways through it. Options and books are in leaks.h.
+ * Ten thousand stacks that lead to cudaMalloc: a hundred functions, each of which calls each of a hundred
+ * others. Stack w, which is 100 * outer + inner, allocates 512 * (w + 1) bytes once per round, and does not
+ * free those of the even rounds. The call site of a leaf has the sums of the hundred stacks through it.
+ * Options and the ledger are in leaks.h.
  */
 #include <utility>
 
@@ -9,20 +10,20 @@
 
 #define FAN 100
 
-static std::atomic<Place *> places[FAN];
+static std::atomic<CallSite *> call_sites[FAN];
 
-template <int inner> OWN_FRAME void leaf(unsigned long way, bool keep)
+template <int inner> OWN_FRAME void leaf(unsigned long stack, bool keep)
 {
-	size_t bytes = 512 * (way + 1);
+	size_t bytes = 512 * (stack + 1);
 	void *block;
 
 	int line = __LINE__ + 1;
 	succeed(cudaMalloc(&block, bytes), "cudaMalloc");
-	places[inner].load()->allocated(bytes, line);
+	call_sites[inner].load()->allocated(bytes, line);
 	if (keep)
 		return;
 	succeed(cudaFree(block), "cudaFree");
-	places[inner].load()->freed(bytes);
+	call_sites[inner].load()->freed(bytes);
 }
 
 template <int... numbers> static auto leaves(std::integer_sequence<int, numbers...>)
@@ -46,9 +47,9 @@ template <int... numbers> static auto branches(std::integer_sequence<int, number
 struct Worker {
 	void round(unsigned long round)
 	{
-		for (int way = 0; way < FAN * FAN; way++)
-			branches(std::make_integer_sequence<int, FAN>())[way / FAN](way % FAN,
-										    round % 2 == 0);
+		for (int stack = 0; stack < FAN * FAN; stack++)
+			branches(std::make_integer_sequence<int, FAN>())[stack / FAN](stack % FAN,
+										      round % 2 == 0);
 	}
 
 	static const pthread_attr_t *attributes()
@@ -63,7 +64,7 @@ int main(int count, char **words)
 
 	for (int inner = 0; inner < FAN; inner++) {
 		snprintf(names[inner], sizeof(names[inner]), "leaf<%d>", inner);
-		places[inner] = new Place(names[inner], names[inner], "branch<", true);
+		call_sites[inner] = new CallSite(names[inner], names[inner], "branch<", true);
 	}
 	return leaks_main<Worker>(2, count, words);
 }

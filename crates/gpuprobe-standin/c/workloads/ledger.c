@@ -1,11 +1,11 @@
 /*
- * Many threads, an exact number of runtime calls, and a ledger of all that was done, as JSON on stdout.
+ * Many threads, an exact number of runtime calls, and a ledger of all of them, as JSON on stdout.
  *
  *   ledger [--threads N] [--calls N] [--seed N] [--wait] [--pauses K [--hold SECONDS | --pause-file PATH]]
  *
  * --wait prints {"ready":true,...} before the first call and waits for a line on stdin. --pauses parks all
- * threads K times, prints a snapshot, and goes on after a line on stdin, after --hold seconds, or once
- * --pause-file exists (it is removed then). Some allocations are left live at the end on purpose; the ledger
+ * threads K times, prints a snapshot, and continues after a line on stdin, after --hold seconds, or once
+ * --pause-file exists (it is then removed). Some allocations are left live at the end on purpose; the ledger
  * says how many.
  */
 #include "ledger.h"
@@ -55,11 +55,11 @@ static void *run(void *argument)
 	unsigned long share = worker->budget / (options.pauses + 1);
 
 	for (unsigned int pause = 0; pause < options.pauses; pause++) {
-		work(worker, share);
+		make_calls(worker, share);
 		pthread_barrier_wait(&parked);
 		pthread_barrier_wait(&released);
 	}
-	work(worker, worker->budget);
+	make_calls(worker, worker->budget);
 	return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* What the ledger counts, per thread while it runs and summed when it prints. */
+/* The figures of the ledger, per thread while it runs and summed when it prints. */
 #ifndef STANDIN_LEDGER_H
 #define STANDIN_LEDGER_H
 
@@ -44,9 +44,9 @@ enum function {
 };
 
 enum space { SPACE_DEVICE, SPACE_MANAGED, SPACE_PINNED, SPACE_POOL, SPACES };
-enum { KERNELS = 3, MAX_ERROR = 1000, HELD = 64 };
+enum { KERNELS = 3, MAX_ERROR = 1000, MOST_LIVE = 64 };
 
-struct held {
+struct allocation {
 	void *address;
 	size_t size;
 	enum space space;
@@ -62,7 +62,7 @@ struct totals {
 	unsigned long allocated_bytes[SPACES], freed_bytes[SPACES];
 	unsigned long launches[KERNELS];
 	unsigned long failed_allocations, failed_frees, unknown_frees, null_frees, handed_over;
-	unsigned long last_errors; /* cudaGetLastError told of one: no failure of that call */
+	unsigned long last_errors; /* cudaGetLastError returned an error: not a failure of that call */
 };
 
 struct worker {
@@ -70,8 +70,8 @@ struct worker {
 	unsigned int number;
 	unsigned long budget, random;
 	void *stream, *event, *pool;
-	struct held held[HELD];
-	unsigned int held_count;
+	struct allocation allocation[MOST_LIVE];
+	unsigned int live_count;
 	struct totals totals;
 };
 
@@ -83,8 +83,8 @@ struct options {
 	int wait;
 };
 
-/* Makes up to that many calls, no more than the worker's budget. */
-void work(struct worker *worker, unsigned long calls);
+/* Makes up to that many calls, and no more than the worker's budget. */
+void make_calls(struct worker *worker, unsigned long calls);
 
 /* Adds one worker's totals to a sum. */
 void add_totals(struct totals *sum, const struct totals *part);

@@ -13,7 +13,7 @@ static const char *const function_names[FUNCTIONS] = {
 static const char *const space_names[SPACES] = {"device", "managed", "pinned", "pool"};
 static const char *const kind_names[COPY_KINDS] = {"H2H", "H2D", "D2H", "D2D", "Default"};
 
-/* Rows of the table of inner calls; `kind` is empty where there is only one. */
+/* Rows of the table of inner calls; `kind` is empty if there is only one. */
 static const struct inner_row {
 	const char *function, *kind, *driver;
 } inner_rows[] = {

@@ -1,8 +1,8 @@
 /*
- * lookups [MORE]: only the driver. Looks two kernels up, prints {"pid","ready"}, and goes on step by step,
- * each after a line: launches both; looks up two others in both ways that there are and launches these;
- * launches the first two again. MORE further ones are looked up first and launched in the first step. Each
- * step prints {"step","launched":[...]}, the kernels in the order of their launches.
+ * lookups [MORE]: only the driver. Looks up two kernels, prints {"pid","ready"}, and continues step by step,
+ * each after a line: launches both; looks up two others with both functions and launches these; launches the
+ * first two again. MORE further kernels are looked up first and launched in the first step. Each step prints
+ * {"step","launched":[...]}, the kernels in the order of their launches.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /*
- * names [--runtime] [--wait]: kernels whose names are as bad as names can be. Each is looked up at the
- * driver, or registered with the runtime, and launched so many times that no two counts are the same. Prints
- * {"pid","ready"}, goes on when a line comes in, and prints {"pid","kernels":[{"name":"bytes in
- * hex","launches":n}]}; with --wait it ends when another comes.
+ * names [--runtime] [--wait]: kernels with difficult names. Each is looked up at the driver, or registered
+ * with the runtime, and launched a different number of times. Prints {"pid","ready"}, continues after a line,
+ * and prints {"pid","kernels":[{"name":"bytes in hex","launches":n}]}; with --wait it exits after another
+ * line.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static void wait_for_line(void)
 		;
 }
 
-/* So many letters, and another one at the end. */
+/* So many equal letters, and a different one at the end. */
 static char *repeated(size_t count, char last)
 {
 	char *name = malloc(count + 1);
@@ -51,7 +51,7 @@ static char *repeated(size_t count, char last)
 	return name;
 }
 
-/* The number of a part of a mangled name that is written again. */
+/* The substitution number of a repeated part of a mangled name. */
 static void again(char *out, int number)
 {
 	const char *digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -62,7 +62,7 @@ static void again(char *out, int number)
 		sprintf(out, "S%c%c_", digits[number / 36], digits[number % 36]);
 }
 
-/* f(A<int, int>, B<first, first>, ...): each argument is twice as long as the one before. */
+/* f(A<int, int>, B<first, first>, ...): each argument is twice as long as the previous one. */
 static char *exploding(void)
 {
 	char *name = malloc(64 * TEMPLATES), previous[8];
@@ -75,7 +75,7 @@ static char *exploding(void)
 	return name;
 }
 
-/* A name that ends where nothing is mapped, without a zero. */
+/* A name without a terminating zero that ends at unmapped memory. */
 static const char *unended(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -103,7 +103,7 @@ static void launch(const char *name, int launches, void *module)
 		failed |= cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
 }
 
-/* As a compiled program does it, with a host function that nothing else has. */
+/* Registers like a compiled program, with a host function of its own. */
 static void launch_registered(const char *name, int launches, void **binary)
 {
 	struct dim3 one = {1, 1, 1};

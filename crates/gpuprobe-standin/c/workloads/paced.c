@@ -1,6 +1,6 @@
 /*
- * paced CALLS [PER_SECOND [THREADS]]: prints {"pid","ready"}, waits for a line, and calls cuMemcpyHtoD_v2
- * that often: the n-th call of a thread copies n bytes. PER_SECOND 0 is full speed. Ends with
+ * paced CALLS [PER_SECOND [THREADS]]: prints {"pid","ready"}, waits for a line, and calls cuMemcpyHtoD_v2 at
+ * that rate: the n-th call of a thread copies n bytes. PER_SECOND 0 is full speed. Ends with
  * {"pid","calls","bytes","seconds"}.
  */
 #include <pthread.h>
@@ -16,7 +16,7 @@
 static unsigned long calls_of_each, per_tick;
 static int failed;
 
-/* As many calls as are due, then a sleep to the next tick: late ticks are made up for. */
+/* Makes as many calls as are due, then sleeps until the next tick; late ticks are caught up. */
 static void *copy(void *unused)
 {
 	struct timespec next;

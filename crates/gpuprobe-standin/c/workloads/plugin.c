@@ -1,11 +1,11 @@
-/* libplugin.so: linked with the runtime, makes one call when it is loaded and five when asked. */
+/* libplugin.so: linked with the runtime, makes one call when it is loaded and five on request. */
 #include "cuda_api.h"
 
-static void *kept;
+static void *allocation;
 
 __attribute__((constructor)) static void loaded(void)
 {
-	cudaMalloc(&kept, 12345);
+	cudaMalloc(&allocation, 12345);
 }
 
 __attribute__((visibility("default"))) int plugin_work(void)

@@ -1,6 +1,6 @@
 /*
  * recursion [DEPTH]: host functions that call CUDA again, each inside the last, DEPTH levels deep (default
- * 5). A level makes one cudaMalloc, one cudaLaunchHostFunc (but the last) and one cudaFree. Prints
+ * 5). A level makes one cudaMalloc, one cudaLaunchHostFunc (except the last) and one cudaFree. Prints
  * {"pid","depth","calls",...}.
  */
 #include <stdio.h>

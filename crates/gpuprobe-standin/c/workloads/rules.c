@@ -1,21 +1,22 @@
 /*
- * rules [RULE]: one rule of what memory is held, alone, so that a test tells which one broke. After each step
- * it prints a ledger as the workload `torture` does, and waits for a line on stdin. Without one it
- * prints {"rules":[...]}.
+ * rules [RULE]: one rule of the memory accounting at a time, so that a test shows which one broke. After each
+ * step it prints a ledger as the workload `torture` does, and waits for a line on stdin. Without RULE it
+ * prints
+ * {"rules":[...]}.
  *
  *   reuse     an address is allocated by another thread before its free has returned
  *   cross     one thread allocates, another frees
- *   unmap     one call takes away several mappings; one that does not fit takes away none
- *   retain    memory stays while it is mapped or has references, and a handle can be had again from a mapping
- *   import    memory of another process is held from its first mapping on
- *   primary   the last release of a primary context frees what is in it
+ *   unmap     one call removes several mappings; one that does not match whole mappings removes none
+ *   retain    memory stays while it is mapped or has references, and a mapping gives a handle again
+ *   import    memory of another process is live from its first mapping on
+ *   primary   the last release of a primary context frees the memory in it
  *   reset     so does a reset of the device
- *   context   so does the end of a context, whose handle is another's then
- *   hurry     handle and addresses of a context are others' before its end has returned
+ *   context   so does the end of a context, whose handle is then reused
+ *   hurry     the handle and the addresses of a context are reused before its end has returned
  *   devices   memory is on the device of its context, physical memory where its properties say
  *   refused   frees that fail free nothing
- *   exec      another program in the same process holds nothing of the first one's
- *   fork      a child holds nothing of its parent's
+ *   exec      another program in the same process has none of the first one's memory
+ *   fork      a child has none of its parent's memory
  */
 #include "rules.h"
 
@@ -26,7 +27,7 @@
 #include <unistd.h>
 
 struct options options = {.threads = 1, .devices = DEVICES - 1};
-static struct books books;
+static struct totals totals;
 static unsigned int steps;
 
 void must(int condition, const char *what)
@@ -48,7 +49,7 @@ void show(void)
 {
 	int c;
 
-	print_books(stdout, &books, "snapshot", ++steps);
+	print_totals(stdout, &totals, "snapshot", ++steps);
 	do
 		c = getchar();
 	while (c != '\n' && c != EOF);
@@ -56,20 +57,20 @@ void show(void)
 
 void allocated(enum kind kind, int device, size_t size)
 {
-	books.sums[kind][device].allocations++;
-	books.sums[kind][device].allocated_bytes += size;
+	totals.sums[kind][device].allocations++;
+	totals.sums[kind][device].allocated_bytes += size;
 }
 
 void freed(enum kind kind, int device, size_t size)
 {
-	books.sums[kind][device].frees++;
-	books.sums[kind][device].freed_bytes += size;
+	totals.sums[kind][device].frees++;
+	totals.sums[kind][device].freed_bytes += size;
 }
 
 static void ended(enum kind kind, int device, size_t size)
 {
-	books.sums[kind][device].ended++;
-	books.sums[kind][device].ended_bytes += size;
+	totals.sums[kind][device].ended++;
+	totals.sums[kind][device].ended_bytes += size;
 }
 
 static const size_t sizes[FAMILIES] = {
@@ -110,7 +111,7 @@ void set_ended(const struct set *set, int device)
 		ended(kinds[i], device, sizes[i] ? sizes[i] : set->pitched_size);
 }
 
-/* Of what is gone already, all frees fail. */
+/* Freeing again what was freed already fails. */
 int free_set(const struct set *set)
 {
 	int failed = 0;
@@ -122,7 +123,7 @@ int free_set(const struct set *set)
 	failed += cudaFreeAsync(set->pool, NULL) != 0;
 	failed += cudaFreeArray(set->array) != 0;
 	failed += cudaFreeMipmappedArray(set->mipmapped) != 0;
-	books.failed_frees += (unsigned long)failed;
+	totals.failed_frees += (unsigned long)failed;
 	return failed;
 }
 
@@ -149,35 +150,35 @@ static void *free_slowly(void *unused)
 	return NULL;
 }
 
-/* Returns whether the address was another's before its free had returned. */
-static int reuse_once(uint64_t *held, size_t from, size_t to)
+/* Returns whether the address was allocated again before its free had returned. */
+static int reuse_once(uint64_t *live_address, size_t from, size_t to)
 {
-	pthread_t thread = start_slow(free_slowly, *held);
+	pthread_t thread = start_slow(free_slowly, *live_address);
 	uint64_t again = 0;
 	int overlaps;
 
 	must(!cuMemAlloc_v2(&again, to), "it is allocated");
-	overlaps = again == *held && !__atomic_load_n(&slow.returned, __ATOMIC_ACQUIRE);
+	overlaps = again == *live_address && !__atomic_load_n(&slow.returned, __ATOMIC_ACQUIRE);
 	pthread_join(thread, NULL);
 	freed(KIND_DEVICE, 0, from);
 	allocated(KIND_DEVICE, 0, to);
-	*held = again;
+	*live_address = again;
 	return overlaps;
 }
 
 static void reuse(void)
 {
-	uint64_t held = 0;
+	uint64_t live_address = 0;
 	size_t size = 600;
 	int overlaps = 0;
 
-	must(!cuMemAlloc_v2(&held, size), "it is allocated");
+	must(!cuMemAlloc_v2(&live_address, size), "it is allocated");
 	allocated(KIND_DEVICE, 0, size);
 	show();
 	for (int i = 0; i < TRIES && overlaps < ROUNDS; i++) {
 		size_t next = 600 + (size_t)(i % 7) * 10 + 1;
 
-		overlaps += reuse_once(&held, size, next);
+		overlaps += reuse_once(&live_address, size, next);
 		size = next;
 	}
 	must(overlaps == ROUNDS, "addresses are given out again before their free returns");
@@ -226,10 +227,10 @@ static void refused(void)
 	must(cudaFreeArray(set.mipmapped) && cudaFreeMipmappedArray(set.array), "wrong arrays");
 	must(cudaFree((void *)0x666000000000) && !cudaFree(NULL), "nothing is freed");
 	must(cudaMalloc(&out, (size_t)2 << 40), "too large");
-	books.failed_frees += 6;
-	books.unknown_frees++;
-	books.null_frees++;
-	books.failed_allocations++;
+	totals.failed_frees += 6;
+	totals.unknown_frees++;
+	totals.null_frees++;
+	totals.failed_allocations++;
 	show();
 }
 
@@ -251,37 +252,37 @@ static void exec(void)
 	must(0, "exec");
 }
 
-/* The child holds what it has until the parent goes on. */
-static void be_child(int told, int ready)
+/* The child keeps its memory until the parent continues. */
+static void be_child(int go_on_pipe, int ready)
 {
-	static const struct books none;
+	static const struct totals none;
 	char c;
 
-	books = none;
+	totals = none;
 	must(!cudaSetDevice(1), "a device");
 	allocate_set(1);
-	print_books(stdout, &books, "child", 0);
-	must(write(ready, "", 1) == 1 && read(told, &c, 1) == 0, "the parent goes on");
+	print_totals(stdout, &totals, "child", 0);
+	must(write(ready, "", 1) == 1 && read(go_on_pipe, &c, 1) == 0, "the parent continues");
 	_exit(0);
 }
 
 static void do_fork(void)
 {
-	int status = 0, told[2], ready[2];
+	int status = 0, go_on_pipe[2], ready[2];
 	char c;
 	pid_t pid;
 
 	allocate_set(0);
-	must(!pipe(told) && !pipe(ready), "pipes");
+	must(!pipe(go_on_pipe) && !pipe(ready), "pipes");
 	pid = fork();
 	must(pid >= 0, "fork");
 	if (!pid) {
-		close(told[1]);
-		be_child(told[0], ready[1]);
+		close(go_on_pipe[1]);
+		be_child(go_on_pipe[0], ready[1]);
 	}
 	must(read(ready[0], &c, 1) == 1, "the child has printed");
 	show();
-	close(told[1]);
+	close(go_on_pipe[1]);
 	must(waitpid(pid, &status, 0) == pid && !status, "the child succeeds");
 	show();
 }

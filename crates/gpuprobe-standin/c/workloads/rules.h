@@ -1,4 +1,4 @@
-/* What the parts of the workload `rules` share. */
+/* Declarations shared by the parts of the workload `rules`. */
 #ifndef STANDIN_RULES_H
 #define STANDIN_RULES_H
 
@@ -8,7 +8,7 @@
 #define ROUNDS 20
 #define TRIES 200
 
-/* Prints the books, and waits for a line. */
+/* Prints the ledger, and waits for a line. */
 void show(void);
 
 void sleep_ms(long ms);
@@ -16,20 +16,20 @@ void sleep_ms(long ms);
 void allocated(enum kind kind, int device, size_t size);
 void freed(enum kind kind, int device, size_t size);
 
-/* One of each family. */
+/* One allocation of each family. */
 struct set {
 	void *device, *pitched, *managed, *pinned, *pool, *array, *mipmapped;
 	size_t pitched_size;
 };
 enum { FAMILIES = 7, SET_DEVICE_BYTES = 1000 };
 
-/* In the current context. */
+/* Allocates in the current context. */
 struct set allocate_set(int device);
 
-/* Frees it; returns how many of the frees failed. */
+/* Frees all of them; returns how many of the frees failed. */
 int free_set(const struct set *set);
 
-/* Writes down that it is freed, or has ended with its context. */
+/* Records that they are freed, or have ended with their context. */
 void set_freed(const struct set *set, int device);
 void set_ended(const struct set *set, int device);
 
@@ -40,7 +40,7 @@ struct slow_call {
 };
 extern struct slow_call slow;
 
-/* Starts the thread, and gives its call the time to have its effect. */
+/* Starts the thread, and gives its call the time to take effect. */
 pthread_t start_slow(void *(*run)(void *), uint64_t argument);
 
 uint64_t create_on(int device, size_t size);

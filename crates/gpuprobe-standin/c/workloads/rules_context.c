@@ -1,7 +1,7 @@
-/* Rules of contexts, and of what ends with them. */
+/* Rules about contexts, and memory that ends with them. */
 #include "rules.h"
 
-/* On a device that the runtime has nothing to do with. */
+/* On a device that the runtime does not use. */
 void rule_primary(void)
 {
 	void *context = NULL, *same = NULL;

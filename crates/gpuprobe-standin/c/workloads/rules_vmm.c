@@ -1,4 +1,4 @@
-/* Rules of physical memory, its references and its mappings. */
+/* Rules about physical memory, its references and its mappings. */
 #include "rules.h"
 
 uint64_t create_on(int device, size_t size)
@@ -59,7 +59,7 @@ void rule_retain(void)
 	show();
 	second = create_on(0, 6 * MIB);
 	must(second == first, "its number is the next one's");
-	must(cuMemRelease(second + 1), "a number that is nobody's");
+	must(cuMemRelease(second + 1), "an unused number");
 	show();
 }
 

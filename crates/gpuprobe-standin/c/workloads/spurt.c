@@ -1,9 +1,8 @@
 /*
  * spurt: prints {"pid","ready"}, waits for a line, and copies by cuMemcpyHtoD_v2 as fast as it can; every
- * 4096th time it allocates 512 bytes as well, and frees every other allocation at once. After another line
- * it does the same a thousand times a second, says so by {"slow"}, and after a third it ends with
- * {"pid","calls","live","live_bytes","allocated_bytes"}, holding what it has not freed until it gets a
- * fourth.
+ * 4096th time it also allocates 512 bytes, and frees every other allocation at once. After another line it
+ * does the same a thousand times a second and prints {"slow"}. After a third line it prints
+ * {"pid","calls","live","live_bytes","allocated_bytes"}, and keeps its live memory until a fourth line.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +19,7 @@ static atomic_int is_slow, is_over;
 static unsigned long copies, allocations, frees;
 static int failed;
 
-static void *work(void *unused)
+static void *copy_and_allocate(void *unused)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
 	char from[16];
@@ -51,7 +50,7 @@ int main(void)
 	printf("{\"pid\":%d,\"ready\":true}\n", (int)getpid());
 	fflush(stdout);
 	getchar();
-	failed |= pthread_create(&worker, NULL, work, NULL);
+	failed |= pthread_create(&worker, NULL, copy_and_allocate, NULL);
 	getchar();
 	is_slow = 1;
 	printf("{\"slow\":true}\n");

@@ -2,19 +2,19 @@
  * stacks MODE [N]: CUDA calls that overlap on several stacks of one thread, N rounds (default 100).
  *
  *   alt-above, alt-below   a signal handler on an alternate stack above or below the thread's stack calls
- *                          CUDA while a CUDA call of the thread is open; all in one mapping, without guards
+ *                          CUDA while a CUDA call of the thread is open; one mapping, no guard pages
  *   alt-frame              the alternate stack is an array in the frame of main
  *   alt-jump               the handler leaves a CUDA call of its own by siglongjmp
  *   fibers                 two fibers (swapcontext) yield inside a CUDA call and return in both orders
- *   fibers-array           the same with stacks that lie next to each other in one array
+ *   fibers-array           the same with adjacent stacks in one array
  *   fibers-frame           the same with stacks that are arrays in the frame of main
- *   fibers-dropped         a fiber is thrown away, and its stack unmapped, while its CUDA call is open
+ *   fibers-dropped         a fiber is dropped, and its stack unmapped, while its CUDA call is open
  *   deep-jump              longjmp out of a CUDA call far down the stack, then calls far above it
- *   signal-jump            a signal handler leaves a CUDA call that does nothing but wait, by siglongjmp
- *   timer-above            as alt-above, but a timer interrupts a copy; the handler also frees what the
- * thread has allocated timer-fibers           as fibers, but a timer interrupts a copy and its handler
- * switches to the other fiber
- *
+ *   signal-jump            a signal handler leaves a CUDA call that only waits, by siglongjmp
+ *   timer-above            like alt-above, but a timer interrupts a copy; the handler also frees what the
+ *                          thread has allocated
+ *   timer-fibers           like fibers, but a timer interrupts a copy and its handler switches to the other
+ *                          fiber
  *   all                    one after the other, without those that a timer interrupts
  *
  * Prints {"pid","mode","rounds","made"}: how many calls were made. `deep-jump`, `alt-jump` and
@@ -114,8 +114,8 @@ static void *map_stacks(size_t bytes)
 	return memory;
 }
 
-/* A thread whose own stack and alternate stack share one mapping. */
-static void run_beside(int above, void *(*body)(void *))
+/* Runs a thread whose own stack and alternate stack share one mapping. */
+static void run_with_alternate_stack(int above, void *(*body)(void *))
 {
 	char *memory = map_stacks(2 * STACK_BYTES);
 	pthread_attr_t attributes;
@@ -170,7 +170,7 @@ static void yield_in_callback(void)
 	call_out(yield);
 }
 
-/* What a fiber does first: a CUDA call that it yields in. */
+/* The first action of a fiber: a CUDA call in which it yields. */
 static void (*call_and_yield)(void) = yield_in_callback;
 
 static void fiber_main(void)
@@ -191,7 +191,7 @@ static void start_fiber(int fiber, void *stack)
 	makecontext(&fibers[fiber], fiber_main, 0);
 }
 
-/* Both fibers are inside a call; then each goes on to its next yield, in one order and in the other. */
+/* Both fibers are inside a call; then each continues to its next yield, in one order and in the other. */
 static void run_fibers(char *stacks)
 {
 	start_fiber(0, stacks);
@@ -271,7 +271,7 @@ static void on_alarm(int number)
 	siglongjmp(before_signal, 1);
 }
 
-/* STANDIN_DELAY makes cudaDeviceSynchronize wait for longer than the timer. */
+/* STANDIN_DELAY makes cudaDeviceSynchronize take longer than the timer. */
 static int wait_down(int levels)
 {
 	volatile char frame[512];
@@ -304,7 +304,7 @@ static void run_signal_jumps(void)
 	}
 }
 
-/* Copies that a timer interrupts. STANDIN_DELAY makes them wait for longer than the timer. */
+/* Copies that a timer interrupts. STANDIN_DELAY makes them take longer than the timer. */
 
 static void *copied_to, *to_free;
 static volatile int interruptions;
@@ -370,9 +370,9 @@ static void *copy_interrupted(void *alternate)
 static void run_timer_above(void)
 {
 	prepare_copies();
-	/* or the thread that waits would be interrupted */
+	/* otherwise the waiting thread would be interrupted */
 	mask_timer(SIG_BLOCK);
-	run_beside(1, copy_interrupted);
+	run_with_alternate_stack(1, copy_interrupted);
 }
 
 static void run_timer_fibers(void)
@@ -387,12 +387,12 @@ static void run_timer_fibers(void)
 
 static void run_above(void)
 {
-	run_beside(1, interrupted);
+	run_with_alternate_stack(1, interrupted);
 }
 
 static void run_below(void)
 {
-	run_beside(0, interrupted);
+	run_with_alternate_stack(0, interrupted);
 }
 
 static void run_mapped_fibers(void)

@@ -5,13 +5,13 @@
  *           [--without contexts,primary,reset,vmm,arrays,fork,faults] [--delay-after FUNCTION:US,...]
  *
  * --wait prints {"ready":true,...} before the first call and waits for a line on stdin. At each of K pauses
- * all threads are parked with nothing in flight, {"ledger":"snapshot",...} is printed, and it goes on after a
- * line on stdin or once --pause-file exists (it is removed then). Every third pause resets a device before.
- * At the middle one a child is forked before, which prints {"ledger":"child",...} and holds what it has until
- * the pause is over. The last line is {"ledger":"final",...}.
+ * all threads are parked with no call open, {"ledger":"snapshot",...} is printed, and it continues after a
+ * line on stdin or once --pause-file exists (it is then removed). Every third pause resets a device first.
+ * The middle one forks a child first, which prints {"ledger":"child",...} and keeps its live memory until the
+ * pause ends. The last line is {"ledger":"final",...}.
  *
  * --delay-after is STANDIN_DELAY_AFTER. "memory" is by kind, "devices" by device and kind; "ended" is what
- * was freed by the end of its context. "unknown_frees" were refused by the driver, and are among
+ * was freed by the end of its context. "unknown_frees" were refused by the driver, and are included in
  * "failed_frees". "calls" and "errors" are those of the driver's functions.
  */
 #include "torture.h"
@@ -25,12 +25,12 @@
 #define DEVICE_TOTAL_BYTES (80ULL << 30)
 
 struct options options = {.threads = 16, .operations = 100000, .seed = 1, .devices = 2, .parts = PARTS};
-struct place places[PLACES];
+struct scope scopes[SCOPES];
 
 static struct worker *workers, main_worker;
 static pthread_barrier_t parked, released;
 
-/* Failures that nothing in the program is the cause of, at distances that do not meet. */
+/* Injected failures, at intervals that are prime numbers, so that they rarely coincide. */
 static const char faults[] =
     "cuMemAlloc_v2:2:997,cuMemAllocManaged:2:211,cuMemHostAlloc:2:223,cuMemAllocAsync:2:199,"
     "cuArrayCreate_v2:2:97,cuMemFree_v2:719:887,cuMemFreeAsync:719:401,cuMemFreeHost:719:307,"
@@ -58,11 +58,11 @@ static void step(struct worker *w)
 	else if (choice < 35 && options.parts & PART_VMM)
 		vmm_step(w);
 	else if (choice < 39)
-		misuse(w, &places[w->device]);
+		misuse(w, &scopes[w->device]);
 	else if (choice < 41)
 		choose_device(w, (int)random_below(w, (unsigned long)options.devices));
 	else
-		allocate_or_free(w, &places[w->device]);
+		allocate_or_free(w, &scopes[w->device]);
 }
 
 static void until_chosen(struct worker *w, int device)
@@ -89,27 +89,28 @@ static void *run(void *argument)
 	return NULL;
 }
 
-/* What the driver says is free agrees with the books. */
-static void check(const struct books *sum)
+/* The free memory that the driver reports agrees with the ledger. */
+static void check(const struct totals *sum)
 {
 	for (int device = 0; device < options.devices; device++) {
 		size_t free_bytes, total;
 
 		until_chosen(&main_worker, device);
-		must(!cudaMemGetInfo(&free_bytes, &total), "the driver tells what is free");
-		must(DEVICE_TOTAL_BYTES - free_bytes == device_bytes(sum, device), "the books are right");
+		must(!cudaMemGetInfo(&free_bytes, &total), "the driver reports free memory");
+		must(DEVICE_TOTAL_BYTES - free_bytes == device_bytes(sum, device),
+		     "the ledger agrees with the driver");
 	}
 }
 
 static void print(const char *ledger, unsigned int snapshot)
 {
-	struct books sum = {0};
+	struct totals sum = {0};
 
 	for (unsigned int i = 0; i < options.threads; i++)
-		add_books(&sum, &workers[i].books);
+		add_totals(&sum, &workers[i].totals);
 	check(&sum);
-	add_books(&sum, &main_worker.books);
-	print_books(stdout, &sum, ledger, snapshot);
+	add_totals(&sum, &main_worker.totals);
+	print_totals(stdout, &sum, ledger, snapshot);
 }
 
 static void wait_for_line(void)
@@ -132,56 +133,56 @@ static void wait_to_go_on(void)
 	unlink(options.pause_file);
 }
 
-/* Ends everything in the primary context of a device while nothing else is called. */
+/* Ends everything in the primary context of a device while no other call is made. */
 static void reset(int device)
 {
-	/* by a worker that is parked, so that the books of the devices stay with the workers */
+	/* on behalf of a parked worker, so that the totals of the devices stay with the workers */
 	struct worker *w = &workers[0];
 
 	until_chosen(&main_worker, device);
 	if (!CALL(&main_worker, cuDevicePrimaryCtxReset_v2, cudaDeviceReset()))
-		end_all(w, &places[device]);
+		end_all(w, &scopes[device]);
 }
 
-/* A child has nothing of what its parent holds; it keeps a ledger of its own. */
-static void be_child(int told, int ready)
+/* A child has none of its parent's live memory, and its own ledger. */
+static void be_child(int go_on_pipe, int ready)
 {
-	static struct books none;
+	static struct totals none;
 	char c;
 
-	/* places are as the parent had them: what is in them is the parent's */
-	for (int i = 0; i < PLACES; i++)
-		places[i].count = 0;
-	main_worker.books = none;
+	/* the scopes are copies of the parent's, and so is the memory in them */
+	for (int i = 0; i < SCOPES; i++)
+		scopes[i].count = 0;
+	main_worker.totals = none;
 	main_worker.random = options.seed * 0x9e3779b97f4a7c15UL + 99;
 	CALL(&main_worker, cuDevicePrimaryCtxRetain, 0);
 	until_chosen(&main_worker, 0);
 	for (int i = 0; i < 300; i++)
-		allocate_or_free(&main_worker, &places[0]);
-	print_books(stdout, &main_worker.books, "child", 0);
-	must(write(ready, "", 1) == 1, "the parent is told");
-	must(read(told, &c, 1) == 0, "the parent goes on");
+		allocate_or_free(&main_worker, &scopes[0]);
+	print_totals(stdout, &main_worker.totals, "child", 0);
+	must(write(ready, "", 1) == 1, "the parent is notified");
+	must(read(go_on_pipe, &c, 1) == 0, "the parent continues");
 	_exit(0);
 }
 
 static pid_t fork_child(int *go_on)
 {
-	int told[2], ready[2];
+	int go_on_pipe[2], ready[2];
 	char c;
 	pid_t pid;
 
-	must(!pipe(told) && !pipe(ready), "pipes");
+	must(!pipe(go_on_pipe) && !pipe(ready), "pipes");
 	pid = fork();
 	must(pid >= 0, "fork");
 	if (!pid) {
-		close(told[1]);
-		be_child(told[0], ready[1]);
+		close(go_on_pipe[1]);
+		be_child(go_on_pipe[0], ready[1]);
 	}
-	close(told[0]);
+	close(go_on_pipe[0]);
 	close(ready[1]);
 	must(read(ready[0], &c, 1) == 1, "the child has printed its ledger");
 	close(ready[0]);
-	*go_on = told[1];
+	*go_on = go_on_pipe[1];
 	return pid;
 }
 
@@ -254,19 +255,19 @@ static void parse(int count, char **words)
 			usage();
 		i++;
 	}
-	/* one device more is used by the driver's interface alone */
+	/* one more device is used only through the driver */
 	if (!options.threads || options.devices < 1 || options.devices >= DEVICES)
 		usage();
 }
 
-/* The runtime holds the primary contexts of its devices from here on. */
+/* From here on the runtime has references to the primary contexts of its devices. */
 static void prepare(void)
 {
 	main_worker.number = options.threads;
-	for (int i = 0; i < PLACES; i++) {
-		pthread_rwlock_init(&places[i].users, NULL);
-		pthread_mutex_init(&places[i].lock, NULL);
-		places[i].device = i < DEVICES ? i : 0;
+	for (int i = 0; i < SCOPES; i++) {
+		pthread_rwlock_init(&scopes[i].users, NULL);
+		pthread_mutex_init(&scopes[i].lock, NULL);
+		scopes[i].device = i < DEVICES ? i : 0;
 	}
 	for (int device = options.devices - 1; device >= 0; device--) {
 		CALL(&main_worker, cuDevicePrimaryCtxRetain, 0);

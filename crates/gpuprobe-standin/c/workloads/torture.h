@@ -1,4 +1,7 @@
-/* What the parts of the torture share: places that own memory, the books of every worker, the steps. */
+/*
+ * Declarations shared by the parts of `torture`: scopes that own memory, the totals of every worker, the
+ * steps.
+ */
 #ifndef STANDIN_TORTURE_H
 #define STANDIN_TORTURE_H
 
@@ -7,7 +10,7 @@
 
 #include "cuda_api.h"
 
-/* The driver's functions that are called, by a program itself or by the runtime for it. */
+/* The driver functions that are called, by the program itself or by the runtime. */
 #define TORTURE_FUNCTIONS(X)                                                                                 \
 	X(cuMemAlloc_v2)                                                                                     \
 	X(cuMemAllocPitch_v2)                                                                                \
@@ -51,9 +54,9 @@ enum function {
 };
 
 enum kind { KIND_DEVICE, KIND_MANAGED, KIND_PINNED, KIND_POOL, KIND_VMM, KIND_ARRAY, KINDS };
-enum { DEVICES = 4, HELD = 512, CONTEXTS = 8, PLACES = DEVICES + CONTEXTS };
+enum { DEVICES = 4, MOST_LIVE = 512, CONTEXTS = 8, SCOPES = DEVICES + CONTEXTS };
 
-/* Which function frees it. */
+/* The function that frees it. */
 enum family {
 	FAMILY_LINEAR,
 	FAMILY_HOST,
@@ -63,7 +66,7 @@ enum family {
 	FAMILY_REGISTERED,
 };
 
-struct held {
+struct allocation {
 	void *address;
 	size_t size;
 	enum kind kind;
@@ -71,27 +74,32 @@ struct held {
 	unsigned int owner;
 };
 
-/* A context with what is held in it. What ends it takes `users` for itself, what uses it shares that. */
-struct place {
+/*
+ * A context with its live memory. A thread that ends the context locks `users` exclusively, one that uses it
+ * takes a shared lock.
+ */
+struct scope {
 	pthread_rwlock_t users;
 	int device;
 	uint64_t context;
 	unsigned int references;
 	pthread_mutex_t lock;
-	struct held rows[HELD];
+	struct allocation rows[MOST_LIVE];
 	unsigned int count;
 };
 
-/* The first are the primary contexts of the devices that the runtime chooses among; then comes that of one
- * which only the driver's interface is used on, and which is retained and released all the time; the last
- * ones are created and destroyed. */
-extern struct place places[PLACES];
+/*
+ * The first are the primary contexts of the devices that the runtime selects; then that of a device which is
+ * used only through the driver, and which is retained and released all the time; the last ones are created
+ * and destroyed.
+ */
+extern struct scope scopes[SCOPES];
 
 struct sums {
 	unsigned long allocations, allocated_bytes, frees, freed_bytes, ended, ended_bytes;
 };
 
-struct books {
+struct totals {
 	struct sums sums[KINDS][DEVICES];
 	unsigned long calls[FUNCTIONS], errors[FUNCTIONS];
 	unsigned long failed_allocations, failed_frees, unknown_frees, null_frees, cross_thread_frees;
@@ -102,7 +110,7 @@ struct worker {
 	unsigned int number;
 	unsigned long budget, random;
 	int device;
-	struct books books;
+	struct totals totals;
 };
 
 enum part {
@@ -135,30 +143,30 @@ static inline unsigned long random_below(struct worker *w, unsigned long limit)
 
 static inline int note(struct worker *w, enum function function, int result)
 {
-	w->books.calls[function]++;
-	w->books.errors[function] += result != 0;
+	w->totals.calls[function]++;
+	w->totals.errors[function] += result != 0;
 	return result;
 }
 
-/* Makes a call, and writes down that it reached the driver as this function. */
+/* Makes a call, and records that it reached the driver as this function. */
 #define CALL(w, function, call) note(w, F_##function, call)
 
-/* Ends the program with a message where the libraries do what they must not. */
+/* Ends the program with a message if the libraries misbehave. */
 void must(int condition, const char *what);
 
-/* Memory of any family but the virtual one, in a place that is current on the thread. */
-void allocate_or_free(struct worker *w, struct place *place);
+/* Memory of every family except virtual memory, in a scope that is current on the thread. */
+void allocate_or_free(struct worker *w, struct scope *scope);
 
 /* Calls that fail, or do nothing. */
-void misuse(struct worker *w, struct place *place);
+void misuse(struct worker *w, struct scope *scope);
 
-/* Writes down that everything in a place has ended with its context. */
-void end_all(struct worker *w, struct place *place);
+/* Records that everything in a scope has ended with its context. */
+void end_all(struct worker *w, struct scope *scope);
 
-/* Makes the device's primary context current by the runtime. */
+/* Makes the device's primary context current through the runtime. */
 void choose_device(struct worker *w, int device);
 
-/* Contexts: uses, creations, ends. */
+/* Contexts: use, creation, end. */
 void context_step(struct worker *w);
 void primary_step(struct worker *w);
 
@@ -166,10 +174,10 @@ void primary_step(struct worker *w);
 void vmm_prepare(void);
 void vmm_step(struct worker *w);
 
-void add_books(struct books *sum, const struct books *part);
-unsigned long device_bytes(const struct books *sum, int device);
+void add_totals(struct totals *sum, const struct totals *part);
+unsigned long device_bytes(const struct totals *sum, int device);
 
 /* One JSON object on one line. */
-void print_books(FILE *out, const struct books *sum, const char *ledger, unsigned int snapshot);
+void print_totals(FILE *out, const struct totals *sum, const char *ledger, unsigned int snapshot);
 
 #endif

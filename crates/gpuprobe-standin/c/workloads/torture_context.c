@@ -1,111 +1,111 @@
-/* Contexts that are created, used by many threads, and end with memory in them. */
+/* Contexts that are created, used by many threads, and end with live memory. */
 #include "torture.h"
 
 #define USES 3
 
-/* Uses the memory of a place that others may use as well; it does not end meanwhile. */
-static void use(struct worker *w, struct place *place)
+/* Uses the memory of a scope that others may use too; the scope does not end meanwhile. */
+static void use(struct worker *w, struct scope *scope)
 {
 	uint64_t popped = 0;
 
-	if (CALL(w, cuCtxPushCurrent_v2, cuCtxPushCurrent_v2((void *)place->context)))
+	if (CALL(w, cuCtxPushCurrent_v2, cuCtxPushCurrent_v2((void *)scope->context)))
 		return;
 	for (unsigned int i = 0; i < USES; i++)
-		allocate_or_free(w, place);
+		allocate_or_free(w, scope);
 	must(!CALL(w, cuCtxPopCurrent_v2, cuCtxPopCurrent_v2((void **)&popped)), "a context is popped");
-	must(popped == place->context, "it is the one that was pushed");
+	must(popped == scope->context, "it is the one that was pushed");
 }
 
-static void create(struct worker *w, struct place *place)
+static void create(struct worker *w, struct scope *scope)
 {
 	uint64_t context = 0, popped = 0;
 
-	place->device = (int)random_below(w, (unsigned long)options.devices);
-	if (CALL(w, cuCtxCreate_v2, cuCtxCreate_v2((void **)&context, 0, place->device)))
+	scope->device = (int)random_below(w, (unsigned long)options.devices);
+	if (CALL(w, cuCtxCreate_v2, cuCtxCreate_v2((void **)&context, 0, scope->device)))
 		return;
-	place->context = context;
+	scope->context = context;
 	for (unsigned int i = 0; i < USES; i++)
-		allocate_or_free(w, place);
+		allocate_or_free(w, scope);
 	must(!CALL(w, cuCtxPopCurrent_v2, cuCtxPopCurrent_v2((void **)&popped)), "a new context is popped");
 	must(popped == context, "the new context is the current one");
 }
 
-/* It may be current while it ends, and then is so no longer. */
-static void destroy(struct worker *w, struct place *place)
+/* The context may be current when it ends, and then is no longer current. */
+static void destroy(struct worker *w, struct scope *scope)
 {
 	int is_current =
-	    random_below(w, 2) && !CALL(w, cuCtxPushCurrent_v2, cuCtxPushCurrent_v2((void *)place->context));
+	    random_below(w, 2) && !CALL(w, cuCtxPushCurrent_v2, cuCtxPushCurrent_v2((void *)scope->context));
 	uint64_t popped = 0;
 
-	if (CALL(w, cuCtxDestroy_v2, cuCtxDestroy_v2((void *)place->context))) {
+	if (CALL(w, cuCtxDestroy_v2, cuCtxDestroy_v2((void *)scope->context))) {
 		if (is_current)
 			must(!CALL(w, cuCtxPopCurrent_v2, cuCtxPopCurrent_v2((void **)&popped)), "it stays");
 		return;
 	}
-	end_all(w, place);
-	place->context = 0;
+	end_all(w, scope);
+	scope->context = 0;
 }
 
 void context_step(struct worker *w)
 {
-	struct place *place = &places[DEVICES + random_below(w, CONTEXTS)];
+	struct scope *scope = &scopes[DEVICES + random_below(w, CONTEXTS)];
 
 	if (random_below(w, 20) == 0) {
-		if (pthread_rwlock_trywrlock(&place->users))
+		if (pthread_rwlock_trywrlock(&scope->users))
 			return;
-		if (place->context)
-			destroy(w, place);
+		if (scope->context)
+			destroy(w, scope);
 		else
-			create(w, place);
+			create(w, scope);
 	} else {
-		if (pthread_rwlock_tryrdlock(&place->users))
+		if (pthread_rwlock_tryrdlock(&scope->users))
 			return;
-		if (place->context)
-			use(w, place);
+		if (scope->context)
+			use(w, scope);
 	}
-	pthread_rwlock_unlock(&place->users);
+	pthread_rwlock_unlock(&scope->users);
 }
 
-static void retain(struct worker *w, struct place *place)
+static void retain(struct worker *w, struct scope *scope)
 {
 	uint64_t context = 0;
 
-	if (CALL(w, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain((void **)&context, place->device)))
+	if (CALL(w, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain((void **)&context, scope->device)))
 		return;
-	place->context = context;
-	place->references++;
+	scope->context = context;
+	scope->references++;
 }
 
-/* The last one ends what is in it; one too many fails. */
-static void release(struct worker *w, struct place *place)
+/* The last release ends the memory in it; one release too many fails. */
+static void release(struct worker *w, struct scope *scope)
 {
-	int result = CALL(w, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease_v2(place->device));
+	int result = CALL(w, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease_v2(scope->device));
 
-	must(place->references || result, "what nobody holds cannot be released");
+	must(scope->references || result, "a context without references cannot be released");
 	if (result)
 		return;
-	if (!--place->references) {
-		end_all(w, place);
-		place->context = 0;
+	if (!--scope->references) {
+		end_all(w, scope);
+		scope->context = 0;
 	}
 }
 
 void primary_step(struct worker *w)
 {
-	struct place *place = &places[options.devices];
+	struct scope *scope = &scopes[options.devices];
 
 	if (random_below(w, 8) == 0) {
-		if (pthread_rwlock_trywrlock(&place->users))
+		if (pthread_rwlock_trywrlock(&scope->users))
 			return;
 		if (random_below(w, 2))
-			retain(w, place);
+			retain(w, scope);
 		else
-			release(w, place);
+			release(w, scope);
 	} else {
-		if (pthread_rwlock_tryrdlock(&place->users))
+		if (pthread_rwlock_tryrdlock(&scope->users))
 			return;
-		if (place->context)
-			use(w, place);
+		if (scope->context)
+			use(w, scope);
 	}
-	pthread_rwlock_unlock(&place->users);
+	pthread_rwlock_unlock(&scope->users);
 }

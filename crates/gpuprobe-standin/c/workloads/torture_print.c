@@ -1,4 +1,4 @@
-/* Summing and printing the books of the torture. */
+/* Sums and prints the totals of `torture`. */
 #include "torture.h"
 
 #include <unistd.h>
@@ -17,8 +17,8 @@ static void add_words(void *sum, const void *part, size_t bytes)
 		((unsigned long *)sum)[i] += ((const unsigned long *)part)[i];
 }
 
-/* Books are numbers and nothing else. */
-void add_books(struct books *sum, const struct books *part)
+/* Totals contain only numbers, so they are added as an array. */
+void add_totals(struct totals *sum, const struct totals *part)
 {
 	add_words(sum, part, sizeof(*sum));
 }
@@ -33,8 +33,8 @@ static unsigned long live(const struct sums *sums)
 	return sums->allocations - sums->frees - sums->ended;
 }
 
-/* What must be missing from the memory that the device has free. */
-unsigned long device_bytes(const struct books *sum, int device)
+/* The bytes that the device's free memory must be lower by. */
+unsigned long device_bytes(const struct totals *sum, int device)
 {
 	unsigned long bytes = 0;
 
@@ -66,8 +66,8 @@ static void print_counts(FILE *out, const char *name, const unsigned long *count
 	fprintf(out, "},");
 }
 
-/* By kind; and by device, and in that by kind. */
-static void print_memory(FILE *out, const struct books *sum)
+/* By kind; and by device and kind. */
+static void print_memory(FILE *out, const struct totals *sum)
 {
 	struct sums all = {0};
 
@@ -96,7 +96,7 @@ static void print_memory(FILE *out, const struct books *sum)
 	print_sums(out, &all);
 }
 
-void print_books(FILE *out, const struct books *sum, const char *ledger, unsigned int snapshot)
+void print_totals(FILE *out, const struct totals *sum, const char *ledger, unsigned int snapshot)
 {
 	fprintf(out, "{\"ledger\":\"%s\",\"snapshot\":%u,\"pid\":%d,\"threads\":%u,\"seed\":%lu,", ledger,
 		snapshot, (int)getpid(), options.threads, options.seed);

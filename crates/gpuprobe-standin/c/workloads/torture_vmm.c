@@ -1,4 +1,4 @@
-/* Physical memory: created, mapped at several places, retained, released and unmapped in every order. */
+/* Physical memory: created, mapped at several addresses, retained, released and unmapped in every order. */
 #include "torture.h"
 
 #define OBJECTS 64
@@ -7,7 +7,7 @@
 #define LARGEST (4 * GRANULARITY)
 #define NO_HANDLE 0x1234ULL
 
-/* One thread at a time uses it; its handle's number may have been another's a moment ago. */
+/* One thread at a time uses it; its handle's number may have belonged to another one a moment ago. */
 struct object {
 	pthread_mutex_t lock;
 	uint64_t base, handle;
@@ -40,7 +40,7 @@ static void create(struct worker *w, struct object *object)
 {
 	int device = (int)random_below(w, (unsigned long)options.devices);
 	struct CUmemAllocationProp prop = {.type = 1, .location = {1, device}};
-	struct sums *sums = &w->books.sums[KIND_VMM][device];
+	struct sums *sums = &w->totals.sums[KIND_VMM][device];
 
 	object->size = GRANULARITY * (1 + random_below(w, LARGEST / GRANULARITY));
 	object->device = device;
@@ -53,7 +53,7 @@ static void create(struct worker *w, struct object *object)
 
 static void end_if_unused(struct worker *w, struct object *object)
 {
-	struct sums *sums = &w->books.sums[KIND_VMM][object->device];
+	struct sums *sums = &w->totals.sums[KIND_VMM][object->device];
 
 	if (object->references || mappings(object))
 		return;
@@ -61,7 +61,7 @@ static void end_if_unused(struct worker *w, struct object *object)
 	sums->freed_bytes += object->size;
 }
 
-/* The next mapping lies behind the one before it, so that one call can take away several. */
+/* The next mapping follows the previous one, so that one call can unmap several. */
 static void map(struct worker *w, struct object *object)
 {
 	unsigned long at = random_below(w, MAPPINGS);

@@ -1,6 +1,6 @@
 /*
- * unmapped: calls with addresses where nothing is, each of which fails before it looks there. One JSON line a
- * call, as `args` prints them, with null for what is behind such an address.
+ * unmapped: calls with unmapped addresses, each of which fails before it reads them. Prints one JSON line per
+ * call, as `args` does, with null for what is behind such an address.
  */
 #include <stdlib.h>
 

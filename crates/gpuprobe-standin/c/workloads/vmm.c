@@ -1,7 +1,7 @@
 /*
- * The virtual memory interface. Three handles of 2, 4 and 6 MiB; the first two are mapped side by side and
- * unmapped by one call, the second is released while mapped, the third is retained once more and released
- * once, so it stays. Prints {"pid","calls","live","live_bytes"}.
+ * The virtual memory interface. Three handles of 2, 4 and 6 MiB; the first two are mapped next to each other
+ * and unmapped by one call, the second is released while mapped, the third is retained once more and released
+ * once, so it stays live. Prints {"pid","calls","live","live_bytes"}.
  */
 #include <stdio.h>
 #include <unistd.h>

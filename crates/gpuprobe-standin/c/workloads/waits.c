@@ -17,7 +17,7 @@ static int allocate_line, step_line, main_line, failed;
 static long stream_tid;
 static pthread_barrier_t both_known;
 
-/* what follows each call keeps it from becoming a jump */
+/* the statement after each call prevents a tail call */
 static __attribute__((noinline)) void allocate_block(void **block)
 {
 	allocate_line = __LINE__ + 1;

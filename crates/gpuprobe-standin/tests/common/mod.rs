@@ -1,4 +1,4 @@
-//! What the tests of this crate share: built stand-ins, and running programs.
+//! Helpers of these tests: building stand-ins and running programs.
 
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use gpuprobe_standin::{BuildOptions, Built, Cuda, Parts, Prologue, build};
 use serde_json::Value;
 
-/// Everything, with the default prologue.
+/// All libraries and workloads, with the default prologue.
 pub(crate) fn all(cuda: Cuda) -> Built {
     built(BuildOptions::new(Prologue::Push, cuda))
 }
@@ -18,14 +18,14 @@ pub(crate) fn ledger(prologue: Prologue) -> Built {
     built(BuildOptions { prologue, cuda: Cuda::Cuda12, parts: Parts::Ledger })
 }
 
-/// Built once per set of options, in this target folder.
+/// Builds in the target folder, once per set of options.
 pub(crate) fn built(options: BuildOptions) -> Built {
     let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     build(&dir, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// A clean environment of faults and library paths.
+/// A command without fault rules and library paths in its environment.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     command
@@ -37,7 +37,7 @@ pub(crate) fn command(program: &Path) -> Command {
     command
 }
 
-/// What a program prints; it must succeed.
+/// The output of a program, which must succeed.
 pub(crate) fn stdout(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let stderr = String::from_utf8_lossy(&stderr);
@@ -55,7 +55,7 @@ pub(crate) fn sum(object: &Value) -> u64 {
     object.as_object().unwrap().values().map(|v| v.as_u64().unwrap()).sum()
 }
 
-/// Compiles a C file of the tests with this build's runtime.
+/// Compiles a C file of the tests and links it with this build's runtime.
 pub(crate) fn compile(built: &Built, source: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     let program = built.dir.join(source.file_stem().unwrap());

@@ -106,7 +106,7 @@ int impl___cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_
 	return cudaSuccess;
 }
 
-/* 12 hands out the host function, 13 the driver's handle of a registered one. */
+/* CUDA 12 returns the host function, CUDA 13 the driver's handle of a registered one. */
 int impl___cudaGetKernel(void **handle, const void *host)
 {
 	const char *name;

@@ -1,4 +1,4 @@
-/* The calls of the ledger: one call a step, each written down with its result. */
+/* The calls of the ledger: one call per step, each recorded with its result. */
 #include "ledger.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #define UNKNOWN_BASE 0x666000000000ULL
 #define EXCHANGE 256
 
-/* The kernels: what matters is their address, and their name in the symbol table. */
+/* The kernels: only their address and their name in the symbol table matter. */
 __attribute__((noinline)) void ledger_scale(void)
 {
 	__asm__ volatile("");
@@ -33,10 +33,10 @@ static const struct {
     {ledger_add, {16, 8, 2}, {32, 4, 2}, 0},
 };
 
-/* Memory that one thread made and any other may free. */
+/* Memory that one thread allocated and any other may free. */
 static struct {
 	pthread_mutex_t lock;
-	struct held rows[EXCHANGE];
+	struct allocation rows[EXCHANGE];
 	unsigned int count;
 } exchange = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -48,7 +48,7 @@ static unsigned long random_below(struct worker *w, unsigned long limit)
 	return (w->random >> 11) % limit;
 }
 
-static int note(struct worker *w, enum function function, int result)
+static int record_result(struct worker *w, enum function function, int result)
 {
 	w->totals.calls[function]++;
 	w->budget--;
@@ -59,7 +59,7 @@ static int note(struct worker *w, enum function function, int result)
 	return result;
 }
 
-#define CALL(w, function, ...) note(w, F_##function, function(__VA_ARGS__))
+#define CALL(w, function, ...) record_result(w, F_##function, function(__VA_ARGS__))
 
 static void keep(struct worker *w, int result, void *address, size_t size, enum space space)
 {
@@ -69,7 +69,7 @@ static void keep(struct worker *w, int result, void *address, size_t size, enum 
 	}
 	w->totals.allocations[space]++;
 	w->totals.allocated_bytes[space] += size;
-	w->held[w->held_count++] = (struct held){address, size, space};
+	w->allocation[w->live_count++] = (struct allocation){address, size, space};
 }
 
 static void allocate(struct worker *w)
@@ -114,56 +114,58 @@ static void allocate(struct worker *w)
 	}
 }
 
-static int call_free(struct worker *w, const struct held *held)
+static int call_free(struct worker *w, const struct allocation *allocation)
 {
-	if (held->space == SPACE_PINNED)
-		return CALL(w, cudaFreeHost, held->address);
-	if (held->space == SPACE_POOL && random_below(w, 4))
-		return CALL(w, cudaFreeAsync, held->address, w->stream);
-	return CALL(w, cudaFree, held->address);
+	if (allocation->space == SPACE_PINNED)
+		return CALL(w, cudaFreeHost, allocation->address);
+	if (allocation->space == SPACE_POOL && random_below(w, 4))
+		return CALL(w, cudaFreeAsync, allocation->address, w->stream);
+	return CALL(w, cudaFree, allocation->address);
 }
 
-static void release(struct worker *w, struct held held)
+static void release(struct worker *w, struct allocation allocation)
 {
-	if (call_free(w, &held)) {
+	if (call_free(w, &allocation)) {
 		w->totals.failed_frees++;
-		w->held[w->held_count++] = held;
+		w->allocation[w->live_count++] = allocation;
 		return;
 	}
-	w->totals.frees[held.space]++;
-	w->totals.freed_bytes[held.space] += held.size;
+	w->totals.frees[allocation.space]++;
+	w->totals.freed_bytes[allocation.space] += allocation.size;
 }
 
-static struct held take_held(struct worker *w)
+static struct allocation take_live(struct worker *w)
 {
-	unsigned long index = random_below(w, w->held_count);
-	struct held held = w->held[index];
+	unsigned long index = random_below(w, w->live_count);
+	struct allocation allocation = w->allocation[index];
 
-	w->held[index] = w->held[--w->held_count];
-	return held;
+	w->allocation[index] = w->allocation[--w->live_count];
+	return allocation;
 }
 
-/* Gives one away, then frees one that may be another thread's; makes one call at most. */
+/*
+ * Gives one allocation to the exchange, then frees one that may be another thread's; makes at most one call.
+ */
 static void swap_and_release(struct worker *w)
 {
-	struct held held = take_held(w);
+	struct allocation allocation = take_live(w);
 
 	pthread_mutex_lock(&exchange.lock);
 	if (exchange.count < EXCHANGE) {
 		unsigned long index = random_below(w, exchange.count + 1);
 
-		exchange.rows[exchange.count++] = held;
-		held = exchange.rows[index];
+		exchange.rows[exchange.count++] = allocation;
+		allocation = exchange.rows[index];
 		exchange.rows[index] = exchange.rows[--exchange.count];
 		if (exchange.count < EXCHANGE / 2) {
-			exchange.rows[exchange.count++] = held;
-			held.address = NULL;
+			exchange.rows[exchange.count++] = allocation;
+			allocation.address = NULL;
 			w->totals.handed_over++;
 		}
 	}
 	pthread_mutex_unlock(&exchange.lock);
-	if (held.address)
-		release(w, held);
+	if (allocation.address)
+		release(w, allocation);
 	else
 		CALL(w, cudaGetLastError);
 }
@@ -187,16 +189,16 @@ static void fail(struct worker *w)
 	}
 }
 
-/* Copies from or to memory that this thread holds. Default is always host to device. */
+/* Copies from or to live memory of this thread. Default is always host to device. */
 static void copy(struct worker *w)
 {
 	static char buffer[64];
-	const struct held *held = &w->held[random_below(w, w->held_count)];
-	int kind = held->space == SPACE_PINNED ? COPY_H2H : (int)(COPY_H2D + random_below(w, 4));
+	const struct allocation *allocation = &w->allocation[random_below(w, w->live_count)];
+	int kind = allocation->space == SPACE_PINNED ? COPY_H2H : (int)(COPY_H2D + random_below(w, 4));
 	int is_async = (int)random_below(w, 2), result;
-	size_t count = 1 + random_below(w, held->size);
-	void *to = kind == COPY_D2H ? buffer : held->address;
-	const void *from = kind == COPY_D2H || kind == COPY_D2D ? held->address : buffer;
+	size_t count = 1 + random_below(w, allocation->size);
+	void *to = kind == COPY_D2H ? buffer : allocation->address;
+	const void *from = kind == COPY_D2H || kind == COPY_D2D ? allocation->address : buffer;
 
 	if (is_async)
 		result = CALL(w, cudaMemcpyAsync, to, from, count, kind, w->stream);
@@ -209,13 +211,13 @@ static void copy(struct worker *w)
 
 static void set(struct worker *w)
 {
-	const struct held *held = &w->held[random_below(w, w->held_count)];
-	size_t count = 1 + random_below(w, held->size);
+	const struct allocation *allocation = &w->allocation[random_below(w, w->live_count)];
+	size_t count = 1 + random_below(w, allocation->size);
 
 	if (random_below(w, 2)) {
-		if (!CALL(w, cudaMemset, held->address, 0x5a, count))
+		if (!CALL(w, cudaMemset, allocation->address, 0x5a, count))
 			w->totals.memset_bytes[0] += count;
-	} else if (!CALL(w, cudaMemsetAsync, held->address, 0x5a, count, w->stream)) {
+	} else if (!CALL(w, cudaMemsetAsync, allocation->address, 0x5a, count, w->stream)) {
 		w->totals.memset_bytes[1] += count;
 	}
 }
@@ -270,10 +272,10 @@ static void step(struct worker *w)
 		CALL(w, cudaDeviceGetDefaultMemPool, &w->pool, 0);
 	else if (choice < 3)
 		fail(w);
-	else if (!w->held_count || (choice < 28 && w->held_count < HELD - 2))
+	else if (!w->live_count || (choice < 28 && w->live_count < MOST_LIVE - 2))
 		allocate(w);
 	else if (choice < 40)
-		release(w, take_held(w));
+		release(w, take_live(w));
 	else if (choice < 52)
 		swap_and_release(w);
 	else if (choice < 70)
@@ -286,7 +288,7 @@ static void step(struct worker *w)
 		other(w);
 }
 
-void work(struct worker *worker, unsigned long calls)
+void make_calls(struct worker *worker, unsigned long calls)
 {
 	unsigned long stop = worker->budget > calls ? worker->budget - calls : 0;
 

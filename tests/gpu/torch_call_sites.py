@@ -1,7 +1,7 @@
-"""Memory of a PyTorch program that is not all PyTorch's: tensors, a cuBLAS call, pinned memory, and one allocation by
-ctypes past PyTorch. Says what PyTorch's allocator holds of the GPU, and what it allocated itself.
+"""A program that does not allocate through PyTorch alone: tensors, a cuBLAS call, pinned memory, and one allocation through
+ctypes. Prints the GPU memory that PyTorch's allocator has reserved, and its own allocation.
 
-    torch_places.py       with PYTORCH_ALLOC_CONF=expandable_segments:True PyTorch holds memory by handles
+    torch_call_sites.py       with PYTORCH_ALLOC_CONF=expandable_segments:True PyTorch uses cuMemCreate
 """
 
 import ctypes

@@ -1,5 +1,7 @@
-/* Streams, events, graphs, modules and launches of the stand-in driver: handles, and callbacks run on the
- * spot. */
+/*
+ * Streams, events, graphs, modules and launches of the stand-in driver: handles, and callbacks that run
+ * immediately.
+ */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 #define FIRST_RANGE 0x560100000000ULL
 #define HANDLE_STEP 0x80
 
-/* What a kernel handle points to. */
+/* The memory that a kernel handle points to. */
 struct kernel {
 	struct kernel *next;
 	const char *name;
@@ -16,7 +18,7 @@ struct kernel {
 
 static uint64_t handle_counts[8];
 
-/* Graphs that were destroyed: their handles are the first to be given out again. */
+/* Destroyed graphs: their handles are reused first. */
 #define MAX_FREED 64
 static struct spinlock freed_lock;
 static void *freed[8][MAX_FREED];
@@ -26,7 +28,7 @@ static struct kernel *kernels;
 
 #define MAX_CAPTURES 64
 static struct spinlock captures_lock;
-/* Streams that capture, and the graphs that these capture into where they were given one. */
+/* Capturing streams, and the graphs they capture into if they were given one. */
 static void *captures[MAX_CAPTURES];
 static void *captured_into[MAX_CAPTURES];
 
@@ -177,7 +179,7 @@ int impl_cuDeviceGetMemPool(void **pool, int device)
 	return CUDA_SUCCESS;
 }
 
-/* The place of a capturing stream (or, for NULL, of a free row); NULL where there is none. */
+/* The row of a capturing stream (or, for NULL, a free row); NULL if there is none. */
 static void **capture_row(void *stream)
 {
 	for (unsigned int i = 0; i < MAX_CAPTURES; i++) {
@@ -308,7 +310,7 @@ int impl_cuLaunchKernelEx(const void *config, const void *function)
 	return config && function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* Host functions run at once, on the calling thread, inside the call. */
+/* Host functions run immediately, on the calling thread, inside the call. */
 int impl_cuLaunchHostFunc(void *stream, void (*function)(void *), void *data)
 {
 	(void)stream;

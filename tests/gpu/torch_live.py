@@ -1,5 +1,5 @@
-"""Holds 1 GiB of GPU memory. For each line it is sent it begins to multiply matrices, or comes to rest, and says which; it
-ends with its input.
+"""Has 1 GiB of live GPU memory. Each line on stdin starts or stops matrix multiplications, and it prints which. Exits at the
+end of its input.
 
     {"pid": 1, "reserved": 1073741824}
 """
@@ -13,7 +13,7 @@ import torch
 
 GIB = 1 << 30
 
-held = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+live = torch.empty(GIB, dtype=torch.uint8, device="cuda")
 torch.cuda.synchronize()
 print(json.dumps({"pid": os.getpid(), "reserved": torch.cuda.memory_reserved()}), flush=True)
 
