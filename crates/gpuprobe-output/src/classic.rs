@@ -1,21 +1,22 @@
 //! The classic display of the daemon: a block of plain text every few seconds.
 
+mod gpu_ops;
 mod gpus;
+mod process_lines;
 mod rates;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
-use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
+use process_lines::{line, process_line, processes_line, whereabouts};
 use rates::Rates;
 
-use crate::budget::left_out;
+use crate::gpu_op_text::failed;
+use crate::over_budget::left_out;
 use crate::timestamp::timestamp;
-use crate::units::{count, duration, printable};
-use crate::work::failed;
+use crate::units::{count, duration};
 
 const RULE: &str = "========================";
 /// Addresses shown per process. What is more is summed up in one line, and not remembered.
@@ -68,20 +69,20 @@ impl Classic {
             self.memory(&mut out, snapshot);
         }
         if self.sections.launches {
-            work::launches(&mut out, snapshot);
+            gpu_ops::launches(&mut out, snapshot);
         }
         if self.sections.copies {
-            work::copies(&mut out, snapshot, &self.rates);
+            gpu_ops::copies(&mut out, snapshot, &self.rates);
         }
         if self.sections == Sections::ALL {
-            work::gaps(&mut out, snapshot);
+            gpu_ops::gaps(&mut out, snapshot);
             // advice is made of what functions did, and not all of that is known of one that was left out
             if snapshot.budget.as_ref().is_none_or(|budget| budget.left_out.is_empty()) {
-                work::advised(&mut out, snapshot, &self.rates);
+                gpu_ops::advised(&mut out, snapshot, &self.rates);
             }
             calls(&mut out, snapshot);
         }
-        work::asked(&mut out, snapshot);
+        gpu_ops::asked(&mut out, snapshot);
         if self.sections.memory {
             unexplained(&mut out, snapshot);
         }
@@ -238,31 +239,6 @@ fn skipped(out: &mut String, snapshot: &Snapshot) {
     for skipped in snapshot.skipped.iter().filter(|s| s.files > 0) {
         line(out, format_args!("not probed {} {}: -v names the files", skipped.files, skipped.reason));
     }
-}
-
-/// A line. Writing into a `String` cannot fail.
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = writeln!(out, "{text}");
-    debug_assert!(written.is_ok());
-}
-
-/// A process, with its name.
-fn process_line(process: &ProcessSnapshot) -> String {
-    format!("process {}{} ({})", process.pid, whereabouts(process), printable(&process.name))
-}
-
-/// Processes that ended some time ago, with their name.
-fn processes_line(past: &PastProcesses) -> String {
-    let who = count(past.processes, "process that ended", "processes that ended");
-    format!("{who} ({})", printable(&past.name))
-}
-
-/// The pid inside its namespace and the container, where a process has them; nothing for most.
-fn whereabouts(process: &ProcessSnapshot) -> String {
-    let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
-    let container = process.container.as_ref().map(|c| format!("container {}", printable(&c.shown())));
-    let known: Vec<_> = inside.into_iter().chain(container).collect();
-    if known.is_empty() { String::new() } else { format!(" [{}]", known.join(", ")) }
 }
 
 #[cfg(test)]

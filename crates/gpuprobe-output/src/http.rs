@@ -1,14 +1,14 @@
 //! The HTTP endpoint of the daemon. A scrape reads the last snapshot and nothing else: it cannot slow the capture down.
 
 mod auth;
+mod conn_slots;
 mod connections;
 mod counts;
 pub mod fuzz;
 mod latest;
-mod places;
+mod password_queue;
 mod routes;
 mod tls;
-mod turns;
 mod web_config;
 
 use std::io;
@@ -24,10 +24,10 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
 use auth::Doorkeeper;
+use conn_slots::{LIMITS, Limits};
 use connections::accept;
 pub use latest::Latest;
 use latest::Serving;
-use places::{LIMITS, Limits};
 use routes::{Shown, Site, router};
 use web_config::WebConfig;
 
@@ -159,6 +159,6 @@ impl Drop for ServerHandle {
 }
 
 #[cfg(test)]
-mod crowd_tests;
+mod load_tests;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! a line needs it.
 
 mod arguments;
+mod line_parts;
 mod pending;
 mod phases;
 mod result;
@@ -15,12 +16,8 @@ pub use pending::pending;
 
 use crate::timestamp::{Precision, push_time_of_day};
 use crate::units::{push_decimal, push_printable, push_signed};
+use line_parts::{PLAIN, RED, indent, push_thread};
 use result::Results;
-
-const RED: &str = "\x1b[31m";
-const PLAIN: &str = "\x1b[0m";
-/// Inner calls are not moved further to the right than this many steps.
-const DEEPEST: u8 = 32;
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +76,7 @@ impl Live {
 
     fn call(&self, call: &Call, out: &mut String) {
         self.time(out, call.start_ns, Precision::Microseconds);
-        who(out, call);
+        push_thread(out, call);
         out.push(' ');
         if self.options.nested {
             indent(out, depth(call));
@@ -143,24 +140,9 @@ impl Live {
     }
 }
 
-/// `python 12345/12350`
-fn who(out: &mut String, call: &Call) {
-    push_printable(out, &call.process);
-    out.push(' ');
-    push_decimal(out, call.tgid.0.into());
-    out.push('/');
-    push_decimal(out, call.tid.0.into());
-}
-
 /// How many calls a call is inside of: at least one where it has a parent, which is all that a trace file tells.
 fn depth(call: &Call) -> u8 {
     call.depth.max(u8::from(call.parent.is_some()))
-}
-
-fn indent(out: &mut String, depth: u8) {
-    for _ in 0..depth.min(DEEPEST) {
-        out.push_str("  ");
-    }
 }
 
 fn stack(out: &mut String, call: &Call) {

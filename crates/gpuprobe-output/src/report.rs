@@ -1,6 +1,6 @@
 //! A recording as one page of HTML that needs nothing else: no network, no files beside it.
 
-mod driver;
+mod kmod_sections;
 mod lanes;
 mod sections;
 mod svg;
@@ -61,7 +61,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     sections::kernels(&mut out, &report.summary);
     sections::copies(&mut out, &report.summary);
     sections::functions(&mut out, &report.summary);
-    driver::driver(&mut out, &report.summary.driver);
+    kmod_sections::sections(&mut out, &report.summary.driver);
     sections::slowest(&mut out, &report.summary);
     sections::time(&mut out, report);
     sections::errors(&mut out, &report.summary);

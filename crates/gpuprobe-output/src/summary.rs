@@ -1,8 +1,9 @@
 //! The summary of a recording, for people.
 
-mod driver;
+mod gpu_op_tables;
 mod incomplete;
-mod work;
+mod kmod_tables;
+mod layout;
 
 use std::fmt::Write;
 
@@ -14,13 +15,13 @@ use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
 
 use self::incomplete::{Incomplete, marked};
+pub use self::layout::Fit;
+use self::layout::{LONGEST_NAME, heading, line, name};
+use crate::gpu_op_text::kernel;
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
-use crate::work::kernel;
 use crate::xid;
 
-/// A name that is longer would not be read to its end.
-const LONGEST_PLACE: usize = 120;
 const LONGEST_KERNEL: usize = 40;
 /// Functions whose open calls are named.
 const OPEN_NAMED: usize = 5;
@@ -29,15 +30,6 @@ const OPEN_NAMED: usize = 5;
 pub(crate) const ONLY_BEGUN: &str =
     "that calls began is all that was recorded: no results, no durations, and not which are inside others";
 
-/// What the summary is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
-    /// A terminal: names of kernels are cut so that tables fit it.
-    Terminal,
-    /// A file or another program: names are whole.
-    File,
-}
-
 /// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
 pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     let incomplete = Incomplete::of(report);
@@ -45,11 +37,11 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     out.push_str(&classic(report));
     out.push_str(&header(report));
     functions(&mut out, &report.functions, incomplete.calls);
-    work::launches(&mut out, &report.work, fit, incomplete.work);
-    work::copies(&mut out, &report.work, incomplete.work);
-    work::gaps(&mut out, &report.work.gaps, incomplete.work);
-    driver::driver(&mut out, &report.driver, fit);
-    work::advised(&mut out, &report.advice);
+    gpu_op_tables::launches(&mut out, &report.work, fit, incomplete.work);
+    gpu_op_tables::copies(&mut out, &report.work, incomplete.work);
+    gpu_op_tables::gaps(&mut out, &report.work.gaps, incomplete.work);
+    kmod_tables::tables(&mut out, &report.driver, fit);
+    gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, incomplete.memory);
     memory_by_site(&mut out, &report.memory_by_site, incomplete.memory_by_site);
     slowest(&mut out, &report.slowest);
@@ -122,7 +114,7 @@ fn classic(report: &SummaryReport) -> String {
         lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
     }
     let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
-    let kernel = driver::classic(report);
+    let kernel = kmod_tables::classic(report);
     format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n{kernel}")
 }
 
@@ -153,24 +145,6 @@ fn header(report: &SummaryReport) -> String {
         count(report.processes.len() as u64, "process", "processes"),
         duration(span),
     )
-}
-
-/// A name of a function, a process or an error. A trace can claim any.
-fn name(text: &str) -> String {
-    fitted(&printable(text), LONGEST_PLACE).into_owned()
-}
-
-/// A heading with an empty line before it.
-fn heading(out: &mut String, text: &str) {
-    out.push('\n');
-    out.push_str(text);
-    out.push('\n');
-}
-
-/// A line under a heading. Writing into a `String` cannot fail.
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = writeln!(out, "  {text}");
-    debug_assert!(written.is_ok());
 }
 
 fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: bool) {
@@ -295,7 +269,7 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite, is_incomplete: bool) 
             true => format!("{} {}: ", site.pid, printable(&site.process)),
             false => String::new(),
         };
-        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_PLACE));
+        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_NAME));
         table.push(vec![bytes(site.bytes), count(site.allocations, "allocation", "allocations"), name]);
     }
     rows(out, "  ", &[Align::Right, Align::Right, Align::Left], &table);

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport};
 
+use crate::gpu_op_text::stream;
 use crate::units::{count, duration, fitted, printable, seconds};
-use crate::work::stream;
 
 /// Columns that are left for time however narrow a terminal is.
 const LEAST_COLUMNS: usize = 20;

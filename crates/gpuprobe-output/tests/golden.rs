@@ -12,9 +12,9 @@ use gpuprobe_output::{
     Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
     encode, gpus_compared, memory, memory_json, pending, summary, timeline,
 };
-use samples::driver::driver_events;
-use samples::live::{START_UNIX, live_events, open_calls, phased_events};
-use samples::memory::{crowded_report, memory_report};
+use samples::kmod_calls::driver_events;
+use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
+use samples::memory_reports::{crowded_report, memory_report};
 use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
@@ -73,9 +73,9 @@ fn the_summary_of_nothing() {
 fn the_summary_of_the_driver() {
     let mut collected = Summary::default();
     driver_events().iter().for_each(|event| collected.feed(event));
-    let unified = vec![UnifiedUse { pid: 4242, totals: samples::work::unified() }];
+    let unified = vec![UnifiedUse { pid: 4242, totals: samples::op_rows::unified() }];
     collected.end(&End { unified, ..End::default() });
-    check("summary_driver.txt", &summary(&collected.report(), Fit::Terminal));
+    check("summary_kmod.txt", &summary(&collected.report(), Fit::Terminal));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_driver_in_lines_of_trace_and_in_other_formats() {
     conversion.finish(None).unwrap();
     lines += &String::from_utf8(folded).unwrap();
     lines += &timeline(&picture.finish().0, 100);
-    check("driver.txt", &lines);
+    check("kmod.txt", &lines);
 }
 
 /// One of each kind.
@@ -116,7 +116,7 @@ fn work() -> Work {
 fn the_summary_of_launches_copies_and_gaps() {
     let text =
         summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
-    check("summary_work.txt", &text);
+    check("summary_gpu_ops.txt", &text);
     for advice in advice() {
         let json = serde_json::to_value(advice).unwrap();
         assert_eq!(json["rule"], serde_json::json!(advice.rule()), "one name everywhere");
@@ -263,7 +263,7 @@ fn memory_by_process_and_place() {
 fn memory_with_the_whole_ways_when_something_was_lost() {
     let report = memory_report(&[(LossCause::LiveFull, 3), (LossCause::RingFull, 9)]);
     let options = MemoryOptions { ways: true, strokes: Strokes::Ascii, ..WIDE };
-    check("memory_ways.txt", &memory(&report, NOON, &options));
+    check("memory_stacks.txt", &memory(&report, NOON, &options));
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn memory_fits_the_terminal_and_steers_none() {
 
 #[test]
 fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
-    check("memory_crowded.txt", &memory(&crowded_report(), NOON, &WIDE));
+    check("memory_many_sites.txt", &memory(&crowded_report(), NOON, &WIDE));
     let json: serde_json::Value =
         serde_json::from_str(&memory_json(&crowded_report(), &GpuStates::default(), NOON)).unwrap();
     assert_eq!(json["complete"], serde_json::json!(false));

@@ -2,21 +2,21 @@
 //!
 //!     cargo run --release -p gpuprobe-output --example scrape_cost
 
-mod crowd;
+mod many_processes;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crowd::crowd;
 use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
+use many_processes::many_processes;
 
 type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const ROUNDS: usize = 7;
 
 fn main() -> Done {
-    let snapshot = crowd();
+    let snapshot = many_processes();
     for format in [Format::Prometheus, Format::OpenMetrics] {
         let (took, bytes) = best(|| encode(&snapshot, format).len());
         println!("encode {format:?}: {took:?} for {bytes} bytes");

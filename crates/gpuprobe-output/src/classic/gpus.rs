@@ -5,7 +5,7 @@ use gpuprobe_analysis::{GpuStates, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
 
-use super::{line, process_line};
+use super::process_lines::{line, process_line};
 use crate::units::{bytes, fitted, printable};
 
 const UNEXPLAINED: &str =

@@ -9,7 +9,7 @@ use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields
 use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
-use super::{Format, thread_name};
+use super::trace_writer::{TraceWriter, thread_name};
 
 /// Processes and threads whose names are remembered as told. Beyond that they are told again, which does no harm.
 const MOST_NAMED: usize = 1 << 16;
@@ -117,7 +117,7 @@ impl<W: Write> Chrome<W> {
     }
 }
 
-impl<W: Write> Format for Chrome<W> {
+impl<W: Write> TraceWriter for Chrome<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for Slice { call, start_ns, end_ns, .. } in slices {
             self.introduce(call.tgid, call.tid, &call.process)?;

@@ -8,7 +8,7 @@ use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{Call, LossEvent, ProcessEvent, SiteId, XidEvent};
 
-use super::{Format, thread_name};
+use super::trace_writer::{TraceWriter, thread_name};
 use crate::units::{fitted, push_printable};
 
 /// Bytes of stacks that are told apart. A trace has few, unless somebody made it to have many; the rest is one line.
@@ -100,7 +100,7 @@ impl<W: Write> Folded<W> {
     }
 }
 
-impl<W: Write> Format for Folded<W> {
+impl<W: Write> TraceWriter for Folded<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for slice in slices {
             self.close_to(slice.depth);

@@ -9,8 +9,9 @@ use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
 
 use super::annotations::{Annotations, Interned};
+use super::proto;
+use super::trace_writer::TraceWriter;
 use super::tracks::{LOSSES, Tracks};
-use super::{Format, proto};
 
 /// All packets are of one sequence.
 const SEQUENCE: u64 = 1;
@@ -188,7 +189,7 @@ impl<W: Write> Perfetto<W> {
     }
 }
 
-impl<W: Write> Format for Perfetto<W> {
+impl<W: Write> TraceWriter for Perfetto<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for slice in slices {
             self.slice(slice)?;

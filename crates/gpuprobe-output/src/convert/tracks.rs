@@ -6,8 +6,9 @@ use std::sync::Arc;
 use gpuprobe_analysis::Level;
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
-use super::{proto, thread_name};
-use crate::work;
+use super::proto;
+use super::trace_writer::thread_name;
+use crate::gpu_op_text;
 
 /// The track of losses, which belong to no process.
 pub(super) const LOSSES: u64 = 1;
@@ -136,7 +137,7 @@ impl Tracks {
         let parent = process.uuid;
         self.describe(uuid, |out| {
             proto::uint(out, descriptor::PARENT_UUID, parent);
-            proto::text(out, descriptor::NAME, &work::stream(stream));
+            proto::text(out, descriptor::NAME, &gpu_op_text::stream(stream));
         });
         uuid
     }

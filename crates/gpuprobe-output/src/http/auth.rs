@@ -10,7 +10,7 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use tokio::task::spawn_blocking;
 
-use super::turns::{Client, Turns};
+use super::password_queue::{Client, Turns};
 
 /// Names with the hashes of their passwords.
 pub(super) type Users = BTreeMap<String, String>;
@@ -130,7 +130,7 @@ pub(super) fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::turns::MOST_WAITING;
+    use super::super::password_queue::MOST_WAITING;
     use super::*;
 
     fn basic(pair: &str) -> Vec<u8> {

@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::conn_slots::{Limits, Place, Table, Watched};
 use super::counts::Reason;
 use super::latest::TextId;
-use super::places::{Limits, Place, Table, Watched};
+use super::password_queue::Client;
 use super::routes::Site;
-use super::turns::Client;
 use super::web_config::Access;
 
 /// After a connection could not be accepted, as where there are no descriptors left.

@@ -11,9 +11,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
 use super::auth::{self, Doorkeeper};
+use super::conn_slots::{LIMITS, Table};
 use super::connections::http;
 use super::latest::{Latest, Serving};
-use super::places::{LIMITS, Table};
 use super::routes::{Shown, Site, router};
 use super::web_config::WebConfig;
 use super::{FRESH_FOR, HttpError};

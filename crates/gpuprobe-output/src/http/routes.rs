@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use super::auth::{Doorkeeper, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
-use super::turns::Client;
+use super::password_queue::Client;
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use gpuprobe_event::{Call, Tgid, Tid};
 
-use super::{arguments, indent, who};
+use super::arguments;
+use super::line_parts::{indent, push_thread};
 use crate::table::{Align, rows};
 use crate::units::{duration, push_printable};
 
@@ -38,7 +39,7 @@ fn row(call: &Call, inside: u8, now_ns: u64) -> Vec<String> {
     indent(&mut name, inside);
     push_printable(&mut name, &call.name);
     let mut place = String::new();
-    who(&mut place, call);
+    push_thread(&mut place, call);
     place.push(' ');
     arguments::list(&mut place, call);
     let age = duration(now_ns.saturating_sub(call.start_ns));

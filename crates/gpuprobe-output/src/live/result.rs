@@ -4,7 +4,8 @@ use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{Api, Call, Class, DriverTime, Effect, Free, Outcome, Value, catalogue, meaning};
 
-use super::{PLAIN, RED, arguments};
+use super::arguments;
+use super::line_parts::{PLAIN, RED};
 use crate::units::{push_decimal, push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
 
 /// Names results.

@@ -8,8 +8,8 @@ use gpuprobe_analysis::snapshot::KindHeld;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
-use super::Samples;
-use super::write::clean;
+use super::labels::clean;
+use super::samples::Samples;
 use crate::units::fitted;
 
 /// Names of functions may be as long as a page.
@@ -18,11 +18,11 @@ const LONGEST_SITE: usize = 160;
 const OTHER: &str = "other";
 
 /// Begins the series of one process.
-pub(super) fn of_process(samples: &mut Samples, process: &ProcessSnapshot) {
-    named(samples, process.pid, &process.name, process.container.as_ref());
+pub(super) fn begin_process(samples: &mut Samples, process: &ProcessSnapshot) {
+    begin_named(samples, process.pid, &process.name, process.container.as_ref());
 }
 
-pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
+pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
     let id = container.map_or("", |container| &container.id);
     let pod = container.and_then(|container| container.pod.as_ref());
     let [container, pod, namespace] =
@@ -32,7 +32,7 @@ pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Opt
 
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        of_process(samples, process);
+        begin_process(samples, process);
         for held in &process.memory.held {
             let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
             let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
@@ -57,7 +57,7 @@ fn each_site(
     rest: impl Fn(&Total) -> u64,
 ) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        named(samples, process.pid, &process.name, process.container.as_ref());
+        begin_named(samples, process.pid, &process.name, process.container.as_ref());
         let mut put = |site: &str, n| samples.number(&[site], n);
         let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|place| place.has_series);
         site_labels(&shown).iter().zip(&shown).for_each(|(site, place)| put(site, value(place)));
@@ -87,7 +87,7 @@ pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
 
 pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        named(samples, process.pid, &process.name, process.container.as_ref());
+        begin_named(samples, process.pid, &process.name, process.container.as_ref());
         samples.number(&[], process.not_followed as u64);
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.held.is_empty())
     {
-        of_process(samples, process);
+        begin_process(samples, process);
         samples.number(&[], process.memory.peak_bytes);
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
 /// What one of many did is a gauge of a process that runs.
 pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        of_process(samples, process);
+        begin_process(samples, process);
         let mut told = HashSet::new();
         // the longest come first
         for gap in &process.work.gaps.longest {

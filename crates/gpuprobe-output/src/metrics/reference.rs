@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::write::{kind_word, put, sample_name};
-use super::{Metric, metrics};
+use super::labels::put;
+use super::metric::Metric;
+use super::metric_list::metrics;
+use super::write::{kind_word, sample_name};
 
 /// What is above the table.
 const HEAD: &str = "\

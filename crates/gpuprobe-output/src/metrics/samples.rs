@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 
-use super::write;
+use super::labels;
 
 /// A histogram with the kernel's buckets, see [`LATENCY_BUCKETS`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Samples {
         let (text, count) = &mut self.first;
         text.clear();
         *count = labels.len();
-        write::labels(text, 0, self.names, labels);
+        labels::push(text, 0, self.names, labels);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -125,7 +125,7 @@ impl Samples {
         let start = self.text.len();
         self.text.push_str(&self.first.0);
         let names = self.names.get(self.first.1..).unwrap_or_default();
-        write::labels(&mut self.text, start, names, labels);
+        labels::push(&mut self.text, start, names, labels);
         let range = start..self.text.len();
         let mut key = self.hasher.hash_one(&self.text[range.clone()]);
         let place = loop {

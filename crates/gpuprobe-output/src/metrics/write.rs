@@ -1,10 +1,10 @@
 //! Metrics in the two text formats. They differ in the names of families, in units, in kinds and in the end mark.
 
-use std::fmt::{Arguments, Write};
 use std::sync::LazyLock;
 
-use super::samples::Series;
-use super::{Distribution, Kind, Metric, Samples};
+use super::labels::put;
+use super::metric::{Kind, Metric};
+use super::samples::{Distribution, Samples, Series};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,56 +137,4 @@ impl Writer<'_> {
         self.out.push_str("\"} ");
         self.end(n, 0);
     }
-}
-
-/// Labels that most have no value for: they are left out then, which means the same.
-const LEFT_OUT: [&str; 6] = ["container_id", "container", "pod", "namespace", "numbering", "uuid"];
-
-/// Appends `name="value",...` to a set of labels that begins at `start`.
-pub(super) fn labels(out: &mut String, start: usize, names: &[&str], values: &[&str]) {
-    let mut comma = if out.len() > start { "," } else { "" };
-    for (name, value) in names.iter().zip(values) {
-        if value.is_empty() && LEFT_OUT.contains(name) {
-            continue;
-        }
-        out.push_str(comma);
-        out.push_str(name);
-        out.push_str("=\"");
-        escape(out, value);
-        out.push('"');
-        comma = ",";
-    }
-}
-
-/// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so
-/// one process could hide all the others by its name. Line feeds have an escape of their own and stay.
-pub(super) fn clean(value: &str) -> String {
-    value.chars().map(cleaned).collect()
-}
-
-fn cleaned(c: char) -> char {
-    if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }
-}
-
-/// A clean value, with the three characters escaped that both formats want escaped.
-fn escape(out: &mut String, value: &str) {
-    // nearly all are so plain that nothing is to be done
-    if value.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
-        out.push_str(value);
-        return;
-    }
-    for c in value.chars().map(cleaned) {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
-        }
-    }
-}
-
-/// Writing into a `String` cannot fail.
-pub(super) fn put(out: &mut String, text: Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok());
 }

@@ -8,9 +8,9 @@ use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
 use super::svg::{bar, curve, distribution, escape, flame, put};
+use crate::gpu_op_text::{evidence, graphs};
 use crate::summary::given;
 use crate::units::{bytes, count, duration};
-use crate::work::{evidence, graphs};
 
 /// Rows of a table.
 pub(super) const MOST_ROWS: usize = 200;

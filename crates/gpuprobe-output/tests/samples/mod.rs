@@ -1,10 +1,10 @@
 //! A recording and snapshots with known numbers.
 
-pub(crate) mod driver;
-pub(crate) mod gpus;
-pub(crate) mod live;
-pub(crate) mod memory;
-pub(crate) mod work;
+pub(crate) mod kmod_calls;
+pub(crate) mod live_calls;
+pub(crate) mod memory_reports;
+pub(crate) mod nvml_states;
+pub(crate) mod op_rows;
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ use gpuprobe_event::{
     MemoryAmount, Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Transfer,
     Uuid, catalogue, decode, effect,
 };
-use memory::places;
+use memory_reports::places;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -185,7 +185,7 @@ fn past() -> Ended {
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
         let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
-        let work = if tgid == 51 { work::rows(key) } else { WorkRows::default() };
+        let work = if tgid == 51 { op_rows::rows(key) } else { WorkRows::default() };
         ended.keep(EndedProcess { key, info, calls, failures, memory, work });
         ended.make_room(|_| false);
     }
@@ -244,7 +244,7 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
     let (contexts, gpus) = on_two_gpus(train);
-    let (rows, mut launched, mut asked) = (work::rows(train), Launched::default(), Asked::default());
+    let (rows, mut launched, mut asked) = (op_rows::rows(train), Launched::default(), Asked::default());
     asked.look(&rows.commands);
     rows.unified.iter().for_each(|(_, totals)| asked.look_at_unified(totals));
     // until those without a name are taken for what they are
@@ -278,7 +278,7 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         unix_seconds: 1_733_143_016.0,
     });
-    Snapshot { gpu_states: gpus::states(&snapshot), ..snapshot }
+    Snapshot { gpu_states: nvml_states::states(&snapshot), ..snapshot }
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {

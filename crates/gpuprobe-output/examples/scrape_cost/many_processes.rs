@@ -11,7 +11,7 @@ const PROCESSES: u32 = 1000;
 const FUNCTIONS: usize = 20;
 
 /// Processes that run and call the same functions.
-pub(crate) fn crowd() -> Snapshot {
+pub(crate) fn many_processes() -> Snapshot {
     let functions: Vec<_> = catalogue()
         .functions()
         .iter()

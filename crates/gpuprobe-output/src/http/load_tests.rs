@@ -1,7 +1,7 @@
 //! Clients that ask and do not take their answers, and what a large answer costs.
 
-#[path = "../../examples/scrape_cost/crowd.rs"]
-mod crowd;
+#[path = "../../examples/scrape_cost/many_processes.rs"]
+mod many_processes;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -150,7 +150,7 @@ fn cpu_time() -> Duration {
 #[test]
 fn a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds_to_handle() {
     let latest = Latest::default();
-    latest.publish(crowd::crowd(), REFRESH);
+    latest.publish(many_processes::many_processes(), REFRESH);
     let serving = Arc::new(Serving::new(latest));
     let site = Site {
         serving: Arc::clone(&serving),

@@ -12,14 +12,15 @@ use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, L
 use gpuprobe_event::cut::cut;
 use gpuprobe_event::{DriverTime, Moved};
 
-use super::collect::of_process;
-use super::{Distribution, Kind, Metric, Samples, of_process};
+use super::collect::begin_process;
+use super::metric::{Kind, Metric, process_labels};
+use super::samples::{Distribution, Samples};
 
 /// Bytes of a name that are shown: some of those that templates make are far longer than a scrape can bear.
 const MOST_NAME: usize = 200;
 
 /// What one process did, or all of one name that ended.
-struct Did<'a> {
+struct ProcessTotals<'a> {
     functions: &'a [FunctionCounts],
     failures: &'a [Failure],
     /// `None` where they did nothing to it.
@@ -27,27 +28,27 @@ struct Did<'a> {
     work: &'a Work,
 }
 
-fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Did<'_>, &mut Samples)) {
+fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
     for process in &snapshot.processes {
-        of_process(samples, process);
+        begin_process(samples, process);
         let memory = (!process.memory.held.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
-        collect(&Did { functions, failures, memory, work: &process.work }, samples);
+        collect(&ProcessTotals { functions, failures, memory, work: &process.work }, samples);
     }
 }
 
-fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Did<'_>, &mut Samples)) {
+fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
     for past in &snapshot.past {
         samples.of(&[&past.name]);
         let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
         let (functions, failures) = (&past.functions, &past.failures);
-        collect(&Did { functions, failures, memory, work: &past.work }, samples);
+        collect(&ProcessTotals { functions, failures, memory, work: &past.work }, samples);
     }
 }
 
 /// A metric of processes and that of those which ended: name, kind, unit, further labels, meaning, and how it is taken.
 /// Sums over processes that ended bear no pid and no container: both grow without bound.
-macro_rules! done {
+macro_rules! process_metric {
     ($name:literal, $kind:ident, $unit:expr, [$($label:literal),*], $help:literal, $collect:path) => {
         [
             Metric {
@@ -55,7 +56,7 @@ macro_rules! done {
                 kind: Kind::$kind,
                 unit: $unit,
                 help: $help,
-                labels: of_process![$($label),*],
+                labels: process_labels![$($label),*],
                 collect: |snapshot, samples| of_processes(snapshot, samples, $collect),
             },
             Metric {
@@ -74,8 +75,15 @@ const BYTES: Option<&str> = Some("bytes");
 const SECONDS: Option<&str> = Some("seconds");
 
 pub(super) const METRICS: &[[Metric; 2]] = &[
-    done!("calls", Counter, None, ["api", "function"], "Calls of a GPU API function that returned.", calls),
-    done!(
+    process_metric!(
+        "calls",
+        Counter,
+        None,
+        ["api", "function"],
+        "Calls of a GPU API function that returned.",
+        calls
+    ),
+    process_metric!(
         "call_duration_seconds",
         Histogram,
         SECONDS,
@@ -83,7 +91,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Time inside a call, as its caller saw it; not the time of the work on the GPU.",
         durations
     ),
-    done!(
+    process_metric!(
         "errors",
         Counter,
         None,
@@ -91,8 +99,8 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Calls that returned a failure, by its name; those of the runtime that never reached the driver, where its function is not called all the time.",
         errors
     ),
-    done!("memory_allocated_bytes", Counter, BYTES, [], "Bytes ever allocated.", allocated),
-    done!(
+    process_metric!("memory_allocated_bytes", Counter, BYTES, [], "Bytes ever allocated.", allocated),
+    process_metric!(
         "memory_freed_bytes",
         Counter,
         BYTES,
@@ -100,7 +108,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Bytes ever freed by a call; what a process holds at its end is not among them.",
         freed
     ),
-    done!(
+    process_metric!(
         "memory_ended_allocations",
         Counter,
         None,
@@ -108,7 +116,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Allocations that ended with the context they were made in.",
         ended_allocations
     ),
-    done!(
+    process_metric!(
         "memory_ended_bytes",
         Counter,
         BYTES,
@@ -116,7 +124,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Bytes that ended with the context they were allocated in.",
         ended_bytes
     ),
-    done!(
+    process_metric!(
         "memory_replaced",
         Counter,
         None,
@@ -124,7 +132,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Addresses allocated again while they were still live: their frees were missed.",
         replaced
     ),
-    done!(
+    process_metric!(
         "memory_unknown_frees",
         Counter,
         None,
@@ -132,7 +140,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Frees of memory whose allocation was not seen, as of what was allocated before the probes came.",
         unknown_frees
     ),
-    done!(
+    process_metric!(
         "kernel_launches",
         Counter,
         None,
@@ -140,8 +148,8 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Launches of the kernels that a process launched most, and of all others together; kernels of graphs apart.",
         kernel_launches
     ),
-    done!("graph_launches", Counter, None, [], "Launches of graphs.", graph_launches),
-    done!(
+    process_metric!("graph_launches", Counter, None, [], "Launches of graphs.", graph_launches),
+    process_metric!(
         "graph_kernels_derived",
         Counter,
         None,
@@ -149,7 +157,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Kernels run by launches of graphs: not seen, but derived from how the graphs were made.",
         graph_kernels
     ),
-    done!(
+    process_metric!(
         "graph_launches_unknown",
         Counter,
         None,
@@ -157,7 +165,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Launches of graphs whose making was not seen: their kernels are not among the derived.",
         unknown_graphs
     ),
-    done!(
+    process_metric!(
         "copy_bytes",
         Counter,
         BYTES,
@@ -165,8 +173,8 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Bytes copied, by direction and by whether the call waits for it.",
         copy_bytes
     ),
-    done!("copies", Counter, None, ["kind", "mode"], "Copies and memsets.", copies),
-    done!(
+    process_metric!("copies", Counter, None, ["kind", "mode"], "Copies and memsets.", copies),
+    process_metric!(
         "copy_seconds",
         Counter,
         SECONDS,
@@ -174,7 +182,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Time inside calls that wait for their copy, with all that they wait for.",
         copy_seconds
     ),
-    done!(
+    process_metric!(
         "copy_host_bytes",
         Counter,
         BYTES,
@@ -182,7 +190,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Bytes copied from or to host memory, by what it is: pageable memory is copied twice.",
         copy_host_bytes
     ),
-    done!(
+    process_metric!(
         "stream_gap_seconds",
         Histogram,
         SECONDS,
@@ -190,7 +198,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Time in which a stream was given nothing: from the return of a synchronisation or of a launch to the next launch.",
         gaps
     ),
-    done!(
+    process_metric!(
         "driver_ioctls",
         Counter,
         None,
@@ -198,7 +206,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Ioctls on the driver's devices, by the commands that took most time and all others together; with --kernel.",
         ioctls
     ),
-    done!(
+    process_metric!(
         "driver_ioctl_errors",
         Counter,
         None,
@@ -206,7 +214,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Ioctls that failed, by the system's word or by the driver's own status; with --kernel.",
         ioctl_errors
     ),
-    done!(
+    process_metric!(
         "driver_seconds",
         Counter,
         SECONDS,
@@ -214,7 +222,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Time inside these ioctls; with --kernel.",
         ioctl_seconds
     ),
-    done!(
+    process_metric!(
         "unified_faults",
         Counter,
         None,
@@ -222,7 +230,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Faults of unified memory, by who touched it; with --kernel, where the driver's functions can be probed.",
         unified_faults
     ),
-    done!(
+    process_metric!(
         "unified_migrations",
         Counter,
         None,
@@ -230,7 +238,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Migrations of unified memory, by direction; with --kernel, where the driver's functions can be probed.",
         unified_migrations
     ),
-    done!(
+    process_metric!(
         "unified_migrated_bytes",
         Counter,
         BYTES,
@@ -238,7 +246,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Unified memory that was moved; with --kernel, where the driver's functions can be probed.",
         unified_bytes
     ),
-    done!(
+    process_metric!(
         "calls_in_driver",
         Counter,
         None,
@@ -246,7 +254,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Calls of a GPU API function that entered the driver: made an ioctl, mmap, open or poll on its devices; with --kernel.",
         calls_in_driver
     ),
-    done!(
+    process_metric!(
         "call_driver_seconds",
         Counter,
         SECONDS,
@@ -256,74 +264,74 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
     ),
 ];
 
-fn each_command(did: &Did<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
-    let asked = &did.work.asked;
-    asked.named().for_each(|(device, command, totals)| then(&[device.as_str(), command], totals));
+fn each_command(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
+    let asked = &totals.work.asked;
+    asked.named().for_each(|(device, name, command)| then(&[device.as_str(), name], command));
     if asked.other() != CommandTotals::default() {
         then(&["", OTHER], asked.other());
     }
 }
 
-fn ioctls(did: &Did<'_>, samples: &mut Samples) {
-    each_command(did, |labels, totals| samples.number(labels, totals.calls));
+fn ioctls(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_command(totals, |labels, command| samples.number(labels, command.calls));
 }
 
-fn ioctl_errors(did: &Did<'_>, samples: &mut Samples) {
-    each_command(did, |labels, totals| {
-        if totals.failures > 0 {
-            samples.number(labels, totals.failures);
+fn ioctl_errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_command(totals, |labels, command| {
+        if command.failures > 0 {
+            samples.number(labels, command.failures);
         }
     });
 }
 
-fn ioctl_seconds(did: &Did<'_>, samples: &mut Samples) {
-    each_command(did, |labels, totals| samples.nanoseconds(labels, totals.total_ns));
+fn ioctl_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_command(totals, |labels, command| samples.nanoseconds(labels, command.total_ns));
 }
 
-fn unified_faults(did: &Did<'_>, samples: &mut Samples) {
-    for (processor, faults) in did.work.asked.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
+fn unified_faults(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    for (processor, faults) in totals.work.asked.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
         samples.number(&[processor], faults);
     }
 }
 
-fn each_moved(did: &Did<'_>, mut then: impl FnMut(&[&str], Moved)) {
-    let moved = did.work.asked.unified().moved();
+fn each_moved(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], Moved)) {
+    let moved = totals.work.asked.unified().moved();
     moved
         .into_iter()
         .filter(|(_, moved)| moved.migrations > 0)
         .for_each(|(kind, moved)| then(&[kind], moved));
 }
 
-fn unified_migrations(did: &Did<'_>, samples: &mut Samples) {
-    each_moved(did, |labels, moved| samples.number(labels, moved.migrations));
+fn unified_migrations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_moved(totals, |labels, moved| samples.number(labels, moved.migrations));
 }
 
-fn unified_bytes(did: &Did<'_>, samples: &mut Samples) {
-    each_moved(did, |labels, moved| samples.number(labels, moved.bytes));
+fn unified_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_moved(totals, |labels, moved| samples.number(labels, moved.bytes));
 }
 
-fn each_entered(did: &Did<'_>, mut then: impl FnMut(&[&str], DriverTime)) {
-    for f in did.functions.iter().filter(|f| f.driver.calls > 0) {
+fn each_entered(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], DriverTime)) {
+    for f in totals.functions.iter().filter(|f| f.driver.calls > 0) {
         then(&[f.api.as_str(), f.function], f.driver);
     }
 }
 
-fn calls_in_driver(did: &Did<'_>, samples: &mut Samples) {
-    each_entered(did, |labels, driver| samples.number(labels, driver.calls));
+fn calls_in_driver(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_entered(totals, |labels, driver| samples.number(labels, driver.calls));
 }
 
-fn call_driver_seconds(did: &Did<'_>, samples: &mut Samples) {
-    each_entered(did, |labels, driver| samples.nanoseconds(labels, driver.ns));
+fn call_driver_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_entered(totals, |labels, driver| samples.nanoseconds(labels, driver.ns));
 }
 
-fn calls(did: &Did<'_>, samples: &mut Samples) {
-    did.functions.iter().for_each(|f| samples.number(&[f.api.as_str(), f.function], f.calls));
+fn calls(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    totals.functions.iter().for_each(|f| samples.number(&[f.api.as_str(), f.function], f.calls));
 }
 
-fn durations(did: &Did<'_>, samples: &mut Samples) {
+fn durations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     // of what is only counted as it begins, nobody knows the time
     let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
-    for f in did.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
+    for f in totals.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
         samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
     }
 }
@@ -334,15 +342,15 @@ fn distribution(buckets: &[u64; LATENCY_BUCKETS], sum_ns: u64) -> Distribution {
 }
 
 /// Failures by name, and under [`OTHER`] those that the kernel side had no room for.
-fn errors(did: &Did<'_>, samples: &mut Samples) {
+fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     let mut named: HashMap<_, u64> = HashMap::new();
-    for failure in did.failures {
+    for failure in totals.failures {
         let sum = named.entry((failure.api, failure.function)).or_default();
         *sum = sum.saturating_add(failure.count);
         samples.number(&[failure.function, failure.error], failure.count);
     }
     // those of calls on the driver's devices are told by command
-    for f in did.functions.iter().filter(|f| !f.is_system_call()) {
+    for f in totals.functions.iter().filter(|f| !f.is_system_call()) {
         let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
         if rest > 0 {
             samples.number(&[f.function, OTHER], rest);
@@ -350,32 +358,32 @@ fn errors(did: &Did<'_>, samples: &mut Samples) {
     }
 }
 
-fn memory(did: &Did<'_>, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {
-    did.memory.iter().for_each(|memory| samples.number(&[], value(memory)));
+fn memory(totals: &ProcessTotals<'_>, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {
+    totals.memory.iter().for_each(|memory| samples.number(&[], value(memory)));
 }
 
-fn allocated(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.allocated_bytes);
+fn allocated(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.allocated_bytes);
 }
 
-fn freed(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.freed_bytes);
+fn freed(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.freed_bytes);
 }
 
-fn ended_allocations(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.ended_allocations);
+fn ended_allocations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.ended_allocations);
 }
 
-fn ended_bytes(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.ended_bytes);
+fn ended_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.ended_bytes);
 }
 
-fn replaced(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.replaced);
+fn replaced(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.replaced);
 }
 
-fn unknown_frees(did: &Did<'_>, samples: &mut Samples) {
-    memory(did, samples, |memory| memory.unknown_frees);
+fn unknown_frees(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.unknown_frees);
 }
 
 /// A name as it is shown, cut where it is too long.
@@ -383,63 +391,63 @@ fn shown(kernel: &str) -> Cow<'_, str> {
     cut(kernel, MOST_NAME)
 }
 
-fn kernel_launches(did: &Did<'_>, samples: &mut Samples) {
-    let launched = &did.work.launched;
+fn kernel_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    let launched = &totals.work.launched;
     launched.named().for_each(|(kernel, launches)| samples.number(&[&shown(kernel)], launches));
     if launched.other() > 0 {
         samples.number(&[OTHER_KERNELS], launched.other());
     }
 }
 
-fn graphs(did: &Did<'_>, samples: &mut Samples, value: u64) {
-    if did.work.graphs.launches > 0 {
+fn graphs(totals: &ProcessTotals<'_>, samples: &mut Samples, value: u64) {
+    if totals.work.graphs.launches > 0 {
         samples.number(&[], value);
     }
 }
 
-fn graph_launches(did: &Did<'_>, samples: &mut Samples) {
-    graphs(did, samples, did.work.graphs.launches);
+fn graph_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    graphs(totals, samples, totals.work.graphs.launches);
 }
 
-fn graph_kernels(did: &Did<'_>, samples: &mut Samples) {
-    graphs(did, samples, did.work.graphs.derived);
+fn graph_kernels(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    graphs(totals, samples, totals.work.graphs.derived);
 }
 
-fn unknown_graphs(did: &Did<'_>, samples: &mut Samples) {
-    graphs(did, samples, did.work.graphs.unknown);
+fn unknown_graphs(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    graphs(totals, samples, totals.work.graphs.unknown);
 }
 
-fn each_copy(did: &Did<'_>, mut then: impl FnMut(&[&str], &CopyTotals)) {
-    for copy in &did.work.copies {
+fn each_copy(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], &CopyTotals)) {
+    for copy in &totals.work.copies {
         then(&[copy.direction.as_str(), copy.mode()], copy);
     }
 }
 
-fn copy_bytes(did: &Did<'_>, samples: &mut Samples) {
-    each_copy(did, |labels, copy| samples.number(labels, copy.bytes));
+fn copy_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_copy(totals, |labels, copy| samples.number(labels, copy.bytes));
 }
 
-fn copies(did: &Did<'_>, samples: &mut Samples) {
-    each_copy(did, |labels, copy| samples.number(labels, copy.copies));
+fn copies(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_copy(totals, |labels, copy| samples.number(labels, copy.copies));
 }
 
 /// The time of a call that does not wait says nothing of the copy.
-fn copy_seconds(did: &Did<'_>, samples: &mut Samples) {
-    each_copy(did, |labels, copy| {
+fn copy_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_copy(totals, |labels, copy| {
         if !copy.is_async {
             samples.nanoseconds(labels, copy.total_ns);
         }
     });
 }
 
-fn copy_host_bytes(did: &Did<'_>, samples: &mut Samples) {
-    for copy in did.work.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
+fn copy_host_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    for copy in totals.work.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
         samples.number(&[copy.direction.as_str(), copy.host.as_str()], copy.bytes);
     }
 }
 
-fn gaps(did: &Did<'_>, samples: &mut Samples) {
-    let Gaps { after_sync, after_launch, .. } = &did.work.gaps;
+fn gaps(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    let Gaps { after_sync, after_launch, .. } = &totals.work.gaps;
     for (kind, gaps) in [(GapKind::AfterSync, after_sync), (GapKind::AfterLaunch, after_launch)] {
         let distribution = distribution(&gaps.lengths, gaps.total_ns);
         if distribution.count > 0 {

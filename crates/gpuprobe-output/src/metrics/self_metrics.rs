@@ -3,7 +3,8 @@
 
 use gpuprobe_analysis::{OwnProcess, Snapshot};
 
-use super::{Kind, Metric, Samples, metric, with_unit};
+use super::metric::{Kind, Metric, metric, with_unit};
+use super::samples::Samples;
 
 pub(super) const METRICS: &[Metric] = &[
     with_unit(

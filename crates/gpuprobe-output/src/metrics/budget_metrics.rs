@@ -2,8 +2,9 @@
 
 use gpuprobe_analysis::{BudgetReport, LeftOut, Snapshot};
 
-use super::collect::of_process;
-use super::{Kind, Metric, PROCESS, Samples, metric, with_unit};
+use super::collect::begin_process;
+use super::metric::{Kind, Metric, PROCESS, metric, with_unit};
+use super::samples::Samples;
 
 /// Ratios are written with so many decimal places.
 const PLACES: u8 = 6;
@@ -85,7 +86,7 @@ fn processes(snapshot: &Snapshot, budget: &BudgetReport, samples: &mut Samples) 
         let is_it = |cost: &&gpuprobe_analysis::budget::ProcessCost| {
             (cost.pid, cost.instance) == (process.pid.0, process.instance)
         };
-        of_process(samples, process);
+        begin_process(samples, process);
         ratio(samples, budget.processes.iter().find(is_it).map_or(0.0, |cost| cost.share));
     }
 }

@@ -7,16 +7,16 @@ use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 
 use super::incomplete::marked;
-use super::{Fit, heading, line};
-use crate::table::{Align, room, rows};
-use crate::units::{bytes, count, duration, fitted};
-use crate::work::{
+use super::layout::{Fit, heading, line};
+use crate::gpu_op_text::{
     began_with, bound, evidence, graphs, kernel as kernel_name, meanwhile, more_kernels, stream,
 };
+use crate::table::{Align, room, rows};
+use crate::units::{bytes, count, duration, fitted};
 
 pub(super) const WIDTH: usize = 100;
 /// What is longer says nothing more in a file either.
-pub(super) const LONGEST_NAME: usize = 400;
+pub(super) const LONGEST_IN_FILE: usize = 400;
 /// What a name has, however wide the numbers are.
 pub(super) const LEAST_NAME: usize = 16;
 /// What it has to have for bars to stand before it.
@@ -58,7 +58,7 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
         align.push(Left);
         push_bars(&mut table, &kernels.iter().map(|kernel| kernel.totals.launches).collect::<Vec<_>>());
     }
-    let room = if fit == Fit::Terminal { room } else { LONGEST_NAME };
+    let room = if fit == Fit::Terminal { room } else { LONGEST_IN_FILE };
     let names = kernels.iter().map(|kernel| kernel_name(&kernel.kernel, room));
     for (row, name) in table.iter_mut().zip(std::iter::once("kernel".to_owned()).chain(names)) {
         row.push(name);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::counts::{Counts, Reason};
 use super::latest::TextId;
-use super::turns::Client;
+use super::password_queue::Client;
 
 /// What clients may take up.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,10 @@
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer, SummaryReport};
 
-use super::work::{LEAST_NAME, LONGEST_NAME, WIDTH};
-use super::{Fit, heading, line, name};
+use super::gpu_op_tables::{LEAST_NAME, LONGEST_IN_FILE, WIDTH};
+use super::layout::{Fit, heading, line, name};
 use crate::curve::{self, Strokes};
-use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
+use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::table::{Align, room, rows};
 use crate::units::{count, duration, fitted, printable};
 
@@ -37,7 +37,7 @@ pub(super) fn classic(report: &SummaryReport) -> String {
     out
 }
 
-pub(super) fn driver(out: &mut String, driver: &DriverSummary, fit: Fit) {
+pub(super) fn tables(out: &mut String, driver: &DriverSummary, fit: Fit) {
     if !driver.commands.is_empty() {
         heading(out, "driver, by command");
         commands(out, &driver.commands, fit);
@@ -175,7 +175,7 @@ fn in_short(command: &str, fit: Fit) -> String {
 
 /// Adds a last column, whose texts are cut where a terminal has no room for them.
 fn push_names(table: &mut [Vec<String>], title: &str, names: impl Iterator<Item = String>, fit: Fit) {
-    let room = if fit == Fit::Terminal { room(table, WIDTH).max(LEAST_NAME) } else { LONGEST_NAME };
+    let room = if fit == Fit::Terminal { room(table, WIDTH).max(LEAST_NAME) } else { LONGEST_IN_FILE };
     let names = names.map(|name| fitted(&printable(&name), room).into_owned());
     table
         .iter_mut()

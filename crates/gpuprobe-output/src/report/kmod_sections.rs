@@ -4,10 +4,10 @@ use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
 use super::svg::{bar, distribution, escape, put};
-use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
+use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::duration;
 
-pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
+pub(super) fn sections(out: &mut String, driver: &DriverSummary) {
     if driver.is_empty() {
         return;
     }

@@ -5,10 +5,12 @@ use gpuprobe_analysis::copies::{by_direction, effective};
 use gpuprobe_analysis::{GapTotals, ProcessSnapshot, Snapshot, Work, advice};
 use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind, HostMemory};
 
+use super::process_lines::{line, process_line, processes_line};
 use super::rates::Rates;
-use super::{line, process_line, processes_line};
+use crate::gpu_op_text::{
+    began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels,
+};
 use crate::units::{count, duration};
-use crate::work::{began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels};
 
 /// Kernels shown per process; all others are summed up in one line.
 const MOST_KERNELS: usize = 20;

@@ -4,12 +4,13 @@ use gpuprobe_analysis::{GpuUser, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, EccErrors, Engine, THROTTLE_REASONS};
 
-use super::collect::{named, of_process};
-use super::{Kind, Metric, Samples, metric, of_process, with_unit};
+use super::collect::{begin_named, begin_process};
+use super::metric::{Kind, Metric, metric, process_labels, with_unit};
+use super::samples::Samples;
 
 const GPU: &[&str] = &["gpu", "uuid", "name"];
 const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
-const USER: &[&str] = of_process!["gpu"];
+const USER: &[&str] = process_labels!["gpu"];
 
 /// A value and how many of its digits are decimal places.
 type Reading = Option<(u64, u8)>;
@@ -179,7 +180,7 @@ pub(super) const METRICS: &[Metric] = &[
         metric(
             "gpuprobe_gpu_process_utilization_ratio",
             Kind::Gauge,
-            of_process!["gpu", "engine"],
+            process_labels!["gpu", "engine"],
             "Share of the last while in which a process kept a part of a GPU busy; the driver does not always tell it.",
             process_utilization,
         ),
@@ -295,8 +296,8 @@ fn xids(snapshot: &Snapshot, samples: &mut Samples) {
 /// The labels that name a process. Of one that made no call nothing is known but its name.
 fn of_user(samples: &mut Samples, snapshot: &Snapshot, user: &GpuUser) {
     match snapshot.running(user.pid) {
-        Some(process) => of_process(samples, process),
-        None => named(samples, user.pid, &user.name, None),
+        Some(process) => begin_process(samples, process),
+        None => begin_named(samples, user.pid, &user.name, None),
     }
 }
 
