@@ -1,5 +1,7 @@
-//! Reports and snapshots for people and for machines: text, metrics, HTTP. Nothing here touches BPF or opens a file;
-//! only [`http`] has sockets, a clock and a runtime, and reads its web config.
+//! Writes reports, snapshots and events: text for people, metrics, JSON, HTML, trace formats and the HTTP endpoint.
+//!
+//! Nothing here touches BPF or opens a file, with one exception: [`http`] uses sockets, a clock and a runtime, and
+//! reads its web config.
 #![forbid(unsafe_code)]
 
 pub mod classic;

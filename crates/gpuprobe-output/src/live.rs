@@ -1,7 +1,7 @@
-//! Calls as they happen, a line each: for `trace`, which prints them, and for whoever follows a recording.
+//! Calls as they happen, one line each: for `trace`, and for a recording that is printed while it is written.
 //!
-//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is asked only where
-//! a line needs it.
+//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if a
+//! line needs it.
 
 mod arguments;
 mod line_parts;
@@ -19,26 +19,26 @@ use crate::units::{push_decimal, push_printable, push_signed};
 use line_parts::{PLAIN, RED, indent, push_thread};
 use result::Results;
 
-/// How lines look.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LiveOptions {
-    /// Each line begins with the local time.
+    /// Begin each line with the local time.
     pub times: bool,
-    /// Failures are red.
+    /// Print failures and losses in red.
     pub color: bool,
-    /// Calls made inside others are set to the right.
+    /// Indent calls made inside other calls.
     pub nested: bool,
     /// The classic form: a line when a call begins and one when it ends.
     pub phases: bool,
-    /// Starts and ends of processes are told.
+    /// Print starts and exits of processes.
     pub processes: bool,
-    /// From UTC to local time.
+    /// Offset of local time from UTC.
     pub utc_offset_seconds: i32,
     /// The Unix time at which the recording began, in seconds.
     pub start_unix: f64,
 }
 
-/// Events to lines.
+/// Turns events into lines.
 #[derive(Debug)]
 pub struct Live {
     options: LiveOptions,
@@ -48,21 +48,21 @@ pub struct Live {
 }
 
 impl Live {
-    /// Lines of this look.
+    /// Lines of this format.
     pub fn new(options: LiveOptions) -> Self {
         let local = options.start_unix + f64::from(options.utc_offset_seconds);
-        // a conversion to an integer saturates, and makes 0 of what is no number
+        // converting a float to an integer saturates, and NaN becomes 0
         let (seconds, fraction) = (local.floor(), local - local.floor());
         let start_ns = (seconds as u64).saturating_mul(1_000_000_000).saturating_add((fraction * 1e9) as u64);
         Self { options, start_ns, results: Results::new(options.color) }
     }
 
-    /// What stands above the first line; nothing where lines explain themselves.
+    /// The header above the first line; only the classic form has one.
     pub fn header(&self) -> String {
         if self.options.phases { phases::header(self.options.times) } else { String::new() }
     }
 
-    /// Appends what an event has to say: whole lines, or nothing.
+    /// Appends the lines of an event: whole lines, or nothing.
     pub fn event(&mut self, event: &Event, out: &mut String) {
         match event {
             Event::Call(call) if self.options.phases => self.phase(call, out),
@@ -112,7 +112,7 @@ impl Live {
         out.push('\n');
     }
 
-    /// What a GPU reported, in the driver's words and in ours.
+    /// An XID error, with its meaning and the message of the NVIDIA kernel module.
     fn xid(&self, xid: &XidEvent, out: &mut String) {
         self.time(out, xid.at_ns, Precision::Microseconds);
         let (begin, end) = if self.options.color { (RED, PLAIN) } else { ("", "") };
@@ -140,7 +140,7 @@ impl Live {
     }
 }
 
-/// How many calls a call is inside of: at least one where it has a parent, which is all that a trace file tells.
+/// The nesting depth of a call. A trace file has only the parent, not the depth: a call with a parent has depth 1 or more.
 fn depth(call: &Call) -> u8 {
     call.depth.max(u8::from(call.parent.is_some()))
 }

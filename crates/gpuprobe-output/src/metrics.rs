@@ -22,7 +22,7 @@ pub use reference::reference;
 use samples::Samples;
 pub use write::Format;
 
-/// All metrics of a snapshot as text.
+/// Writes all metrics of a snapshot as text.
 pub fn encode(snapshot: &Snapshot, format: Format) -> String {
     let mut out = String::new();
     let mut samples = Samples::default();

@@ -1,4 +1,4 @@
-//! The sections about launches, copies, gaps and the driver.
+//! The sections about GPU operations: launches, copies, gaps of streams, advice, and ioctls of the NVIDIA kernel module.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};
@@ -12,12 +12,12 @@ use crate::gpu_op_text::{
 };
 use crate::units::{count, duration};
 
-/// Kernels shown per process; all others are summed up in one line.
+/// CUDA kernels shown per process. The rest is summed up in one line.
 const MOST_KERNELS: usize = 20;
-/// A name that is longer would not be read to its end.
+/// Longer names of CUDA kernels are shortened, for readability.
 const LONGEST_NAME: usize = 160;
 
-/// Everybody's work, those first that run or ended a short time ago.
+/// Calls `then` for each process of the snapshot, and after them for exited processes that are summed up by name.
 fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapshot>, &Work)) {
     for process in &snapshot.processes {
         then(process_line(process), Some(process), &process.work);
@@ -29,12 +29,12 @@ fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapsho
 
 pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
     out.push_str("per-process kernel launches:\n");
-    each(snapshot, |who, _, work| {
+    each(snapshot, |name, _, work| {
         let graphs = graphs(&work.graphs);
         if work.kernels.is_empty() && graphs.is_empty() {
             return;
         }
-        line(out, format_args!("{who}"));
+        line(out, format_args!("{name}"));
         let launches =
             work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
         let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
@@ -46,23 +46,23 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
         let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
         for row in shown {
-            let name = kernel(&row.kernel, LONGEST_NAME);
+            let kernel = kernel(&row.kernel, LONGEST_NAME);
             let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
-            line(out, format_args!("\t{name}: {launches} launches{failed}"));
+            line(out, format_args!("\t{kernel}: {launches} launches{failed}"));
         }
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });
     out.push('\n');
 }
 
-/// What was asked of the driver, by what took most time; nothing where that is not watched.
+/// Ioctls of the NVIDIA kernel module, by total time. Writes nothing if they are not watched.
 pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
     let mut text = String::new();
-    each(snapshot, |who, _, work| {
+    each(snapshot, |name, _, work| {
         if work.asked.is_empty() {
             return;
         }
-        line(&mut text, format_args!("{who}"));
+        line(&mut text, format_args!("{name}"));
         let mut commands: Vec<_> = work.asked.named().collect();
         commands.sort_by_key(|(.., totals)| std::cmp::Reverse(totals.total_ns));
         for (device, command, totals) in commands {
@@ -86,11 +86,11 @@ fn ioctls(totals: CommandTotals) -> String {
 
 pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push_str("per-process copies:\n");
-    each(snapshot, |who, process, work| {
+    each(snapshot, |name, process, work| {
         if work.copies.is_empty() {
             return;
         }
-        line(out, format_args!("{who}"));
+        line(out, format_args!("{name}"));
         let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
         let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
         line(out, format_args!("Traced {} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))));
@@ -115,7 +115,7 @@ pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push('\n');
 }
 
-/// The bandwidth where it means something, or else how much it was.
+/// The effective bandwidth for synchronous copies, otherwise the number of calls and bytes.
 fn moved(rows: &[&CopyTotals]) -> String {
     match effective(rows) {
         Some(e) => format!("{:.5} bytes/sec for {:.5} secs", e.bytes_per_second, e.seconds),
@@ -163,7 +163,7 @@ fn lengths(totals: &GapTotals) -> String {
     format!("{} in all, p50 {}, p99 {}", duration(totals.total_ns), of(50), of(99))
 }
 
-/// Nothing at all where there is none: it is no section of its own in a display of long standing.
+/// Advice. Writes nothing, not even a heading, if there is none: the original display has no such section.
 pub(super) fn advised(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     let mut text = String::new();
     for process in &snapshot.processes {

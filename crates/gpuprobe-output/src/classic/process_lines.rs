@@ -6,24 +6,24 @@ use gpuprobe_analysis::{PastProcesses, ProcessSnapshot};
 
 use crate::units::{count, printable};
 
-/// A line. Writing into a `String` cannot fail.
+/// Appends a line. Writing into a `String` cannot fail.
 pub(super) fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = writeln!(out, "{text}");
     debug_assert!(written.is_ok());
 }
 
-/// A process, with its name.
+/// `process PID [...] (NAME)`
 pub(super) fn process_line(process: &ProcessSnapshot) -> String {
     format!("process {}{} ({})", process.pid, whereabouts(process), printable(&process.name))
 }
 
-/// Processes that ended some time ago, with their name.
+/// The line of processes that exited some time ago, which are summed up by name.
 pub(super) fn processes_line(past: &PastProcesses) -> String {
-    let who = count(past.processes, "process that ended", "processes that ended");
-    format!("{who} ({})", printable(&past.name))
+    let processes = count(past.processes, "process that ended", "processes that ended");
+    format!("{processes} ({})", printable(&past.name))
 }
 
-/// The pid inside its namespace and the container, where a process has them; nothing for most.
+/// The pid inside its namespace and the container, if the process has them. Empty for most processes.
 pub(super) fn whereabouts(process: &ProcessSnapshot) -> String {
     let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
     let container = process.container.as_ref().map(|c| format!("container {}", printable(&c.shown())));

@@ -1,4 +1,4 @@
-//! A trace in the formats of other programs, written as it is read: what is kept does not grow with the trace.
+//! Converts a trace to the formats of other programs. It writes while it reads: memory use does not grow with the trace.
 
 mod annotations;
 mod chrome;
@@ -15,22 +15,22 @@ use gpuprobe_event::trace::{End, Meta};
 use gpuprobe_event::{Event, Outcome};
 use trace_writer::TraceWriter;
 
-/// A format.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Chrome's JSON, which chrome://tracing, Perfetto and speedscope read.
+    /// Chrome's JSON trace events, which chrome://tracing, Perfetto and speedscope read.
     Chrome,
-    /// Perfetto's own.
+    /// Perfetto's protobuf format.
     Perfetto,
-    /// One line for each stack of calls, with the time spent in it: what flame graphs are made of.
+    /// Folded stacks: one line for each stack of calls, with the time spent in it. Input for flame graphs.
     Folded,
 }
 
 impl Target {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded];
 
-    /// The word for it.
+    /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chrome => "chrome",
@@ -39,7 +39,7 @@ impl Target {
         }
     }
 
-    /// How names of its files end.
+    /// The file name extension.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Chrome => "json",
@@ -49,18 +49,18 @@ impl Target {
     }
 }
 
-/// What a conversion came to.
+/// The result of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Converted {
     /// Calls written.
     pub calls: u64,
-    /// Of these, calls that were not seen to end.
+    /// Calls among them that did not return.
     pub unfinished: u64,
-    /// Calls whose times did not fit with those of others on their thread, and were made to.
+    /// Calls whose times overlapped those of other calls on their thread and were adjusted.
     pub moved: u64,
 }
 
-/// A conversion on its way.
+/// A conversion in progress.
 pub struct Conversion<'w> {
     writer: Box<dyn TraceWriter + 'w>,
     nesting: Nesting,
@@ -113,7 +113,7 @@ impl<'w> Conversion<'w> {
         self.write_samples()
     }
 
-    /// Ends the output; `end` is missing where the trace was cut.
+    /// Ends the output; `end` is `None` if the trace was cut.
     pub fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
         self.nesting.finish(&mut self.slices);
         self.write_slices()?;

@@ -6,9 +6,9 @@ use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{LossEvent, ProcessEvent, Tgid, Tid, XidEvent};
 
-/// What a format does with what happened.
+/// Writes the events of a trace in one format.
 pub(super) trait TraceWriter {
-    /// Outermost calls, each followed by what was called inside it.
+    /// Outermost calls, each followed by the calls inside it.
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()>;
     fn process(&mut self, change: &ProcessEvent) -> io::Result<()>;
     fn loss(&mut self, loss: &LossEvent) -> io::Result<()>;
@@ -17,7 +17,7 @@ pub(super) trait TraceWriter {
     fn finish(&mut self, end: Option<&End>) -> io::Result<()>;
 }
 
-/// What a thread is called; the trace has no names of threads.
+/// The name of a thread. A trace has no thread names.
 pub(super) fn thread_name(tgid: Tgid, tid: Tid) -> String {
     if tgid.0 == tid.0 { "main thread".to_owned() } else { format!("thread {tid}") }
 }

@@ -6,7 +6,7 @@ use crate::units::{push_decimal, push_printable};
 
 pub(super) const RED: &str = "\x1b[31m";
 pub(super) const PLAIN: &str = "\x1b[0m";
-/// Inner calls are not moved further to the right than this many steps.
+/// Deeper calls are not indented further than this.
 const DEEPEST: u8 = 32;
 
 /// `python 12345/12350`

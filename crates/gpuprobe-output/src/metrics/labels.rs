@@ -2,7 +2,7 @@
 
 use std::fmt::{Arguments, Write};
 
-/// Labels that most have no value for: they are left out then, which means the same.
+/// Labels that are omitted if they have no value, as most do. An omitted label means the same as an empty one.
 const OPTIONAL: [&str; 6] = ["container_id", "container", "pod", "namespace", "numbering", "uuid"];
 
 /// Appends `name="value",...` to a set of labels that begins at `start`.
@@ -21,8 +21,8 @@ pub(super) fn push(out: &mut String, start: usize, names: &[&str], values: &[&st
     }
 }
 
-/// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so
-/// one process could hide all the others by its name. Line feeds have an escape of their own and stay.
+/// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so one
+/// process could hide all others by its name. Line feeds stay, because they can be escaped.
 pub(super) fn clean(value: &str) -> String {
     value.chars().map(cleaned).collect()
 }
@@ -31,9 +31,9 @@ fn cleaned(c: char) -> char {
     if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }
 }
 
-/// A clean value, with the three characters escaped that both formats want escaped.
+/// Appends a clean value, with the three characters escaped that both formats require.
 fn escape(out: &mut String, value: &str) {
-    // nearly all are so plain that nothing is to be done
+    // nearly all values are plain and need no escape
     if value.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
         out.push_str(value);
         return;
@@ -48,7 +48,7 @@ fn escape(out: &mut String, value: &str) {
     }
 }
 
-/// Writing into a `String` cannot fail.
+/// Appends formatted text. Writing into a `String` cannot fail.
 pub(super) fn put(out: &mut String, text: Arguments<'_>) {
     let written = out.write_fmt(text);
     debug_assert!(written.is_ok());

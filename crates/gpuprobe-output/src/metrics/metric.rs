@@ -4,36 +4,36 @@ use gpuprobe_analysis::Snapshot;
 
 use super::samples::Samples;
 
-/// What a metric's numbers mean.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises.
+    /// A value that only rises.
     Counter,
-    /// Goes up and down.
+    /// A value that rises and falls.
     Gauge,
     /// A distribution.
     Histogram,
-    /// Always 1; its labels say it all.
+    /// Always 1; the information is in its labels.
     Info,
 }
 
-/// One metric.
+/// A metric: its description, and the function that collects its samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     /// Its name without `_total`, `_info`, `_bucket`, `_sum` and `_count`.
     pub family: &'static str,
-    /// What its numbers mean.
+    /// Its type.
     pub kind: Kind,
-    /// The unit, with which the family's name ends.
+    /// The unit, which is the end of the family's name.
     pub unit: Option<&'static str>,
-    /// What it is, in a sentence.
+    /// Its meaning, in a sentence.
     pub help: &'static str,
     /// The names of its labels, in order.
     pub labels: &'static [&'static str],
     pub(super) collect: fn(&Snapshot, &mut Samples),
 }
 
-/// The labels that name a process, and further ones behind them.
+/// The labels that identify a process, followed by further ones.
 macro_rules! process_labels {
     ($($more:literal),* $(,)?) => {
         &["pid", "process", "container_id", "container", "pod", "namespace", $($more),*]

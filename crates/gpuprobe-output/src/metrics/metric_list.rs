@@ -3,14 +3,13 @@
 use super::metric::{Kind, Metric, PROCESS, metric, process_labels, with_unit};
 use super::{budget_metrics, collect, nvml_metrics, process_counters, self_metrics};
 
-/// `gpu` is a number of the host. Where it is not certain which one is meant, it is the process's own and `numbering`
-/// says so.
+/// `gpu` is the host's number of a GPU. If that is unknown it is the process's own number, and `numbering` says so.
 const KIND: &[&str] = process_labels!["gpu", "numbering", "kind"];
-/// A place is told by its function and line, and by its caller where that is not enough; there are few of them for each
-/// process, and `other`.
+/// `site` is a call site: function and line, and the caller if that is ambiguous. There are few for each process; the rest is
+/// `other`.
 const SITE: &[&str] = process_labels!["site"];
 
-/// Every metric there is, in the order in which they are written.
+/// All metrics, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
     let of_processes =
         |which: usize| process_counters::METRICS.iter().filter_map(move |both| both.get(which));
@@ -22,7 +21,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(METRICS)
 }
 
-/// How it stands with processes, their memory and the probes.
+/// Memory of processes, gaps of streams, exited processes, GPUs, losses and probes.
 const METRICS: &[Metric] = &[
     with_unit(
         metric(
@@ -46,7 +45,7 @@ const METRICS: &[Metric] = &[
             "gpuprobe_memory_site_live_bytes",
             Kind::Gauge,
             SITE,
-            "Bytes allocated and not yet freed, by the place that allocated them.",
+            "Bytes allocated and not yet freed, by the call site that allocated them.",
             collect::site_live_bytes,
         ),
         "bytes",
@@ -55,21 +54,21 @@ const METRICS: &[Metric] = &[
         "gpuprobe_memory_site_live_allocations",
         Kind::Gauge,
         SITE,
-        "Allocations not yet freed, by the place that made them.",
+        "Allocations not yet freed, by the call site that made them.",
         collect::site_live_allocations,
     ),
     metric(
         "gpuprobe_memory_leak_suspects",
         Kind::Gauge,
         SITE,
-        "Places whose live bytes keep rising after warm-up, even at their lowest moments.",
+        "Call sites whose live bytes keep rising after warm-up, even at their lowest points.",
         collect::leak_suspects,
     ),
     metric(
         "gpuprobe_memory_sites_not_followed",
         Kind::Gauge,
         PROCESS,
-        "Ways to allocations that hold memory and are not judged, because too many others do.",
+        "Call sites with live memory that are not judged, because the process has too many of them.",
         collect::sites_not_followed,
     ),
     with_unit(
@@ -77,7 +76,7 @@ const METRICS: &[Metric] = &[
             "gpuprobe_memory_peak_bytes",
             Kind::Gauge,
             PROCESS,
-            "The most bytes that were live at once.",
+            "The most bytes that were live at the same time.",
             collect::peak,
         ),
         "bytes",
@@ -87,7 +86,7 @@ const METRICS: &[Metric] = &[
             "gpuprobe_stream_gap_longest_seconds",
             Kind::Gauge,
             process_labels!["after", "meanwhile"],
-            "The longest gaps of streams, by the call that took the launching thread longest meanwhile.",
+            "The longest gaps of streams, by the longest call of the launching thread during the gap.",
             collect::longest_gaps,
         ),
         "seconds",
@@ -96,21 +95,21 @@ const METRICS: &[Metric] = &[
         "gpuprobe_ended_processes",
         Kind::Counter,
         &["process"],
-        "Processes that ended and have no series of their own any more: what they did is in the sums by name.",
-        collect::ended_processes,
+        "Processes that exited and no longer have series of their own: their counters are summed by name.",
+        collect::exited_processes,
     ),
     metric(
         "gpuprobe_gpu",
         Kind::Info,
         &["gpu", "uuid", "pci"],
-        "A GPU of the host: its number, what it is called and its place on the bus.",
+        "A GPU of the host: its number, its UUID and its PCI address.",
         collect::gpus,
     ),
     metric(
         "gpuprobe_events_lost",
         Kind::Counter,
         &["cause"],
-        "Things that should have been seen and were not.",
+        "Records, rows and names that were lost, by cause.",
         collect::lost,
     ),
     metric(
@@ -124,8 +123,8 @@ const METRICS: &[Metric] = &[
         "gpuprobe_libraries_skipped",
         Kind::Counter,
         &["reason"],
-        "Files found in place of a CUDA library, and functions and tracepoints of the kernel that were asked for, that are \
-         not probed; what they do is not seen.",
+        "CUDA libraries, and requested functions and tracepoints of the Linux kernel, that are not probed: calls of them are \
+         not seen.",
         collect::skipped,
     ),
     metric(

@@ -1,5 +1,5 @@
-//! What processes did: counters that a process has while it is shown, and those of its name after that. Each row of the
-//! table makes both, so that the two together are always everything.
+//! Counters of processes: per process while it is shown, and summed by name after it has exited. Each row of the table
+//! defines both metrics, so that together they always count everything.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ use super::collect::begin_process;
 use super::metric::{Kind, Metric, process_labels};
 use super::samples::{Distribution, Samples};
 
-/// Bytes of a name that are shown: some of those that templates make are far longer than a scrape can bear.
+/// Longer names of CUDA kernels are cut: names made from templates are far too long for a scrape.
 const MOST_NAME: usize = 200;
 
-/// What one process did, or all of one name that ended.
+/// The totals of one process, or of all exited processes of one name.
 struct ProcessTotals<'a> {
     functions: &'a [FunctionCounts],
     failures: &'a [Failure],
-    /// `None` where they did nothing to it.
+    /// `None` if they allocated and freed nothing.
     memory: Option<&'a MemoryCounts>,
     work: &'a Work,
 }
@@ -39,15 +39,15 @@ fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Process
 
 fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
     for past in &snapshot.past {
-        samples.of(&[&past.name]);
+        samples.set_first_labels(&[&past.name]);
         let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
         let (functions, failures) = (&past.functions, &past.failures);
         collect(&ProcessTotals { functions, failures, memory, work: &past.work }, samples);
     }
 }
 
-/// A metric of processes and that of those which ended: name, kind, unit, further labels, meaning, and how it is taken.
-/// Sums over processes that ended bear no pid and no container: both grow without bound.
+/// A metric of processes and its sum over exited ones: name, kind, unit, further labels, help, and how it is collected.
+/// Sums over exited processes have no labels for pid and container, because these grow without bound.
 macro_rules! process_metric {
     ($name:literal, $kind:ident, $unit:expr, [$($label:literal),*], $help:literal, $collect:path) => {
         [
@@ -63,7 +63,7 @@ macro_rules! process_metric {
                 family: concat!("gpuprobe_ended_", $name),
                 kind: Kind::$kind,
                 unit: $unit,
-                help: concat!($help, " Of processes that ended and have no series of their own any more."),
+                help: concat!($help, " Sum over processes that exited and no longer have series of their own."),
                 labels: &["process", $($label),*],
                 collect: |snapshot, samples| of_past(snapshot, samples, $collect),
             },
@@ -88,7 +88,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Histogram,
         SECONDS,
         ["api", "function"],
-        "Time inside a call, as its caller saw it; not the time of the work on the GPU.",
+        "Time inside a call, as its caller saw it; not the time of the operation on the GPU.",
         durations
     ),
     process_metric!(
@@ -96,7 +96,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["function", "error"],
-        "Calls that returned a failure, by its name; those of the runtime that never reached the driver, where its function is not called all the time.",
+        "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not reach the CUDA driver, and only for functions that are not called all the time.",
         errors
     ),
     process_metric!("memory_allocated_bytes", Counter, BYTES, [], "Bytes ever allocated.", allocated),
@@ -105,7 +105,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         BYTES,
         [],
-        "Bytes ever freed by a call; what a process holds at its end is not among them.",
+        "Bytes ever freed by a call, without the bytes that were live when the process exited.",
         freed
     ),
     process_metric!(
@@ -129,7 +129,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         [],
-        "Addresses allocated again while they were still live: their frees were missed.",
+        "Addresses that were allocated again while they were live: their frees were not seen.",
         replaced
     ),
     process_metric!(
@@ -137,7 +137,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         [],
-        "Frees of memory whose allocation was not seen, as of what was allocated before the probes came.",
+        "Frees of memory whose allocation was not seen, for example because it was before the probes were attached.",
         unknown_frees
     ),
     process_metric!(
@@ -145,7 +145,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["kernel"],
-        "Launches of the kernels that a process launched most, and of all others together; kernels of graphs apart.",
+        "Launches of the CUDA kernels that a process launched most, and of all others together, without kernels of graphs.",
         kernel_launches
     ),
     process_metric!("graph_launches", Counter, None, [], "Launches of graphs.", graph_launches),
@@ -154,7 +154,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         [],
-        "Kernels run by launches of graphs: not seen, but derived from how the graphs were made.",
+        "CUDA kernels run by launches of graphs: not seen, but derived from how the graphs were made.",
         graph_kernels
     ),
     process_metric!(
@@ -162,7 +162,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         [],
-        "Launches of graphs whose making was not seen: their kernels are not among the derived.",
+        "Launches of graphs whose creation was not seen: their CUDA kernels are not among the derived ones.",
         unknown_graphs
     ),
     process_metric!(
@@ -170,7 +170,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         BYTES,
         ["kind", "mode"],
-        "Bytes copied, by direction and by whether the call waits for it.",
+        "Bytes copied, by direction and by whether the call waits for the copy.",
         copy_bytes
     ),
     process_metric!("copies", Counter, None, ["kind", "mode"], "Copies and memsets.", copies),
@@ -179,7 +179,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         SECONDS,
         ["kind", "mode"],
-        "Time inside calls that wait for their copy, with all that they wait for.",
+        "Time inside calls that wait for their copy, including everything else they wait for.",
         copy_seconds
     ),
     process_metric!(
@@ -187,7 +187,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         BYTES,
         ["kind", "memory"],
-        "Bytes copied from or to host memory, by what it is: pageable memory is copied twice.",
+        "Bytes copied from or to host memory, by its kind: pageable memory is copied twice.",
         copy_host_bytes
     ),
     process_metric!(
@@ -195,7 +195,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Histogram,
         SECONDS,
         ["after"],
-        "Time in which a stream was given nothing: from the return of a synchronisation or of a launch to the next launch.",
+        "Time in which nothing was submitted to a stream: from the return of a synchronisation or a launch to the next launch.",
         gaps
     ),
     process_metric!(
@@ -203,7 +203,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["device", "command"],
-        "Ioctls on the driver's devices, by the commands that took most time and all others together; with --kernel.",
+        "Ioctls on devices of the NVIDIA kernel module, by the commands that took most time and all others together; with --kernel.",
         ioctls
     ),
     process_metric!(
@@ -211,7 +211,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["device", "command"],
-        "Ioctls that failed, by the system's word or by the driver's own status; with --kernel.",
+        "Ioctls that failed, by errno or by the status of the NVIDIA kernel module; with --kernel.",
         ioctl_errors
     ),
     process_metric!(
@@ -227,7 +227,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["processor"],
-        "Faults of unified memory, by who touched it; with --kernel, where the driver's functions can be probed.",
+        "Faults of unified memory, by the processor that accessed it; with --kernel, if functions of the NVIDIA kernel module can be probed.",
         unified_faults
     ),
     process_metric!(
@@ -235,7 +235,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["kind"],
-        "Migrations of unified memory, by direction; with --kernel, where the driver's functions can be probed.",
+        "Migrations of unified memory, by direction; with --kernel, if functions of the NVIDIA kernel module can be probed.",
         unified_migrations
     ),
     process_metric!(
@@ -243,7 +243,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         BYTES,
         ["kind"],
-        "Unified memory that was moved; with --kernel, where the driver's functions can be probed.",
+        "Bytes of unified memory that were migrated; with --kernel, if functions of the NVIDIA kernel module can be probed.",
         unified_bytes
     ),
     process_metric!(
@@ -251,7 +251,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["api", "function"],
-        "Calls of a GPU API function that entered the driver: made an ioctl, mmap, open or poll on its devices; with --kernel.",
+        "Calls of a GPU API function that entered the NVIDIA kernel module by ioctl, mmap, open or poll; with --kernel.",
         calls_in_driver
     ),
     process_metric!(
@@ -259,7 +259,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         SECONDS,
         ["api", "function"],
-        "Of the time inside calls, what was spent in the driver; with --kernel.",
+        "The part of the time inside calls that was spent in the NVIDIA kernel module; with --kernel.",
         call_driver_seconds
     ),
 ];
@@ -329,19 +329,19 @@ fn calls(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn durations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    // of what is only counted as it begins, nobody knows the time
+    // the time of calls that are only counted at entry is unknown
     let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
     for f in totals.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
         samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
     }
 }
 
-/// The count is that of the buckets: rows are read while they change, and a histogram must add up.
+/// The count is the sum of the buckets, because a histogram must add up although rows change while they are read.
 fn distribution(buckets: &[u64; LATENCY_BUCKETS], sum_ns: u64) -> Distribution {
     Distribution { latency: *buckets, sum_ns, count: buckets.iter().sum() }
 }
 
-/// Failures by name, and under [`OTHER`] those that the kernel side had no room for.
+/// Failures by name, and under [`OTHER`] those for which the BPF table had no room.
 fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     let mut named: HashMap<_, u64> = HashMap::new();
     for failure in totals.failures {
@@ -349,7 +349,7 @@ fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
         *sum = sum.saturating_add(failure.count);
         samples.number(&[failure.function, failure.error], failure.count);
     }
-    // those of calls on the driver's devices are told by command
+    // failed ioctls are counted by command
     for f in totals.functions.iter().filter(|f| !f.is_system_call()) {
         let rest = f.errors.saturating_sub(named.get(&(f.api, f.function)).copied().unwrap_or_default());
         if rest > 0 {
@@ -386,7 +386,7 @@ fn unknown_frees(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     memory(totals, samples, |memory| memory.unknown_frees);
 }
 
-/// A name as it is shown, cut where it is too long.
+/// A name, cut if it is too long.
 fn shown(kernel: &str) -> Cow<'_, str> {
     cut(kernel, MOST_NAME)
 }
@@ -431,7 +431,7 @@ fn copies(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     each_copy(totals, |labels, copy| samples.number(labels, copy.copies));
 }
 
-/// The time of a call that does not wait says nothing of the copy.
+/// Only for synchronous copies: the time of an asynchronous call is not the time of the copy.
 fn copy_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     each_copy(totals, |labels, copy| {
         if !copy.is_async {
