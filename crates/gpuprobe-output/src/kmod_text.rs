@@ -62,8 +62,5 @@ pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String
 pub(crate) fn scheduler(driver: &DriverSummary) -> Option<String> {
     let spent = driver.scheduler()?;
     let calls = count(spent.calls, "call", "calls");
-    Some(format!(
-        "scheduler functions of the NVIDIA kernel module: {calls}, {} of overhead",
-        duration(spent.ns)
-    ))
+    Some(format!("scheduler functions of the driver: {calls}, {} of overhead", duration(spent.ns)))
 }

@@ -164,7 +164,7 @@ fn end(out: &mut String, status: Option<i32>) {
             out.push_str(" killed by signal ");
             push_signed(out, signal.into());
         }
-        ProcessEnd::Unknown => out.push_str(" ended"),
+        ProcessEnd::Unknown => out.push_str(" exited"),
     }
 }
 

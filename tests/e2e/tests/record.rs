@@ -128,7 +128,7 @@ fn a_recording_keeps_to_its_size_and_tells_what_it_left_out() {
     assert!(files.len() > 1 && bytes <= 512 << 10 && !trace.exists(), "{bytes} in {files:?}");
     // what was held when they begin is known, so that what is held at the end is right
     let first = files.iter().min_by_key(|file| Recording::read(file).meta.segment).unwrap();
-    let at_exit = |text: &str| text.lines().find(|line| line.contains("held at exit")).map(words);
+    let at_exit = |text: &str| text.lines().find(|line| line.contains("live at exit")).map(words);
     let report = finish(&mut gpuprobe(&["report", &shown(first)]));
     assert!(at_exit(&report.stdout).is_some(), "{}", report.stdout);
     assert_eq!(at_exit(&report.stdout), at_exit(&talk.stderr()));

@@ -4,31 +4,31 @@ use std::fmt::Write;
 
 use crate::units::{fitted, printable};
 
-/// A name that is longer would not be read to its end.
+/// Longer names are shortened, for readability.
 pub(super) const LONGEST_NAME: usize = 120;
 
-/// What the summary is for.
+/// Where the summary is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// A terminal: names of kernels are cut so that tables fit it.
+    /// On a terminal: names of CUDA kernels are shortened so that tables fit.
     Terminal,
-    /// A file or another program: names are whole.
+    /// In a file or another program: names are complete.
     File,
 }
 
-/// A name of a function, a process or an error. A trace can claim any.
+/// The name of a function, a process or an error, made safe for a terminal: a trace may contain any name.
 pub(super) fn name(text: &str) -> String {
     fitted(&printable(text), LONGEST_NAME).into_owned()
 }
 
-/// A heading with an empty line before it.
+/// Appends a heading with an empty line before it.
 pub(super) fn heading(out: &mut String, text: &str) {
     out.push('\n');
     out.push_str(text);
     out.push('\n');
 }
 
-/// A line under a heading. Writing into a `String` cannot fail.
+/// Appends a line under a heading. Writing into a `String` cannot fail.
 pub(super) fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = writeln!(out, "  {text}");
     debug_assert!(written.is_ok());
