@@ -17,7 +17,7 @@ use process_lines::{line, process_line, processes_line, whereabouts};
 use rates::Rates;
 
 use crate::gpu_op_text::failed;
-use crate::over_budget::left_out;
+use crate::over_budget::over_budget_line;
 use crate::timestamp::timestamp;
 use crate::units::{count, duration};
 
@@ -85,7 +85,7 @@ impl Classic {
             }
             calls(&mut out, snapshot);
         }
-        gpu_ops::asked(&mut out, snapshot);
+        gpu_ops::ioctls(&mut out, snapshot);
         if self.sections.memory {
             unexplained(&mut out, snapshot);
         }
@@ -228,7 +228,7 @@ fn over_budget(out: &mut String, snapshot: &Snapshot, utc_offset_seconds: i32) {
     let Some(budget) = &snapshot.budget else { return };
     for function in &budget.left_out {
         let since = timestamp(budget.start_unix + function.since_ns as f64 / 1e9, utc_offset_seconds);
-        line(out, format_args!("{}", left_out(function, &since)));
+        line(out, format_args!("{}", over_budget_line(function, &since)));
     }
 }
 

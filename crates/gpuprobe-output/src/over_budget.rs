@@ -5,7 +5,7 @@ use gpuprobe_analysis::LeftOut;
 use crate::units::{count, duration};
 
 /// One line for a function; `since` is when its probes were last removed.
-pub fn left_out(function: &LeftOut, since: &str) -> String {
+pub fn over_budget_line(function: &LeftOut, since: &str) -> String {
     let name = function.function;
     let total =
         format!("{}, {} in all", count(function.times, "time", "times"), duration(function.missed_ns));
@@ -31,9 +31,9 @@ mod tests {
         };
         let rest = "over the budget, so its figures are lower bounds";
         let line = "cuLaunchKernel: not counted from 2.0 s on (1 time, 1.5 s in all)";
-        assert_eq!(left_out(&function, "2.0 s"), format!("{line}: {rest}"));
+        assert_eq!(over_budget_line(&function, "2.0 s"), format!("{line}: {rest}"));
         (function.is_out, function.times) = (false, 3);
         let line = "cuLaunchKernel: not counted for a while (3 times, 1.5 s in all)";
-        assert_eq!(left_out(&function, "2.0 s"), format!("{line}: {rest}"));
+        assert_eq!(over_budget_line(&function, "2.0 s"), format!("{line}: {rest}"));
     }
 }

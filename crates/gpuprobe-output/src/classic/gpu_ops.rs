@@ -29,22 +29,22 @@ fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapsho
 
 pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
     out.push_str("per-process kernel launches:\n");
-    each(snapshot, |name, _, work| {
-        let graphs = graphs(&work.graphs);
-        if work.kernels.is_empty() && graphs.is_empty() {
+    each(snapshot, |name, _, ops| {
+        let graphs = graphs(&ops.graphs);
+        if ops.kernels.is_empty() && graphs.is_empty() {
             return;
         }
         line(out, format_args!("{name}"));
         let launches =
-            work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
-        let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
-        let kernels = match (named, named < work.kernels.len()) {
+            ops.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
+        let named = ops.kernels.iter().filter(|kernel| is_named(kernel)).count();
+        let kernels = match (named, named < ops.kernels.len()) {
             (0, true) => "kernels of unknown name".to_owned(),
             (_, true) => format!("{named} kernels and others"),
             (_, false) => format!("{named} kernels"),
         };
         line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
-        let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+        let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(MOST_KERNELS));
         for row in shown {
             let kernel = kernel(&row.kernel, LONGEST_NAME);
             let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
@@ -56,20 +56,20 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
 }
 
 /// Ioctls of the NVIDIA kernel module, by total time. Writes nothing if they are not watched.
-pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
+pub(super) fn ioctls(out: &mut String, snapshot: &Snapshot) {
     let mut text = String::new();
-    each(snapshot, |name, _, work| {
-        if work.asked.is_empty() {
+    each(snapshot, |name, _, ops| {
+        if ops.asked.is_empty() {
             return;
         }
         line(&mut text, format_args!("{name}"));
-        let mut commands: Vec<_> = work.asked.named().collect();
+        let mut commands: Vec<_> = ops.asked.named().collect();
         commands.sort_by_key(|(.., totals)| std::cmp::Reverse(totals.total_ns));
         for (device, command, totals) in commands {
-            line(&mut text, format_args!("\t{device} {command}: {}", ioctls(totals)));
+            line(&mut text, format_args!("\t{device} {command}: {}", ioctl_totals(totals)));
         }
-        if work.asked.other() != CommandTotals::default() {
-            line(&mut text, format_args!("\tothers: {}", ioctls(work.asked.other())));
+        if ops.asked.other() != CommandTotals::default() {
+            line(&mut text, format_args!("\tothers: {}", ioctl_totals(ops.asked.other())));
         }
     });
     if !text.is_empty() {
@@ -79,22 +79,22 @@ pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
-fn ioctls(totals: CommandTotals) -> String {
+fn ioctl_totals(totals: CommandTotals) -> String {
     let mean = totals.total_ns.checked_div(totals.calls).unwrap_or(0);
     format!("{}{}, mean {}", count(totals.calls, "call", "calls"), failed(totals.failures), duration(mean))
 }
 
 pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push_str("per-process copies:\n");
-    each(snapshot, |name, process, work| {
-        if work.copies.is_empty() {
+    each(snapshot, |name, process, ops| {
+        if ops.copies.is_empty() {
             return;
         }
         line(out, format_args!("{name}"));
         let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
-        let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+        let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
         line(out, format_args!("Traced {} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))));
-        for rows in by_direction(&work.copies).filter(|rows| !is_fill(&&rows[0])) {
+        for rows in by_direction(&ops.copies).filter(|rows| !is_fill(&&rows[0])) {
             let rate = process.and_then(|process| rates.copied(process, rows[0].direction));
             let rate = rate.filter(|_| rows[0].is_async).map(|rate| {
                 format!(", {:.5} bytes/sec over the last {:.5} secs", rate.bytes_per_second, rate.seconds)

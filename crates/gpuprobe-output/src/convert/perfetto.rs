@@ -195,12 +195,12 @@ impl<W: Write> TraceWriter for Perfetto<W> {
             self.slice(slice)?;
         }
         self.close_to(0)?;
-        for given in given(slices) {
-            let call = &given.slice.call;
+        for op in given(slices) {
+            let call = &op.slice.call;
             self.tracks.process(call.tgid, &call.process);
-            let track = self.tracks.stream(call.tgid, given.stream);
-            let named = Some((type_of(call.class), given.name));
-            self.event((Kind::Instant, track, given.slice.start_ns), named, |to| {
+            let track = self.tracks.stream(call.tgid, op.stream);
+            let named = Some((type_of(call.class), op.name));
+            self.event((Kind::Instant, track, op.slice.start_ns), named, |to| {
                 to.uint("event_id", call.id);
                 if let Some(size) = call.effect.size() {
                     to.uint("size", size);

@@ -67,7 +67,7 @@ pub(super) struct ConnTable {
 struct Open {
     begun: Instant,
     /// When its request had arrived.
-    asked: Option<Instant>,
+    requested: Option<Instant>,
     /// Since when the client reads nothing, although there is more to send.
     stalled: Option<Instant>,
     text: Option<TextId>,
@@ -97,7 +97,7 @@ impl ConnTable {
                 timeout(RETRY, self.freed.notified()).await.ok();
             }
         }
-        let open = Open { begun: Instant::now(), asked: None, stalled: None, text: None, task: None };
+        let open = Open { begun: Instant::now(), requested: None, stalled: None, text: None, task: None };
         self.open().insert(number, open);
         Arc::new(ConnSlot { table: Arc::clone(self), number, client })
     }
@@ -107,7 +107,7 @@ impl ConnTable {
     fn close_one(&self) -> bool {
         let Limits { stalled, patience, .. } = self.limits;
         let mut open = self.open();
-        let silent = || open.iter().find(|(_, open)| open.asked.is_none());
+        let silent = || open.iter().find(|(_, open)| open.requested.is_none());
         let unread = || {
             let since = open.iter().filter_map(|(number, open)| Some((open.stalled?, number)));
             let (since, number) = since.min()?;
@@ -177,11 +177,11 @@ impl ConnSlot {
 
     /// Notes that the request has arrived.
     pub(super) fn request_arrived(&self) {
-        self.with(|open| open.asked = Some(Instant::now()));
+        self.with(|open| open.requested = Some(Instant::now()));
     }
 
-    pub(super) fn asked_at(&self) -> Option<Instant> {
-        self.with(|open| open.asked).flatten()
+    pub(super) fn requested_at(&self) -> Option<Instant> {
+        self.with(|open| open.requested).flatten()
     }
 
     /// Notes that this text is being sent. Other connections may be closed for it.

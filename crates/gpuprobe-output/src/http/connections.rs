@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The first byte that a TLS client sends.
 const TLS_HANDSHAKE: u8 = 0x16;
 const NOT_TLS: &[u8] =
-    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis port speaks TLS: ask with https://\n";
+    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis port requires TLS: use https://\n";
 
 /// Accepts and answers connections, forever.
 pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site>) {
@@ -49,22 +49,24 @@ pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site
 
 /// Answers one request. The connection of a client that is too slow is closed.
 async fn answer(limits: Limits, stream: TcpStream, site: Arc<Site>, slot: Arc<ConnSlot>) {
-    let mut conversation = pin!(converse(limits, stream, &site, &slot));
+    let mut serving = pin!(serve(limits, stream, &site, &slot));
     let mut deadline = Instant::now() + limits.request;
-    let ended = loop {
-        match (timeout_at(deadline, &mut conversation).await, slot.asked_at()) {
-            (Ok(ended), _) => break ended,
+    let result = loop {
+        match (timeout_at(deadline, &mut serving).await, slot.requested_at()) {
+            (Ok(result), _) => break result,
             (Err(_), None) => break Err(Reason::SlowRequest),
-            (Err(_), Some(asked)) if asked + limits.answer <= deadline => break Err(Reason::SlowAnswer),
-            (Err(_), Some(asked)) => deadline = asked + limits.answer,
+            (Err(_), Some(requested)) if requested + limits.answer <= deadline => {
+                break Err(Reason::SlowAnswer);
+            }
+            (Err(_), Some(requested)) => deadline = requested + limits.answer,
         }
     };
-    if let Err(reason) = ended {
+    if let Err(reason) = result {
         site.counts().refused(reason);
     }
 }
 
-async fn converse(
+async fn serve(
     limits: Limits,
     mut stream: TcpStream,
     site: &Arc<Site>,
@@ -119,7 +121,7 @@ pub(super) async fn http(
             Ok::<_, Infallible>(response)
         }
     });
-    let ended = http1::Builder::new()
+    let result = http1::Builder::new()
         // with keep-alive the deadlines would end a later request in the middle
         .keep_alive(false)
         // the caller limits the time of the whole request
@@ -127,7 +129,7 @@ pub(super) async fn http(
         .max_buf_size(limits.head_bytes)
         .serve_connection(TokioIo::new(stream), service)
         .await;
-    match ended {
+    match result {
         Err(error) if error.is_parse_too_large() => Err(Reason::TooLarge),
         Err(error) if error.is_parse() => Err(Reason::Malformed),
         // the client closed first, after it had received all of its answer

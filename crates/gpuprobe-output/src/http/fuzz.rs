@@ -47,8 +47,8 @@ impl Server {
         for (path, header) in PAGES {
             for coding in ["", "Accept-Encoding: gzip\r\n"] {
                 let request = format!("GET {path} HTTP/1.1\r\n{header}{coding}\r\n");
-                let asked = Self::answer(Arc::clone(&server.site), request.as_bytes(), 1, true);
-                server.runtime.block_on(asked).map_err(HttpError::Runtime)?;
+                let answered = Self::answer(Arc::clone(&server.site), request.as_bytes(), 1, true);
+                server.runtime.block_on(answered).map_err(HttpError::Runtime)?;
             }
         }
         Ok(server)

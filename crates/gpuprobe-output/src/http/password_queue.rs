@@ -70,10 +70,10 @@ pub(super) struct Turn {
 impl PasswordQueue {
     /// Waits for a turn. `None` if the queue was full and this request was dropped.
     pub(super) async fn turn(&self, client: Client) -> Option<Turn> {
-        let (turn, given) = oneshot::channel();
+        let (turn, received) = oneshot::channel();
         self.lock().join(client, turn);
         self.give();
-        given.await.ok()
+        received.await.ok()
     }
 
     /// Hands the turn to the next request, unless a comparison is running.
@@ -186,9 +186,9 @@ mod tests {
     /// Puts requests of these clients into the queue. Each receives its turn through its receiver.
     fn join(queue: &PasswordQueue, clients: &[u8]) -> Vec<oneshot::Receiver<Turn>> {
         let join_one = |last: &u8| {
-            let (turn, given) = oneshot::channel();
+            let (turn, received) = oneshot::channel();
             queue.lock().join(client(*last), turn);
-            given
+            received
         };
         clients.iter().map(join_one).collect()
     }
@@ -225,8 +225,8 @@ mod tests {
         let mut one = join(&queue, &[2]);
         assert_eq!(queue.lock().waiting.len(), MOST_WAITING);
         assert!(one[0].try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty), "it still waits");
-        let cut = flood.iter_mut().filter_map(|given| given.try_recv().err());
-        assert_eq!(cut.filter(|e| *e == oneshot::error::TryRecvError::Closed).count(), MOST_WAITING + 1);
+        let dropped = flood.iter_mut().filter_map(|received| received.try_recv().err());
+        assert_eq!(dropped.filter(|e| *e == oneshot::error::TryRecvError::Closed).count(), MOST_WAITING + 1);
         // at most one request of the flood is before it: the first, if it was not dropped
         assert!(order(&queue)[..2].contains(&client(2)));
         // more clients than fit, all of which have failed before

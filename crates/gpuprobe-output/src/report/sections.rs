@@ -109,9 +109,9 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
 }
 
 pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
-    let work = &summary.work;
-    let lines = graphs(&work.graphs);
-    if work.kernels.is_empty() && lines.is_empty() {
+    let ops = &summary.work;
+    let lines = graphs(&ops.graphs);
+    if ops.kernels.is_empty() && lines.is_empty() {
         return;
     }
     out.push_str("<h2>CUDA kernels</h2>\n");
@@ -119,8 +119,8 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
     table(out, "kernels", &["launches", "", "threads per launch", "streams", "mean launch call", "kernel"]);
-    let most = work.kernels.first().map_or(0, |kernel| kernel.totals.launches);
-    for kernel in work.kernels.iter().take(MOST_ROWS) {
+    let most = ops.kernels.first().map_or(0, |kernel| kernel.totals.launches);
+    for kernel in ops.kernels.iter().take(MOST_ROWS) {
         let name = escape(&kernel.kernel);
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
@@ -133,7 +133,7 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
             duration(of_each(kernel.totals.total_ns))
         );
     }
-    end_table(out, work.kernels.len());
+    end_table(out, ops.kernels.len());
     out.push_str("<p>the time of a launch call is not the time of the CUDA kernel</p>\n");
 }
 

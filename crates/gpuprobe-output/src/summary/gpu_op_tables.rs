@@ -25,13 +25,13 @@ const BAR: usize = 8;
 /// CUDA kernels with a row of their own.
 const MOST_KERNELS: usize = 25;
 
-pub(super) fn launches(out: &mut String, work: &Work, fit: Fit, is_incomplete: bool) {
-    let graphs = graphs(&work.graphs);
-    if work.kernels.is_empty() && graphs.is_empty() {
+pub(super) fn launches(out: &mut String, ops: &Work, fit: Fit, is_incomplete: bool) {
+    let graphs = graphs(&ops.graphs);
+    if ops.kernels.is_empty() && graphs.is_empty() {
         return;
     }
     heading(out, &marked("launches", is_incomplete));
-    let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+    let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(MOST_KERNELS));
     if !shown.is_empty() {
         kernels(out, shown, fit);
     }
@@ -106,10 +106,10 @@ fn range((least, most): ([u32; 3], [u32; 3])) -> String {
     if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
 }
 
-pub(super) fn copies(out: &mut String, work: &Work, is_incomplete: bool) {
+pub(super) fn copies(out: &mut String, ops: &Work, is_incomplete: bool) {
     use Align::{Left, Right};
     let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
-    let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+    let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
     if !copies.is_empty() {
         heading(out, &marked("copies", is_incomplete));
         let titles = ["kind", "mode", "host memory", "copies", "bandwidth", "bytes"];
