@@ -99,7 +99,7 @@ pub(crate) fn evidence(advice: &Advice) -> String {
             bound(Some(median), bytes)
         ),
         Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns } => format!(
-            "{} took at least {} over all threads, in {}; the time between them was {}",
+            "{} took at least {} over all threads, in {}; time between them {}",
             count(launches, "launch", "launches"),
             duration(calls_ns),
             duration(watched_ns),

@@ -189,7 +189,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
             names[OPEN_NAMED] = "...".to_owned();
         }
         let calls = count(unfinished, "call", "calls");
-        line(out, format_args!("{calls} did not return and are not in the table: {}", names.join(", ")));
+        line(out, format_args!("also {calls} that did not return: {}", names.join(", ")));
     }
 }
 

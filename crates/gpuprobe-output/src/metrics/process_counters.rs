@@ -211,7 +211,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["device", "command"],
-        "Ioctls that failed, by errno or by the status of the NVIDIA kernel module; with --kernel.",
+        "Ioctls that failed, according to errno or to the status of the NVIDIA kernel module; with --kernel.",
         ioctl_errors
     ),
     process_metric!(
@@ -219,7 +219,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         SECONDS,
         ["device", "command"],
-        "Time inside these ioctls; with --kernel.",
+        "Time inside ioctls on devices of the NVIDIA kernel module; with --kernel.",
         ioctl_seconds
     ),
     process_metric!(
