@@ -1,5 +1,5 @@
-// Opens pages of `gpuprobe report` in headless Chromium: the console must stay empty, the charts must exist, search must hide
-// and mark, zoom must change the view, and no script but the page's own may run.
+// Opens pages of `gpuprobe report` in headless Chromium: the console must stay empty, the charts must exist, search
+// must hide and mark, zoom must change the view, and no script but the page's own may run.
 //
 //   page_check.mjs PLAYWRIGHT SCREENSHOT PAGE...        the screenshot is of the last page
 

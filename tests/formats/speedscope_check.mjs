@@ -32,7 +32,8 @@ function serve() {
 	return new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(server)));
 }
 
-// The names and depths of the calls of each thread, in the order in which they began. speedscope drops calls of length 0.
+// The names and depths of the calls of each thread, in the order in which they began. speedscope drops calls of length
+// 0.
 function expected(trace) {
 	const threads = JSON.parse(readFileSync(trace + ".slices"));
 	const calls = (slices) =>

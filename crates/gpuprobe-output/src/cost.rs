@@ -4,8 +4,8 @@ use gpuprobe_analysis::{CostReport, Judged, ModeCost, Spread, TierCost};
 
 use crate::table::{Align, rows};
 
-/// A table for each attach mechanism, with a line above it that says how it was measured. Targets, if there are any, are
-/// in a second table below it.
+/// A table for each attach mechanism, with a line above it that says how it was measured. Targets, if there are any,
+/// are in a second table below it.
 pub fn cost(report: &CostReport) -> String {
     let mut out = String::new();
     for tier in &report.tiers {

@@ -19,8 +19,8 @@ impl Strokes {
     }
 }
 
-/// Values as a line of at most `width` characters. Zero is a space, and the largest value is the highest level. If there
-/// are more values than characters, each character shows the last value of its group.
+/// Values as a line of at most `width` characters. Zero is a space, and the largest value is the highest level. If
+/// there are more values than characters, each character shows the last value of its group.
 pub(crate) fn line(values: &[u64], width: usize, strokes: Strokes) -> String {
     let most = values.iter().copied().max().unwrap_or(0);
     let shown = values.len().min(width);

@@ -67,11 +67,11 @@ pub struct HttpSettings {
     pub complain: fn(&str),
 }
 
-/// Connections that the operating system queues until they are accepted: many clients that connect at once must not have
-/// to retry.
+/// Connections that the operating system queues until they are accepted: many clients that connect at once must not
+/// have to retry.
 const BACKLOG: u32 = 1024;
-/// The send buffer of a connection (Linux doubles it). This is also how much is written at a time, so it bounds how long
-/// other clients wait for one write.
+/// The send buffer of a connection (Linux doubles it). This is also how much is written at a time, so it bounds how
+/// long other clients wait for one write.
 const SEND_BUFFER_BYTES: u32 = 128 << 10;
 /// A snapshot counts as fresh for at least this long, however short the refresh interval: a machine may be busy.
 const FRESH_FOR: Duration = Duration::from_secs(10);

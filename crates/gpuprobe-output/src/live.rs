@@ -1,7 +1,7 @@
 //! Calls as they happen, one line each: for `trace`, and for a recording that is printed while it is written.
 //!
-//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if a
-//! line needs it.
+//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if
+//! a line needs it.
 
 mod arguments;
 mod line_parts;
@@ -140,7 +140,8 @@ impl Live {
     }
 }
 
-/// The nesting depth of a call. A trace file has only the parent, not the depth: a call with a parent has depth 1 or more.
+/// The nesting depth of a call. A trace file has only the parent, not the depth: a call with a parent has depth 1 or
+/// more.
 fn depth(call: &Call) -> u8 {
     call.depth.max(u8::from(call.parent.is_some()))
 }

@@ -14,8 +14,8 @@ use crate::timestamp::timestamp;
 
 const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
-/// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a test
-/// prints its new hash.
+/// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a
+/// test prints its new hash.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-mpiDcdgq09Rqu9vVG5Wkv7qBIVb8hZi+ai7R7NW8MAM='; img-src data:";
 
 /// The trace that a report is made from.

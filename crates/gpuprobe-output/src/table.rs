@@ -7,7 +7,8 @@ pub(crate) enum Align {
     Right,
 }
 
-/// Appends rows as lines. Each column is as wide as its widest text, with two spaces between columns and none at the end.
+/// Appends rows as lines. Each column is as wide as its widest text, with two spaces between columns and none at the
+/// end.
 pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<String>]) {
     let width = |column: usize| {
         rows.iter().filter_map(|r| r.get(column)).map(|t| t.chars().count()).max().unwrap_or(0)

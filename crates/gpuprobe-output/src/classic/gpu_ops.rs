@@ -1,4 +1,5 @@
-//! The sections about GPU operations: launches, copies, gaps of streams, advice, and ioctls of the NVIDIA kernel module.
+//! The sections about GPU operations: launches, copies, gaps of streams, advice, and ioctls of the NVIDIA kernel
+//! module.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};

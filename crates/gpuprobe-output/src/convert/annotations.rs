@@ -1,5 +1,5 @@
-//! The fields of an event as Perfetto's debug annotations, and interned names: a name is written once and then referred to
-//! by number.
+//! The fields of an event as Perfetto's debug annotations, and interned names: a name is written once and then referred
+//! to by number.
 
 use std::collections::HashMap;
 

@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::trace_writer::{TraceWriter, thread_name};
 
-/// Processes and threads whose names are remembered as written. Beyond that, names are written again, which is harmless.
+/// Processes and threads whose names are remembered as written. Beyond that, names are written again, which is
+/// harmless.
 const MOST_NAMED: usize = 1 << 16;
 
 pub(super) struct Chrome<W> {

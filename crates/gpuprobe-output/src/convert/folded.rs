@@ -1,5 +1,6 @@
-//! Folded stacks: lines of `process;thread;outer call;inner call TIME`, where TIME is the microseconds spent in the last
-//! call itself, without the calls inside it. If the trace has stacks, their frames come between the thread and the call.
+//! Folded stacks: lines of `process;thread;outer call;inner call TIME`, where TIME is the microseconds spent in the
+//! last call itself, without the calls inside it. If the trace has stacks, their frames come between the thread and the
+//! call.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,4 +1,5 @@
-//! Converts a trace to the formats of other programs. It writes while it reads: memory use does not grow with the trace.
+//! Converts a trace to the formats of other programs. It writes while it reads: memory use does not grow with the
+//! trace.
 
 mod annotations;
 mod chrome;

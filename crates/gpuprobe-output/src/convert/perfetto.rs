@@ -1,5 +1,5 @@
-//! Perfetto's format: a sequence of packets, each of which describes a track or an event on one. Field numbers are those of
-//! `perfetto/trace/trace_packet.proto` and the files it includes.
+//! Perfetto's format: a sequence of packets, each of which describes a track or an event on one. Field numbers are
+//! those of `perfetto/trace/trace_packet.proto` and the files it includes.
 
 use std::io::{self, Write};
 

@@ -1,5 +1,6 @@
-//! Basic authentication. Passwords are stored as bcrypt hashes, which are slow on purpose, so they are compared on another
-//! thread, one at a time. Right passwords and recent wrong ones are remembered, so that they are not compared again.
+//! Basic authentication. Passwords are stored as bcrypt hashes, which are slow on purpose, so they are compared on
+//! another thread, one at a time. Right passwords and recent wrong ones are remembered, so that they are not compared
+//! again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -36,8 +37,8 @@ type Tag = [u8; 32];
 
 #[derive(Debug)]
 pub(super) struct Authenticator {
-    /// Passwords are remembered as HMAC tags with this key, so that the time of a lookup does not reveal how much of a guess
-    /// was right.
+    /// Passwords are remembered as HMAC tags with this key, so that the time of a lookup does not reveal how much of a
+    /// guess was right.
     key: hmac::Key,
     known: Mutex<HashSet<Tag>>,
     wrong: Mutex<HashSet<Tag>>,

@@ -1,8 +1,8 @@
-//! Connection slots, which bound the resources of all clients together, and the choice of a connection to close if there is
-//! no free slot.
+//! Connection slots, which bound the resources of all clients together, and the choice of a connection to close if
+//! there is no free slot.
 //!
-//! tower's concurrency and load limits are not used: they make new requests wait or refuse them. Here a new client takes the
-//! slot of a silent, stalled or slow one.
+//! tower's concurrency and load limits are not used: they make new requests wait or refuse them. Here a new client
+//! takes the slot of a silent, stalled or slow one.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -102,8 +102,8 @@ impl ConnTable {
         Arc::new(ConnSlot { table: Arc::clone(self), number, client })
     }
 
-    /// Closes a connection in favour of a new one: the oldest that has sent no request, else the one that has read nothing
-    /// for longest, else the oldest that has been open for long. Returns `false` if there is none.
+    /// Closes a connection in favour of a new one: the oldest that has sent no request, else the one that has read
+    /// nothing for longest, else the oldest that has been open for long. Returns `false` if there is none.
     fn close_one(&self) -> bool {
         let Limits { stalled, patience, .. } = self.limits;
         let mut open = self.open();
@@ -120,8 +120,8 @@ impl ConnTable {
         true
     }
 
-    /// Closes the connections that still receive the oldest texts while there are too many texts or too many bytes. Returns
-    /// the number of closed connections.
+    /// Closes the connections that still receive the oldest texts while there are too many texts or too many bytes.
+    /// Returns the number of closed connections.
     fn drop_old_texts(&self) -> usize {
         let mut open = self.open();
         let mut texts: BTreeMap<TextId, Vec<u64>> = BTreeMap::new();

@@ -38,7 +38,8 @@ pub(super) struct TextId {
 }
 
 impl Latest {
-    /// Replaces the snapshot and adds the counters of the endpoint to it. The next snapshot is expected after `refresh`.
+    /// Replaces the snapshot and adds the counters of the endpoint to it. The next snapshot is expected after
+    /// `refresh`.
     pub fn publish(&self, mut snapshot: Snapshot, refresh: Duration) {
         snapshot.served = self.0.counts.read();
         let number = self.0.published.fetch_add(1, Ordering::Relaxed);
@@ -151,8 +152,8 @@ impl Published {
         self.refresh.saturating_mul(3).max(least)
     }
 
-    /// The page, and how long it took if it was made just now. Another thread makes it, so that other clients are answered
-    /// meanwhile.
+    /// The page, and how long it took if it was made just now. Another thread makes it, so that other clients are
+    /// answered meanwhile.
     ///
     /// If the client disconnects the page is still completed, so that the next request does not start again.
     async fn page(self: &Arc<Self>, page: Page) -> Option<Made> {
@@ -214,8 +215,8 @@ struct Demand {
     took: Duration,
 }
 
-/// The snapshot that is served: the last one for which all pages are made that are in demand and slow to make. So a client
-/// never waits for a slow page, however large it is.
+/// The snapshot that is served: the last one for which all pages are made that are in demand and slow to make. So a
+/// client never waits for a slow page, however large it is.
 #[derive(Debug)]
 pub(super) struct Serving {
     latest: Latest,

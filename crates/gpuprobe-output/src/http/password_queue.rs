@@ -1,6 +1,6 @@
-//! A fair queue for comparing passwords. A comparison takes 50 ms or more, one runs at a time, and any client can request one.
-//! So requests are ordered by client address: clients with fewer failures come first, and clients with equally many take
-//! turns, however many requests each of them sends.
+//! A fair queue for comparing passwords. A comparison takes 50 ms or more, one runs at a time, and any client can
+//! request one. So requests are ordered by client address: clients with fewer failures come first, and clients with
+//! equally many take turns, however many requests each of them sends.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -112,8 +112,8 @@ impl State {
         }
     }
 
-    /// Drops a random request of the clients that come last. If it were always the newest, a right password would never get
-    /// in during a flood from the same address.
+    /// Drops a random request of the clients that come last. If it were always the newest, a right password would never
+    /// get in during a flood from the same address.
     fn drop_one(&mut self) {
         let last = self.waiting.iter().map(|waiting| self.rank(waiting)).max();
         let of_last = |waiting: &&Waiting| Some(self.rank(waiting)) == last;

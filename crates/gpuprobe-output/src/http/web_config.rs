@@ -1,5 +1,5 @@
-//! The web config: users, TLS and headers, from a file in the format that Prometheus and its exporters share, so that one
-//! file can serve a whole host. It is read again when it, or a file that it names, has changed.
+//! The web config: users, TLS and headers, from a file in the format that Prometheus and its exporters share, so that
+//! one file can serve a whole host. It is read again when it, or a file that it names, has changed.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -106,8 +106,8 @@ pub(super) fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Value> {
     call.args.iter().flatten().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// The catalogue row of a call. If signatures differ between releases this is the newest, so arguments are found by name
-/// and not by position.
+/// The catalogue row of a call. If signatures differ between releases this is the newest, so arguments are found by
+/// name and not by position.
 pub(super) fn row(call: &Call) -> Option<&'static Function> {
     catalogue().lookup(call.api, None, &call.name)
 }

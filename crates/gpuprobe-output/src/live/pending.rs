@@ -9,8 +9,8 @@ use super::line_parts::{indent, push_thread};
 use crate::table::{Align, rows};
 use crate::units::{duration, push_printable};
 
-/// Open calls as a table, the thread that has waited longest first. Within a thread an outer call comes before the calls
-/// inside it. `now_ns` is on the clock of `start_ns`.
+/// Open calls as a table, the thread that has waited longest first. Within a thread an outer call comes before the
+/// calls inside it. `now_ns` is on the clock of `start_ns`.
 pub fn pending(calls: &[Call], now_ns: u64) -> String {
     let thread = |call: &Call| -> (Tgid, Tid) { (call.tgid, call.tid) };
     let mut since: HashMap<(Tgid, Tid), u64> = HashMap::new();

@@ -182,8 +182,8 @@ fn effect(out: &mut String, call: &Call) {
     }
 }
 
-/// Appends the bytes of a call if no single argument has that value, as for copies of rows and planes. Returns whether it
-/// did.
+/// Appends the bytes of a call if no single argument has that value, as for copies of rows and planes. Returns whether
+/// it did.
 fn size_unless_shown(out: &mut String, before: &str, call: &Call) -> bool {
     let Some(size) = call.effect.size() else { return false };
     let shows_size = |v: &Value| matches!(v, Value::Uint(n) if *n == size);

@@ -5,8 +5,8 @@ use super::{budget_metrics, collect, nvml_metrics, process_counters, self_metric
 
 /// `gpu` is the host's number of a GPU. If that is unknown it is the process's own number, and `numbering` says so.
 const KIND: &[&str] = process_labels!["gpu", "numbering", "kind"];
-/// `site` is a call site: function and line, and the caller if that is ambiguous. There are few for each process; the rest is
-/// `other`.
+/// `site` is a call site: function and line, and the caller if that is ambiguous. There are few for each process; the
+/// rest is `other`.
 const SITE: &[&str] = process_labels!["site"];
 
 /// All metrics, in the order in which they are written.

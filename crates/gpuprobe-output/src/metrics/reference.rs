@@ -12,14 +12,15 @@ const HEAD: &str = "\
 # Metrics
 
 All metrics of `gpuprobe daemon`. This page is generated from the list that the daemon serves; to write it again, run
-`GPUPROBE_BLESS=1 cargo test -p gpuprobe-output`. A metric without a series is omitted, so there are fewer metrics if a feature
-is off, if a GPU does not report a value, or if no process uses CUDA.
+`GPUPROBE_BLESS=1 cargo test -p gpuprobe-output`. A metric without a series is omitted, so there are fewer metrics if
+a feature is off, if a GPU does not report a value, or if no process uses CUDA.
 
-`/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in both. A
-histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end when it exits. Its counters stay for five
-minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_ended_*`. A process that executes its own
-program again, or gets the pid and the name of an exited process, continues the same series. Such a series is the sum of all
-of these processes, and moves to the sums by name when the last of them exits, so no counter falls while it is served.
+`/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in
+both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end when it exits. Its counters
+stay for five minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_ended_*`. A process
+that executes its own program again, or gets the pid and the name of an exited process, continues the same series.
+Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
+counter falls while it is served.
 
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
@@ -28,8 +29,8 @@ of these processes, and moves to the sums by name when the last of them exits, s
 const LABELS_HEAD: &str = "
 ## Labels
 
-A label without a value is omitted. The number of values is bounded: CUDA kernels and call sites beyond the largest share one
-series, `other`, and no label contains an address.
+A label without a value is omitted. The number of values is bounded: CUDA kernels and call sites beyond the largest
+share one series, `other`, and no label contains an address.
 
 | label | meaning |
 |---|---|

@@ -38,9 +38,9 @@ pub(super) enum Series<'a> {
     Histogram(&'a Distribution),
 }
 
-/// The series of one metric by the values of its labels, in order of arrival. Two sources with the same labels (a process
-/// that executes its own program again under the same pid) become one series: Prometheus refuses a scrape with a duplicate
-/// series as a whole.
+/// The series of one metric by the values of its labels, in order of arrival. Two sources with the same labels (a
+/// process that executes its own program again under the same pid) become one series: Prometheus refuses a scrape with
+/// a duplicate series as a whole.
 ///
 /// A busy host has tens of thousands of series for a metric, so they are kept in a few blocks of memory, which the next
 /// metric reuses.

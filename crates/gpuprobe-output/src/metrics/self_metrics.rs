@@ -1,5 +1,5 @@
-//! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its endpoint.
-//! They are read with the snapshot, so a scrape is counted in the next snapshot.
+//! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its
+//! endpoint. They are read with the snapshot, so a scrape is counted in the next snapshot.
 
 use gpuprobe_analysis::{OwnProcess, Snapshot};
 

@@ -25,8 +25,8 @@ impl Format {
     }
 }
 
-/// Upper bounds of the written buckets as powers of two nanoseconds: 1 us to 1 s in factors of four. All 32 buckets of the
-/// BPF tables, for every function of every process, would be more than most Prometheus servers can keep.
+/// Upper bounds of the written buckets as powers of two nanoseconds: 1 us to 1 s in factors of four. All 32 buckets of
+/// the BPF tables, for every function of every process, would be more than most Prometheus servers can keep.
 const BOUNDS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
 /// The bounds in seconds, as text.
 static LE: LazyLock<[String; BOUNDS.len()]> =

@@ -1,5 +1,5 @@
-//! The sections about GPU operations: launches, copies, gaps of streams and advice. For a terminal of 100 columns, or for a
-//! file with complete names.
+//! The sections about GPU operations: launches, copies, gaps of streams and advice. For a terminal of 100 columns, or
+//! for a file with complete names.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::effective;

@@ -167,8 +167,8 @@ fn layers(out: &mut String, layers: &[Layer], fit: Fit) {
     }
 }
 
-/// On a terminal only the part in parentheses of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`: it is unique among
-/// commands.
+/// On a terminal only the part in parentheses of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`: it is unique
+/// among commands.
 fn in_short(command: &str, fit: Fit) -> String {
     let inner = command.strip_suffix(')').and_then(|rest| rest.split_once('(')).map(|(_, inner)| inner);
     inner.filter(|inner| fit == Fit::Terminal && !inner.starts_with("0x")).unwrap_or(command).to_owned()

@@ -73,8 +73,8 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
     }
 }
 
-/// Forty seconds of a program that leaks at two call sites, a process with a hostile name that began later, and a process
-/// that exited.
+/// Forty seconds of a program that leaks at two call sites, a process with a hostile name that began later, and a
+/// process that exited.
 pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     let (train, late, exited) = (key(4242, 1), key(77, 1), key(99, 1));
     let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);

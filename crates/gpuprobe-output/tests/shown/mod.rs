@@ -1,5 +1,5 @@
-//! Renders a trace in all output formats and checks what must be true for any input. The tests here use damaged traces, the
-//! fuzzer in `fuzz/` uses arbitrary bytes.
+//! Renders a trace in all output formats and checks what must be true for any input. The tests here use damaged traces,
+//! the fuzzer in `fuzz/` uses arbitrary bytes.
 
 use gpuprobe_analysis::{Picture, Replay, ReplayReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
