@@ -11,7 +11,7 @@ pub fn cost(report: &CostReport) -> String {
     for tier in &report.tiers {
         let separator = if out.is_empty() { "" } else { "\n" };
         out += &format!(
-            "{separator}attached by {}, kernel {}, {} rounds of {} in each mode\n\n",
+            "{separator}attached by {}, Linux {}, {} rounds of {} in each mode\n\n",
             tier.tier, report.kernel, report.rounds, report.calls_per_round
         );
         modes(&mut out, tier);

@@ -76,7 +76,7 @@ fn origin(out: &mut String, source: &Source<'_>) {
         meta.driver.as_ref().map(|driver| format!(", driver {}", escape(driver))).unwrap_or_default();
     put!(
         out,
-        "<p>{} on {}, kernel {}{driver}; recorded by gpuprobe {} from {}</p>\n",
+        "<p>{} on {}, Linux {}{driver}; recorded by gpuprobe {} from {}</p>\n",
         timestamp(meta.start_unix, 0),
         escape(&meta.host),
         escape(&meta.kernel),

@@ -1,8 +1,8 @@
 //! Numbers and names as text. Functions that begin with `push_` append to a line without an allocation, for callers
 //! that write many lines.
 //!
-//! Crates such as bytesize and humantime are not used: the goldens and the classic display fix one decimal place and
-//! half-up rounding, and `trace` needs functions that append.
+//! Crates such as bytesize and humantime are not used: the golden files and the classic display fix one decimal place
+//! and half-up rounding, and `trace` needs functions that append.
 
 use std::borrow::Cow;
 

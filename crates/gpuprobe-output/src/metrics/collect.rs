@@ -22,7 +22,7 @@ pub(super) fn begin_process(samples: &mut Samples, process: &ProcessSnapshot) {
     begin_named(samples, process.pid, &process.name, process.container.as_ref());
 }
 
-/// Begins the series of a process of which there is no snapshot.
+/// Begins the series of a process by its pid, name and container.
 pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
     let id = container.map_or("", |container| &container.id);
     let pod = container.and_then(|container| container.pod.as_ref());

@@ -26,7 +26,7 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
         (duration(span), "from the first event to the last"),
         (summary.outermost_calls.to_string(), "calls"),
         (duration(summary.outermost_ns), "in calls, over all threads"),
-        (kernels.to_string(), "kernels launched"),
+        (kernels.to_string(), "CUDA kernels launched"),
         (bytes(copied), "copied"),
         (bytes(peak), "peak of live memory of a process"),
         (summary.outermost_errors.to_string(), "errors"),

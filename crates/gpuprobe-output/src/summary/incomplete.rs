@@ -35,7 +35,7 @@ impl Incomplete {
     }
 }
 
-/// A heading, marked where its figures are incomplete.
+/// A heading, marked if its figures are incomplete.
 pub(super) fn marked(heading: &str, is_incomplete: bool) -> String {
     format!("{heading}{}", if is_incomplete { MARK } else { "" })
 }
