@@ -1,4 +1,4 @@
-"""Writes a trace with what a recorder never writes: damage of every kind between calls that are sound."""
+"""Writes a trace that no recorder would write: valid calls, with damaged lines of every kind between them."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-// Opens pages that gpuprobe report wrote in Chromium without a window: nothing may be said on the console, the charts
-// must be there, search must hide and mark, and zoom must change what is shown. No script but the page's own may run.
+// Opens pages of `gpuprobe report` in headless Chromium: the console must stay empty, the charts must exist, search
+// must hide and mark, zoom must change the view, and no script but the page's own may run.
 //
 //   page_check.mjs PLAYWRIGHT SCREENSHOT PAGE...        the screenshot is of the last page
 
@@ -20,26 +20,26 @@ const browser = await chromium.launchPersistentContext(folder, {
   args: flags,
   viewport: { width: 1200, height: 900 },
 });
-let wrong = 0;
+let failures = 0;
 function expect(what, is) {
   if (!is) {
-    wrong += 1;
+    failures += 1;
     console.log(`WRONG ${what}`);
   }
 }
 
-async function look(path) {
+async function check(path) {
   const page = await browser.newPage();
-  const said = [];
-  page.on("console", (message) => said.push(message.text()));
-  page.on("pageerror", (error) => said.push(String(error)));
+  const messages = [];
+  page.on("console", (message) => messages.push(message.text()));
+  page.on("pageerror", (error) => messages.push(String(error)));
   page.on("dialog", (dialog) => {
-    // a script of the trace that ran would open one
-    said.push(`dialog: ${dialog.message()}`);
+    // a script from the trace would open one
+    messages.push(`dialog: ${dialog.message()}`);
     dialog.dismiss();
   });
   page.on("request", (request) => {
-    if (!request.url().startsWith("file:")) said.push(`asked for ${request.url()}`);
+    if (!request.url().startsWith("file:")) messages.push(`requested ${request.url()}`);
   });
   await page.goto(pathToFileURL(resolve(path)).href);
   const count = (selector) => page.locator(selector).count();
@@ -48,7 +48,7 @@ async function look(path) {
   expect(`${path}: functions with bars`, (await count("#functions tbody tr svg rect")) > 0);
   expect(`${path}: a flame graph`, (await count(".flame svg svg")) > 0);
 
-  // search: what fits stays, what does not goes, and all comes back
+  // search hides rows that do not match, and shows all again at the end
   const rows = await count("#functions tbody tr");
   const name = await page.locator("#functions tbody tr").first().getAttribute("data-name");
   await page.fill("#search", name);
@@ -75,10 +75,10 @@ async function look(path) {
     const overflows = await page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth + 1);
     expect(`${path}: fits ${width} columns`, !overflows);
   }
-  expect(`${path}: the console is silent, but says ${said.join("; ")}`, said.length === 0);
+  expect(`${path}: the console must be empty, but has ${messages.join("; ")}`, messages.length === 0);
 
-  // a script that got into the page after all is refused, and not run
-  said.length = 0;
+  // a script that gets into the page anyway is blocked by the policy
+  messages.length = 0;
   await page.evaluate(() => {
     const script = document.createElement("script");
     script.textContent = "alert('script')";
@@ -86,13 +86,13 @@ async function look(path) {
     document.body.insertAdjacentHTML("beforeend", "<svg onload=\"alert('handler')\"></svg>");
   });
   await page.evaluate(() => new Promise(requestAnimationFrame));
-  const refused = said.filter((text) => text.includes("Content Security Policy"));
-  expect(`${path}: other scripts are refused, but ${said.join("; ")}`, refused.length === 2 && said.length === 2);
+  const refused = messages.filter((text) => text.includes("Content Security Policy"));
+  expect(`${path}: other scripts must be blocked, but ${messages.join("; ")}`, refused.length === 2 && messages.length === 2);
   await page.close();
 }
 
 try {
-  for (const path of pages) await look(path);
+  for (const path of pages) await check(path);
   const page = await browser.newPage();
   await page.setViewportSize({ width: 1100, height: 1500 });
   await page.goto(pathToFileURL(resolve(pages.at(-1))).href);
@@ -101,4 +101,4 @@ try {
   await browser.close();
   rmSync(folder, { recursive: true, force: true });
 }
-process.exit(wrong ? 1 : 0);
+process.exit(failures ? 1 : 0);

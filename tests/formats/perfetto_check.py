@@ -1,4 +1,4 @@
-"""Compares a file of Perfetto with the trace it was made of: perfetto_check.py TRACE FILE"""
+"""Compares a Perfetto file with the trace it was made from: perfetto_check.py TRACE FILE"""
 
 import sys
 
@@ -10,7 +10,7 @@ EVENT = perfetto.TrackEvent
 
 
 class File:
-    """What an importer makes of the packets: tracks, the slices on them, instants and counters."""
+    """The packets as an importer reads them: tracks, the slices on them, instants and counters."""
 
     def __init__(self, path):
         self.tracks, self.slices, self.instants, self.counters, self.open = {}, {}, [], {}, {}
@@ -37,7 +37,7 @@ class File:
                 for note in event.debug_annotations:
                     note.name = self.names[2][note.name_iid]
                 events.append((packet.timestamp, event, name))
-        # an importer sorts by time, and leaves what is of one time in its order
+        # an importer sorts by time and keeps the order of events of the same time
         for at, event, name in sorted(events, key=lambda event: event[0]):
             self.take(at, event, name)
         assert not any(self.open.values()), "slices without an end"
@@ -100,15 +100,15 @@ def check(trace, file):
 
 
 def check_streams(trace, file):
-    """Work that a program gave to streams: outermost calls that succeeded, and became no part of a graph."""
-    work = [call for call in trace.calls if call.line["type"] in ("launch", "transfer")]
-    ids = {call.id for call in work}
-    given = [call for call in work if call.parent not in ids and call.line.get("ret") == 0]
-    given = [call for call in given if not call.line.get("captured")]
+    """Operations submitted to streams: outermost calls that succeeded and were not captured into a graph."""
+    ops = [call for call in trace.calls if call.line["type"] in ("launch", "transfer")]
+    ids = {call.id for call in ops}
+    submitted = [call for call in ops if call.parent not in ids and call.line.get("ret") == 0]
+    submitted = [call for call in submitted if not call.line.get("captured")]
     on_streams = [uuid for uuid, _, _ in file.instants if "stream" in file.tracks[uuid].name]
-    equal("work on streams", len(on_streams), len(given))
+    equal("operations on streams", len(on_streams), len(submitted))
     copied = {}
-    for call in given:
+    for call in submitted:
         if call.line["type"] == "transfer" and "size" in call.line:
             copied[call.thread[0]] = min(copied.get(call.thread[0], 0) + call.line["size"], 2**63 - 1)
     tracks = {uuid: file.tracks[uuid] for uuid in file.counters}
@@ -118,5 +118,5 @@ def check_streams(trace, file):
 
 
 trace = Trace(sys.argv[1])
-assert trace.calls, "a comparison with nothing says nothing"
+assert trace.calls, "the trace has no calls to compare"
 check(trace, File(sys.argv[2]))

@@ -1,8 +1,8 @@
-"""Runs the recipes of docs/analyse.md as they stand, on a trace, and compares their answers with what the trace says.
+"""Runs the recipes of docs/analyse.md on a trace and compares their results with the trace.
 
     recipes_check.py DOCUMENT TRACE FOLDER      FOLDER has the packages duckdb and pandas
 
-The command line of DuckDB is no package: where a recipe calls it, its query is given to the library.
+DuckDB's command line is not a package: the query of such a recipe is run with the library instead.
 """
 
 import collections
@@ -40,7 +40,7 @@ def python(text):
 
 
 def counted(text):
-    """What `uniq -c` prints."""
+    """Parses the output of `uniq -c`."""
     rows = [line.split(maxsplit=1) for line in text.splitlines()]
     return {name.strip(): int(n) for n, name in rows}
 

@@ -1,10 +1,10 @@
-// Loads Chrome's files into speedscope, in Chromium without a window, and compares what it shows with the trace:
+// Loads Chrome trace files into speedscope, in headless Chromium, and compares what it shows with the trace:
 //
 //   speedscope_check.mjs SPEEDSCOPE PLAYWRIGHT TRACE...
 //
-// Of each trace there is TRACE.chrome, which gpuprobe made of it, and TRACE.slices, which trace.py did.
+// For each trace there are TRACE.chrome, written by gpuprobe, and TRACE.slices, written by trace.py.
 //
-// speedscope draws on a canvas. So it is asked to save what it has loaded, in its own format, whose events are counted.
+// speedscope draws on a canvas, so its export in its own format is compared instead.
 import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
@@ -16,7 +16,7 @@ const { chromium } = createRequire(import.meta.url)(playwright);
 
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".chrome": "application/json" };
 
-// Files of speedscope by their names, and the traces.
+// Serves the files of speedscope and the traces.
 function serve() {
 	const server = createServer((request, response) => {
 		const name = basename(new URL(request.url, "http://localhost").pathname) || "index.html";
@@ -32,8 +32,8 @@ function serve() {
 	return new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(server)));
 }
 
-// The names of the calls of each thread of the trace, with the depth of each, in the order in which they began. What has
-// no length at all speedscope does not keep.
+// The names and depths of the calls of each thread, in the order in which they began. speedscope drops calls of length
+// 0.
 function expected(trace) {
 	const threads = JSON.parse(readFileSync(trace + ".slices"));
 	const calls = (slices) =>
@@ -41,14 +41,14 @@ function expected(trace) {
 	return threads.map(calls).filter((calls) => calls.length > 0);
 }
 
-// The same of what speedscope has made of it.
+// The same from the export of speedscope.
 function shown(saved) {
 	return saved.profiles.map((profile) => {
 		let depth = 0;
 		const calls = [];
 		for (const event of profile.events) {
 			if (event.type === "O") {
-				// it puts the arguments behind the name
+				// speedscope appends the arguments to the name
 				const name = saved.shared.frames[event.frame].name.replace(/ \{"event_id":.*$/s, "");
 				calls.push(JSON.stringify([depth, name]));
 				depth += 1;

@@ -1,4 +1,4 @@
-"""A trace as the checks read it, without gpuprobe: the calls of each thread with their times and depths."""
+"""Reads a trace without gpuprobe, for the checks: the calls of each thread with their times and depths."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ BILLION = 10**9
 
 
 def cut(name, most=1024):
-    """A name as gpuprobe keeps it: one that is too long ends with a number that is made of all of it."""
+    """A name as gpuprobe shortens it: a long name ends with a hash of the whole name."""
     text = name.encode("utf-8", "replace")
     if len(text) <= most:
         return name
@@ -37,7 +37,7 @@ class Call:
 
 
 class Trace:
-    """Reads what has sound times; tells damage by itself."""
+    """Reads lines with valid times and counts damaged lines."""
 
     def __init__(self, path):
         self.calls, self.processes, self.losses, self.damaged = [], [], [], 0
@@ -56,7 +56,7 @@ class Trace:
                 elif line["type"] not in ("end", "meta"):
                     call = Call(line)
                     last = max(last, call.end or call.start)
-                    # with --phases a call has two lines, of which the second knows more
+                    # with --phases a call has two lines, and the second has more fields
                     at = begun.get(call.id)
                     if at is not None:
                         self.calls[at] = call
@@ -93,7 +93,7 @@ class Trace:
         return line if sound else None
 
     def slices(self):
-        """Of each thread, in order: name, start, end, depth."""
+        """Name, start, end and depth of the calls of each thread, in order."""
         threads = {}
         for call in sorted(self.calls, key=lambda call: (call.start, call.id)):
             threads.setdefault(call.thread, []).append((call.name, call.start, call.end, call.depth))
@@ -101,7 +101,7 @@ class Trace:
 
 
 if __name__ == "__main__":
-    # trace.py TRACE tells how many lines are damaged, trace.py --slices TRACE the slices of each thread
+    # trace.py TRACE prints the number of damaged lines, trace.py --slices TRACE the slices of each thread
     if sys.argv[1] == "--slices":
         json.dump(list(Trace(sys.argv[2]).slices().values()), sys.stdout)
     else:

@@ -1,4 +1,4 @@
-"""The form of the dashboard, and that it and the rules name only metrics that there are."""
+"""Checks the dashboard, and that it and the rules use only metrics that exist."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import queries
 
 DASHBOARD = "packaging/grafana/gpuprobe.json"
 RULES = "packaging/prometheus/rules.yml"
-# of Grafana itself
+# variables of Grafana itself
 BUILT_IN = {"__rate_interval", "__interval", "__range"}
 WIDTH = 24
 
@@ -26,29 +26,29 @@ def problems():
     for variable in sorted(set(re.findall(r"\$\{?(\w+)", text)) - defined - {"__all"}):
         yield f"${variable} is not defined"
     for uid in sorted(set(re.findall(r'"uid": "([^"]*)"', text)) - {"${datasource}", dashboard["uid"]}):
-        yield f"a data source of somebody's own: {uid}"
+        yield f"a fixed data source: {uid}"
     yield from (f"{a} and {b} overlap" for a, b in overlaps(panels))
     for panel in (panel for panel in panels if panel["type"] != "row"):
         if not panel["targets"] or not panel["description"].endswith("."):
-            yield f"{panel['title']} asks nothing, or does not say what it shows"
+            yield f"{panel['title']} has no query or no description"
     known = queries.served("docs/metrics.md")
-    asked = [(title, query) for title, query, _ in queries.of_dashboard(DASHBOARD)]
-    for title, query in asked + list(queries.of_rules(RULES)):
+    used = [(title, query) for title, query, _ in queries.of_dashboard(DASHBOARD)]
+    for title, query in used + list(queries.of_rules(RULES)):
         for name in sorted(queries.metrics_of(query) - known):
-            yield f"{title} names {name}, which docs/metrics.md does not have"
+            yield f"{title} uses {name}, which docs/metrics.md does not have"
     recorded = {name for name, _ in queries.of_rules(RULES)}
     for title, query in queries.of_rules(RULES):
         for name in sorted(set(queries.RECORDED.findall(query)) - recorded):
-            yield f"{title} names {name}, which no rule records"
+            yield f"{title} uses {name}, which no rule records"
 
 
 def overlaps(panels):
-    """Titles of panels that lie on each other, or stand out of the page."""
+    """Titles of panels that overlap or exceed the width of the page."""
     taken = {}
     for panel in panels:
-        place = panel["gridPos"]
-        for x in range(place["x"], place["x"] + place["w"]):
-            for y in range(place["y"], place["y"] + place["h"]):
+        position = panel["gridPos"]
+        for x in range(position["x"], position["x"] + position["w"]):
+            for y in range(position["y"], position["y"] + position["h"]):
                 if x >= WIDTH or (x, y) in taken:
                     return [(panel["title"], taken.get((x, y), "the edge"))]
                 taken[x, y] = panel["title"]
@@ -56,5 +56,5 @@ def overlaps(panels):
 
 
 found = list(problems())
-print("\n".join(found) or "nothing is wrong")
+print("\n".join(found) or "no problems")
 sys.exit(bool(found))

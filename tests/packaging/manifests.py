@@ -1,4 +1,4 @@
-"""Manifests against the schemas of Kubernetes, and the chart against the plain manifest.
+"""Checks the manifests against the schemas of Kubernetes, and the chart against the plain manifest.
 
     manifests.py VERSION PLAIN CHART CHART_WITH_EVERYTHING
 """
@@ -8,7 +8,7 @@ import sys
 import kubernetes_validate
 import yaml
 
-# of the Prometheus operator: Kubernetes has no schema of these
+# kinds of the Prometheus operator, for which Kubernetes has no schema
 OPERATORS = {"PodMonitor", "PrometheusRule"}
 
 
@@ -35,30 +35,30 @@ def problems(version, plain, chart, everything):
     with open("packaging/prometheus/rules.yml") as file:
         rules = yaml.safe_load(file)
     if [document["spec"] for document in read(everything) if document["kind"] == "PrometheusRule"] != [rules]:
-        yield "the chart's rules are others"
+        yield "the chart's rules differ from packaging/prometheus/rules.yml"
     if [document["spec"]["podMetricsEndpoints"][0]["scheme"] for document in read(everything) if document["kind"] == "PodMonitor"] != ["https"]:
-        yield "the PodMonitor does not ask by https"
+        yield "the PodMonitor does not use https"
     yield from of_web_config(pod(everything))
     container = pod(everything)["containers"][0]
     if "SYS_ADMIN" not in container["securityContext"]["capabilities"]["add"] or container["args"][-1] != "--memleak":
-        yield f"settings of the chart do nothing: {container}"
+        yield f"settings of the chart have no effect: {container}"
 
 
 def of_web_config(pod):
-    """What is asked for a password must find the file, and probes must not be refused for lack of one."""
+    """The web config must be mounted where --web-config expects it, and probes must not need a password."""
     container = pod["containers"][0]
     option = container["args"].index("--web-config") + 1
     mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volume = mounted.get(container["args"][option].rpartition("/")[0])
     if {"secretName": "web", "defaultMode": 0o400} not in [v["secret"] for v in pod["volumes"] if v["name"] == volume]:
-        yield f"the secret is not where {container['args'][option]} is looked for"
+        yield f"the secret is not mounted at {container['args'][option]}"
     for probe in ("readinessProbe", "livenessProbe"):
         if container[probe].get("tcpSocket") != {"port": "metrics"} or "httpGet" in container[probe]:
             yield f"{probe} needs a password: {container[probe]}"
 
 
 def pod(path):
-    """The pod's specification, without what a chart has a setting for and a manifest has not."""
+    """The pod's specification, without fields that only the chart has."""
     found = [document for document in read(path) if document["kind"] == "DaemonSet"]
     specification = found[0]["spec"]["template"]["spec"]
     specification["containers"][0].pop("imagePullPolicy", None)
@@ -66,5 +66,5 @@ def pod(path):
 
 
 found = list(problems(*sys.argv[1:]))
-print("\n".join(found) or "nothing is wrong")
+print("\n".join(found) or "no problems")
 sys.exit(bool(found))

@@ -1,10 +1,10 @@
-"""Two minutes of Prometheus on the daemon.
+"""Runs Prometheus on the daemon for two minutes and compares its answers with the ledgers of the programs.
 
-    check.py GPUPROBE STANDINS PROMETHEUS FOLDER    the binary, the folder of the stand-ins, that of Prometheus' programs,
-                                                    and one for what is written, which is made anew
+    check.py GPUPROBE STANDINS PROMETHEUS FOLDER    the binary, the folders of the stand-ins and of Prometheus' programs,
+                                                    and the output folder, which is emptied first
 
-Its last line is "N passed, M failed". Everything asked is about processes that were started here: others may use CUDA on
-the host meanwhile, and other daemons may watch them.
+Its last line is "N passed, M failed". All queries are about processes that were started here: other processes may use CUDA
+on the host at the same time, and other daemons may watch them.
 """
 
 import os
@@ -18,23 +18,23 @@ from servers import STEP, Daemon, Prometheus, ShortLived, Workload, until
 
 SPAN = 120
 PAUSES = 7
-# what Grafana makes of the variables of a query where scrapes are 15 seconds apart
+# the values of Grafana's variables with a scrape interval of 15 seconds
 RATE_INTERVAL, INTERVAL = "1m", "15s"
 RULES = "packaging/prometheus/rules.yml"
 DASHBOARD = "packaging/grafana/gpuprobe.json"
-# what NVML is told to say of a process
+# the memory of a process that the stand-in of NVML reports
 NVML_BYTES = 5 << 30
-# classes of functions that the daemon counts when it is told nothing
+# classes of functions that the daemon counts by default
 COUNTED = {"alloc", "free", "memcpy", "memset", "launch", "sync"}
-# of what the ledger provokes
+# errors that the ledger program provokes
 ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
-# under names of their own, because processes of other tests have the usual ones
+# with unique names, because processes of other tests have the usual ones
 PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps"}
 SOURCES = {"graphs": "launches", "short": "ledger"}
-# run again and again; of those that ended so many seconds ago there are no series but the sums of their name
+# run again and again; processes that exited this many seconds ago only have the sums of their name
 SHORT, KEPT = "prom_short", 30
-# seconds between two of them: each that is still shown makes a scrape larger
+# seconds between two of them: each process that still has series makes a scrape larger
 PAUSE = 3
 
 
@@ -53,17 +53,17 @@ class Checks:
             print(f"ok: {what}", flush=True)
 
 
-def same(what, told, books):
-    assert told == books, f"{what}: Prometheus says {told}, the books {books}"
+def same(what, found, ledger):
+    assert found == ledger, f"{what}: Prometheus says {found}, the ledger {ledger}"
 
 
 def equal(compare, *words):
-    """A daemon reads its tables now and then, and Prometheus asks it later still."""
+    """Retries: the daemon reads its tables periodically, and Prometheus scrapes later."""
     until("not the same", lambda: compare(*words) or True, patience=30)
 
 
 def counted_functions(probe):
-    """Functions of the driver that the daemon counts, by gpuprobe's own list: mark, API, versions, class, signature."""
+    """Functions of the CUDA driver that the daemon counts, from `gpuprobe list`: mark, API, versions, class, signature."""
     names = set()
     for line in subprocess.run([probe, "list"], capture_output=True, text=True, check=True).stdout.splitlines():
         words = line.split()
@@ -71,42 +71,42 @@ def counted_functions(probe):
             words.pop(0)
         if len(words) > 3 and words[0] == "driver" and words[2] in COUNTED and "~" not in line[:3]:
             names.add(words[3].split("(")[0])
-    assert len(names) > 100, f"gpuprobe list tells of {len(names)} functions only"
+    assert len(names) > 100, f"gpuprobe list has only {len(names)} functions"
     return names
 
 
-def books_of_ledger(prometheus, functions, books):
-    """Everything that a ledger says of a process that runs and is at rest."""
-    of = f'{{pid="{books["pid"]}"}}'
-    counters_of_ledger(prometheus, functions, books)
+def check_ledger(prometheus, functions, ledger):
+    """Compares everything in the ledger of a process that runs and is idle."""
+    of = f'{{pid="{ledger["pid"]}"}}'
+    check_counters(prometheus, functions, ledger)
     for metric, field in (("live_bytes", "live_bytes"), ("live_allocations", "live")):
-        told = prometheus.by("kind", f"sum by (kind) (gpuprobe_memory_{metric}{of})")
-        wanted = {kind: row[field] for kind, row in books["memory"].items()}
-        same(metric, {kind: n for kind, n in told.items() if n or kind in wanted}, wanted)
-    total = sum(row["live_bytes"] for row in books["memory"].values())
+        found = prometheus.by("kind", f"sum by (kind) (gpuprobe_memory_{metric}{of})")
+        wanted = {kind: row[field] for kind, row in ledger["memory"].items()}
+        same(metric, {kind: n for kind, n in found.items() if n or kind in wanted}, wanted)
+    total = sum(row["live_bytes"] for row in ledger["memory"].values())
     recorded = f'instance_process:gpuprobe_memory_live_bytes:sum{{process="{PROGRAMS["ledger"]}"}}'
     same("the recorded sum", prometheus.by("", recorded), {"": total})
 
 
-def counters_of_ledger(prometheus, functions, books):
-    of = f'{{pid="{books["pid"]}"}}'
-    calls = {name: n for name, n in books["driver_calls"].items() if name in functions and n}
+def check_counters(prometheus, functions, ledger):
+    of = f'{{pid="{ledger["pid"]}"}}'
+    calls = {name: n for name, n in ledger["driver_calls"].items() if name in functions and n}
     same("calls", prometheus.by("function", f"sum by (function) (gpuprobe_calls_total{of})"), calls)
     timed = prometheus.by("function", f"sum by (function) (gpuprobe_call_duration_seconds_count{of})")
     same("calls that were timed", timed, calls)
-    # its kernels bear no names that the driver is told
+    # its CUDA kernels have no names that the CUDA driver knows
     launches = prometheus.by("", f"sum(gpuprobe_kernel_launches_total{of})")
-    same("launches", launches, {"": sum(books["launches"].values())})
-    same("copied bytes", copied(prometheus, of), copied_by(books))
+    same("launches", launches, {"": sum(ledger["launches"].values())})
+    same("copied bytes", copied(prometheus, of), copied_by(ledger))
     for metric in ("allocated_bytes", "freed_bytes"):
-        told = prometheus.by("", f"sum(gpuprobe_memory_{metric}_total{of})")
-        same(metric, told, {"": sum(row[metric] for row in books["memory"].values())})
-    same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed_by(books))
+        found = prometheus.by("", f"sum(gpuprobe_memory_{metric}_total{of})")
+        same(metric, found, {"": sum(row[metric] for row in ledger["memory"].values())})
+    same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed_by(ledger))
 
 
-def failed_by(books):
+def failed_by(ledger):
     failed = {}
-    for code, n in (pair for codes in books["errors"].values() for pair in codes.items()):
+    for code, n in (pair for codes in ledger["errors"].values() for pair in codes.items()):
         failed[ERRORS[code]] = failed.get(ERRORS[code], 0) + n
     return failed
 
@@ -116,10 +116,10 @@ def copied(prometheus, of):
     return {(labels["kind"], labels["mode"]): value for labels, value in rows if value}
 
 
-def copied_by(books):
-    """By direction and mode. A copy whose direction is left to the driver goes from the host to the device there."""
+def copied_by(ledger):
+    """By direction and mode. A copy of kind Default goes from the host to the device in this program."""
     sums = {}
-    for kind, row in [*books["copies"].items(), ("memset", books["memset_bytes"])]:
+    for kind, row in [*ledger["copies"].items(), ("memset", ledger["memset_bytes"])]:
         for mode in ("sync", "async"):
             bytes_moved = row.get(f"{mode}_bytes", row.get(mode) if kind == "memset" else 0)
             key = ("H2D" if kind == "Default" else kind, mode)
@@ -127,77 +127,77 @@ def copied_by(books):
     return {key: n for key, n in sums.items() if n}
 
 
-def ended_ledger(prometheus, functions, books):
-    counters_of_ledger(prometheus, functions, books)
-    same("gauges of the ended", prometheus.query(f'gpuprobe_memory_live_bytes{{pid="{books["pid"]}"}}'), [])
+def check_exited(prometheus, functions, ledger):
+    check_counters(prometheus, functions, ledger)
+    same("gauges of an exited process", prometheus.query(f'gpuprobe_memory_live_bytes{{pid="{ledger["pid"]}"}}'), [])
 
 
-def books_of_places(prometheus, books, moment):
-    """What the places of a program hold at its end, and which were suspected while they grew: the two leaks alone."""
-    of = f'{{pid="{books["pid"]}"}}'
+def check_sites(prometheus, ledger, moment):
+    """Live memory of the call sites at the end, and which were suspects while they grew: only the two leaks."""
+    of = f'{{pid="{ledger["pid"]}"}}'
     function = lambda rows: {labels["site"].split("(")[0]: value for labels, value in rows}
     live = function(prometheus.query(f"sum by (site) (gpuprobe_memory_site_live_bytes{of}) > 0"))
     suspects = function(prometheus.query(f"gpuprobe_memory_leak_suspects{of} > 0", time=moment))
-    held = {place["function"]: place["live_bytes"] for place in books["places"] if place["live_bytes"]}
-    same("places", live, held)
-    same("suspects", set(suspects), {place["function"] for place in books["places"] if place["leaks"]})
+    expected = {place["function"]: place["live_bytes"] for place in ledger["places"] if place["live_bytes"]}
+    same("call sites", live, expected)
+    same("suspects", set(suspects), {place["function"] for place in ledger["places"] if place["leaks"]})
 
 
 def sums_of_short(functions, runs):
-    """What the rules have to record of all runs together, by the name of the rule."""
+    """What the rules must record for all runs together, by the name of the rule."""
     sums = {f"instance_process:gpuprobe_{name}_total:sum": 0 for name in ("calls", "errors", "kernel_launches")}
     copied = {}
-    for books in runs:
-        calls = sum(n for name, n in books["driver_calls"].items() if name in functions)
-        for name, more in zip(sums, (calls, sum(failed_by(books).values()), sum(books["launches"].values()))):
+    for ledger in runs:
+        calls = sum(n for name, n in ledger["driver_calls"].items() if name in functions)
+        for name, more in zip(sums, (calls, sum(failed_by(ledger).values()), sum(ledger["launches"].values()))):
             sums[name] += more
-        for (kind, _), moved in copied_by(books).items():
+        for (kind, _), moved in copied_by(ledger).items():
             copied[kind] = copied.get(kind, 0) + moved
     return sums, copied
 
 
-def books_of_short(prometheus, functions, runs):
-    """Sums are whole, whether a process has series of its own still or not, and none ever fell."""
+def check_short(prometheus, functions, runs):
+    """Sums are complete whether or not a process still has its own series, and no sum ever fell."""
     of = f'{{process="{SHORT}"}}'
     sums, copied = sums_of_short(functions, runs)
     for name, wanted in sums.items():
         same(name, prometheus.by("", name + of), {"": wanted})
     of_copies = f"instance_process_kind:gpuprobe_copy_bytes_total:sum{of}"
-    told = {kind: n for kind, n in prometheus.by("kind", of_copies).items() if n}
-    same("copied bytes", told, copied)
+    found = {kind: n for kind, n in prometheus.by("kind", of_copies).items() if n}
+    same("copied bytes", found, copied)
     for name in (*sums, of_copies.removesuffix(of)):
         falls = [n for _, n in prometheus.query(f"resets({name}{of}[{SPAN}s])")]
         assert falls and not any(falls), f"{name} falls: {falls}"
     ended = prometheus.by("", f"gpuprobe_ended_processes_total{of}").get("", 0)
-    assert 0 < ended <= len(runs), f"{ended} of {len(runs)} are shown by name alone"
+    assert 0 < ended <= len(runs), f"{ended} of {len(runs)} are only in the sums by name"
 
 
 def rates_of_short(prometheus, functions, runs):
-    """Each run does the same, so what fails is much the same share of it at any time, but for one that was read in the
-    middle; the rules are about to alert on it."""
+    """Each run does the same, so the share of failed calls is nearly constant, except for a run that was read in the middle. The
+    alert must be pending or firing."""
     of = f'{{process="{SHORT}"}}'
     rates = [f"instance_process:gpuprobe_{name}:rate5m" for name in ("calls", "errors", "kernel_launches")]
     for name in (*rates, "instance_process_kind:gpuprobe_copy_bytes:rate5m"):
-        told = [n for _, n in prometheus.query(name + of)]
-        assert told and any(n > 0 for n in told), f"{name}: {told}"
+        found = [n for _, n in prometheus.query(name + of)]
+        assert found and any(n > 0 for n in found), f"{name}: {found}"
     calls, errors, _ = sums_of_short(functions, runs)[0].values()
-    told = prometheus.by("", f"instance_process:gpuprobe_errors:ratio5m{of}").get("", 0)
-    assert abs(told / (errors / calls) - 1) < 0.1, f"{told} of the calls fail, by the books {errors / calls}"
+    found = prometheus.by("", f"instance_process:gpuprobe_errors:ratio5m{of}").get("", 0)
+    assert abs(found / (errors / calls) - 1) < 0.1, f"{found} of the calls fail, by the ledger {errors / calls}"
     alerts = prometheus.query(f'ALERTS{{alertname="GpuCallsFail", process="{SHORT}"}}')
-    assert alerts, "no alert on calls that fail"
+    assert alerts, "no alert about failing calls"
 
 
-def books_of_launches(prometheus, books):
-    of = f'{{pid="{books["pid"]}"}}'
+def check_launches(prometheus, ledger):
+    of = f'{{pid="{ledger["pid"]}"}}'
     launches = prometheus.by("kernel", f"sum by (kernel) (gpuprobe_kernel_launches_total{of})")
-    same("launches", launches, {kernel: n for kernel, n in books["launches"].items() if n})
+    same("launches", launches, {kernel: n for kernel, n in ledger["launches"].items() if n})
 
 
-def books_of_graphs(prometheus, books):
-    of = f'{{pid="{books["pid"]}"}}'
-    books_of_launches(prometheus, books)
-    same("graphs", prometheus.by("", f"sum(gpuprobe_graph_launches_total{of})"), {"": books["graph_launches"]})
-    same("derived", prometheus.by("", f"sum(gpuprobe_graph_kernels_derived_total{of})"), {"": books["derived"]})
+def check_graphs(prometheus, ledger):
+    of = f'{{pid="{ledger["pid"]}"}}'
+    check_launches(prometheus, ledger)
+    same("graphs", prometheus.by("", f"sum(gpuprobe_graph_launches_total{of})"), {"": ledger["graph_launches"]})
+    same("derived", prometheus.by("", f"sum(gpuprobe_graph_kernels_derived_total{of})"), {"": ledger["derived"]})
 
 
 def always_up(prometheus, start, end):
@@ -217,8 +217,8 @@ def rules_work(prometheus):
 
 def clean_metrics(promtool, text):
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
-    said = done.stdout + done.stderr
-    assert done.returncode == 0 and not said, f"it ends with {done.returncode}: {said}"
+    output = done.stdout + done.stderr
+    assert done.returncode == 0 and not output, f"it exits with {done.returncode}: {output}"
 
 
 def values_of(prometheus, query, instant, processes, start, end):
@@ -226,25 +226,25 @@ def values_of(prometheus, query, instant, processes, start, end):
     words |= {"$__rate_interval": RATE_INTERVAL, "$__interval": INTERVAL, "$__range": f"{int(end - start)}s"}
     for variable, value in words.items():
         query = query.replace(variable, value)
-    assert "$" not in query, f"a variable is left in {query}"
+    assert "$" not in query, f"an unknown variable in {query}"
     return [value for _, value in prometheus.query(query, time=end)] if instant else prometheus.over(query, start, end)
 
 
 def has_data(prometheus, query, *words):
     values = values_of(prometheus, query, *words)
-    assert any(value == value for value in values), f"nothing: {query}"
+    assert any(value == value for value in values), f"no data: {query}"
 
 
 def is_seen(prometheus, query, instant, processes, start, end):
-    """Most of the time: a scrape may come in the middle of one that is short."""
+    """Checks most of the time only: a scrape may come in the middle of a short process."""
     values = values_of(prometheus, f"max({query})", instant, processes, start, end)
     wanted = 1 if instant else (end - start) / STEP / 2
     above = sum(value > 0 for value in values)
     assert above >= wanted, f"{above} of {len(values)} values are above 0, not {wanted}: {query}"
 
 
-def books_of_gpus(prometheus, pid):
-    """What the stand-in NVML always says of its first GPU, and what it was told to say."""
+def check_gpus(prometheus, pid):
+    """The values that the stand-in of NVML always reports for its first GPU, and those that this test sets."""
     same("utilisation", prometheus.by("gpu", 'gpuprobe_gpu_utilization_ratio{gpu="0"}'), {"0": 0.42})
     same("power", prometheus.by("gpu", 'gpuprobe_gpu_power_watts{gpu="0"}'), {"0": 123.456})
     same("memory of a process", prometheus.by("gpu", f'gpuprobe_gpu_process_memory_bytes{{pid="{pid}"}}'), {"0": NVML_BYTES})
@@ -255,34 +255,34 @@ def books_of_gpus(prometheus, pid):
 def dashboard(check, prometheus, start, end):
     for title, query, instant in queries.of_dashboard(DASHBOARD):
         check(f"dashboard: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
-        # ledgers launch no graphs
+        # the ledger program launches no graphs
         if "(ended_)?" in query and title != "Graphs":
             check(f"dashboard, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
 
 
 def during(check, daemon, prometheus, functions, programs, short, promtool):
-    """The two minutes."""
-    ledger, leaks = programs["ledger"], programs["leaks"]
+    """The checks during the two minutes."""
+    workload, leaks = programs["ledger"], programs["leaks"]
     until("the first scrape", lambda: prometheus.query('up{job="gpuprobe"} == 1'))
     start = time.time()
     leaks.go_on()
-    check("GPUs", equal, books_of_gpus, prometheus, ledger.pid)
-    for name, compare in (("launches", books_of_launches), ("graphs", books_of_graphs)):
-        check(name, equal, compare, prometheus, programs[name].books())
+    check("GPUs", equal, check_gpus, prometheus, workload.pid)
+    for name, compare in (("launches", check_launches), ("graphs", check_graphs)):
+        check(name, equal, compare, prometheus, programs[name].ledger())
     for pause in range(1, PAUSES + 1):
-        ledger.go_on()
-        books = ledger.books()
-        check(f"pause {pause} of the ledger", equal, books_of_ledger, prometheus, functions, books)
+        workload.go_on()
+        ledger = workload.ledger()
+        check(f"pause {pause} of the ledger", equal, check_ledger, prometheus, functions, ledger)
         check("promtool check metrics", clean_metrics, promtool, daemon.scrape())
         time.sleep(max(0, start + SPAN * pause / PAUSES - time.time()))
-    check("places", equal, books_of_places, prometheus, leaks.books(), start + SPAN * 0.75)
-    runs = short.books()
-    check(f"sums of {len(runs)} short processes", equal, books_of_short, prometheus, functions, runs)
+    check("call sites", equal, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
+    runs = short.ledgers()
+    check(f"sums of {len(runs)} short processes", equal, check_short, prometheus, functions, runs)
     check("rates of short processes", equal, rates_of_short, prometheus, functions, runs)
     end = time.time()
     dashboard(check, prometheus, start, end)
-    ledger.go_on()
-    check("the end of the ledger", equal, ended_ledger, prometheus, functions, ledger.books())
+    workload.go_on()
+    check("the exited ledger program", equal, check_exited, prometheus, functions, workload.ledger())
     check("rules", rules_work, prometheus)
     check("up", always_up, prometheus, start, time.time())
     daemon.runs()
@@ -292,19 +292,19 @@ def main(probe, standins, binaries, folder):
     check, started = Checks(), []
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    # files of our own are other files to the kernel, and to other daemons
+    # copies are other files for the Linux kernel and for other daemons
     for name, own in (FILES | PROGRAMS | {"short": SHORT}).items():
         shutil.copy(f"{standins}/{SOURCES.get(name, name)}", f"{folder}/{own}")
     nvml = f"{folder}/nvml"
     open(nvml, "w").close()
-    # no driver is asked, so that the GPUs of this machine are not among NVML's
+    # not the driver folder of this machine, so that its GPUs are not added to those of the NVML stand-in
     options = ["-p", f"{folder}/libcuda.so.1", "--warm-up", "10", "--nvml", f"{folder}/libnvidia-ml.so.1"]
     options += ["--driver-folder", folder, "--keep-ended", str(KEPT)]
     functions = counted_functions(probe)
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))
         started.append(prometheus := Prometheus(folder, binaries, daemon.address, RULES))
-        # four fifths of the span at least, on a busy machine more
+        # at least four fifths of the span, longer on a busy machine
         rounds = str(SPAN * 800 // 20)
         words = {
             "ledger": ["--wait", "--pauses", str(PAUSES), "--threads", "2", "--calls", "40000"],
@@ -316,7 +316,7 @@ def main(probe, standins, binaries, folder):
         programs = {name: Workload(f"{folder}/{own}", *words[name]) for name, own in PROGRAMS.items()}
         started += programs.values()
         started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=PAUSE))
-        programs["ledger"].books(), programs["leaks"].books()
+        programs["ledger"].ledger(), programs["leaks"].ledger()
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
             file.write(f"process 0 compute {pid} {NVML_BYTES}\nbusy 0 {pid} 30 5 0 0\nxid 0 79\n")

@@ -1,4 +1,4 @@
-"""What the dashboard and the rules ask, and which metrics they name."""
+"""The queries of the dashboard and the rules, and the metrics they use."""
 
 import json
 import re
@@ -8,15 +8,15 @@ import yaml
 METRIC = re.compile(r"\b(?:gpuprobe|process)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\b[a-z_]+:[a-z0-9_:]+\b")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-# a metric of processes together with that of those which ended
+# a metric of processes together with the sum over exited ones
 NAMES = re.compile(r'__name__=~"([^"]*)"')
-# names of labels, which look like names of metrics
+# lists of labels, whose names look like those of metrics
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
 def of_dashboard(path):
-    """(title of the panel, query, whether it asks for one moment) of every query."""
+    """(title of the panel, query, whether it is an instant query) of every query."""
     with open(path) as file:
         dashboard = json.load(file)
     for panel in dashboard["panels"]:
@@ -33,7 +33,7 @@ def of_rules(path):
 
 
 def metrics_of(query):
-    """The metrics that a query names, as a histogram is called in the table."""
+    """The metrics that a query uses; a histogram by its family name."""
     bare = LISTS.sub("", RECORDED.sub("", TEXT.sub("", query)))
     both = {names.replace("(ended_)?", ended) for names in NAMES.findall(query) for ended in ("", "ended_")}
     return {stem(name) for name in METRIC.findall(bare)} | {stem(name) for name in both}
@@ -47,6 +47,6 @@ def stem(name):
 
 
 def served(page):
-    """The metrics that there are, by the page that is made of their table."""
+    """All metrics, from the generated page docs/metrics.md."""
     with open(page) as file:
         return set(re.findall(r"^\| `((?:gpuprobe|process)_\w+)` \|", file.read(), re.M))

@@ -1,4 +1,4 @@
-"""The programs under test: the daemon, Prometheus, and workloads that keep books. What is ended is what was started here."""
+"""The programs of the test: the daemon, Prometheus, and workloads that print ledgers. Only processes started here are ended."""
 
 import json
 import os
@@ -11,20 +11,20 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-# longer than anything here takes on a machine that others keep busy
+# longer than anything here takes on a busy machine
 PATIENCE = 60
-# seconds between two values of a span
+# seconds between two values of a range query
 STEP = 2
 
 
 def until(what, look, patience=PATIENCE):
-    """What `look` returns, as soon as it returns something; fails with what it raised last."""
+    """Calls `look` until it returns something; fails with its last error."""
     deadline = time.monotonic() + patience
     while True:
         try:
             if found := look():
                 return found
-            problem = "it did not come"
+            problem = "it did not happen"
         except (AssertionError, OSError) as error:
             problem = error
         if time.monotonic() > deadline:
@@ -39,7 +39,7 @@ def free_port():
 
 
 class Server:
-    """A process that writes to a log of its own."""
+    """A process with a log file."""
 
     def __init__(self, log, command, **environment):
         self.log = log
@@ -47,12 +47,12 @@ class Server:
             files = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
             self.process = subprocess.Popen(command, env={**os.environ, **environment}, **files)
 
-    def said(self):
+    def output(self):
         with open(self.log) as file:
             return file.read()
 
     def runs(self):
-        assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.said()}"
+        assert self.process.poll() is None, f"it exited with {self.process.returncode}: {self.output()}"
 
     def end(self):
         if self.process.poll() is None:
@@ -65,11 +65,11 @@ class Daemon(Server):
     def __init__(self, log, probe, options, **environment):
         fixed = ["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "--refresh", "0.5"]
         super().__init__(log, [probe, *fixed, *options], **environment)
-        self.address = until("the daemon tells its address", self.told)
+        self.address = until("the daemon prints its address", self.printed_address)
 
-    def told(self):
+    def printed_address(self):
         self.runs()
-        found = re.search(r"http://(\S+)/metrics", self.said())
+        found = re.search(r"http://(\S+)/metrics", self.output())
         return found and found[1]
 
     def scrape(self):
@@ -89,7 +89,7 @@ class Prometheus(Server):
             json.dump(config, file)
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        # so that a busy machine is no reason for a scrape to be late
+        # so that scrapes are not late on a busy machine
         command = ["nice", "-n", "-10", f"{binaries}/prometheus"]
         command += [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
@@ -113,17 +113,17 @@ class Prometheus(Server):
         return [(row["metric"], float(row["value"][1])) for row in self.ask("query", query=query, **words)["result"]]
 
     def by(self, label, query):
-        """Values by one label; a series without it is under the empty name."""
+        '''Values by one label; a series without the label has the key "".'''
         return {labels.get(label, ""): value for labels, value in self.query(query)}
 
     def over(self, query, start, end):
-        """All values of all series of a span."""
+        """All values of all series in a time range."""
         rows = self.ask("query_range", query=query, start=start, end=end, step=STEP)["result"]
         return [float(value) for row in rows for _, value in row["values"]]
 
 
 class Workload:
-    """A program that says in JSON what it has done, and goes on when it is sent a line."""
+    """A program that prints its ledger in JSON, and continues when it receives a line."""
 
     def __init__(self, program, *words, **environment):
         self.name = os.path.basename(program)
@@ -131,9 +131,9 @@ class Workload:
         self.process = subprocess.Popen([program, *words], env={**os.environ, **environment}, **pipes)
         self.pid = self.process.pid
 
-    def books(self):
+    def ledger(self):
         line = self.process.stdout.readline()
-        assert line, f"{self.name} ended with {self.process.wait()}"
+        assert line, f"{self.name} exited with {self.process.wait()}"
         return json.loads(line)
 
     def go_on(self):
@@ -147,30 +147,29 @@ class Workload:
 
 
 class ShortLived:
-    """A program that is run again and again, each time for less than the time between two scrapes, and the books of all
-    its runs."""
+    """A program that is run again and again, each time shorter than the scrape interval, and the ledgers of all its runs."""
 
     def __init__(self, program, *words, pause):
         self.command, self.pause = [program, *words], pause
         self.runs, self.problem = [], None
-        self.is_over = threading.Event()
+        self.is_stopped = threading.Event()
         self.thread = threading.Thread(target=self.repeat, daemon=True)
         self.thread.start()
 
     def repeat(self):
-        while not self.problem and not self.is_over.wait(self.pause):
+        while not self.problem and not self.is_stopped.wait(self.pause):
             done = subprocess.run(self.command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode:
-                self.problem = f"{self.command[0]} ended with {done.returncode}: {done.stderr}"
+                self.problem = f"{self.command[0]} exited with {done.returncode}: {done.stderr}"
             else:
                 self.runs.append(json.loads(done.stdout))
 
-    def books(self):
-        """Those of all runs; there are no more after that."""
+    def ledgers(self):
+        """The ledgers of all runs. Stops running the program."""
         self.end()
         assert not self.problem, self.problem
         return self.runs
 
     def end(self):
-        self.is_over.set()
+        self.is_stopped.set()
         self.thread.join(PATIENCE)

@@ -1,6 +1,6 @@
-//! How many lines a second `trace` can write: `cargo run --release -p gpuprobe-output --example live_rate`.
+//! Measures how many lines per second `trace` can write: `cargo run --release -p gpuprobe-output --example live_rate`.
 //!
-//! Five calls of a kind that programs make all the time are written over and over into one buffer.
+//! It writes five common calls over and over into one buffer.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use gpuprobe_event::{
 use gpuprobe_output::{Live, LiveOptions};
 
 const ROUNDS: u32 = 5;
-const LINES_A_ROUND: u32 = 1_000_000;
-/// Written out to nobody whenever it is this long, as a program would to a pipe.
+const LINES_PER_ROUND: u32 = 1_000_000;
+/// The buffer is cleared when it is this long, where a program would write it to a pipe.
 const BUFFER: usize = 64 << 10;
 
 fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> Event {
@@ -46,7 +46,7 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
 fn events() -> Vec<Event> {
     let (pointer, size) = (Value::Hex(0x7f3a_0000_0000), Value::Uint(4 << 20));
     let dim3 = Value::Dim3([256, 1, 1]);
-    let held = Effect::Alloc(Allocation {
+    let allocated = Effect::Alloc(Allocation {
         bytes: 4 << 20,
         address: Some(0x7f3a_0000_0000),
         ..Allocation::default()
@@ -62,7 +62,7 @@ fn events() -> Vec<Event> {
     let launch = vec![pointer.clone(), dim3.clone(), dim3, pointer.clone(), Value::Uint(0), Value::Hex(0)];
     let kind = Value::Name(Name::Borrowed("H2D"));
     vec![
-        call("cudaMalloc", 0, vec![pointer.clone(), size.clone()], held),
+        call("cudaMalloc", 0, vec![pointer.clone(), size.clone()], allocated),
         call("cudaMemcpy", 0, vec![pointer.clone(), pointer, size.clone(), kind], moved),
         call("cudaLaunchKernel", 0, launch, launched),
         call("cudaStreamSynchronize", 0, vec![Value::Hex(0x55d0_2000)], Effect::None),
@@ -70,7 +70,7 @@ fn events() -> Vec<Event> {
     ]
 }
 
-/// Each call as it begins, and as it ends.
+/// Each call twice: as it begins and as it returns.
 fn in_phases(events: &[Event]) -> Vec<Event> {
     let begun = |event: &Event| match event {
         Event::Call(call) => {
@@ -83,15 +83,15 @@ fn in_phases(events: &[Event]) -> Vec<Event> {
 
 fn main() {
     let whole = events();
-    let apart = in_phases(&whole);
-    for (what, events, phases) in [("lines", whole, false), ("classic lines", apart, true)] {
+    let phased = in_phases(&whole);
+    for (what, events, phases) in [("lines", whole, false), ("classic lines", phased, true)] {
         let options = LiveOptions { times: true, nested: true, phases, ..LiveOptions::default() };
         let mut live = Live::new(options);
         let mut out = String::with_capacity(2 * BUFFER);
         let mut best = f64::MAX;
         for _ in 0..ROUNDS {
             let begin = Instant::now();
-            for event in events.iter().cycle().take(LINES_A_ROUND as usize) {
+            for event in events.iter().cycle().take(LINES_PER_ROUND as usize) {
                 live.event(black_box(event), &mut out);
                 if out.len() > BUFFER {
                     black_box(&out);
@@ -100,7 +100,7 @@ fn main() {
             }
             best = best.min(begin.elapsed().as_secs_f64());
         }
-        let lines = f64::from(LINES_A_ROUND);
-        println!("{:.2} million {what} a second, {:.0} ns each", 1e-6 * lines / best, 1e9 * best / lines);
+        let lines = f64::from(LINES_PER_ROUND);
+        println!("{:.2} million {what} per second, {:.0} ns each", 1e-6 * lines / best, 1e9 * best / lines);
     }
 }

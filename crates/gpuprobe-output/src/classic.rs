@@ -1,27 +1,31 @@
 //! The classic display of the daemon: a block of plain text every few seconds.
+//!
+//! The output is fixed byte for byte. Crates for sizes, durations and dates choose other units, separators or rounding,
+//! so [`crate::units`] and [`crate::timestamp`] write them.
 
+mod gpu_ops;
 mod gpus;
+mod process_lines;
 mod rates;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
-use gpuprobe_analysis::{PastProcesses, ProcessSnapshot, Snapshot};
+use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
+use process_lines::{line, process_line, processes_line, whereabouts};
 use rates::Rates;
 
-use crate::budget::left_out;
+use crate::gpu_op_text::failed;
+use crate::over_budget::over_budget_line;
 use crate::timestamp::timestamp;
-use crate::units::{count, duration, printable};
-use crate::work::failed;
+use crate::units::{count, duration};
 
 const RULE: &str = "========================";
-/// Addresses shown per process. What is more is summed up in one line, and not remembered.
+/// Addresses shown per process. The rest is summed up in one line and not remembered.
 const MOST_ADDRESSES: usize = 1000;
 
-/// What is shown.
+/// Which sections are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sections {
     /// Allocations and frees (`--memleak`).
@@ -33,12 +37,12 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Everything, and what belongs to no section.
+    /// All sections, and the parts that belong to no section.
     pub const ALL: Self = Self { memory: true, launches: true, copies: true };
 }
 
-/// The display. It remembers the addresses it has shown, so that a freed one is seen to have gone to 0 bytes for as
-/// long as its process is shown; and what had been copied at the block before.
+/// The display. It remembers the addresses it has shown, so that a freed address is shown with 0 bytes for as long as
+/// its process is shown. It also remembers the bytes copied up to the previous block, for rates.
 #[derive(Debug)]
 pub struct Classic {
     sections: Sections,
@@ -53,12 +57,12 @@ impl Classic {
         Self { sections, utc_offset_seconds, shown: BTreeMap::new(), rates: Rates::default() }
     }
 
-    /// Tells how it stood when the time of the first block began.
+    /// Sets the state from which the rates of the first block are computed.
     pub fn begin(&mut self, snapshot: &Snapshot) {
         self.rates.take(snapshot);
     }
 
-    /// The next block.
+    /// Renders the next block.
     pub fn render(&mut self, snapshot: &Snapshot) -> String {
         let time = timestamp(snapshot.unix_seconds, self.utc_offset_seconds);
         let mut out = format!("{RULE}\n{time}\n\n");
@@ -68,20 +72,20 @@ impl Classic {
             self.memory(&mut out, snapshot);
         }
         if self.sections.launches {
-            work::launches(&mut out, snapshot);
+            gpu_ops::launches(&mut out, snapshot);
         }
         if self.sections.copies {
-            work::copies(&mut out, snapshot, &self.rates);
+            gpu_ops::copies(&mut out, snapshot, &self.rates);
         }
         if self.sections == Sections::ALL {
-            work::gaps(&mut out, snapshot);
-            // advice is made of what functions did, and not all of that is known of one that was left out
+            gpu_ops::gaps(&mut out, snapshot);
+            // advice is derived from the counts of functions, which are too low for a function over the budget
             if snapshot.budget.as_ref().is_none_or(|budget| budget.left_out.is_empty()) {
-                work::advised(&mut out, snapshot, &self.rates);
+                gpu_ops::advised(&mut out, snapshot, &self.rates);
             }
             calls(&mut out, snapshot);
         }
-        work::asked(&mut out, snapshot);
+        gpu_ops::ioctls(&mut out, snapshot);
         if self.sections.memory {
             unexplained(&mut out, snapshot);
         }
@@ -127,7 +131,7 @@ impl Classic {
                 shown.insert(key, known);
             }
         }
-        // processes that are no longer in the snapshot are forgotten here
+        // this forgets processes that are no longer in the snapshot
         self.shown = shown;
         out.push('\n');
     }
@@ -144,7 +148,7 @@ fn calls(out: &mut String, snapshot: &Snapshot) {
     out.push('\n');
 }
 
-/// In which ways calls failed; nothing where none did.
+/// Failed calls by function and error. Writes nothing if no call failed.
 fn failures(out: &mut String, snapshot: &Snapshot) {
     let running = snapshot.processes.iter().map(|process| (process_line(process), &process.failures));
     let past = snapshot.past.iter().map(|past| (processes_line(past), &past.failures));
@@ -153,8 +157,8 @@ fn failures(out: &mut String, snapshot: &Snapshot) {
         return;
     }
     out.push_str("failures per function:\n");
-    for (who, failures) in failed {
-        line(out, format_args!("{who}"));
+    for (process, failures) in failed {
+        line(out, format_args!("{process}"));
         for Failure { function, error, count, .. } in failures {
             line(out, format_args!("\t{function}: {count} {error}"));
         }
@@ -162,22 +166,22 @@ fn failures(out: &mut String, snapshot: &Snapshot) {
     out.push('\n');
 }
 
-fn functions(out: &mut String, who: &str, functions: &[FunctionCounts]) {
+fn functions(out: &mut String, process: &str, functions: &[FunctionCounts]) {
     let mut called = functions.iter().filter(|f| f.calls > 0 && !f.is_system_call()).peekable();
     if called.peek().is_some() {
-        line(out, format_args!("{who}"));
+        line(out, format_args!("{process}"));
     }
     called.for_each(|f| function(out, f));
 }
 
-/// One process's block; returns the addresses to remember.
+/// The addresses of one process. Returns the addresses to remember.
 fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>) -> BTreeSet<u64> {
     let live: &[LiveAllocation] = if process.exited_at_ns.is_some() { &[] } else { &process.allocations };
-    // sorted by address, so the rest lies above all that are listed
+    // `live` is sorted by address, so `rest` lies above all listed addresses
     let (listed, rest) = live.split_at(live.len().min(MOST_ADDRESSES));
     let mut sizes: BTreeMap<u64, u64> = listed.iter().map(|a| (a.ptr, a.bytes)).collect();
     let is_live = |ptr: &u64| live.binary_search_by_key(ptr, |a| a.ptr).is_ok();
-    // live ones go first; of those that are freed, as many as there is room for
+    // live addresses come first, then as many freed ones as there is room for
     let room = MOST_ADDRESSES - listed.len();
     let freed: Vec<u64> = known.into_iter().filter(|ptr| !is_live(ptr)).take(room).collect();
     sizes.extend(freed.into_iter().map(|ptr| (ptr, 0)));
@@ -207,7 +211,7 @@ fn function(out: &mut String, f: &FunctionCounts) {
     line(out, format_args!("{text}"));
 }
 
-/// Frees and allocations that do not fit what was seen before; nothing where all do.
+/// Frees of unknown memory, and allocations at an address that was still live. Writes nothing if there are none.
 fn unexplained(out: &mut String, snapshot: &Snapshot) {
     let (frees, replaced) = (snapshot.totals.unknown_frees, snapshot.totals.replaced);
     if frees > 0 || replaced > 0 {
@@ -224,7 +228,7 @@ fn over_budget(out: &mut String, snapshot: &Snapshot, utc_offset_seconds: i32) {
     let Some(budget) = &snapshot.budget else { return };
     for function in &budget.left_out {
         let since = timestamp(budget.start_unix + function.since_ns as f64 / 1e9, utc_offset_seconds);
-        line(out, format_args!("{}", left_out(function, &since)));
+        line(out, format_args!("{}", over_budget_line(function, &since)));
     }
 }
 
@@ -238,31 +242,6 @@ fn skipped(out: &mut String, snapshot: &Snapshot) {
     for skipped in snapshot.skipped.iter().filter(|s| s.files > 0) {
         line(out, format_args!("not probed {} {}: -v names the files", skipped.files, skipped.reason));
     }
-}
-
-/// A line. Writing into a `String` cannot fail.
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = writeln!(out, "{text}");
-    debug_assert!(written.is_ok());
-}
-
-/// A process, with its name.
-fn process_line(process: &ProcessSnapshot) -> String {
-    format!("process {}{} ({})", process.pid, whereabouts(process), printable(&process.name))
-}
-
-/// Processes that ended some time ago, with their name.
-fn processes_line(past: &PastProcesses) -> String {
-    let who = count(past.processes, "process that ended", "processes that ended");
-    format!("{who} ({})", printable(&past.name))
-}
-
-/// The pid inside its namespace and the container, where a process has them; nothing for most.
-fn whereabouts(process: &ProcessSnapshot) -> String {
-    let inside = process.ns_pid.map(|pid| format!("pid {pid} inside"));
-    let container = process.container.as_ref().map(|c| format!("container {}", printable(&c.shown())));
-    let known: Vec<_> = inside.into_iter().chain(container).collect();
-    if known.is_empty() { String::new() } else { format!(" [{}]", known.join(", ")) }
 }
 
 #[cfg(test)]
@@ -301,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_very_many_allocations_is_summed_up() {
+    fn allocations_beyond_the_limit_are_summed_up() {
         let most = MOST_ADDRESSES as u64;
         let mut classic = Classic::new(Sections::ALL, 0);
         let block = classic.render(&snapshot(1..=most + 3));
@@ -310,7 +289,7 @@ mod tests {
         assert_eq!(lines[0], "0x0000000000000001: 2 Bytes");
         assert_eq!(lines[MOST_ADDRESSES], "and 3 more: 6 Bytes");
 
-        // others live now: the freed ones give way to them, and nothing is remembered beyond the bound
+        // new live addresses replace freed ones, and no more than the limit is remembered
         let block = classic.render(&snapshot(most + 1..=2 * most - 1));
         let lines = addresses(&block);
         assert_eq!(lines.len(), MOST_ADDRESSES);
@@ -327,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_in_one_line_and_only_then() {
+    fn unexplained_frees_and_allocations_are_reported_in_one_line() {
         let mut snapshot = snapshot([16].into_iter());
         let says = |snapshot: &Snapshot| {
             let block = Classic::new(Sections::ALL, 0).render(snapshot);
@@ -340,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_forgotten() {
+    fn a_process_that_is_no_longer_in_the_snapshot_is_forgotten() {
         let mut classic = Classic::new(Sections::ALL, 0);
         classic.render(&snapshot([16].into_iter()));
         classic.render(&Snapshot::default());

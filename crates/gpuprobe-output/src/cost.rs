@@ -1,17 +1,17 @@
-//! What probes cost, as tables.
+//! The measured cost of probes, as tables.
 
 use gpuprobe_analysis::{CostReport, Judged, ModeCost, Spread, TierCost};
 
 use crate::table::{Align, rows};
 
-/// A table for each way to attach probes, with a line above it that says how it was measured; after the first, what was
-/// aimed at.
+/// A table for each attach mechanism, with a line above it that says how it was measured. Targets, if there are any,
+/// are in a second table below it.
 pub fn cost(report: &CostReport) -> String {
     let mut out = String::new();
     for tier in &report.tiers {
-        let gap = if out.is_empty() { "" } else { "\n" };
+        let separator = if out.is_empty() { "" } else { "\n" };
         out += &format!(
-            "{gap}attached by {}, kernel {}, {} rounds of {} in each mode\n\n",
+            "{separator}attached by {}, Linux {}, {} rounds of {} in each mode\n\n",
             tier.tier, report.kernel, report.rounds, report.calls_per_round
         );
         modes(&mut out, tier);

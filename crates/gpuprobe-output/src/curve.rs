@@ -1,16 +1,16 @@
-//! A curve in one line of text.
+//! A value over time as one line of text.
 
-/// How the line is drawn.
+/// The characters that the line is drawn with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strokes {
-    /// Blocks of eight heights.
+    /// Unicode blocks of eight heights.
     Blocks,
-    /// Characters that every terminal has.
+    /// ASCII characters, for terminals without Unicode.
     Ascii,
 }
 
 impl Strokes {
-    /// From the lowest that is not nothing to the highest.
+    /// From the lowest level above zero to the highest.
     fn levels(self) -> [char; 8] {
         match self {
             Self::Blocks => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
@@ -19,8 +19,8 @@ impl Strokes {
     }
 }
 
-/// Values as a line of at most `width` characters, from nothing (a space) to the largest of them. Where there are more
-/// values than characters, each stands for the last of a few.
+/// Values as a line of at most `width` characters. Zero is a space, and the largest value is the highest level. If
+/// there are more values than characters, each character shows the last value of its group.
 pub(crate) fn line(values: &[u64], width: usize, strokes: Strokes) -> String {
     let most = values.iter().copied().max().unwrap_or(0);
     let shown = values.len().min(width);
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_is_full_and_nothing_is_empty() {
+    fn the_largest_value_is_the_highest_level_and_zero_is_a_space() {
         assert_eq!(line(&[0, 1, 50, 99, 100], 10, Strokes::Blocks), " ▁▄▇█");
         assert_eq!(line(&[0, 1, 50, 99, 100], 10, Strokes::Ascii), " .=#@");
         assert_eq!(line(&[7, 7], 10, Strokes::Ascii), "@@");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_fit_and_the_last_is_the_last() {
+    fn the_last_character_shows_the_last_value() {
         for count in 1..200_u64 {
             let values: Vec<u64> = (1..=count).collect();
             for width in 1..20 {

@@ -1,14 +1,14 @@
-//! The HTTP endpoint of the daemon. A scrape reads the last snapshot and nothing else: it cannot slow the capture down.
+//! The HTTP endpoint of the daemon. A scrape reads only the last snapshot, so it cannot slow down the capture.
 
 mod auth;
+mod conn_slots;
 mod connections;
 mod counts;
 pub mod fuzz;
 mod latest;
-mod places;
+mod password_queue;
 mod routes;
 mod tls;
-mod turns;
 mod web_config;
 
 use std::io;
@@ -23,59 +23,60 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-use auth::Doorkeeper;
+use auth::Authenticator;
+use conn_slots::{LIMITS, Limits};
 use connections::accept;
 pub use latest::Latest;
 use latest::Serving;
-use places::{LIMITS, Limits};
 use routes::{Shown, Site, router};
 use web_config::WebConfig;
 
 /// Why the endpoint could not be started.
 #[derive(Debug, Error)]
 pub enum HttpError {
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The web config, or a file that it names, cannot be used.
+    /// The web config, or a file that it names, is unusable.
     #[error("{0}")]
     WebConfig(String),
-    /// No runtime.
+    /// The async runtime cannot be created.
     #[error("cannot start the runtime of the HTTP server: {0}")]
     Runtime(#[source] io::Error),
-    /// No thread.
+    /// The server thread cannot be created.
     #[error("cannot start the thread of the HTTP server: {0}")]
     Thread(#[source] io::Error),
-    /// No random numbers.
-    #[error("the system gives no random numbers for the HTTP server")]
+    /// The operating system provides no random numbers.
+    #[error("the system provides no random numbers for the HTTP server")]
     Random,
 }
 
-/// What an endpoint is told.
+/// The settings of an endpoint.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// Where it listens.
+    /// The address it listens on.
     pub address: SocketAddr,
-    /// The file that says who may ask, in the form of Prometheus's exporters.
+    /// The web config file, in the format of Prometheus exporters.
     pub web_config: Option<PathBuf>,
-    /// Told in one line what goes wrong later, as with a changed web config.
+    /// Called with one line for problems after the start, such as an invalid change of the web config.
     pub complain: fn(&str),
 }
 
-/// Connections that the system keeps until they are taken: a crowd that comes at once must not have to try again.
+/// Connections that the operating system queues until they are accepted: many clients that connect at once must not
+/// have to retry.
 const BACKLOG: u32 = 1024;
-/// What the system takes of an answer for a client that has not read it; Linux takes twice that. So much is handed over at a
-/// time, too: others wait no longer than that takes.
+/// The send buffer of a connection (Linux doubles it). This is also how much is written at a time, so it bounds how
+/// long other clients wait for one write.
 const SEND_BUFFER_BYTES: u32 = 128 << 10;
-/// However often snapshots come, a machine may be busy for so long.
+/// A snapshot counts as fresh for at least this long, however short the refresh interval: a machine may be busy.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
-/// An endpoint that listens and does not answer yet.
+/// An endpoint that listens but does not answer yet.
 #[derive(Debug)]
 pub struct Endpoint {
     runtime: Runtime,
@@ -87,7 +88,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads the web config and takes the address.
+    /// Reads the web config and binds the address.
     pub fn open(settings: HttpSettings) -> Result<Self, HttpError> {
         let HttpSettings { address, web_config, complain } = settings;
         let web_config = WebConfig::open(web_config, complain).map_err(HttpError::WebConfig)?;
@@ -100,32 +101,32 @@ impl Endpoint {
         Ok(Self { runtime, listener, address, web_config, fresh_for: FRESH_FOR, limits: LIMITS })
     }
 
-    /// Where it is, without a path.
+    /// The URL of the endpoint, without a path.
     pub fn url(&self) -> String {
         let scheme = if self.web_config.access().tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address)
     }
 
-    /// Answers on a thread of its own from now on.
+    /// Starts a thread that answers requests.
     pub fn serve(self, latest: Latest) -> Result<ServerHandle, HttpError> {
         let Self { runtime, listener, web_config, fresh_for, limits, .. } = self;
         let serving = Arc::new(Serving::new(latest));
         let site = Arc::new(Site {
             serving: Arc::clone(&serving),
             web_config,
-            door: Doorkeeper::new().ok_or(HttpError::Random)?,
+            auth: Authenticator::new().ok_or(HttpError::Random)?,
             router: router(Shown { serving: Arc::clone(&serving), fresh_for }),
         });
         let (stop, stopped) = oneshot::channel::<()>();
-        let work = move || {
+        let serve = move || {
             runtime.spawn(async move { serving.follow().await });
             runtime.spawn(accept(limits, listener, site));
-            // an error means that the sender is gone, which is the sign to stop
-            let _sign: Result<(), _> = runtime.block_on(stopped);
-            // open connections are cut: an idle client must not hold up the end of the daemon
+            // an error means that the sender was dropped, which is the signal to stop
+            let _stop: Result<(), _> = runtime.block_on(stopped);
+            // open connections are closed: an idle client must not delay the exit of the daemon
             runtime.shutdown_background();
         };
-        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(work);
+        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(serve);
         let thread = thread.map_err(HttpError::Thread)?;
         Ok(ServerHandle { stop: Some(stop), thread: Some(thread) })
     }
@@ -134,7 +135,7 @@ impl Endpoint {
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // those that are accepted have it too
+    // accepted connections inherit it
     socket.set_send_buffer_size(SEND_BUFFER_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -149,16 +150,16 @@ pub struct ServerHandle {
 
 impl Drop for ServerHandle {
     fn drop(&mut self) {
-        // the thread ends when the sender is gone
+        // the thread ends when the sender is dropped
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // a panic over there was reported there, and there is nobody to hand it to here
+            // a panic of that thread has already been reported there
             drop(thread.join());
         }
     }
 }
 
 #[cfg(test)]
-mod crowd_tests;
+mod load_tests;
 #[cfg(test)]
 mod tests;

@@ -1,18 +1,21 @@
-//! Reports and snapshots for people and for machines: text, metrics, HTTP. Nothing here touches BPF or opens a file;
-//! only [`http`] has sockets, a clock and a runtime, and reads its web config.
+//! Writes reports, snapshots and events: text for people, metrics, JSON, HTML, trace formats and the HTTP endpoint.
+//!
+//! Nothing here touches BPF or opens a file, with one exception: [`http`] uses sockets, a clock and a runtime, and
+//! reads its web config.
 #![forbid(unsafe_code)]
 
-mod budget;
 pub mod classic;
 pub mod convert;
 pub mod cost;
 mod curve;
-mod driver;
+mod gpu_op_text;
 pub mod http;
+mod kmod_text;
 pub mod live;
 mod memory_json;
 mod memory_view;
 pub mod metrics;
+mod over_budget;
 mod prediction;
 pub mod report;
 pub mod summary;
@@ -20,10 +23,8 @@ mod table;
 pub mod timeline;
 pub mod timestamp;
 pub mod units;
-mod work;
 mod xid;
 
-pub use budget::left_out;
 pub use classic::{Classic, Sections, gpus_compared};
 pub use convert::{Conversion, Converted, Target};
 pub use cost::cost;
@@ -33,6 +34,7 @@ pub use live::{Live, LiveOptions, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
+pub use over_budget::over_budget_line as left_out;
 pub use prediction::prediction;
 pub use summary::{Fit, summary};
 pub use timeline::timeline;

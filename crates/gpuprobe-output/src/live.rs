@@ -1,9 +1,10 @@
-//! Calls as they happen, a line each: for `trace`, which prints them, and for whoever follows a recording.
+//! Calls as they happen, one line each: for `trace`, and for a recording that is printed while it is written.
 //!
-//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is asked only where
+//! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if
 //! a line needs it.
 
 mod arguments;
+mod line_parts;
 mod pending;
 mod phases;
 mod result;
@@ -15,33 +16,29 @@ pub use pending::pending;
 
 use crate::timestamp::{Precision, push_time_of_day};
 use crate::units::{push_decimal, push_printable, push_signed};
+use line_parts::{PLAIN, RED, indent, push_thread};
 use result::Results;
 
-const RED: &str = "\x1b[31m";
-const PLAIN: &str = "\x1b[0m";
-/// Inner calls are not moved further to the right than this many steps.
-const DEEPEST: u8 = 32;
-
-/// How lines look.
+/// The format of the lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LiveOptions {
-    /// Each line begins with the local time.
+    /// Begin each line with the local time.
     pub times: bool,
-    /// Failures are red.
+    /// Print failures and losses in red.
     pub color: bool,
-    /// Calls made inside others are set to the right.
+    /// Indent calls made inside other calls.
     pub nested: bool,
     /// The classic form: a line when a call begins and one when it ends.
     pub phases: bool,
-    /// Starts and ends of processes are told.
+    /// Print starts and exits of processes.
     pub processes: bool,
-    /// From UTC to local time.
+    /// Offset of local time from UTC.
     pub utc_offset_seconds: i32,
     /// The Unix time at which the recording began, in seconds.
     pub start_unix: f64,
 }
 
-/// Events to lines.
+/// Turns events into lines.
 #[derive(Debug)]
 pub struct Live {
     options: LiveOptions,
@@ -51,21 +48,21 @@ pub struct Live {
 }
 
 impl Live {
-    /// Lines of this look.
+    /// Lines of this format.
     pub fn new(options: LiveOptions) -> Self {
         let local = options.start_unix + f64::from(options.utc_offset_seconds);
-        // a conversion to an integer saturates, and makes 0 of what is no number
+        // converting a float to an integer saturates, and NaN becomes 0
         let (seconds, fraction) = (local.floor(), local - local.floor());
         let start_ns = (seconds as u64).saturating_mul(1_000_000_000).saturating_add((fraction * 1e9) as u64);
         Self { options, start_ns, results: Results::new(options.color) }
     }
 
-    /// What stands above the first line; nothing where lines explain themselves.
+    /// The header above the first line; only the classic form has one.
     pub fn header(&self) -> String {
         if self.options.phases { phases::header(self.options.times) } else { String::new() }
     }
 
-    /// Appends what an event has to say: whole lines, or nothing.
+    /// Appends the lines of an event: whole lines, or nothing.
     pub fn event(&mut self, event: &Event, out: &mut String) {
         match event {
             Event::Call(call) if self.options.phases => self.phase(call, out),
@@ -79,7 +76,7 @@ impl Live {
 
     fn call(&self, call: &Call, out: &mut String) {
         self.time(out, call.start_ns, Precision::Microseconds);
-        who(out, call);
+        push_thread(out, call);
         out.push(' ');
         if self.options.nested {
             indent(out, depth(call));
@@ -115,7 +112,7 @@ impl Live {
         out.push('\n');
     }
 
-    /// What a GPU reported, in the driver's words and in ours.
+    /// An XID error, with its meaning and the message of the NVIDIA kernel module.
     fn xid(&self, xid: &XidEvent, out: &mut String) {
         self.time(out, xid.at_ns, Precision::Microseconds);
         let (begin, end) = if self.options.color { (RED, PLAIN) } else { ("", "") };
@@ -143,24 +140,10 @@ impl Live {
     }
 }
 
-/// `python 12345/12350`
-fn who(out: &mut String, call: &Call) {
-    push_printable(out, &call.process);
-    out.push(' ');
-    push_decimal(out, call.tgid.0.into());
-    out.push('/');
-    push_decimal(out, call.tid.0.into());
-}
-
-/// How many calls a call is inside of: at least one where it has a parent, which is all that a trace file tells.
+/// The nesting depth of a call. A trace file has only the parent, not the depth: a call with a parent has depth 1 or
+/// more.
 fn depth(call: &Call) -> u8 {
     call.depth.max(u8::from(call.parent.is_some()))
-}
-
-fn indent(out: &mut String, depth: u8) {
-    for _ in 0..depth.min(DEEPEST) {
-        out.push_str("  ");
-    }
 }
 
 fn stack(out: &mut String, call: &Call) {
@@ -182,7 +165,7 @@ fn end(out: &mut String, status: Option<i32>) {
             out.push_str(" killed by signal ");
             push_signed(out, signal.into());
         }
-        ProcessEnd::Unknown => out.push_str(" ended"),
+        ProcessEnd::Unknown => out.push_str(" exited"),
     }
 }
 

@@ -1,28 +1,28 @@
-//! The same report for programs: one object in one line.
+//! The memory report for programs: one JSON object on one line.
 
 use gpuprobe_analysis::{GpuStates, GpuUser, MemoryReport, PlaceMemory, ProcessPlaces};
 use serde_json::{Value, json};
 
 use crate::memory_view::{NOT_FOLLOWED, reason};
 
-/// The report as a line of JSON, with its line feed. Times are in seconds, `at` is since the process was first seen.
+/// The report as a line of JSON, with its line feed. Times are in seconds since the process was first seen.
 pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64) -> String {
-    let mut missing: serde_json::Map<String, Value> =
+    let mut lost: serde_json::Map<String, Value> =
         report.missing.iter().map(|loss| (loss.cause.as_str().to_owned(), json!(loss.count))).collect();
     if report.not_followed() > 0 {
-        missing.insert(NOT_FOLLOWED.to_owned(), json!(report.not_followed()));
+        lost.insert(NOT_FOLLOWED.to_owned(), json!(report.not_followed()));
     }
     let object = json!({
         "unix": unix_seconds,
         "complete": report.is_complete(),
-        "missing": missing,
+        "missing": lost,
         "processes": report.processes.iter().map(process).collect::<Vec<_>>(),
         "gpu_memory": states.users.iter().filter(|u| u.seen_bytes.is_some()).map(user).collect::<Vec<_>>(),
     });
     format!("{object}\n")
 }
 
-/// All memory of a process on a GPU, as the driver tells it, and what of it no call explains.
+/// The memory of a process on a GPU as NVML reports it, and the part of it that no call explains.
 fn user(user: &GpuUser) -> Value {
     json!({
         "pid": user.pid,
@@ -48,7 +48,7 @@ fn process(process: &ProcessPlaces) -> Value {
         "watched_seconds": process.ends_ns.last().map(since).unwrap_or_default(),
         "live_bytes": process.live.bytes,
         "live_allocations": process.live.count,
-        "places": process.places.iter().map(|p| place(p, process)).collect::<Vec<_>>(),
+        "places": process.places.iter().map(|p| site(p, process)).collect::<Vec<_>>(),
         "other": {
             "live_bytes": process.other.bytes,
             "live_allocations": process.other.count,
@@ -57,24 +57,24 @@ fn process(process: &ProcessPlaces) -> Value {
     })
 }
 
-fn place(place: &PlaceMemory, of: &ProcessPlaces) -> Value {
-    let growth = &place.judgement.growth;
-    let first = place.place.frames.first();
+fn site(site: &PlaceMemory, of: &ProcessPlaces) -> Value {
+    let growth = &site.judgement.growth;
+    let first = site.place.frames.first();
     let at = |(end, bytes): (&u64, &u64)| json!([seconds(end.saturating_sub(of.began_ns)), bytes]);
     json!({
-        "place": place.name,
+        "place": site.name,
         "function": first.and_then(|f| f.function.as_ref()),
         "file": first.and_then(|f| f.file.as_ref()),
         "line": first.and_then(|f| f.line),
         "module": first.and_then(|f| f.module.as_ref()),
-        "live_bytes": place.live.bytes,
-        "live_allocations": place.live.count,
-        "allocations": place.allocations,
-        "frees": place.frees,
-        "ended_with_context": place.ended,
-        "oldest_seconds": place.oldest_age_ns.map(seconds),
-        "verdict": place.judgement.verdict,
-        "reason": reason(&place.judgement),
+        "live_bytes": site.live.bytes,
+        "live_allocations": site.live.count,
+        "allocations": site.allocations,
+        "frees": site.frees,
+        "ended_with_context": site.ended,
+        "oldest_seconds": site.oldest_age_ns.map(seconds),
+        "verdict": site.judgement.verdict,
+        "reason": reason(&site.judgement),
         "growth": {
             "bytes": growth.bytes,
             "seconds": seconds(growth.over_ns),
@@ -84,7 +84,7 @@ fn place(place: &PlaceMemory, of: &ProcessPlaces) -> Value {
             "frees": growth.frees,
             "ended_with_context": growth.ended,
         },
-        "live_bytes_over_time": of.ends_ns.iter().zip(&place.curve).map(at).collect::<Vec<_>>(),
-        "stack": place.place.way(),
+        "live_bytes_over_time": of.ends_ns.iter().zip(&site.curve).map(at).collect::<Vec<_>>(),
+        "stack": site.place.way(),
     })
 }

@@ -1,4 +1,4 @@
-//! Who holds GPU memory, from which line, and what grows: a table for people.
+//! The memory report for people: live memory by process and call site, and which call sites grow.
 
 use std::fmt::Write;
 
@@ -10,20 +10,20 @@ use crate::table::{Align, room, rows};
 use crate::timestamp::timestamp;
 use crate::units::{age, bytes, count, fitted, printable};
 
-/// Places of one process in the table; the others are summed up.
-const MOST_PLACES: usize = 25;
-/// The least that a place's name needs.
+/// Call sites shown per process. The rest is summed up in one line.
+const MOST_SITES: usize = 25;
+/// The smallest width of the column with the call site.
 const LEAST_NAME: usize = 24;
 const CURVE: usize = 16;
-/// What makes a report incomplete though nothing was lost, beside the words for losses.
+/// Reported next to the loss causes: a report is also incomplete if some call sites were not followed.
 pub(crate) const NOT_FOLLOWED: &str = "not_followed";
 
-/// How it is shown.
+/// How the report is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Columns of the terminal.
     pub width: usize,
-    /// The whole way to each place.
+    /// Show the whole stack of each call site.
     pub ways: bool,
     /// How curves are drawn.
     pub strokes: Strokes,
@@ -42,13 +42,13 @@ pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions)
         table(&mut out, process, is_complete, options);
         suspects(&mut out, process, is_complete, options);
         if options.ways {
-            ways(&mut out, process, options);
+            stacks(&mut out, process, options);
         }
     }
     if report.processes.is_empty() {
         out.push_str("\nno GPU memory was allocated in the time watched\n");
     }
-    missing(&mut out, report);
+    incomplete(&mut out, report);
     out
 }
 
@@ -62,12 +62,12 @@ fn head(out: &mut String, process: &ProcessPlaces) {
     let name = printable(&process.name);
     let container = process.container.as_ref().map(|c| format!(" in {}", printable(&c.shown())));
     let container = container.unwrap_or_default();
-    let holds = if process.has_ended { "held at its end" } else { "holds" };
+    let has = if process.has_ended { "had at exit" } else { "has" };
     let watched = process.ends_ns.last().map_or(0, |end| end.saturating_sub(process.began_ns));
     line(
         out,
         format_args!(
-            "{name} ({}){container} {holds} {} in {}, watched for {}",
+            "{name} ({}){container} {has} {} live in {}, watched for {}",
             process.pid,
             bytes(process.live.bytes),
             count(process.live.count, "allocation", "allocations"),
@@ -76,10 +76,10 @@ fn head(out: &mut String, process: &ProcessPlaces) {
     );
 }
 
-/// A column: its title, how it is aligned, and what stands in it.
+/// A column: title, alignment, and the text of a cell.
 type Column = (&'static str, Align, fn(&PlaceMemory, Strokes) -> String);
 
-/// Those before the verdict and the place, in the order in which they give way on a narrow terminal: the last first.
+/// The columns before the verdict and the call site. On a narrow terminal they are dropped from the last to the first.
 const COLUMNS: [Column; 6] = [
     ("live", Align::Right, |p, _| bytes(p.live.bytes)),
     ("allocs", Align::Right, |p, _| p.allocations.to_string()),
@@ -97,67 +97,67 @@ fn growth(judgement: &Judgement) -> String {
 }
 
 fn table(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: &MemoryOptions) {
-    let places = &process.places[..process.places.len().min(MOST_PLACES)];
-    if !places.is_empty() {
+    let sites = &process.places[..process.places.len().min(MOST_SITES)];
+    if !sites.is_empty() {
         let mut shown = COLUMNS.len();
-        let mut table = cells(places, shown, is_complete, options.strokes);
+        let mut table = cells(sites, shown, is_complete, options.strokes);
         while shown > 1 && room(&table, options.width) < LEAST_NAME {
             shown -= 1;
-            table = cells(places, shown, is_complete, options.strokes);
+            table = cells(sites, shown, is_complete, options.strokes);
         }
         let room = room(&table, options.width).max(LEAST_NAME);
-        let names = places.iter().map(|place| fitted(&printable(&place.name), room).into_owned());
-        for (row, name) in table.iter_mut().zip(std::iter::once("place".to_owned()).chain(names)) {
+        let names = sites.iter().map(|site| fitted(&printable(&site.name), room).into_owned());
+        for (row, name) in table.iter_mut().zip(std::iter::once("call site".to_owned()).chain(names)) {
             row.push(name);
         }
         let mut align: Vec<Align> = COLUMNS[..shown].iter().map(|column| column.1).collect();
         align.extend([Align::Left, Align::Left]);
         rows(out, "  ", &align, &table);
     }
-    let rest = process.places[places.len()..].iter().filter(|p| p.live.count > 0);
-    let (mut other, mut sites) = (process.other, process.other_sites);
-    for place in rest {
-        other.count = other.count.saturating_add(place.live.count);
-        other.bytes = other.bytes.saturating_add(place.live.bytes);
-        sites += 1;
+    let rest = process.places[sites.len()..].iter().filter(|p| p.live.count > 0);
+    let (mut other, mut other_sites) = (process.other, process.other_sites);
+    for site in rest {
+        other.count = other.count.saturating_add(site.live.count);
+        other.bytes = other.bytes.saturating_add(site.live.bytes);
+        other_sites += 1;
     }
-    if sites > 0 {
-        let held = count(other.count, "allocation", "allocations");
-        let sites = count(sites as u64, "other place", "other places");
-        line(out, format_args!("  and {} in {held} from {sites}", bytes(other.bytes)));
+    if other_sites > 0 {
+        let allocations = count(other.count, "allocation", "allocations");
+        let sites = count(other_sites as u64, "other call site", "other call sites");
+        line(out, format_args!("  and {} in {allocations} from {sites}", bytes(other.bytes)));
     }
 }
 
-/// The table with its titles, all but the names of the places.
-fn cells(places: &[PlaceMemory], shown: usize, is_complete: bool, strokes: Strokes) -> Vec<Vec<String>> {
+/// The table with its titles, without the column of call sites.
+fn cells(sites: &[PlaceMemory], shown: usize, is_complete: bool, strokes: Strokes) -> Vec<Vec<String>> {
     let columns = &COLUMNS[..shown];
     let mut titles: Vec<String> = columns.iter().map(|column| column.0.to_owned()).collect();
-    titles.push(with_doubt("verdict", is_complete));
+    titles.push(marked("verdict", is_complete));
     let mut table = vec![titles];
-    for place in places {
-        let mut row: Vec<String> = columns.iter().map(|column| column.2(place, strokes)).collect();
-        row.push(place.judgement.verdict.as_str().to_owned());
+    for site in sites {
+        let mut row: Vec<String> = columns.iter().map(|column| column.2(site, strokes)).collect();
+        row.push(site.judgement.verdict.as_str().to_owned());
         table.push(row);
     }
     table
 }
 
-/// A verdict that a loss could have changed says so.
-fn with_doubt(verdict: &str, is_complete: bool) -> String {
+/// Marks a verdict that a loss could have changed.
+fn marked(verdict: &str, is_complete: bool) -> String {
     format!("{verdict}{}", if is_complete { "" } else { " (incomplete)" })
 }
 
 fn suspects(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: &MemoryOptions) {
-    let accused = with_doubt(Verdict::Suspect.as_str(), is_complete);
-    let room = options.width.saturating_sub(accused.len() + 4).max(LEAST_NAME);
-    for place in process.places.iter().filter(|place| place.is_suspect()) {
-        let name = printable(&place.name);
-        line(out, format_args!("  {accused}: {}", fitted(&name, room)));
-        line(out, format_args!("    {}", reason(&place.judgement)));
+    let suspect = marked(Verdict::Suspect.as_str(), is_complete);
+    let room = options.width.saturating_sub(suspect.len() + 4).max(LEAST_NAME);
+    for site in process.places.iter().filter(|site| site.is_suspect()) {
+        let name = printable(&site.name);
+        line(out, format_args!("  {suspect}: {}", fitted(&name, room)));
+        line(out, format_args!("    {}", reason(&site.judgement)));
     }
 }
 
-/// Why a verdict is what it is, in words.
+/// The reason of a verdict as a sentence.
 pub(crate) fn reason(judgement: &Judgement) -> String {
     let growth = &judgement.growth;
     let over = age(growth.over_ns);
@@ -172,11 +172,11 @@ pub(crate) fn reason(judgement: &Judgement) -> String {
     }
     match judgement.verdict {
         Verdict::WarmingUp => format!("seen for {over}; {balance}"),
-        Verdict::NotFollowed => "too many other places hold memory".to_owned(),
-        Verdict::Freed if growth.ended > 0 => format!("nothing is left; {balance} in {over}"),
-        Verdict::Freed => format!("all given back; {balance} in {over}"),
+        Verdict::NotFollowed => "too many other call sites have live memory".to_owned(),
+        Verdict::Freed if growth.ended > 0 => format!("no memory is live any more; {balance} in {over}"),
+        Verdict::Freed => format!("all memory was freed; {balance} in {over}"),
         Verdict::Unchanged => format!("no allocation and no free in {over}"),
-        Verdict::Steady => format!("does not grow any more; {balance} in {over}"),
+        Verdict::Steady => format!("no longer grows; {balance} in {over}"),
         Verdict::Varying => format!("rises and falls; {balance} in {over}"),
         Verdict::Growing | Verdict::Suspect => {
             let fell = match growth.fell_bytes {
@@ -189,22 +189,22 @@ pub(crate) fn reason(judgement: &Judgement) -> String {
     }
 }
 
-fn ways(out: &mut String, process: &ProcessPlaces, options: &MemoryOptions) {
-    for place in process.places.iter().take(MOST_PLACES) {
-        let held = count(place.live.count, "allocation", "allocations");
-        line(out, format_args!("  {} in {held} by way of", bytes(place.live.bytes)));
-        let way = place.place.way();
-        if way.is_empty() {
-            line(out, format_args!("    {}", place.name));
+fn stacks(out: &mut String, process: &ProcessPlaces, options: &MemoryOptions) {
+    for site in process.places.iter().take(MOST_SITES) {
+        let allocations = count(site.live.count, "allocation", "allocations");
+        line(out, format_args!("  {} in {allocations}, allocated from", bytes(site.live.bytes)));
+        let stack = site.place.way();
+        if stack.is_empty() {
+            line(out, format_args!("    {}", site.name));
         }
-        for frame in &way {
+        for frame in &stack {
             let width = options.width.max(LEAST_NAME) - 4;
             line(out, format_args!("    {}", fitted(&printable(frame), width)));
         }
     }
 }
 
-fn missing(out: &mut String, report: &MemoryReport) {
+fn incomplete(out: &mut String, report: &MemoryReport) {
     if report.is_complete() {
         return;
     }
@@ -213,7 +213,7 @@ fn missing(out: &mut String, report: &MemoryReport) {
         line(out, format_args!("  {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
     }
     if report.not_followed() > 0 {
-        let meaning = "ways to allocations that hold something, of processes with too many of them";
+        let meaning = "call sites with live memory that are not judged, because their process has too many";
         line(out, format_args!("  {} {NOT_FOLLOWED}: {meaning}", report.not_followed()));
     }
 }

@@ -1,4 +1,4 @@
-//! What watching would cost, as a table.
+//! The predicted cost of probes for the processes that run now, as a table.
 
 use gpuprobe_analysis::Prediction;
 use gpuprobe_analysis::prediction::WAYS;
@@ -6,14 +6,14 @@ use gpuprobe_analysis::prediction::WAYS;
 use crate::table::{Align, rows};
 use crate::units::printable;
 
-/// The table, with a line above it that says how it was found.
+/// The table, with a line above it that says how it was measured.
 pub fn prediction(prediction: &Prediction) -> String {
     let Prediction { tier, seconds, processes } = prediction;
     if processes.is_empty() {
         return "no process uses CUDA now: run this again while one does\n".to_owned();
     }
     let mut out =
-        format!("calls counted for {seconds:.1} s; predicted parts of one core, attached by {tier}\n\n");
+        format!("calls counted for {seconds:.1} s; predicted share of one core, attached by {tier}\n\n");
     let percent = |shares: &[f64; WAYS.len()]| shares.map(|share| format!("{:.2}%", share * 100.0));
     let mut table =
         vec![["process", "calls/s"].into_iter().chain(WAYS).map(str::to_owned).collect::<Vec<_>>()];
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_process_has_its_dearest_functions_below_it() {
+    fn each_process_is_followed_by_its_most_expensive_functions() {
         assert!(prediction(&Prediction::default()).starts_with("no process uses CUDA now"));
         let function = PredictedFunction {
             function: "cuLaunchKernel",
@@ -58,7 +58,7 @@ mod tests {
         let text =
             prediction(&Prediction { tier: "multi".to_owned(), seconds: 2.04, processes: vec![process] });
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines[0], "calls counted for 2.0 s; predicted parts of one core, attached by multi");
+        assert_eq!(lines[0], "calls counted for 2.0 s; predicted share of one core, attached by multi");
         assert_eq!(
             lines[2].split_whitespace().collect::<Vec<_>>(),
             ["process", "calls/s", "daemon", "memory", "trace"]

@@ -1,6 +1,6 @@
-//! A recording as one page of HTML that needs nothing else: no network, no files beside it.
+//! A recording as one self-contained HTML page: it needs no network and no other files.
 
-mod driver;
+mod kmod_sections;
 mod lanes;
 mod sections;
 mod svg;
@@ -14,24 +14,24 @@ use crate::timestamp::timestamp;
 
 const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
-/// The page may load nothing at all and run no script but its own, whatever a trace holds. A test tells the hash when the
-/// script has changed.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-lhYkLm+qQ5uk9x9xNBOFC/pgl9gbKFefUlrVKdqSS1Q='; img-src data:";
+/// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a
+/// test prints its new hash.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-mpiDcdgq09Rqu9vVG5Wkv7qBIVb8hZi+ai7R7NW8MAM='; img-src data:";
 
-/// Where a report comes from.
+/// The trace that a report is made from.
 #[derive(Debug)]
 pub struct Source<'a> {
     /// The name of the trace.
     pub name: &'a str,
     /// Its first line.
     pub meta: &'a Meta,
-    /// Its last one; `None` where the recording was interrupted.
+    /// Its last line; `None` if the recording was interrupted.
     pub end: Option<&'a End>,
-    /// What is missing of it, a line each.
+    /// Parts of the trace that are missing, one line each.
     pub missing: &'a [String],
 }
 
-/// The page.
+/// Writes the page.
 pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     let title = match source.meta.command.as_slice() {
         [] => source.name.to_owned(),
@@ -61,7 +61,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     sections::kernels(&mut out, &report.summary);
     sections::copies(&mut out, &report.summary);
     sections::functions(&mut out, &report.summary);
-    driver::driver(&mut out, &report.summary.driver);
+    kmod_sections::sections(&mut out, &report.summary.driver);
     sections::slowest(&mut out, &report.summary);
     sections::time(&mut out, report);
     sections::errors(&mut out, &report.summary);
@@ -76,7 +76,7 @@ fn origin(out: &mut String, source: &Source<'_>) {
         meta.driver.as_ref().map(|driver| format!(", driver {}", escape(driver))).unwrap_or_default();
     put!(
         out,
-        "<p>{} on {}, kernel {}{driver}; recorded by gpuprobe {} from {}</p>\n",
+        "<p>{} on {}, Linux {}{driver}; recorded by gpuprobe {} from {}</p>\n",
         timestamp(meta.start_unix, 0),
         escape(&meta.host),
         escape(&meta.kernel),
@@ -84,7 +84,7 @@ fn origin(out: &mut String, source: &Source<'_>) {
         escape(source.name)
     );
     if source.end.is_none() {
-        out.push_str("<p class=\"bad\">the trace has no end: its recording was interrupted</p>\n");
+        out.push_str("<p class=\"bad\">the trace has no end line: the recording was interrupted</p>\n");
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_names_the_script_of_the_page_and_no_other() {
+    fn the_policy_allows_only_the_script_of_the_page() {
         let page = page(&Replay::default().finish(None));
         let scripts: Vec<_> = page.split("<script").skip(1).collect();
         let [script] = scripts.as_slice() else { panic!("{} scripts", scripts.len()) };
@@ -115,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_was_not_copied() {
-        let moved = |direction, bytes| {
+    fn memsets_do_not_count_as_copies() {
+        let copy = |direction, bytes| {
             let (host, sizes) = (HostMemory::Nothing, [0; LATENCY_BUCKETS]);
             CopyTotals { direction, is_async: false, host, copies: 1, errors: 0, bytes, total_ns: 9, sizes }
         };
         let mut report = Replay::default().finish(None);
         report.summary = Summary::default().report();
         report.summary.work.copies =
-            vec![moved(CopyDirection::DeviceToDevice, 4096), moved(CopyDirection::Fill, 1 << 30)];
+            vec![copy(CopyDirection::DeviceToDevice, 4096), copy(CopyDirection::Fill, 1 << 30)];
         let page = page(&report);
         assert!(page.contains("<b>4.0 KiB</b><span>copied</span>"), "{page}");
     }

@@ -1,8 +1,9 @@
-//! The summary of a recording, for people.
+//! The summary of a recording as text.
 
-mod driver;
+mod gpu_op_tables;
 mod incomplete;
-mod work;
+mod kmod_tables;
+mod layout;
 
 use std::fmt::Write;
 
@@ -14,42 +15,33 @@ use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
 
 use self::incomplete::{Incomplete, marked};
+pub use self::layout::Fit;
+use self::layout::{LONGEST_NAME, heading, line, name};
+use crate::gpu_op_text::kernel;
 use crate::table::{Align, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
-use crate::work::kernel;
 use crate::xid;
 
-/// A name that is longer would not be read to its end.
-const LONGEST_PLACE: usize = 120;
 const LONGEST_KERNEL: usize = 40;
-/// Functions whose open calls are named.
+/// The most functions that are named in the line about calls that did not return.
 const OPEN_NAMED: usize = 5;
 
-/// Said of a recording without returns.
+/// Printed for a recording without returns.
 pub(crate) const ONLY_BEGUN: &str =
-    "that calls began is all that was recorded: no results, no durations, and not which are inside others";
+    "only the start of calls was recorded: no results, no durations and no nesting";
 
-/// What the summary is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
-    /// A terminal: names of kernels are cut so that tables fit it.
-    Terminal,
-    /// A file or another program: names are whole.
-    File,
-}
-
-/// The summary as text. A section is left out where there is nothing to say, but losses are always stated.
+/// The summary as text. Empty sections are omitted, but losses are always stated.
 pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     let incomplete = Incomplete::of(report);
     let mut out = warnings(report);
     out.push_str(&classic(report));
     out.push_str(&header(report));
     functions(&mut out, &report.functions, incomplete.calls);
-    work::launches(&mut out, &report.work, fit, incomplete.work);
-    work::copies(&mut out, &report.work, incomplete.work);
-    work::gaps(&mut out, &report.work.gaps, incomplete.work);
-    driver::driver(&mut out, &report.driver, fit);
-    work::advised(&mut out, &report.advice);
+    gpu_op_tables::launches(&mut out, &report.work, fit, incomplete.gpu_ops);
+    gpu_op_tables::copies(&mut out, &report.work, incomplete.gpu_ops);
+    gpu_op_tables::gaps(&mut out, &report.work.gaps, incomplete.gpu_ops);
+    kmod_tables::tables(&mut out, &report.driver, fit);
+    gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, incomplete.memory);
     memory_by_site(&mut out, &report.memory_by_site, incomplete.memory_by_site);
     slowest(&mut out, &report.slowest);
@@ -60,12 +52,12 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     out
 }
 
-/// What GPUs reported, with the calls that failed around it.
+/// XID errors of GPUs, with the calls that failed shortly before and after.
 fn gpu_errors(out: &mut String, report: &SummaryReport) {
     if report.gpu_errors.is_empty() {
         return;
     }
-    out.push_str("\nerrors of GPUs\n");
+    out.push_str("\nGPU errors\n");
     for error in &report.gpu_errors {
         let seconds = error.event.at_ns as f64 / 1e9;
         writeln!(out, "  at {seconds:.6} s  {}", printable(&xid::line(&error.event))).ok();
@@ -74,9 +66,9 @@ fn gpu_errors(out: &mut String, report: &SummaryReport) {
         }
         for (when, calls) in [("before", &error.before), ("after", &error.after)] {
             for call in calls {
-                let apart = duration(call.at_ns.abs_diff(error.event.at_ns));
+                let distance = duration(call.at_ns.abs_diff(error.event.at_ns));
                 let (function, error) = (printable(&call.function), printable(&call.error));
-                writeln!(out, "    failed {apart} {when}: {} {function} {error}", call.tgid).ok();
+                writeln!(out, "    failed {distance} {when}: {} {function} {error}", call.tgid).ok();
             }
         }
     }
@@ -85,7 +77,7 @@ fn gpu_errors(out: &mut String, report: &SummaryReport) {
     }
 }
 
-/// What is missing, before any figure: people stop reading at the first one that they like.
+/// Warnings about losses, before any figure, so that they are read first.
 fn warnings(report: &SummaryReport) -> String {
     let mut out = String::new();
     let lost = report.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
@@ -104,9 +96,9 @@ fn warnings(report: &SummaryReport) -> String {
     out
 }
 
-/// The block that the classic runner begins with, in its words. Its megabytes are of 2^20 bytes.
+/// The first block of the classic runner, byte for byte. Its megabytes have 2^20 bytes.
 fn classic(report: &SummaryReport) -> String {
-    let (launches, transfers, transferred) = given(report);
+    let (launches, transfers, transferred) = op_totals(report);
     let allocated = report.memory.allocated;
     let size = |bytes: u64| format!("{bytes} bytes ({:.2} MB)", bytes as f64 / f64::from(1 << 20));
     let mut lines = [
@@ -118,16 +110,16 @@ fn classic(report: &SummaryReport) -> String {
         ("Total data transferred", size(transferred)),
     ];
     if report.only_begun {
-        // what succeeded is not known where nothing was seen to return
+        // without returns it is not known which calls succeeded
         lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
     }
     let lines: String = lines.iter().map(|(name, value)| format!("  {name}: {value}\n")).collect();
-    let kernel = driver::classic(report);
+    let kernel = kmod_tables::classic(report);
     format!("=== TRACE SUMMARY ===\n\nUSERSPACE (libcuda.so):\n{lines}\n{kernel}")
 }
 
-/// Kernel launches, copies and their bytes; a memset copies nothing.
-pub(crate) fn given(report: &SummaryReport) -> (u64, u64, u64) {
+/// The number of CUDA kernel launches, of copies, and of copied bytes. Memsets are not copies.
+pub(crate) fn op_totals(report: &SummaryReport) -> (u64, u64, u64) {
     let launches =
         report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.totals.launches));
     let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
@@ -155,24 +147,6 @@ fn header(report: &SummaryReport) -> String {
     )
 }
 
-/// A name of a function, a process or an error. A trace can claim any.
-fn name(text: &str) -> String {
-    fitted(&printable(text), LONGEST_PLACE).into_owned()
-}
-
-/// A heading with an empty line before it.
-fn heading(out: &mut String, text: &str) {
-    out.push('\n');
-    out.push_str(text);
-    out.push('\n');
-}
-
-/// A line under a heading. Writing into a `String` cannot fail.
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    let written = writeln!(out, "  {text}");
-    debug_assert!(written.is_ok());
-}
-
 fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: bool) {
     use Align::{Left, Right};
     if functions.is_empty() {
@@ -182,7 +156,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     table[0][0] = marked("function", is_incomplete);
     let has_rows = functions.iter().any(|f| f.calls > 0);
-    // of the others every call is open, which is told below
+    // functions without a returned call are listed below the table
     for f in functions.iter().filter(|f| f.calls > 0) {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
         let returned = f.calls > f.unobserved;
@@ -206,7 +180,7 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
     let (unobserved, unfinished) = (sum(|f| f.unobserved), sum(|f| f.unfinished));
     if unobserved > 0 {
         let calls = count(unobserved, "call", "calls");
-        line(out, format_args!("{calls} counted at the beginning: the return is not recorded"));
+        line(out, format_args!("{calls} counted at entry: the return is not recorded"));
     }
     if unfinished > 0 {
         let open = functions.iter().filter(|f| f.unfinished > 0);
@@ -215,11 +189,11 @@ fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: boo
             names[OPEN_NAMED] = "...".to_owned();
         }
         let calls = count(unfinished, "call", "calls");
-        line(out, format_args!("besides these, {calls} did not return: {}", names.join(", ")));
+        line(out, format_args!("also {calls} that did not return: {}", names.join(", ")));
     }
 }
 
-/// The calls that took longest.
+/// The slowest calls.
 fn slowest(out: &mut String, calls: &[SlowCall]) {
     if calls.is_empty() {
         return;
@@ -259,14 +233,14 @@ fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
     row("freed".to_owned(), memory.freed, ("free", "frees"));
     row("ended with its context".to_owned(), memory.freed_by_context, allocations);
     row("replaced, free not seen".to_owned(), memory.replaced, allocations);
-    for held in &memory.freed_by_exit {
-        row(format!("held at exit, {}", held.kind.as_str()), held.into(), allocations);
+    for live in &memory.freed_by_exit {
+        row(format!("live at exit, {}", live.kind.as_str()), live.into(), allocations);
     }
     for live in &memory.live {
         row(format!("live at the end, {}", live.kind.as_str()), live.into(), allocations);
     }
     if memory.peak_bytes > 0 {
-        table.push(vec!["most at once".to_owned(), String::new(), bytes(memory.peak_bytes)]);
+        table.push(vec!["peak".to_owned(), String::new(), bytes(memory.peak_bytes)]);
     }
     rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
     let notes = [
@@ -278,11 +252,11 @@ fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
         line(out, format_args!("{what}: {n}"));
     }
     if !memory.live.is_empty() || !memory.freed_by_exit.is_empty() {
-        line(out, format_args!("(memory held to the end is not in itself a leak)"));
+        line(out, format_args!("(memory that is live at the end is not necessarily a leak)"));
     }
 }
 
-/// What was held at the end, by place: those that held most, of all processes.
+/// Live memory at the end by call site, of all processes, the largest first.
 fn memory_by_site(out: &mut String, memory: &MemoryBySite, is_incomplete: bool) {
     const MOST: usize = 10;
     if memory.is_empty() {
@@ -295,7 +269,7 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite, is_incomplete: bool) 
             true => format!("{} {}: ", site.pid, printable(&site.process)),
             false => String::new(),
         };
-        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_PLACE));
+        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_NAME));
         table.push(vec![bytes(site.bytes), count(site.allocations, "allocation", "allocations"), name]);
     }
     rows(out, "  ", &[Align::Right, Align::Right, Align::Left], &table);
@@ -332,7 +306,7 @@ fn processes(out: &mut String, processes: &[ProcessSummary], is_incomplete: bool
             None => "running".to_owned(),
             Some(ProcessEnd::Code(code)) => format!("exit {code}"),
             Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
-            Some(ProcessEnd::Unknown) => "ended".to_owned(),
+            Some(ProcessEnd::Unknown) => "exited".to_owned(),
         };
         vec![p.pid.to_string(), name(&p.name), count(p.calls, "call", "calls"), end]
     };
@@ -359,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_no_call_freed_is_shown_by_what_became_of_it() {
+    fn memory_that_no_call_freed_is_listed_by_its_end() {
         let total = |count, bytes| Total { count, bytes };
         let summary = MemorySummary {
             allocated: total(9, 9 << 10),
@@ -380,8 +354,8 @@ mod tests {
             "ended with its context 2 allocations 2.0 KiB",
             "replaced, free not seen 1 allocation 1.0 KiB",
             "live at the end, unknown 6 allocations 6.0 KiB",
-            "most at once 8.0 KiB",
-            "(memory held to the end is not in itself a leak)",
+            "peak 8.0 KiB",
+            "(memory that is live at the end is not necessarily a leak)",
         ];
         assert_eq!(lines, expected);
     }

@@ -1,13 +1,14 @@
-//! Columns that line up.
+//! Text tables with aligned columns.
 
-/// Which side of its column a text keeps to.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
     Right,
 }
 
-/// Appends rows as lines, each column as wide as its widest text, two spaces between, nothing after the last.
+/// Appends rows as lines. Each column is as wide as its widest text, with two spaces between columns and none at the
+/// end.
 pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<String>]) {
     let width = |column: usize| {
         rows.iter().filter_map(|r| r.get(column)).map(|t| t.chars().count()).max().unwrap_or(0)
@@ -19,7 +20,7 @@ pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<
             let gap = if i == 0 { "" } else { "  " };
             let width = widths.get(i).copied().unwrap_or(0);
             line += gap;
-            // not by a format, whose width has a bound that a name can exceed
+            // not with a format width, which is limited to 65535 characters
             let padding = " ".repeat(width.saturating_sub(text.chars().count()));
             match align.get(i) {
                 Some(Align::Right) => line.extend([&padding, text.as_str()]),
@@ -31,7 +32,7 @@ pub(crate) fn rows(out: &mut String, indent: &str, align: &[Align], rows: &[Vec<
     }
 }
 
-/// What a table with an indent of two leaves for one more column.
+/// The width that a table with an indent of two leaves for one more column.
 pub(crate) fn room(table: &[Vec<String>], width: usize) -> usize {
     let widest =
         |column: usize| table.iter().filter_map(|row| row.get(column)).map(|t| t.chars().count()).max();
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_lines_have_no_tail() {
+    fn columns_are_aligned_and_lines_do_not_end_in_spaces() {
         let table = [vec!["name", "n"], vec!["a", "100"], vec!["ü", ""]];
         let table: Vec<Vec<String>> =
             table.iter().map(|r| r.iter().map(|&t| t.to_owned()).collect()).collect();
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_can_be_wider_than_any_format() {
+    fn a_column_can_be_wider_than_a_format_width_allows() {
         let long = "x".repeat(70_000);
         let mut out = String::new();
         rows(

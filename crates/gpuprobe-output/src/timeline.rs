@@ -1,23 +1,23 @@
-//! A recording as rows of characters: one for each thread and each stream.
+//! The timeline of a recording as text: one row for each thread and each stream.
 
 use std::fmt::Write;
 
 use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport};
 
+use crate::gpu_op_text::stream;
 use crate::units::{count, duration, fitted, printable, seconds};
-use crate::work::stream;
 
-/// Columns that are left for time however narrow a terminal is.
+/// The smallest number of columns for time, on any terminal.
 const LEAST_COLUMNS: usize = 20;
 const LONGEST_LABEL: usize = 28;
-/// Between two times that are written above the rows.
+/// Columns between two times above the rows.
 const TICK_COLUMNS: usize = 16;
 
-/// What stands for each kind of doing: a column that is mostly taken up by it, and one that is less so.
+/// The characters of each activity: for a column that is mostly used by calls, and for one that is less so.
 const GLYPHS: [(char, char); Doing::ALL.len()] =
     [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('K', 'k'), ('O', 'o')];
 
-/// The timeline as text, no wider than this.
+/// The timeline as text, at most `width` columns wide unless that is too narrow.
 pub fn timeline(report: &TimelineReport, width: usize) -> String {
     let mut out = String::new();
     if report.rows.is_empty() {
@@ -56,7 +56,7 @@ pub fn timeline(report: &TimelineReport, width: usize) -> String {
         .collect();
     let mut notes = vec![format!("{}; small: less than half of the column", legend.join("  "))];
     if report.rows.iter().any(|row| matches!(row.lane, Lane::Stream(_))) {
-        notes.push("streams show the calls that gave them work, not when the GPU did it".to_owned());
+        notes.push("streams show the calls that submitted operations, not when the GPU ran them".to_owned());
     }
     if report.left_out > 0 {
         let calls = count(report.left_out, "call", "calls");
@@ -78,13 +78,13 @@ fn wrapped(out: &mut String, text: &str, width: usize) {
     line(out, rest);
 }
 
-/// A line without spaces at its end. Writing into a `String` cannot fail.
+/// Appends a line without spaces at its end. Writing into a `String` cannot fail.
 fn line(out: &mut String, text: &str) {
     let written = writeln!(out, "{}", text.trim_end());
     debug_assert!(written.is_ok());
 }
 
-/// What a row is of.
+/// The label of a row.
 pub(crate) fn label(lane: &Lane) -> String {
     match lane {
         Lane::Thread(tid) => format!("thread {tid}"),
@@ -93,7 +93,7 @@ pub(crate) fn label(lane: &Lane) -> String {
     }
 }
 
-/// What took most of a column.
+/// The character of the activity that took most of a column.
 fn glyph(bin: &Bin, column_ns: u64) -> char {
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i))).unwrap_or(0);
     let all = bin.iter().copied().fold(0, u64::saturating_add);
@@ -105,7 +105,7 @@ fn glyph(bin: &Bin, column_ns: u64) -> char {
     }
 }
 
-/// Times above the columns that they are the beginnings of.
+/// Times above the columns that begin at them.
 fn ticks(from_ns: u64, span_ns: u64, columns: usize) -> String {
     let mut ticks = String::new();
     for column in (0..columns).step_by(TICK_COLUMNS) {
@@ -132,15 +132,15 @@ mod tests {
 
     fn report() -> TimelineReport {
         let mut bins = Bins::default();
-        let mut did = |doing: Doing, from_ns: u64, to_ns: u64| {
+        let mut add = |doing: Doing, from_ns: u64, to_ns: u64| {
             for (times, bin) in bins.between(FROM + from_ns, FROM + to_ns) {
                 let bin: &mut Bin = bin;
                 bin[doing as usize] += times.end.min(FROM + to_ns) - times.start.max(FROM + from_ns);
             }
         };
-        did(Doing::Memory, 0, MS - MS / 20);
-        (4..20).for_each(|i| did(Doing::Launch, i * MS + MS / 20, (i + 1) * MS - MS / 20));
-        did(Doing::Sync, 30 * MS + MS / 2, 30 * MS + MS / 2 + 1000);
+        add(Doing::Memory, 0, MS - MS / 20);
+        (4..20).for_each(|i| add(Doing::Launch, i * MS + MS / 20, (i + 1) * MS - MS / 20));
+        add(Doing::Sync, 30 * MS + MS / 2, 30 * MS + MS / 2 + 1000);
         let row =
             |lane| Row { tgid: Tgid(7), process: "py\x1b[2Jthon".into(), lane, calls: 9, bins: bins.clone() };
         let rows = vec![row(Lane::Thread(Tid(7))), row(Lane::Stream(0))];
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_line_up_under_their_times() {
+    fn rows_are_aligned_with_their_times() {
         let text = timeline(&report(), 57);
         let expected = "\
 40.0 ms from 2.000000 s, a column is 1.0 ms
@@ -158,18 +158,18 @@ mod tests {
   default stream M...LLLLLLLLLLLLLLLL..........s.........
 M memory  T transfer  L launch  S sync  O other; small:
 less than half of the column
-streams show the calls that gave them work, not when the
-GPU did it
+streams show the calls that submitted operations, not
+when the GPU ran them
 3 calls of further threads and streams are not shown
 ";
         assert_eq!(text, expected);
     }
 
     #[test]
-    fn nothing_is_said_to_be_nothing_and_a_narrow_terminal_is_no_reason_to_fail() {
+    fn an_empty_timeline_says_so_and_a_narrow_terminal_does_not_fail() {
         assert_eq!(timeline(&TimelineReport { rows: Vec::new(), ..report() }, 80), "no calls in this time\n");
         let narrow = timeline(&report(), 0);
-        // labels and the least that there is for time
+        // labels and the smallest number of columns for time
         assert!(narrow.lines().skip(2).all(|line| line.chars().count() <= 17 + LEAST_COLUMNS), "{narrow}");
         assert!(narrow.ends_with(" shown\n"), "{narrow}");
     }

@@ -1,28 +1,31 @@
-//! Dates for people. The offset from UTC is a parameter: finding it out takes a file, and this crate opens none.
+//! Dates and times of day. The offset from UTC is a parameter: finding it out takes a file, and this crate opens none.
+//!
+//! A crate such as jiff is not used: this is one fixed format without a time zone database, and a time of day is
+//! appended to a line without an allocation.
 
 use crate::units::push_decimal;
 
 const DAY: i64 = 86_400;
-/// The last second of the year 9999, after which the form has no room.
+/// The last second of the year 9999, the last year with four digits.
 const LAST: i64 = 253_402_300_799;
 
-/// `2024-12-02 12:36:56` of a time in seconds since 1970, shifted by an offset from UTC.
+/// A time in seconds since 1970 as `2024-12-02 12:36:56`, shifted by an offset from UTC.
 pub fn timestamp(unix_seconds: f64, utc_offset_seconds: i32) -> String {
-    // a conversion to an integer saturates, and makes 0 of what is no number
+    // converting a float to an integer saturates, and NaN becomes 0
     let local = (unix_seconds.floor() as i64).saturating_add(i64::from(utc_offset_seconds)).clamp(0, LAST);
     let (year, month, day) = date(local / DAY);
     let second = local % DAY;
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// How much of a second a time of day shows.
+/// The precision of a time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
     Seconds,
     Microseconds,
 }
 
-/// Appends `12:36:56` or `12:36:56.123456` of a local time in nanoseconds since 1970.
+/// Appends a local time in nanoseconds since 1970 as `12:36:56` or `12:36:56.123456`.
 pub(crate) fn push_time_of_day(out: &mut String, local_ns: u64, precision: Precision) {
     let second = local_ns / 1_000_000_000 % DAY.unsigned_abs();
     push_padded(out, second / 3600, 10);
@@ -36,7 +39,7 @@ pub(crate) fn push_time_of_day(out: &mut String, local_ns: u64, precision: Preci
     }
 }
 
-/// A number with leading zeros, down from the digit that stands for `first`.
+/// Appends a number with leading zeros; `first` is the value of its first digit, such as 10 for two digits.
 fn push_padded(out: &mut String, n: u64, first: u64) {
     let mut digit = first;
     while digit > 1 && n < digit {
@@ -48,7 +51,7 @@ fn push_padded(out: &mut String, n: u64, first: u64) {
 
 /// Year, month and day of a number of days since 1970-01-01.
 fn date(days: i64) -> (i64, i64, i64) {
-    let mut year = 1970 + days / 366; // never too late, and a few steps early at most
+    let mut year = 1970 + days / 366; // at most the right year, and at least a few years before it
     let mut rest = days - days_before(year);
     while rest >= year_length(year) {
         rest -= year_length(year);
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn dates_match_the_calendar() {
         let cases = [
             (0.0, 0, "1970-01-01 00:00:00"),
             (951_782_400.0, 0, "2000-02-29 00:00:00"),
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_is_out_of_range() {
+    fn times_out_of_range_are_clamped() {
         for odd in [f64::NAN, -5.0, f64::NEG_INFINITY] {
             assert_eq!(timestamp(odd, 0), "1970-01-01 00:00:00");
         }
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_follows_the_one_before() {
+    fn consecutive_days_have_consecutive_dates() {
         let mut last = date(0);
         for day in 1..200_000 {
             let (next, (year, month, in_month)) = (date(day), last);

@@ -1,11 +1,15 @@
-//! Numbers and names for people. What begins with `push_` appends to a line, for those who write many.
+//! Numbers and names as text. Functions that begin with `push_` append to a line without an allocation, for callers
+//! that write many lines.
+//!
+//! Crates such as bytesize and humantime are not used: the golden files and the classic display fix one decimal place
+//! and half-up rounding, and `trace` needs functions that append.
 
 use std::borrow::Cow;
 
 const BYTES: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const DURATIONS: [&str; 3] = ["us", "ms", "s"];
 
-/// Bytes in the largest unit that leaves at least 1 of it: `512 B`, `4.0 KiB`, `1.5 GiB`.
+/// Bytes in the largest unit of which there is at least 1: `512 B`, `4.0 KiB`, `1.5 GiB`.
 pub fn bytes(bytes: u64) -> String {
     if bytes < 1 << 10 {
         return format!("{bytes} B");
@@ -14,7 +18,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// A duration in the largest unit that leaves at least 1 of it: `999 ns`, `1.2 us`, `3.4 ms`, `5.6 s`.
+/// A duration in the largest unit of which there is at least 1: `999 ns`, `1.2 us`, `3.4 ms`, `5.6 s`.
 pub fn duration(ns: u64) -> String {
     if ns < 1000 {
         return format!("{ns} ns");
@@ -23,7 +27,7 @@ pub fn duration(ns: u64) -> String {
     format!("{}.{} {unit}", tenths / 10, tenths % 10)
 }
 
-/// A moment of a recording: `1.500000 s`.
+/// A time of a recording: `1.500000 s`.
 pub fn seconds(ns: u64) -> String {
     format!("{}.{:06} s", ns / 1_000_000_000, ns % 1_000_000_000 / 1000)
 }
@@ -39,8 +43,8 @@ pub(crate) fn push_duration(out: &mut String, ns: u64) {
     out.push_str(unit);
 }
 
-/// Bytes with a unit where that says the same number, `4.0 MiB`, or else as a plain number, `4000`. The largest unit
-/// of which there are whole or half ones is taken, as long as they are few enough to be read.
+/// Bytes with a unit if that loses no digit, `4.0 MiB`, or else as a plain number, `4000`. The unit is the largest of
+/// which the value is a multiple of one half, with fewer than 10,000 of it.
 pub(crate) fn push_exact_bytes(out: &mut String, bytes: u64) {
     const MOST: u64 = 10_000;
     if bytes >= 1 << 10 {
@@ -57,8 +61,8 @@ pub(crate) fn push_exact_bytes(out: &mut String, bytes: u64) {
     push_decimal(out, bytes);
 }
 
-/// Tenths of a unit, and the unit. Rounded half up, in whole numbers all the way, so that no value shows as 1024.0 of
-/// the smaller unit.
+/// Tenths of a unit, and the unit. Rounded half up with integers only, so that no value is shown as 1024.0 of the
+/// smaller unit.
 fn scaled(value: u64, step: u64, units: &[&'static str]) -> (u64, &'static str) {
     let mut one = step;
     for (i, &unit) in units.iter().enumerate() {
@@ -83,7 +87,7 @@ fn push_tenths(out: &mut String, tenths: u64) {
     push_decimal(out, tenths % 10);
 }
 
-/// A number in decimal. The standard library's way takes several times as long, and a line has a dozen numbers.
+/// A number in decimal. The standard library's formatting takes several times as long, and a line has a dozen numbers.
 pub(crate) fn push_decimal(out: &mut String, n: u64) {
     push_digits(out, n, 10);
 }
@@ -102,7 +106,7 @@ pub(crate) fn push_hex(out: &mut String, n: u64) {
     push_digits(out, n, 16);
 }
 
-/// `base` is a constant of the callers above, so that the division becomes a multiplication or a shift.
+/// `base` is a constant in each caller, so that the compiler turns the division into a multiplication or a shift.
 #[inline(always)]
 fn push_digits(out: &mut String, mut n: u64, base: u64) {
     let mut digits = [0_u8; 20];
@@ -115,26 +119,26 @@ fn push_digits(out: &mut String, mut n: u64, base: u64) {
             break;
         }
     }
-    // ASCII always
+    // the digits are always ASCII
     out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
 }
 
-/// How long something has been there, in the unit that people would take: `3.4 s`, `40 s`, `12 min`, `3 h`, `5 d`.
+/// An age in a coarse unit: `3.4 s`, `40 s`, `12 min`, `3 h`, `5 d`.
 pub fn age(ns: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
     let seconds = ns / 1_000_000_000;
     if seconds < 10 {
         return format!("{seconds}.{} s", ns / 100_000_000 % 10);
     }
-    // two of a unit tell more than one of a larger
+    // a larger unit is used from two of it on, because one of it is too coarse
     let (one, unit) = UNITS.into_iter().find(|(one, _)| seconds >= 2 * one).unwrap_or((1, "s"));
     format!("{} {unit}", seconds / one)
 }
 
-/// As much of a text as fits, its middle left out: of a function with its line both ends tell most.
+/// Shortens a text to a width by removing its middle: the ends of a function name with its line say most.
 pub fn fitted(text: &str, width: usize) -> Cow<'_, str> {
     const GAP: &str = "...";
-    // bytes are at least as many as characters, and cheaper to count
+    // there are at least as many bytes as characters, and their number is known
     if text.len() <= width || text.chars().count() <= width {
         return Cow::Borrowed(text);
     }
@@ -151,7 +155,7 @@ pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// A name as it can be shown on a terminal: processes choose their own names, and escape sequences are among them.
+/// A name that is safe to show on a terminal: processes choose their names, which may contain escape sequences.
 pub fn printable(name: &str) -> Cow<'_, str> {
     if is_plain(name) || name.chars().all(harmless) {
         return Cow::Borrowed(name);
@@ -175,7 +179,7 @@ pub(crate) fn push_printable(out: &mut String, name: &str) {
     }
 }
 
-/// Appends text between quotes, so that it is seen where it ends.
+/// Appends text in quotes, with quotes inside it escaped.
 pub(crate) fn push_quoted(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -187,7 +191,7 @@ pub(crate) fn push_quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Most names are; it takes no table to see it.
+/// Whether a name is printable ASCII, as most are. This check needs no Unicode table.
 fn is_plain(name: &str) -> bool {
     name.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_in_lines_are_the_same_without_a_space() {
+    fn an_appended_duration_is_the_same_without_a_space() {
         for ns in [0, 850, 999, 1000, 1250, 101_249, 999_950, 1_500_000, 31_200_000_000, u64::MAX] {
             let mut line = String::new();
             push_duration(&mut line, ns);
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_are_those_of_the_standard_library() {
+    fn digits_match_the_standard_library() {
         let mut n = 1_u64;
         for i in 0..2000_u64 {
             n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(i) >> (i % 60);
@@ -290,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn quoted_text_ends_where_its_quote_does() {
+    fn quotes_inside_quoted_text_are_escaped() {
         let mut line = String::new();
         push_quoted(&mut line, "it's \"a\\b\"\x1b\n\u{e9}");
         assert_eq!(line, r#""it's \"a\\b\"\u{1b}\né""#);
     }
 
     #[test]
-    fn ages_have_the_unit_that_people_take() {
+    fn ages_have_a_coarse_unit() {
         let cases = [
             (0, "0.0 s"),
             (3_450_000_000, "3.4 s"),
@@ -314,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_loses_its_middle() {
+    fn long_text_loses_its_middle() {
         assert_eq!(fitted("load (app.cc:3)", 15), "load (app.cc:3)");
         assert_eq!(fitted("load (app.cc:3)", 13), "load ...cc:3)");
         assert_eq!(fitted("ääääääää", 7), "ää...ää");
@@ -330,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_steer_a_terminal() {
+    fn names_cannot_control_a_terminal() {
         assert_eq!(printable("py\"thon\\ü"), "py\"thon\\ü");
         assert_eq!(printable("a\x1b[2Jb\nc\0"), "a\\u{1b}[2Jb\\nc\\0");
         assert_eq!(printable("x\u{202e}y"), "x\\u{202e}y", "text that runs backwards");

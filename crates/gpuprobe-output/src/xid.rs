@@ -1,10 +1,11 @@
-//! Errors of GPUs, for people.
+//! XID errors of GPUs as text.
 
 use std::fmt::Write;
 
 use gpuprobe_event::{Evidence, XidEvent, driver};
 
-/// One line: which GPU, which error, what it means, who was using the GPU, and what the driver says.
+/// One line: the GPU, the error and its meaning, the processes that used the GPU, and the message of the NVIDIA kernel
+/// module.
 pub fn line(xid: &XidEvent) -> String {
     let mut out = format!("XID {} on GPU {}", xid.number, xid.gpu);
     if let Some(known) = driver::xid(xid.number) {

@@ -1,4 +1,4 @@
-//! Whole outputs against files. Set `GPUPROBE_BLESS` to write the files anew, then read the difference.
+//! Compares whole outputs with files. Set `GPUPROBE_BLESS` to write the files again, then review the difference.
 
 mod conversions;
 mod samples;
@@ -12,9 +12,9 @@ use gpuprobe_output::{
     Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
     encode, gpus_compared, memory, memory_json, pending, summary, timeline,
 };
-use samples::driver::driver_events;
-use samples::live::{START_UNIX, live_events, open_calls, phased_events};
-use samples::memory::{crowded_report, memory_report};
+use samples::kmod_calls::kmod_events;
+use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
+use samples::memory_reports::{many_sites_report, memory_report};
 use samples::{classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
@@ -28,7 +28,7 @@ fn check(name: &str, got: &str) {
     }
 }
 
-/// The first line that differs; line ends count.
+/// The first line that differs, including line ends.
 fn first_difference(got: &str, expected: &str) -> String {
     let mut lines = (got.split_inclusive('\n'), expected.split_inclusive('\n'));
     for number in 1.. {
@@ -45,14 +45,14 @@ fn first_difference(got: &str, expected: &str) -> String {
 }
 
 #[test]
-fn a_difference_is_told_by_its_first_line() {
+fn the_first_differing_line_is_reported() {
     assert_eq!(first_difference("a\nb\nc\n", "a\nx\nc\n"), r#"line 2 is "b\n", not "x\n""#);
     assert_eq!(first_difference("a\n", "a\nb\n"), r#"line 2 is nothing, not "b\n""#);
     assert_eq!(first_difference("a", "a\n"), r#"line 1 is "a", not "a\n""#);
 }
 
 #[test]
-fn the_page_that_tells_of_metrics() {
+fn the_reference_page_of_metrics() {
     check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
 }
 
@@ -65,26 +65,26 @@ fn the_summary_of_a_recording() {
 }
 
 #[test]
-fn the_summary_of_nothing() {
+fn the_summary_of_an_empty_recording() {
     check("summary_empty.txt", &summary(&Summary::default().report(), Fit::Terminal));
 }
 
 #[test]
-fn the_summary_of_the_driver() {
+fn the_summary_of_the_nvidia_kernel_module() {
     let mut collected = Summary::default();
-    driver_events().iter().for_each(|event| collected.feed(event));
-    let unified = vec![UnifiedUse { pid: 4242, totals: samples::work::unified() }];
+    kmod_events().iter().for_each(|event| collected.feed(event));
+    let unified = vec![UnifiedUse { pid: 4242, totals: samples::op_rows::unified() }];
     collected.end(&End { unified, ..End::default() });
-    check("summary_driver.txt", &summary(&collected.report(), Fit::Terminal));
+    check("summary_kmod.txt", &summary(&collected.report(), Fit::Terminal));
 }
 
 #[test]
-fn the_driver_in_lines_of_trace_and_in_other_formats() {
+fn calls_into_the_nvidia_kernel_module_in_trace_lines_folded_stacks_and_the_timeline() {
     let mut live = Live::new(LiveOptions { nested: true, ..LiveOptions::default() });
     let (mut lines, mut picture) = (String::new(), Picture::new(None, None));
     let mut folded = Vec::new();
     let mut conversion = Conversion::new(Target::Folded, &Meta::default(), &mut folded).unwrap();
-    for event in driver_events() {
+    for event in kmod_events() {
         live.event(&event, &mut lines);
         picture.feed(event.clone());
         conversion.feed(event).unwrap();
@@ -92,7 +92,7 @@ fn the_driver_in_lines_of_trace_and_in_other_formats() {
     conversion.finish(None).unwrap();
     lines += &String::from_utf8(folded).unwrap();
     lines += &timeline(&picture.finish().0, 100);
-    check("driver.txt", &lines);
+    check("kmod.txt", &lines);
 }
 
 /// One of each kind.
@@ -106,25 +106,25 @@ fn advice() -> Vec<Advice> {
     ]
 }
 
-/// The first process of the snapshot, which did all kinds of work.
+/// The GPU operations of the first process that launched kernels, which has all kinds of operations.
 fn work() -> Work {
-    let worked = |p: &&std::sync::Arc<ProcessSnapshot>| !p.work.kernels.is_empty();
-    snapshot().processes.iter().find(worked).map(|process| process.work.clone()).unwrap_or_default()
+    let has_launched = |p: &&std::sync::Arc<ProcessSnapshot>| !p.work.kernels.is_empty();
+    snapshot().processes.iter().find(has_launched).map(|process| process.work.clone()).unwrap_or_default()
 }
 
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
     let text =
         summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
-    check("summary_work.txt", &text);
+    check("summary_gpu_ops.txt", &text);
     for advice in advice() {
         let json = serde_json::to_value(advice).unwrap();
-        assert_eq!(json["rule"], serde_json::json!(advice.rule()), "one name everywhere");
+        assert_eq!(json["rule"], serde_json::json!(advice.rule()), "the rule has one name everywhere");
     }
 }
 
 #[test]
-fn names_of_kernels_are_whole_where_no_terminal_cuts_them() {
+fn names_of_kernels_are_complete_in_a_file() {
     let mut work = work();
     let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
     work.kernels[0].kernel = name.clone();
@@ -137,7 +137,7 @@ fn names_of_kernels_are_whole_where_no_terminal_cuts_them() {
 }
 
 #[test]
-fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
+fn the_summary_fits_a_terminal_with_large_numbers() {
     let mut work = work();
     for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
@@ -145,7 +145,7 @@ fn the_summary_fits_a_terminal_whatever_the_numbers_are() {
     }
     let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
-    // with numbers that can be, all of it fits
+    // with realistic numbers all lines fit
     for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (999_999_999, 7, 999_999_999 << 20);
         kernel.grid = Some(([1, 1, 1], [65_535, 1024, 1]));
@@ -184,7 +184,7 @@ fn the_classic_display_of_memory_over_time() {
 #[test]
 fn the_classic_display_of_everything() {
     let mut classic = Classic::new(Sections::ALL, 3600);
-    // so that it has been watched for as long as advice takes
+    // advice needs some seconds of watching
     classic.begin(&Snapshot { unix_seconds: snapshot().unix_seconds - 5.0, ..snapshot() });
     check("classic_all.txt", &classic.render(&snapshot()));
 }
@@ -193,16 +193,16 @@ const LAUNCHES: Sections = Sections { memory: false, launches: true, copies: fal
 const COPIES: Sections = Sections { memory: false, launches: false, copies: true };
 
 #[test]
-fn the_classic_display_of_launches_alone() {
+fn the_classic_display_of_launches_only() {
     check("classic_launches.txt", &Classic::new(LAUNCHES, 0).render(&snapshot()));
 }
 
 #[test]
-fn the_classic_display_of_copies_alone() {
+fn the_classic_display_of_copies_only() {
     let mut later = snapshot();
     let mut classic = Classic::new(COPIES, 0);
     let mut text = classic.render(&later);
-    // a block later one way has moved more
+    // in the next block more bytes were copied in one direction
     later.unix_seconds += 5.0;
     for process in &mut later.processes {
         let copies = &mut std::sync::Arc::make_mut(process).work.copies;
@@ -226,7 +226,7 @@ fn live_lines_of_every_kind_of_call() {
 }
 
 #[test]
-fn live_lines_with_color_differ_by_color_alone() {
+fn live_lines_with_color_differ_only_in_color() {
     let plain = LiveOptions { utc_offset_seconds: 3600, ..LiveOptions::default() };
     let without = lines(plain, &live_events());
     let with = lines(LiveOptions { color: true, ..plain }, &live_events());
@@ -254,26 +254,26 @@ const WIDE: MemoryOptions =
     MemoryOptions { width: 140, ways: false, strokes: Strokes::Blocks, utc_offset_seconds: 0 };
 
 #[test]
-fn memory_by_process_and_place() {
+fn memory_by_process_and_call_site() {
     check("memory.txt", &memory(&memory_report(&[]), NOON, &WIDE));
     check("memory_empty.txt", &memory(&Default::default(), NOON, &WIDE));
 }
 
 #[test]
-fn memory_with_the_whole_ways_when_something_was_lost() {
+fn memory_with_stacks_and_losses() {
     let report = memory_report(&[(LossCause::LiveFull, 3), (LossCause::RingFull, 9)]);
     let options = MemoryOptions { ways: true, strokes: Strokes::Ascii, ..WIDE };
-    check("memory_ways.txt", &memory(&report, NOON, &options));
+    check("memory_stacks.txt", &memory(&report, NOON, &options));
 }
 
 #[test]
-fn memory_fits_the_terminal_and_steers_none() {
+fn memory_fits_the_terminal_and_has_no_control_characters() {
     let report = memory_report(&[(LossCause::LiveFull, 3)]);
     for width in 0..200 {
         for ways in [false, true] {
             let text = memory(&report, NOON, &MemoryOptions { width, ways, ..WIDE });
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{width}");
-            // what is narrower than this is no terminal, and sentences about losses are not cut
+            // terminals narrower than 80 columns are not supported, and sentences about losses are not shortened
             let table = text.lines().take_while(|l| !l.contains("incomplete:")).skip(3);
             let widest = table.filter(|l| !l.contains("watched for")).map(|l| l.chars().count()).max();
             assert!(width < 80 || widest.is_some_and(|widest| widest <= width), "{width}: {widest:?}");
@@ -283,13 +283,13 @@ fn memory_fits_the_terminal_and_steers_none() {
 }
 
 #[test]
-fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
-    check("memory_crowded.txt", &memory(&crowded_report(), NOON, &WIDE));
+fn call_sites_that_are_not_followed_and_memory_that_ended_with_its_context() {
+    check("memory_many_sites.txt", &memory(&many_sites_report(), NOON, &WIDE));
     let json: serde_json::Value =
-        serde_json::from_str(&memory_json(&crowded_report(), &GpuStates::default(), NOON)).unwrap();
+        serde_json::from_str(&memory_json(&many_sites_report(), &GpuStates::default(), NOON)).unwrap();
     assert_eq!(json["complete"], serde_json::json!(false));
     assert_eq!(json["missing"], serde_json::json!({"not_followed": 6}));
-    let told: Vec<_> = json["processes"]
+    let verdicts: Vec<_> = json["processes"]
         .as_array()
         .unwrap()
         .iter()
@@ -298,11 +298,11 @@ fn memory_that_is_not_followed_and_memory_that_ended_with_its_context() {
         .collect();
     let expected = [
         "unchanged: no allocation and no free in 29 s",
-        "not_followed: too many other places hold memory",
-        "freed: nothing is left; 1600 allocations, 0 frees, 1600 ended with their context in 39 s",
-        "freed: nothing is left; 1601 allocations, 1 free, 1600 ended with their context in 39 s",
+        "not_followed: too many other call sites have live memory",
+        "freed: no memory is live any more; 1600 allocations, 0 frees, 1600 ended with their context in 39 s",
+        "freed: no memory is live any more; 1601 allocations, 1 free, 1600 ended with their context in 39 s",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(verdicts, expected);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn memory_as_json() {
 }
 
 #[test]
-fn memory_beside_what_the_driver_tells() {
+fn memory_compared_with_nvml() {
     check("memory_gpus.txt", &gpus_compared(&snapshot(), 100));
     assert_eq!(gpus_compared(&Snapshot::default(), 100), "");
 }

@@ -1,4 +1,4 @@
-//! A recording that was damaged in many ways, each the same in every run.
+//! Shows a recording that was damaged at random, the same way in every run.
 
 mod shown;
 
@@ -7,7 +7,7 @@ use shown::shown;
 const SAMPLE: &[u8] = include_bytes!("../../../tests/traces/sample.jsonl");
 const ROUNDS: u64 = 60;
 
-/// What people who mean harm put into a trace, and what machines do that count wrong.
+/// Hostile and extreme values.
 const WORDS: &[&str] = &[
     "\"</script><script>alert(1)</script>\"",
     "\"\\u001b[2J\\u0000\\u202e\\r\\n;\"",
@@ -23,7 +23,7 @@ const WORDS: &[&str] = &[
     "[[[[[[[[[[[[[[[[[[[[{\"a\":[]}]]]]]]]]]]]]]]]]]]]]",
 ];
 
-/// Numbers in an order that looks like none (xorshift).
+/// Pseudo-random numbers (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +35,7 @@ impl Numbers {
     }
 }
 
-/// The value of some field of some line, from the colon to the comma or bracket after it.
+/// The range of a random field's value: from the colon to the next comma, bracket or line feed.
 fn value(trace: &[u8], numbers: &mut Numbers) -> std::ops::Range<usize> {
     let from = numbers.below(trace.len());
     let colon = trace[from..].iter().position(|b| *b == b':').map_or(trace.len(), |at| from + at + 1);
@@ -49,7 +49,7 @@ fn line(trace: &[u8], numbers: &mut Numbers) -> Vec<u8> {
 }
 
 fn damage(trace: &mut Vec<u8>, numbers: &mut Numbers) {
-    // the first line stays, or there would be nothing to show
+    // the first line is not damaged, because nothing can be shown without it
     let first = trace.iter().position(|b| *b == b'\n').map_or(0, |at| at + 1);
     let mut rest = trace.split_off(first);
     match numbers.below(8) {
@@ -81,7 +81,7 @@ fn damage(trace: &mut Vec<u8>, numbers: &mut Numbers) {
 }
 
 #[test]
-fn a_damaged_trace_is_shown_as_far_as_it_goes() {
+fn the_intact_lines_of_a_damaged_trace_are_shown() {
     let whole = shown(SAMPLE).expect("the sample is a trace");
     let (mut fewer, mut all) = (0, 0);
     for round in 1..=ROUNDS {
@@ -94,13 +94,13 @@ fn a_damaged_trace_is_shown_as_far_as_it_goes() {
         fewer += u64::from(after.damaged > whole.damaged);
         all += u64::from(after.events > 0);
     }
-    // most rounds did damage, and none made the rest unreadable
+    // most rounds damaged a line, and none made the rest unreadable
     assert!(fewer > ROUNDS / 2, "{fewer} of {ROUNDS}");
     assert_eq!(all, ROUNDS);
 }
 
 #[test]
-fn what_is_cut_anywhere_is_shown_up_to_there() {
+fn a_truncated_trace_is_shown_up_to_the_cut() {
     for length in (0..SAMPLE.len()).step_by(401) {
         let cut = &SAMPLE[..length];
         let events = shown(cut).map_or(0, |shown| shown.events);

@@ -93,10 +93,10 @@ fn a_trace_of_beginnings_alone_is_counted_and_says_so() {
     std::fs::write(&trace, lines.join("\n") + "\n").unwrap();
     let trace = trace.to_str().unwrap();
     for said in [said(&["report"], trace), said(&["report", "--html", "-"], trace)] {
-        assert!(said.contains("that calls began is all that was recorded"), "{said}");
+        assert!(said.contains("only the start of calls was recorded"), "{said}");
     }
     let summary = said(&["report"], trace);
-    assert!(summary.contains("\n3 calls in 1 process over 2.0 ms; that calls began"), "{summary}");
+    assert!(summary.contains("\n3 calls in 1 process over 2.0 ms; only the start of calls"), "{summary}");
     assert!(summary.contains("Total CUDA API calls: 3\n  Kernel launches: not known\n"), "{summary}");
     let row = |line: &&str| line.starts_with("cuLaunchKernel ");
     let row: Vec<_> = summary.lines().find(row).unwrap().split_whitespace().collect();

@@ -1,22 +1,22 @@
-//! What a scrape costs on a crowded host: a thousand processes with twenty functions each.
+//! Measures the cost of a scrape on a busy host: a thousand processes with twenty functions each.
 //!
 //!     cargo run --release -p gpuprobe-output --example scrape_cost
 
-mod crowd;
+mod many_processes;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crowd::crowd;
 use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
+use many_processes::many_processes;
 
-type Done<T = ()> = Result<T, Box<dyn std::error::Error>>;
+type MainResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
 
 const ROUNDS: usize = 7;
 
-fn main() -> Done {
-    let snapshot = crowd();
+fn main() -> MainResult {
+    let snapshot = many_processes();
     for format in [Format::Prometheus, Format::OpenMetrics] {
         let (took, bytes) = best(|| encode(&snapshot, format).len());
         println!("encode {format:?}: {took:?} for {bytes} bytes");
@@ -34,32 +34,32 @@ fn main() -> Done {
     let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;
     let _server = endpoint.serve(latest.clone())?;
     latest.publish(snapshot.clone(), Duration::from_secs(1));
-    scrape("the first ever", address)?;
+    scrape("the first scrape", address)?;
     for _ in 0..3 {
         latest.publish(snapshot.clone(), Duration::from_secs(1));
-        scrape("while a snapshot is taken up", address)?;
+        scrape("while the pages of a snapshot are made", address)?;
         std::thread::sleep(Duration::from_millis(500));
-        scrape("the first of a snapshot", address)?;
-        scrape("the second", address)?;
+        scrape("the first scrape of a snapshot", address)?;
+        scrape("the second scrape", address)?;
     }
     Ok(())
 }
 
-fn best(mut work: impl FnMut() -> usize) -> (Duration, usize) {
+fn best(mut run: impl FnMut() -> usize) -> (Duration, usize) {
     let mut bytes = 0;
     let mut times: Vec<Duration> = (0..ROUNDS)
         .map(|_| {
-            let begun = Instant::now();
-            bytes = work();
-            begun.elapsed()
+            let start = Instant::now();
+            bytes = run();
+            start.elapsed()
         })
         .collect();
     times.sort_unstable();
     (times[0], bytes)
 }
 
-/// Time to the first byte of the answer, and to the last, and what the server needs for all of it.
-fn scrape(what: &str, address: SocketAddr) -> Done {
+/// Prints the time to the first and to the last byte of the answer, and the CPU time of the server.
+fn scrape(what: &str, address: SocketAddr) -> MainResult {
     let (used, begun) = (server_cpu()?, Instant::now());
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
@@ -75,13 +75,13 @@ fn scrape(what: &str, address: SocketAddr) -> Done {
     let last = begun.elapsed();
     let used = server_cpu()?.saturating_sub(used);
     println!(
-        "{what}: {first:?} to the first byte, {last:?} to the last of {bytes}; CPU of the server {used:?}"
+        "{what}: {first:?} to the first byte, {last:?} to the last of {bytes}; CPU time of the server {used:?}"
     );
     Ok(())
 }
 
-/// What the thread that answers has used of a CPU.
-fn server_cpu() -> Done<Duration> {
+/// The CPU time of the server thread.
+fn server_cpu() -> MainResult<Duration> {
     for task in std::fs::read_dir("/proc/self/task")? {
         let task = task?.path();
         if std::fs::read_to_string(task.join("comm"))?.trim_end() == "http" {
@@ -89,5 +89,5 @@ fn server_cpu() -> Done<Duration> {
             return Ok(Duration::from_nanos(used.split(' ').next().unwrap_or_default().parse()?));
         }
     }
-    Err("no thread answers".into())
+    Err("there is no server thread".into())
 }

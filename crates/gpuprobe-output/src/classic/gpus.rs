@@ -5,14 +5,14 @@ use gpuprobe_analysis::{GpuStates, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
 
-use super::{line, process_line};
+use super::process_lines::{line, process_line};
 use crate::units::{bytes, fitted, printable};
 
 const UNEXPLAINED: &str =
     "(unexplained: the context, code of kernels, libraries' own, managed memory, all from before the probes)";
 
-/// The GPUs of those whose memory was compared with what was seen of them, as lines of this width; nothing where NVML
-/// tells nothing of them.
+/// The GPUs of the processes whose memory was compared with the calls that were seen, as lines of this width. Empty
+/// if NVML reports none of them.
 pub fn gpus_compared(snapshot: &Snapshot, width: usize) -> String {
     let mut states = snapshot.gpu_states.clone();
     states.users.retain(|user| user.seen_bytes.is_some());
@@ -28,7 +28,7 @@ pub(super) fn gpus(out: &mut String, snapshot: &Snapshot) {
     section(out, snapshot, &snapshot.gpu_states);
 }
 
-/// Nothing where NVML tells nothing.
+/// Writes nothing if NVML reports no GPU.
 fn section(out: &mut String, snapshot: &Snapshot, states: &GpuStates) {
     if states.gpus.is_empty() {
         return;
@@ -37,9 +37,9 @@ fn section(out: &mut String, snapshot: &Snapshot, states: &GpuStates) {
     for gpu in &states.gpus {
         line(out, format_args!("{}", headed(gpu)));
         for user in states.users.iter().filter(|user| user.gpu == gpu.gpu) {
-            let stranger = || format!("process {} ({})", user.pid, printable(&user.name));
-            let who = snapshot.running(user.pid).map_or_else(stranger, process_line);
-            line(out, format_args!("\t{who}: {}", used(user)));
+            let unprobed = || format!("process {} ({})", user.pid, printable(&user.name));
+            let process = snapshot.running(user.pid).map_or_else(unprobed, process_line);
+            line(out, format_args!("\t{process}: {}", used(user)));
         }
     }
     if states.users.iter().any(|user| user.unexplained_bytes().is_some_and(|bytes| bytes > 0)) {
@@ -48,11 +48,11 @@ fn section(out: &mut String, snapshot: &Snapshot, states: &GpuStates) {
     out.push('\n');
 }
 
-/// What is known of a GPU, with its number and model before it.
+/// The line of a GPU: number, model, and the values that NVML reports.
 fn headed(gpu: &NumberedGpu) -> String {
-    let who = format!("GPU {} ({})", gpu.gpu, printable(&gpu.state.id.name));
+    let name = format!("GPU {} ({})", gpu.gpu, printable(&gpu.state.id.name));
     let known = known(&gpu.state);
-    if known.is_empty() { who } else { format!("{who}: {}", known.join(", ")) }
+    if known.is_empty() { name } else { format!("{name}: {}", known.join(", ")) }
 }
 
 fn known(gpu: &GpuState) -> Vec<String> {
@@ -63,7 +63,7 @@ fn known(gpu: &GpuState) -> Vec<String> {
     });
     let memory = gpu.memory.map(|m| format!("memory {} of {}", bytes(m.used_bytes), bytes(m.total_bytes)));
     let clocks = Clock::ALL.into_iter().zip(gpu.clocks_mhz);
-    // those of the multiprocessors are those of graphics nearly always
+    // the SM clock nearly always equals the graphics clock, so only one of them is shown
     let clocks = clocks.filter(|(clock, _)| matches!(clock, Clock::Sm | Clock::Memory));
     let clocks = clocks.filter_map(|(clock, mhz)| Some(format!("{} {} MHz", clock.as_str(), mhz?)));
     let busy = gpu.busy_percent.map(|percent| format!("busy {percent}%"));
@@ -71,7 +71,7 @@ fn known(gpu: &GpuState) -> Vec<String> {
     [busy, memory, celsius, power].into_iter().flatten().chain(clocks).chain(throttled(gpu)).collect()
 }
 
-/// Why its clocks are low, unless that is for want of work.
+/// Why the clocks are low, unless the GPU is idle.
 fn throttled(gpu: &GpuState) -> Option<String> {
     let bits = gpu.throttled?;
     let reasons = THROTTLE_REASONS.iter().filter(|(reason, bit)| bits & bit != 0 && *reason != "gpu_idle");

@@ -1,5 +1,6 @@
-//! What is remembered of processes from one block to the next: how long they have been watched, and how much they had
-//! copied by calls that do not wait, so that bytes can be told over the time in which they were moved.
+//! State that is kept from one block to the next: how long each process has been watched, and how many bytes it has
+//! copied by asynchronous calls. The time inside an asynchronous call is not the time of the copy, so the rate is the
+//! number of bytes over the time between two blocks.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,10 @@ use gpuprobe_event::counters::CopyDirection;
 
 type Key = (u32, u64);
 
-/// Bytes over a time.
+/// Bytes per second over the time between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
     pub(super) bytes_per_second: f64,
-    /// The time from one block to the next.
     pub(super) seconds: f64,
 }
 
@@ -21,53 +21,53 @@ struct Watched {
     /// Seconds since 1970.
     since: f64,
     until: Option<f64>,
-    /// Bytes by calls that do not wait.
+    /// Total bytes of asynchronous copies.
     copied: BTreeMap<CopyDirection, u64>,
-    /// Of these, what came since the last look.
-    fresh: BTreeMap<CopyDirection, u64>,
+    /// Bytes of asynchronous copies since the previous snapshot.
+    recent: BTreeMap<CopyDirection, u64>,
 }
 
-/// All processes of the last snapshot.
+/// The state of all processes of the last snapshot.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     now: Option<f64>,
-    /// From the look before to the last one.
+    /// From the previous snapshot to the last one.
     seconds: Option<f64>,
     processes: BTreeMap<Key, Watched>,
 }
 
 impl Rates {
-    /// Looks at a snapshot. Who is not in it any more is forgotten.
+    /// Takes in a snapshot and forgets processes that are no longer in it.
     pub(super) fn take(&mut self, snapshot: &Snapshot) {
         let now = snapshot.unix_seconds;
         let before = self.now.replace(now);
-        // clocks are set now and then
+        // the clock may have been set back
         self.seconds = before.map(|before| now - before).filter(|seconds| *seconds > 0.0);
         let mut known = std::mem::take(&mut self.processes);
         for process in &snapshot.processes {
             let key = key(process);
             let copied = copied(process);
             let watched = match known.remove(&key) {
-                Some(old) => Watched { fresh: since(&old.copied, &copied), copied, ..old },
-                // whoever was not there at the last look began after it
-                None => Watched { since: before.unwrap_or(now), until: None, fresh: copied.clone(), copied },
+                Some(old) => Watched { recent: since(&old.copied, &copied), copied, ..old },
+                // a process that was not in the previous snapshot began after it
+                None => Watched { since: before.unwrap_or(now), until: None, recent: copied.clone(), copied },
             };
             let until = watched.until.or_else(|| process.exited_at_ns.map(|_| now));
             self.processes.insert(key, Watched { until, ..watched });
         }
     }
 
-    /// How fast a process copied one way by calls that do not wait, since the look before.
+    /// The rate of asynchronous copies of a process in one direction, since the previous snapshot.
     pub(super) fn copied(&self, process: &ProcessSnapshot, direction: CopyDirection) -> Option<Rate> {
         let (seconds, watched) = (self.seconds?, self.processes.get(&key(process))?);
-        let bytes = watched.fresh.get(&direction).copied().unwrap_or(0);
+        let bytes = watched.recent.get(&direction).copied().unwrap_or(0);
         Some(Rate { bytes_per_second: bytes as f64 / seconds, seconds })
     }
 
     /// For how long a process has been watched.
     pub(super) fn watched_ns(&self, process: &ProcessSnapshot) -> u64 {
         let Some((now, watched)) = self.now.zip(self.processes.get(&key(process))) else { return 0 };
-        // a conversion to an integer saturates
+        // converting a float to an integer saturates
         ((watched.until.unwrap_or(now) - watched.since) * 1e9) as u64
     }
 }
@@ -128,8 +128,8 @@ mod tests {
         Snapshot { unix_seconds, processes, ..Snapshot::default() }
     }
 
-    /// The rate and the time watched, after one more look.
-    fn look(rates: &mut Rates, snapshot: &Snapshot) -> (Option<f64>, u64) {
+    /// The rate, and the seconds watched, after one more snapshot.
+    fn take(rates: &mut Rates, snapshot: &Snapshot) -> (Option<f64>, u64) {
         rates.take(snapshot);
         let process = &snapshot.processes[0];
         let rate = rates.copied(process, CopyDirection::HostToDevice);
@@ -137,22 +137,26 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_told_over_the_time_since_the_look_before() {
+    fn a_rate_is_the_bytes_over_the_time_since_the_previous_snapshot() {
         let mut rates = Rates::default();
         rates.take(&at(100.0, None, None));
-        assert_eq!(look(&mut rates, &at(105.0, Some(50), None)), (Some(10.0), 5), "it began after that look");
-        assert_eq!(look(&mut rates, &at(107.0, Some(250), None)), (Some(100.0), 7));
-        assert_eq!(look(&mut rates, &at(109.0, Some(250), Some(1))), (Some(0.0), 9));
-        assert_eq!(look(&mut rates, &at(119.0, Some(250), Some(1))), (Some(0.0), 9), "it has ended");
+        assert_eq!(
+            take(&mut rates, &at(105.0, Some(50), None)),
+            (Some(10.0), 5),
+            "it began after that snapshot"
+        );
+        assert_eq!(take(&mut rates, &at(107.0, Some(250), None)), (Some(100.0), 7));
+        assert_eq!(take(&mut rates, &at(109.0, Some(250), Some(1))), (Some(0.0), 9));
+        assert_eq!(take(&mut rates, &at(119.0, Some(250), Some(1))), (Some(0.0), 9), "it has exited");
         rates.take(&at(120.0, None, None));
         assert!(rates.processes.is_empty());
     }
 
     #[test]
-    fn there_is_no_rate_without_a_look_before_or_when_the_clock_was_set_back() {
+    fn there_is_no_rate_for_the_first_snapshot_or_after_the_clock_was_set_back() {
         let mut rates = Rates::default();
-        assert_eq!(look(&mut rates, &at(100.0, Some(50), None)), (None, 0));
-        assert_eq!(look(&mut rates, &at(90.0, Some(60), None)), (None, 0));
-        assert_eq!(look(&mut rates, &at(100.0, Some(70), None)), (Some(1.0), 0));
+        assert_eq!(take(&mut rates, &at(100.0, Some(50), None)), (None, 0));
+        assert_eq!(take(&mut rates, &at(90.0, Some(60), None)), (None, 0));
+        assert_eq!(take(&mut rates, &at(100.0, Some(70), None)), (Some(1.0), 0));
     }
 }

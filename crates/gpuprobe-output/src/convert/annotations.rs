@@ -1,4 +1,5 @@
-//! The fields of an event as Perfetto's debug annotations, and the names that are written once and then have a number.
+//! The fields of an event as Perfetto's debug annotations, and interned names: a name is written once and then referred
+//! to by number.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,7 @@ use gpuprobe_event::trace::{Fields, Key};
 
 use super::proto::{self, Begun};
 
-/// Bytes of names that have numbers at once. Whoever reads the file keeps them as well.
+/// Bytes of names that are interned at a time. A reader of the file has to keep them as well.
 const MOST_NAMES: usize = 1 << 20;
 
 mod field {
@@ -22,7 +23,7 @@ mod field {
     pub(super) const ARRAY_VALUES: u32 = 12;
 }
 
-/// What kind of name; the values are fields of `InternedData`.
+/// The kind of a name. The values are field numbers of `InternedData`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum NameKind {
     Category = 1,
@@ -30,7 +31,7 @@ enum NameKind {
     Annotation = 3,
 }
 
-/// Names and their numbers.
+/// Interned names.
 #[derive(Default)]
 pub(super) struct Interned {
     numbers: [HashMap<Box<str>, u64>; 3],
@@ -57,7 +58,7 @@ impl Interned {
         self.bytes = 0;
     }
 
-    /// The names that have got a number since the last time, as `InternedData`.
+    /// The names interned since the last call, as `InternedData`.
     pub(super) fn take_new(&mut self) -> Option<&[u8]> {
         self.taken = true;
         (!self.new.is_empty()).then_some(&self.new)
@@ -71,7 +72,7 @@ impl Interned {
         if let Some(number) = numbers.get(name) {
             return *number;
         }
-        // 0 is no number
+        // 0 is not a valid number
         let number = numbers.len() as u64 + 1;
         numbers.insert(name.into(), number);
         self.bytes += name.len() + size_of::<(Box<str>, u64)>();
@@ -83,7 +84,7 @@ impl Interned {
     }
 }
 
-/// Writes fields into an event that was begun.
+/// Writes fields into an event that is being written.
 pub(super) struct Annotations<'a> {
     out: &'a mut Vec<u8>,
     interned: &'a mut Interned,

@@ -9,9 +9,10 @@ use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields
 use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
-use super::{Format, thread_name};
+use super::trace_writer::{TraceWriter, thread_name};
 
-/// Processes and threads whose names are remembered as told. Beyond that they are told again, which does no harm.
+/// Processes and threads whose names are remembered as written. Beyond that, names are written again, which is
+/// harmless.
 const MOST_NAMED: usize = 1 << 16;
 
 pub(super) struct Chrome<W> {
@@ -23,7 +24,7 @@ pub(super) struct Chrome<W> {
     threads: HashMap<(Tgid, Tid), ()>,
 }
 
-/// What every event begins with.
+/// The fields that every event begins with.
 struct Head<'a> {
     name: &'a str,
     category: &'a str,
@@ -63,7 +64,7 @@ impl<W: Write> Chrome<W> {
     }
 
     fn time(&mut self, name: &str, ns: u64) {
-        // a Vec takes everything
+        // writing to a Vec cannot fail
         write!(self.event, ",\"{name}\":{}.{:03}", ns / 1000, ns % 1000).ok();
     }
 
@@ -72,7 +73,7 @@ impl<W: Write> Chrome<W> {
         self.out.write_all(&self.event)
     }
 
-    /// Says what a process or a thread is called.
+    /// Writes the name of a process or a thread.
     fn name(&mut self, kind: &str, tgid: Tgid, tid: Tid, name: &str) -> io::Result<()> {
         self.begin(&Head { name: kind, category: "__metadata", phase: "M", at_ns: 0, tgid, tid });
         let mut json = Json(&mut self.event);
@@ -100,7 +101,7 @@ impl<W: Write> Chrome<W> {
         Ok(())
     }
 
-    /// An instant; `scope` is how far it reaches: a thread, a process, everything.
+    /// An instant event; `scope` is `t` for a thread, `p` for a process and `g` for global.
     fn instant(
         &mut self,
         head: &Head<'_>,
@@ -117,7 +118,7 @@ impl<W: Write> Chrome<W> {
     }
 }
 
-impl<W: Write> Format for Chrome<W> {
+impl<W: Write> TraceWriter for Chrome<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for Slice { call, start_ns, end_ns, .. } in slices {
             self.introduce(call.tgid, call.tid, &call.process)?;
@@ -188,7 +189,7 @@ impl<W: Write> Format for Chrome<W> {
     }
 
     fn finish(&mut self, end: Option<&End>) -> io::Result<()> {
-        // where the trace was cut, that is said
+        // `end` is null if the trace was cut
         let other = json!({ "meta": self.meta, "end": end });
         writeln!(self.out, "\n],\"otherData\":{other}}}")?;
         self.out.flush()

@@ -1,5 +1,6 @@
-//! Folded stacks: `process;thread;outer call;inner call TIME`, one line for each, with the microseconds that were spent in
-//! the last of them and in nothing below it. Where a trace has the frames that a call was made from, they stand between.
+//! Folded stacks: lines of `process;thread;outer call;inner call TIME`, where TIME is the microseconds spent in the
+//! last call itself, without the calls inside it. If the trace has stacks, their frames come between the thread and the
+//! call.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -8,14 +9,14 @@ use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{Call, LossEvent, ProcessEvent, SiteId, XidEvent};
 
-use super::{Format, thread_name};
+use super::trace_writer::{TraceWriter, thread_name};
 use crate::units::{fitted, push_printable};
 
-/// Bytes of stacks that are told apart. A trace has few, unless somebody made it to have many; the rest is one line.
+/// Bytes of distinct stacks. An ordinary trace has few; a crafted one may have many, and the rest goes into one line.
 const MOST_STACKS: usize = 64 << 20;
-/// Bytes of frames that are remembered for calls at the same place.
+/// Bytes of frames that are remembered for other calls from the same call site.
 const MOST_FRAMES: usize = 16 << 20;
-/// A name longer than this loses its middle.
+/// Longer names lose their middle.
 const LONGEST_NAME: usize = 500;
 const OTHER: &str = "(other)";
 
@@ -24,17 +25,17 @@ pub(super) struct Folded<W> {
     stacks: HashMap<String, u64>,
     stacks_bytes: usize,
     other_ns: u64,
-    /// Of a place that memory is allocated at only one call has the frames.
+    /// Only the first call from an allocation call site carries its frames.
     frames: HashMap<SiteId, String>,
     frames_bytes: usize,
-    /// The stack of the call that is looked at, and the open calls in it.
+    /// The stack of the current call, and the open calls in it.
     stack: String,
     open: Vec<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// Where its name ends in the stack.
+    /// The length of the stack up to the end of its name.
     length: usize,
     self_ns: u64,
 }
@@ -53,7 +54,7 @@ impl<W: Write> Folded<W> {
         }
     }
 
-    /// Closes calls until so many are open.
+    /// Closes calls until `depth` are open.
     fn close_to(&mut self, depth: usize) {
         while self.open.len() > depth
             && let Some(Open { length, self_ns }) = self.open.pop()
@@ -64,7 +65,7 @@ impl<W: Write> Folded<W> {
         self.stack.truncate(self.open.last().map_or(0, |open| open.length));
     }
 
-    /// Adds time to the stack as it is.
+    /// Adds time to the current stack.
     fn add(&mut self, ns: u64) {
         if ns == 0 {
             return;
@@ -79,7 +80,7 @@ impl<W: Write> Folded<W> {
         }
     }
 
-    /// The process, the thread, and the way to the call where that is known.
+    /// Begins a stack with the process, the thread, and the frames that the call was made from, if they are known.
     fn root(&mut self, call: &Call) {
         push_name(&mut self.stack, &call.process);
         push_name(&mut self.stack, &thread_name(call.tgid, call.tid));
@@ -100,7 +101,7 @@ impl<W: Write> Folded<W> {
     }
 }
 
-impl<W: Write> Format for Folded<W> {
+impl<W: Write> TraceWriter for Folded<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for slice in slices {
             self.close_to(slice.depth);
@@ -139,14 +140,14 @@ impl<W: Write> Format for Folded<W> {
             stacks.push((OTHER.to_owned(), self.other_ns));
         }
         for (stack, ns) in stacks {
-            // what took any time is not shown as if it took none
+            // a stack that took any time is shown with 1 us at least
             writeln!(self.out, "{stack} {}", (ns.saturating_add(500) / 1000).max(1))?;
         }
         self.out.flush()
     }
 }
 
-/// Appends a name, so that it is one: a semicolon would be two, and a line feed the end.
+/// Appends a name. A semicolon would split it in two and a line feed would end the line, so both are replaced.
 fn push_name(stack: &mut String, name: &str) {
     if !stack.is_empty() {
         stack.push(';');

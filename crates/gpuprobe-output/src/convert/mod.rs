@@ -1,34 +1,37 @@
-//! A trace in the formats of other programs, written as it is read: what is kept does not grow with the trace.
+//! Converts a trace to the formats of other programs. It writes while it reads: memory use does not grow with the
+//! trace.
 
 mod annotations;
 mod chrome;
 mod folded;
 mod perfetto;
 mod proto;
+mod trace_writer;
 mod tracks;
 
 use std::io::{self, Write};
 
 use gpuprobe_analysis::{Levels, Nesting, Sample, Slice};
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Event, LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
+use gpuprobe_event::{Event, Outcome};
+use trace_writer::TraceWriter;
 
-/// A format.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Chrome's JSON, which chrome://tracing, Perfetto and speedscope read.
+    /// Chrome's JSON trace events, which chrome://tracing, Perfetto and speedscope read.
     Chrome,
-    /// Perfetto's own.
+    /// Perfetto's protobuf format.
     Perfetto,
-    /// One line for each stack of calls, with the time spent in it: what flame graphs are made of.
+    /// Folded stacks: one line for each stack of calls, with the time spent in it. Input for flame graphs.
     Folded,
 }
 
 impl Target {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded];
 
-    /// The word for it.
+    /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chrome => "chrome",
@@ -37,7 +40,7 @@ impl Target {
         }
     }
 
-    /// How names of its files end.
+    /// The file name extension.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Chrome => "json",
@@ -47,31 +50,20 @@ impl Target {
     }
 }
 
-/// What a format does with what happened.
-trait Format {
-    /// Outermost calls, each followed by what was called inside it.
-    fn slices(&mut self, slices: &[Slice]) -> io::Result<()>;
-    fn process(&mut self, change: &ProcessEvent) -> io::Result<()>;
-    fn loss(&mut self, loss: &LossEvent) -> io::Result<()>;
-    fn xid(&mut self, xid: &XidEvent) -> io::Result<()>;
-    fn sample(&mut self, sample: &Sample) -> io::Result<()>;
-    fn finish(&mut self, end: Option<&End>) -> io::Result<()>;
-}
-
-/// What a conversion came to.
+/// The result of a conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Converted {
     /// Calls written.
     pub calls: u64,
-    /// Of these, calls that were not seen to end.
+    /// Calls among them that did not return.
     pub unfinished: u64,
-    /// Calls whose times did not fit with those of others on their thread, and were made to.
+    /// Calls whose times overlapped those of other calls on their thread and were adjusted.
     pub moved: u64,
 }
 
-/// A conversion on its way.
+/// A conversion in progress.
 pub struct Conversion<'w> {
-    format: Box<dyn Format + 'w>,
+    writer: Box<dyn TraceWriter + 'w>,
     nesting: Nesting,
     levels: Levels,
     slices: Vec<Slice>,
@@ -88,13 +80,13 @@ impl std::fmt::Debug for Conversion<'_> {
 impl<'w> Conversion<'w> {
     /// Begins the output.
     pub fn new(target: Target, meta: &Meta, out: impl Write + 'w) -> io::Result<Self> {
-        let format: Box<dyn Format + 'w> = match target {
+        let writer: Box<dyn TraceWriter + 'w> = match target {
             Target::Chrome => Box::new(chrome::Chrome::new(meta, out)?),
             Target::Perfetto => Box::new(perfetto::Perfetto::new(meta, out)?),
             Target::Folded => Box::new(folded::Folded::new(out)),
         };
         Ok(Self {
-            format,
+            writer,
             nesting: Nesting::default(),
             levels: Levels::default(),
             slices: Vec::new(),
@@ -114,21 +106,21 @@ impl<'w> Conversion<'w> {
             Event::Process(change) => {
                 self.nesting.process(&change, &mut self.slices);
                 self.write_slices()?;
-                self.format.process(&change)?;
+                self.writer.process(&change)?;
             }
-            Event::Loss(loss) => self.format.loss(&loss)?,
-            Event::Xid(xid) => self.format.xid(&xid)?,
+            Event::Loss(loss) => self.writer.loss(&loss)?,
+            Event::Xid(xid) => self.writer.xid(&xid)?,
         }
         self.write_samples()
     }
 
-    /// Ends the output; `end` is missing where the trace was cut.
+    /// Ends the output; `end` is `None` if the trace was cut.
     pub fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
         self.nesting.finish(&mut self.slices);
         self.write_slices()?;
         self.levels.finish(&mut self.samples);
         self.write_samples()?;
-        self.format.finish(end)?;
+        self.writer.finish(end)?;
         Ok(Converted { moved: self.nesting.moved(), ..self.converted })
     }
 
@@ -139,17 +131,12 @@ impl<'w> Conversion<'w> {
         self.converted.calls += self.slices.len() as u64;
         let unfinished = |slice: &&Slice| slice.call.outcome == Outcome::Unfinished;
         self.converted.unfinished += self.slices.iter().filter(unfinished).count() as u64;
-        self.format.slices(&self.slices)?;
+        self.writer.slices(&self.slices)?;
         self.slices.clear();
         Ok(())
     }
 
     fn write_samples(&mut self) -> io::Result<()> {
-        self.samples.drain(..).try_for_each(|sample| self.format.sample(&sample))
+        self.samples.drain(..).try_for_each(|sample| self.writer.sample(&sample))
     }
-}
-
-/// What a thread is called; the trace has no names of threads.
-fn thread_name(tgid: Tgid, tid: Tid) -> String {
-    if tgid.0 == tid.0 { "main thread".to_owned() } else { format!("thread {tid}") }
 }

@@ -1,5 +1,5 @@
-//! Perfetto's own format: a sequence of packets, each of which describes a track or tells of something on one. Field
-//! numbers are those of `perfetto/trace/trace_packet.proto` and of what it includes.
+//! Perfetto's format: a sequence of packets, each of which describes a track or an event on one. Field numbers are
+//! those of `perfetto/trace/trace_packet.proto` and the files it includes.
 
 use std::io::{self, Write};
 
@@ -9,17 +9,18 @@ use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
 
 use super::annotations::{Annotations, Interned};
+use super::proto;
+use super::trace_writer::TraceWriter;
 use super::tracks::{LOSSES, Tracks};
-use super::{Format, proto};
 
-/// All packets are of one sequence.
+/// All packets belong to one sequence.
 const SEQUENCE: u64 = 1;
 const STATE_CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
 const REALTIME: u64 = 1;
 const BOOTTIME: u64 = 6;
 
-/// What an event on a track is.
+/// The type of an event on a track.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Begin = 1,
@@ -53,7 +54,7 @@ pub(super) struct Perfetto<W> {
     packet: Vec<u8>,
     interned: Interned,
     tracks: Tracks,
-    /// The tracks and ends of slices that have begun.
+    /// Track and end of each open slice; `None` for an instant, which has no end.
     open: Vec<Option<(u64, u64)>>,
 }
 
@@ -71,7 +72,7 @@ impl<W: Write> Perfetto<W> {
         Ok(perfetto)
     }
 
-    /// Names have no numbers from here on.
+    /// Forgets all interned names, here and in the reader.
     fn clear_state(&mut self, is_first: bool) -> io::Result<()> {
         self.interned.clear();
         proto::uint(&mut self.packet, packet::SEQUENCE_FLAGS, STATE_CLEARED);
@@ -81,7 +82,7 @@ impl<W: Write> Perfetto<W> {
         self.send()
     }
 
-    /// When `ts` 0 was, where the trace tells.
+    /// The Unix time of `ts` 0, if the trace has it.
     fn clock(&mut self, meta: &Meta) -> io::Result<()> {
         let unix_ns = meta.start_unix * 1e9;
         if !(1.0..9.0e18).contains(&unix_ns) {
@@ -146,7 +147,7 @@ impl<W: Write> Perfetto<W> {
         self.send()
     }
 
-    /// Ends slices until so many are open.
+    /// Ends slices until `depth` are open.
     fn close_to(&mut self, depth: usize) -> io::Result<()> {
         while self.open.len() > depth
             && let Some(open) = self.open.pop()
@@ -162,7 +163,7 @@ impl<W: Write> Perfetto<W> {
         let Slice { call, start_ns, end_ns, depth } = slice;
         self.close_to(*depth)?;
         self.tracks.process(call.tgid, &call.process);
-        self.tell_waiting()?;
+        self.write_waiting()?;
         let track = self.tracks.thread(call.tgid, call.tid);
         let has_no_end = matches!(call.outcome, Outcome::Begun | Outcome::Unobserved | Outcome::Instant);
         let kind = if has_no_end { Kind::Instant } else { Kind::Begin };
@@ -173,13 +174,13 @@ impl<W: Write> Perfetto<W> {
             }
             call_fields(call, to);
         })?;
-        // an instant has no end, but keeps its place
+        // an instant has no end, but takes a position at its depth
         self.open.push((kind == Kind::Begin).then_some((track, *end_ns)));
         Ok(())
     }
 
-    /// Changes of processes that were kept back until the process had its name.
-    fn tell_waiting(&mut self) -> io::Result<()> {
+    /// Writes changes of processes that were delayed until the process had a name.
+    fn write_waiting(&mut self) -> io::Result<()> {
         while let Some((track, change)) = self.tracks.next_waiting() {
             let named = Some(("process", change.change.as_str()));
             self.event((Kind::Instant, track, change.at_ns), named, |to| process_fields(&change, to))?;
@@ -188,18 +189,18 @@ impl<W: Write> Perfetto<W> {
     }
 }
 
-impl<W: Write> Format for Perfetto<W> {
+impl<W: Write> TraceWriter for Perfetto<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for slice in slices {
             self.slice(slice)?;
         }
         self.close_to(0)?;
-        for given in given(slices) {
-            let call = &given.slice.call;
+        for op in given(slices) {
+            let call = &op.slice.call;
             self.tracks.process(call.tgid, &call.process);
-            let track = self.tracks.stream(call.tgid, given.stream);
-            let named = Some((type_of(call.class), given.name));
-            self.event((Kind::Instant, track, given.slice.start_ns), named, |to| {
+            let track = self.tracks.stream(call.tgid, op.stream);
+            let named = Some((type_of(call.class), op.name));
+            self.event((Kind::Instant, track, op.slice.start_ns), named, |to| {
                 to.uint("event_id", call.id);
                 if let Some(size) = call.effect.size() {
                     to.uint("size", size);
@@ -211,11 +212,11 @@ impl<W: Write> Format for Perfetto<W> {
 
     fn process(&mut self, change: &ProcessEvent) -> io::Result<()> {
         self.tracks.changed(change);
-        // what is forked has the name of its parent, until it runs a program of its own
+        // a forked process has the name of its parent until it calls exec
         if change.change != ProcessChange::Start {
             self.tracks.process(change.tgid, &change.process);
         }
-        self.tell_waiting()
+        self.write_waiting()
     }
 
     fn loss(&mut self, loss: &LossEvent) -> io::Result<()> {
@@ -235,7 +236,7 @@ impl<W: Write> Format for Perfetto<W> {
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let track = self.tracks.counter(sample.tgid, sample.level);
         self.describe()?;
-        // without a name it needs nothing of what came before
+        // a counter has no name, so it needs no interned data
         proto::uint(&mut self.packet, packet::TIMESTAMP, sample.at_ns);
         let event = proto::begin(&mut self.packet, packet::TRACK_EVENT);
         proto::uint(&mut self.packet, event::TYPE, Kind::Counter as u64);
@@ -248,7 +249,7 @@ impl<W: Write> Format for Perfetto<W> {
 
     fn finish(&mut self, _: Option<&End>) -> io::Result<()> {
         self.tracks.name_all();
-        self.tell_waiting()?;
+        self.write_waiting()?;
         self.describe()?;
         self.out.flush()
     }

@@ -1,45 +1,46 @@
-//! As much of protocol buffers as it takes to write some.
+//! Writes protocol buffers: only the few field types that are needed, appended to one buffer without generated code or
+//! an intermediate tree.
 
-/// A field whose value is a number.
+/// A varint field.
 pub(super) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, u64::from(field) << 3);
     varint(out, value);
 }
 
-/// A field whose value is a fraction.
+/// A double field.
 pub(super) fn double(out: &mut Vec<u8>, field: u32, value: f64) {
     varint(out, u64::from(field) << 3 | 1);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// A field whose value is text.
+/// A string field.
 pub(super) fn text(out: &mut Vec<u8>, field: u32, text: &str) {
     bytes(out, field, text.as_bytes());
 }
 
-/// A field whose value is bytes: text, or a message.
+/// A length-delimited field: a string, bytes or a message.
 pub(super) fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     head(out, field, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// What stands before a value of so many bytes.
+/// The tag and length before a value of `length` bytes.
 pub(super) fn head(out: &mut Vec<u8>, field: u32, length: usize) {
     varint(out, u64::from(field) << 3 | 2);
     varint(out, length as u64);
 }
 
-/// Where a message inside another begins.
+/// The position at which a nested message begins.
 #[derive(Debug)]
 pub(super) struct Begun(usize);
 
-/// Begins a field whose value is a message; what follows is inside it until [`end`].
+/// Begins a field with a nested message; everything up to [`end`] belongs to it.
 pub(super) fn begin(out: &mut Vec<u8>, field: u32) -> Begun {
     varint(out, u64::from(field) << 3 | 2);
     Begun(out.len())
 }
 
-/// Ends the message: its length, which is known only now, stands before it.
+/// Ends the message. Its length is known only now, and is moved in front of it.
 pub(super) fn end(out: &mut Vec<u8>, begun: Begun) {
     let content = out.len() - begun.0;
     varint(out, content as u64);
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_seven_bits_a_byte() {
+    fn a_varint_has_seven_bits_per_byte() {
         let of = |n| {
             let mut out = Vec::new();
             uint(&mut out, 1, n);
@@ -73,14 +74,14 @@ mod tests {
     }
 
     #[test]
-    fn fractions_have_eight_bytes() {
+    fn a_double_has_eight_bytes() {
         let mut out = Vec::new();
         double(&mut out, 5, 1.5);
         assert_eq!(out, [0x29, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f]);
     }
 
     #[test]
-    fn messages_have_their_length_before_them() {
+    fn a_nested_message_is_preceded_by_its_length() {
         let mut out = Vec::new();
         let outer = begin(&mut out, 3);
         text(&mut out, 2, "ab");

@@ -1,4 +1,4 @@
-//! The tracks of a Perfetto file: processes, and in them threads, streams and counters.
+//! The tracks of a Perfetto file: processes with their threads, streams and counters.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use gpuprobe_analysis::Level;
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
-use super::{proto, thread_name};
-use crate::work;
+use super::proto;
+use super::trace_writer::thread_name;
+use crate::gpu_op_text;
 
 /// The track of losses, which belong to no process.
 pub(super) const LOSSES: u64 = 1;
-/// Tracks that are remembered. Beyond that all are forgotten and described again, as other tracks of the same names.
+/// Tracks that are remembered. Beyond that all are forgotten and described again, as new tracks with the same names.
 const MOST_TRACKS: usize = 1 << 18;
-/// Changes of a process that wait for its name.
+/// Changes of a process that wait for its name. With more of them the process is named at once.
 const MOST_WAITING: usize = 16;
 
 mod descriptor {
@@ -32,7 +33,7 @@ const UNIT_BYTES: u64 = 3;
 #[derive(Default)]
 pub(super) struct Tracks {
     processes: HashMap<Tgid, Process>,
-    /// Given so far; the first is that of losses.
+    /// Track ids used so far; [`LOSSES`] comes before them.
     count: u64,
     remembered: usize,
     has_losses: bool,
@@ -44,7 +45,7 @@ pub(super) struct Tracks {
 struct Process {
     uuid: u64,
     is_named: bool,
-    has_ended: bool,
+    has_exited: bool,
     waiting: Vec<ProcessEvent>,
     name: Option<Arc<str>>,
     threads: HashMap<Tid, u64>,
@@ -53,26 +54,26 @@ struct Process {
 }
 
 impl Tracks {
-    /// The description of a track that nobody has read yet.
+    /// The next description of a track that is not yet written.
     pub(super) fn next_new(&mut self) -> Option<Vec<u8>> {
         self.new.pop_front()
     }
 
-    /// A change of a process that has a name by now, and its track.
+    /// The next change of a process that now has a name, and its track.
     pub(super) fn next_waiting(&mut self) -> Option<(u64, ProcessEvent)> {
         self.named.pop_front()
     }
 
-    /// Keeps a change until its process is named.
+    /// Keeps a change until its process has a name.
     pub(super) fn changed(&mut self, change: &ProcessEvent) {
         if change.change == ProcessChange::Start
-            && self.processes.get(&change.tgid).is_some_and(|process| process.has_ended)
+            && self.processes.get(&change.tgid).is_some_and(|process| process.has_exited)
         {
-            // another process has got its pid
+            // the pid was reused by another process
             self.processes.remove(&change.tgid);
         }
         let process = self.of(change.tgid);
-        process.has_ended |= change.change == ProcessChange::Exit;
+        process.has_exited |= change.change == ProcessChange::Exit;
         process.name = Some(Arc::clone(&change.process));
         process.waiting.push(change.clone());
         if process.is_named || process.waiting.len() >= MOST_WAITING {
@@ -80,7 +81,7 @@ impl Tracks {
         }
     }
 
-    /// Names a process, unless it has a name: readers take the first.
+    /// Names a process, unless it has a name: readers use the first.
     pub(super) fn process(&mut self, tgid: Tgid, name: &str) {
         let process = self.of(tgid);
         let uuid = process.uuid;
@@ -96,7 +97,7 @@ impl Tracks {
         self.named.extend(waiting.into_iter().map(|change| (uuid, change)));
     }
 
-    /// Names what has no name yet, as it was called last.
+    /// Names all processes without a name by the last name seen.
     pub(super) fn name_all(&mut self) {
         let mut unnamed: Vec<_> = self
             .processes
@@ -136,7 +137,7 @@ impl Tracks {
         let parent = process.uuid;
         self.describe(uuid, |out| {
             proto::uint(out, descriptor::PARENT_UUID, parent);
-            proto::text(out, descriptor::NAME, &work::stream(stream));
+            proto::text(out, descriptor::NAME, &gpu_op_text::stream(stream));
         });
         uuid
     }

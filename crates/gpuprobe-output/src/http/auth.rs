@@ -1,5 +1,6 @@
-//! Who may ask. Passwords are kept as bcrypt hashes, which are slow on purpose: they are compared by another thread, one
-//! at a time. What was right once is known from then on, and so is what was wrong lately.
+//! Basic authentication. Passwords are stored as bcrypt hashes, which are slow on purpose, so they are compared on
+//! another thread, one at a time. Right passwords and recent wrong ones are remembered, so that they are not compared
+//! again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -10,56 +11,56 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use tokio::task::spawn_blocking;
 
-use super::turns::{Client, Turns};
+use super::password_queue::{Client, PasswordQueue};
 
-/// Names with the hashes of their passwords.
+/// User names and the bcrypt hashes of their passwords.
 pub(super) type Users = BTreeMap<String, String>;
 
-/// What is compared with where nobody has that name, so that it takes as long. The password is not known to anybody.
-const NOBODY: &str = "$2y$10$Ro0CUfOqk6cXEKf3dyaM7OOie4dnOqb/y25HGohFaC5MC9efDlKv6";
-/// Right answers that are remembered.
+/// Compared with if the user does not exist, so that the answer takes as long. Its password is unknown.
+const UNKNOWN_USER: &str = "$2y$10$Ro0CUfOqk6cXEKf3dyaM7OOie4dnOqb/y25HGohFaC5MC9efDlKv6";
+/// Right passwords that are remembered.
 const MOST_KNOWN: usize = 100;
-/// Wrong ones, likewise: a client that asks again and again with an old password costs nothing.
+/// Wrong passwords that are remembered: a client that keeps sending an old password costs nothing.
 const MOST_WRONG: usize = 1024;
 
-/// Whether a request may be answered.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Welcome,
     Unknown,
-    /// Too many passwords are being compared.
+    /// Too many requests wait for a password comparison.
     Busy,
 }
 
-/// What is remembered of a name, its hash and a password.
+/// A keyed hash of a name, its bcrypt hash and a password.
 type Tag = [u8; 32];
 
 #[derive(Debug)]
-pub(super) struct Doorkeeper {
-    /// What is remembered is not the password but what this makes of it: nobody can tell by the time a look takes how much
-    /// of a guess was right.
+pub(super) struct Authenticator {
+    /// Passwords are remembered as HMAC tags with this key, so that the time of a lookup does not reveal how much of a
+    /// guess was right.
     key: hmac::Key,
     known: Mutex<HashSet<Tag>>,
     wrong: Mutex<HashSet<Tag>>,
-    turns: Turns,
+    queue: PasswordQueue,
 }
 
-impl Doorkeeper {
-    /// `None` where the system has no random numbers.
+impl Authenticator {
+    /// `None` if the operating system provides no random numbers.
     pub(super) fn new() -> Option<Self> {
         Some(Self {
             key: hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok()?,
             known: Mutex::default(),
             wrong: Mutex::default(),
-            turns: Turns::default(),
+            queue: PasswordQueue::default(),
         })
     }
 
-    /// Judges by the value of an `Authorization` header.
-    pub(super) async fn judge(&self, users: &Users, authorization: Option<&[u8]>, client: Client) -> Verdict {
+    /// Checks the value of an `Authorization` header.
+    pub(super) async fn check(&self, users: &Users, authorization: Option<&[u8]>, client: Client) -> Verdict {
         let Some((name, password)) = authorization.and_then(credentials) else { return Verdict::Unknown };
         let user = users.get(&name);
-        let hash = user.map_or(NOBODY, String::as_str).to_owned();
+        let hash = user.map_or(UNKNOWN_USER, String::as_str).to_owned();
         let tag = self.tag(&[name.as_bytes(), hash.as_bytes(), &password]);
         if user.is_some() && has(&self.known, &tag) {
             return Verdict::Welcome;
@@ -67,11 +68,11 @@ impl Doorkeeper {
         if has(&self.wrong, &tag) {
             return Verdict::Unknown;
         }
-        let Some(turn) = self.turns.turn(client).await else { return Verdict::Busy };
+        let Some(turn) = self.queue.turn(client).await else { return Verdict::Busy };
         let is_user = user.is_some();
         let compared = spawn_blocking(move || {
             let is_right = bcrypt::verify(&password, &hash).unwrap_or(false) && is_user;
-            // the turn is kept to the end of this, also where the client has gone away meanwhile
+            // the turn lasts to the end of this closure, even if the client has disconnected
             if is_right {
                 turn.succeeded()
             } else {
@@ -130,16 +131,16 @@ pub(super) fn credentials(authorization: &[u8]) -> Option<(String, Vec<u8>)> {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::turns::MOST_WAITING;
+    use super::super::password_queue::MOST_WAITING;
     use super::*;
 
     fn basic(pair: &str) -> Vec<u8> {
         format!("Basic {}", STANDARD.encode(pair)).into_bytes()
     }
 
-    fn ask(door: &Doorkeeper, users: &Users, authorization: Option<&[u8]>) -> Verdict {
+    fn ask(auth: &Authenticator, users: &Users, authorization: Option<&[u8]>) -> Verdict {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(door.judge(users, authorization, client(1)))
+        runtime.block_on(auth.check(users, authorization, client(1)))
     }
 
     fn client(last: u8) -> Client {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_ends_at_the_first_colon_and_a_password_may_have_some() {
+    fn a_name_ends_at_the_first_colon_and_a_password_may_contain_colons() {
         assert_eq!(credentials(&basic("a:b:c")), Some(("a".to_owned(), b"b:c".to_vec())));
         assert_eq!(
             credentials(b"bAsIc   Ojo="),
@@ -165,29 +166,29 @@ mod tests {
     }
 
     #[test]
-    fn the_right_password_is_known_until_its_hash_changes() {
+    fn a_right_password_is_remembered_until_its_hash_changes() {
         let hashed = |password: &str| bcrypt::hash(password, 4).unwrap();
         let mut users = Users::from([("ann".to_owned(), hashed("secret"))]);
-        let door = Doorkeeper::new().unwrap();
-        assert_eq!(ask(&door, &users, None), Verdict::Unknown);
-        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
-        assert_eq!(ask(&door, &users, Some(&basic("bob:secret"))), Verdict::Unknown);
-        assert_eq!((count(&door.known), count(&door.wrong)), (0, 2));
+        let auth = Authenticator::new().unwrap();
+        assert_eq!(ask(&auth, &users, None), Verdict::Unknown);
+        assert_eq!(ask(&auth, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
+        assert_eq!(ask(&auth, &users, Some(&basic("bob:secret"))), Verdict::Unknown);
+        assert_eq!((count(&auth.known), count(&auth.wrong)), (0, 2));
         for _ in 0..2 {
-            assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Welcome);
-            assert_eq!(count(&door.known), 1);
+            assert_eq!(ask(&auth, &users, Some(&basic("ann:secret"))), Verdict::Welcome);
+            assert_eq!(count(&auth.known), 1);
         }
         users.insert("ann".to_owned(), hashed("other"));
-        assert_eq!(ask(&door, &users, Some(&basic("ann:secret"))), Verdict::Unknown);
-        assert_eq!(ask(&door, &users, Some(&basic("ann:other"))), Verdict::Welcome);
+        assert_eq!(ask(&auth, &users, Some(&basic("ann:secret"))), Verdict::Unknown);
+        assert_eq!(ask(&auth, &users, Some(&basic("ann:other"))), Verdict::Welcome);
     }
 
-    /// More wrong passwords than may wait at a time, from these clients. They are left waiting.
-    fn flood(door: &Arc<Doorkeeper>, users: &Arc<Users>, clients: &[u8], wave: usize) {
+    /// Sends more wrong passwords than may wait at a time, from these clients, without waiting for the answers.
+    fn flood(auth: &Arc<Authenticator>, users: &Arc<Users>, clients: &[u8], wave: usize) {
         for (i, last) in clients.iter().cycle().take(2 * MOST_WAITING).enumerate() {
-            let (door, users, from) = (Arc::clone(door), Arc::clone(users), client(*last));
+            let (auth, users, from) = (Arc::clone(auth), Arc::clone(users), client(*last));
             let wrong = basic(&format!("ann:{wave}-{i}"));
-            tokio::spawn(async move { door.judge(&users, Some(&wrong), from).await });
+            tokio::spawn(async move { auth.check(&users, Some(&wrong), from).await });
         }
     }
 
@@ -196,51 +197,51 @@ mod tests {
         let users = Arc::new(Users::from([("ann".to_owned(), bcrypt::hash("secret", 4).unwrap())]));
         let right = basic("ann:secret");
         for clients in [vec![1], (1..80).collect::<Vec<_>>()] {
-            let door = Arc::new(Doorkeeper::new().unwrap());
+            let auth = Arc::new(Authenticator::new().unwrap());
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let welcome = runtime.block_on(async {
-                // nothing tells clients from each other before the first has failed
-                flood(&door, &users, &clients, 0);
+                // all clients rank the same before the first failure
+                flood(&auth, &users, &clients, 0);
                 let known =
-                    |door: &Doorkeeper| clients.iter().all(|last| door.turns.has_failed(client(*last)));
-                while !known(&door) {
-                    flood(&door, &users, &clients, 1);
+                    |auth: &Authenticator| clients.iter().all(|last| auth.queue.has_failed(client(*last)));
+                while !known(&auth) {
+                    flood(&auth, &users, &clients, 1);
                     tokio::task::yield_now().await;
                 }
                 let mut welcome = 0;
                 for wave in 2..47 {
-                    // nobody is remembered from the wave before
-                    door.known.lock().unwrap().clear();
-                    flood(&door, &users, &clients, wave);
+                    // forget right passwords of the previous wave
+                    auth.known.lock().unwrap().clear();
+                    flood(&auth, &users, &clients, wave);
                     tokio::task::yield_now().await;
-                    let verdict = door.judge(&users, Some(&right), client(99)).await;
+                    let verdict = auth.check(&users, Some(&right), client(99)).await;
                     welcome += u32::from(verdict == Verdict::Welcome);
                 }
                 welcome
             });
             runtime.shutdown_background();
-            assert_eq!(welcome, 45, "beside {} clients", clients.len());
+            assert_eq!(welcome, 45, "during a flood from {} clients", clients.len());
         }
     }
 
     #[test]
-    fn a_wrong_password_that_comes_again_is_not_compared_again() {
+    fn a_remembered_wrong_password_is_not_compared_again() {
         let users = Users::from([("ann".to_owned(), bcrypt::hash("secret", 4).unwrap())]);
-        let door = Doorkeeper::new().unwrap();
-        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
+        let auth = Authenticator::new().unwrap();
+        assert_eq!(ask(&auth, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        // nobody else gets a turn
-        let _turn = runtime.block_on(door.turns.turn(client(2))).unwrap();
-        assert_eq!(ask(&door, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
+        // block the queue
+        let _turn = runtime.block_on(auth.queue.turn(client(2))).unwrap();
+        assert_eq!(ask(&auth, &users, Some(&basic("ann:wrong"))), Verdict::Unknown);
         for i in 0..2 * MOST_WRONG {
-            remember(&door.wrong, door.tag(&[&i.to_le_bytes()]), MOST_WRONG);
+            remember(&auth.wrong, auth.tag(&[&i.to_le_bytes()]), MOST_WRONG);
         }
-        assert!(count(&door.wrong) <= MOST_WRONG);
+        assert!(count(&auth.wrong) <= MOST_WRONG);
     }
 
     #[test]
-    fn nobodys_hash_takes_as_long_as_one_of_the_usual_cost() {
-        let parts: bcrypt::HashParts = NOBODY.parse().unwrap();
+    fn the_hash_for_unknown_users_has_the_usual_cost() {
+        let parts: bcrypt::HashParts = UNKNOWN_USER.parse().unwrap();
         assert_eq!(parts.get_cost(), 10);
     }
 }

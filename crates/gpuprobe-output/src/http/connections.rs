@@ -1,4 +1,4 @@
-//! Connections, each with one request.
+//! Accepts connections and answers one request on each.
 
 use std::convert::Infallible;
 use std::io;
@@ -16,74 +16,76 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::conn_slots::{ConnSlot, ConnTable, Limits, Watched};
 use super::counts::Reason;
 use super::latest::TextId;
-use super::places::{Limits, Place, Table, Watched};
+use super::password_queue::Client;
 use super::routes::Site;
-use super::turns::Client;
 use super::web_config::Access;
 
-/// After a connection could not be accepted, as where there are no descriptors left.
-const AGAIN: Duration = Duration::from_millis(50);
-/// The first byte of a client that speaks TLS.
+/// The pause after a connection could not be accepted, for example because there are no file descriptors left.
+const RETRY: Duration = Duration::from_millis(50);
+/// The first byte that a TLS client sends.
 const TLS_HANDSHAKE: u8 = 0x16;
 const NOT_TLS: &[u8] =
-    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis port speaks TLS: ask with https://\n";
+    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis port requires TLS: use https://\n";
 
-/// Answers whoever comes, for ever.
+/// Accepts and answers connections, forever.
 pub(super) async fn accept(limits: Limits, listener: TcpListener, site: Arc<Site>) {
-    let table = Table::new(limits);
+    let table = ConnTable::new(limits);
     for number in 0.. {
         let (stream, client) = match listener.accept().await {
             Ok((stream, address)) => (stream, Client::from(address.ip())),
             Err(_) => {
-                sleep(AGAIN).await;
+                sleep(RETRY).await;
                 continue;
             }
         };
-        let place = table.place(number, client, site.counts()).await;
-        let answered = tokio::spawn(answer(limits, stream, Arc::clone(&site), Arc::clone(&place)));
-        place.is_of(answered.abort_handle());
+        let slot = table.take_slot(number, client, site.counts()).await;
+        let answered = tokio::spawn(answer(limits, stream, Arc::clone(&site), Arc::clone(&slot)));
+        slot.set_task(answered.abort_handle());
     }
 }
 
-/// Answers one request. A client that is too slow, or goes away, has itself to blame.
-async fn answer(limits: Limits, stream: TcpStream, site: Arc<Site>, place: Arc<Place>) {
-    let mut conversation = pin!(converse(limits, stream, &site, &place));
+/// Answers one request. The connection of a client that is too slow is closed.
+async fn answer(limits: Limits, stream: TcpStream, site: Arc<Site>, slot: Arc<ConnSlot>) {
+    let mut serving = pin!(serve(limits, stream, &site, &slot));
     let mut deadline = Instant::now() + limits.request;
-    let ended = loop {
-        match (timeout_at(deadline, &mut conversation).await, place.asked_at()) {
-            (Ok(ended), _) => break ended,
+    let result = loop {
+        match (timeout_at(deadline, &mut serving).await, slot.requested_at()) {
+            (Ok(result), _) => break result,
             (Err(_), None) => break Err(Reason::SlowRequest),
-            (Err(_), Some(asked)) if asked + limits.answer <= deadline => break Err(Reason::SlowAnswer),
-            (Err(_), Some(asked)) => deadline = asked + limits.answer,
+            (Err(_), Some(requested)) if requested + limits.answer <= deadline => {
+                break Err(Reason::SlowAnswer);
+            }
+            (Err(_), Some(requested)) => deadline = requested + limits.answer,
         }
     };
-    if let Err(reason) = ended {
+    if let Err(reason) = result {
         site.counts().refused(reason);
     }
 }
 
-async fn converse(
+async fn serve(
     limits: Limits,
     mut stream: TcpStream,
     site: &Arc<Site>,
-    place: &Arc<Place>,
+    slot: &Arc<ConnSlot>,
 ) -> Result<(), Reason> {
     let access = site.access();
-    let watched = |stream| Watched { stream, place: Arc::clone(place) };
+    let watched = |stream| Watched { stream, slot: Arc::clone(slot) };
     let Some(tls) = access.tls.clone() else {
-        return http(limits, watched(stream), site, &access, place).await;
+        return http(limits, watched(stream), site, &access, slot).await;
     };
     match first_byte(&stream).await {
-        // it went away
+        // the client disconnected
         None => Ok(()),
         Some(TLS_HANDSHAKE) => {
             let stream = tls.accept(watched(stream)).await.map_err(handshake)?;
-            http(limits, stream, site, &access, place).await
+            http(limits, stream, site, &access, slot).await
         }
         Some(_) => {
-            // who does not take it has gone
+            // a failure means that the client disconnected
             stream.write_all(NOT_TLS).await.ok();
             stream.shutdown().await.ok();
             Err(Reason::NotTls)
@@ -106,31 +108,31 @@ pub(super) async fn http(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     site: &Arc<Site>,
     access: &Arc<Access>,
-    place: &Arc<Place>,
+    slot: &Arc<ConnSlot>,
 ) -> Result<(), Reason> {
     let service = service_fn(|request: Request<Incoming>| {
-        place.asks();
-        let (site, access, place) = (Arc::clone(site), Arc::clone(access), Arc::clone(place));
+        slot.request_arrived();
+        let (site, access, slot) = (Arc::clone(site), Arc::clone(access), Arc::clone(slot));
         async move {
-            let response = site.answer(&access, request.map(Body::new), place.client()).await;
+            let response = site.answer(&access, request.map(Body::new), slot.client()).await;
             if let Some(text) = response.extensions().get::<TextId>() {
-                place.takes(*text, site.counts());
+                slot.sends(*text, site.counts());
             }
             Ok::<_, Infallible>(response)
         }
     });
-    let ended = http1::Builder::new()
-        // a client that keeps it open would be cut in the middle of a later request
+    let result = http1::Builder::new()
+        // with keep-alive the deadlines would end a later request in the middle
         .keep_alive(false)
-        // the time of everything that a client does is limited by the caller
+        // the caller limits the time of the whole request
         .header_read_timeout(None)
         .max_buf_size(limits.head_bytes)
         .serve_connection(TokioIo::new(stream), service)
         .await;
-    match ended {
+    match result {
         Err(error) if error.is_parse_too_large() => Err(Reason::TooLarge),
         Err(error) if error.is_parse() => Err(Reason::Malformed),
-        // who has closed it before us has taken all of its answer
+        // the client closed first, after it had received all of its answer
         Err(error) if error.is_shutdown() => Ok(()),
         Err(_) => Err(Reason::Aborted),
         Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! What the endpoint counts of itself.
+//! Counters of the endpoint: answers by status, and refused connections by reason.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,26 +6,26 @@ use std::sync::{Mutex, PoisonError};
 
 use gpuprobe_analysis::{Answered, Refused, Served};
 
-/// Why a connection was cut or turned away: a value of a label, so there are few of them.
+/// Why a connection was closed without a whole answer. The values of a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// There were too many, and it had kept us waiting longest.
+    /// All slots were taken, and it was closed for a new connection.
     CrowdedOut,
-    /// It was slow to take a text of an older snapshot, and there were too many of these.
+    /// It was slow to read a text of an older snapshot, and there were too many old texts.
     OldText,
-    /// It went away before all of its request was there, or all of its answer was taken.
+    /// The client disconnected before its request or its answer was complete.
     Aborted,
-    /// Its request did not come in time.
+    /// Its request did not arrive in time.
     SlowRequest,
-    /// It did not take its answer in time.
+    /// It did not read its answer in time.
     SlowAnswer,
-    /// What it sent is no request.
+    /// It sent something that is not an HTTP request.
     Malformed,
-    /// The head of its request is too long.
+    /// Its request head is too long.
     TooLarge,
-    /// It does not speak TLS where that is wanted.
+    /// It does not speak TLS, but the endpoint requires it.
     NotTls,
-    /// No agreement about TLS, as where it lacks a certificate.
+    /// The TLS handshake failed, for example because it has no certificate.
     Handshake,
 }
 
@@ -72,7 +72,6 @@ impl Counts {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As they stand.
     pub(super) fn read(&self) -> Served {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let requests = answered.iter().map(|(&code, &requests)| Answered { code, requests }).collect();

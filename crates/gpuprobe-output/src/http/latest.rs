@@ -1,4 +1,4 @@
-//! The last snapshot, and the texts that are made of it: each at most once, whoever asks for it and however many do.
+//! The last snapshot, and the texts made from it. Each text is made at most once, however many clients request it.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::counts::Counts;
 use crate::metrics::{Format, encode};
 use crate::timestamp::timestamp;
 
-/// The last snapshot, shared between who makes them and who serves them.
+/// The last snapshot, shared between the daemon that publishes snapshots and the server.
 #[derive(Clone, Debug, Default)]
 pub struct Latest(Arc<Shared>);
 
@@ -28,7 +28,7 @@ struct Shared {
     counts: Counts,
 }
 
-/// Which text an answer is. Older ones are less.
+/// Identifies a text. Older texts order before newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TextId {
     /// The number of the snapshot.
@@ -38,15 +38,15 @@ pub(super) struct TextId {
 }
 
 impl Latest {
-    /// Replaces the snapshot; the next is to be expected after this time. What the endpoint has counted so far becomes
-    /// part of it.
+    /// Replaces the snapshot and adds the counters of the endpoint to it. The next snapshot is expected after
+    /// `refresh`.
     pub fn publish(&self, mut snapshot: Snapshot, refresh: Duration) {
         snapshot.served = self.0.counts.read();
         let number = self.0.published.fetch_add(1, Ordering::Relaxed);
         self.0.newest.send_replace(Some(Arc::new(Published::new(number, snapshot, refresh))));
     }
 
-    /// The snapshot published last; an empty one before the first.
+    /// The snapshot published last; an empty one if there is none yet.
     pub fn get(&self) -> Arc<Snapshot> {
         let newest = self.0.newest.borrow();
         newest.as_ref().map(|published| Arc::clone(&published.snapshot)).unwrap_or_default()
@@ -57,21 +57,21 @@ impl Latest {
     }
 }
 
-/// What is made of a snapshot.
+/// A text made from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Text {
     Metrics(Format),
     Json,
 }
 
-/// How a text is handed over.
+/// The content encoding of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
     Plain,
     Gzip,
 }
 
-/// A text in one of its forms.
+/// A text in one of its encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) text: Text,
@@ -98,7 +98,7 @@ impl Page {
 
 impl Text {
     fn make(self, snapshot: &Snapshot) -> Bytes {
-        /// The time is in the snapshot as a number too; this is for people.
+        /// `time` repeats the time of the snapshot in a readable form.
         #[derive(Serialize)]
         struct Made<'a> {
             version: &'static str,
@@ -110,24 +110,24 @@ impl Text {
             Self::Json => {
                 let time = format!("{}Z", timestamp(snapshot.unix_seconds, 0).replace(' ', "T"));
                 let made = Made { version: env!("CARGO_PKG_VERSION"), time, snapshot };
-                // there is nothing in a snapshot that JSON has no form for
+                // every value of a snapshot can be written as JSON
                 serde_json::to_vec(&made).unwrap_or_default().into()
             }
         }
     }
 }
 
-/// Longer texts are handed over as they are: to pack them for every snapshot would cost more of a CPU than all else here.
-const MOST_PACKED_BYTES: usize = 4 << 20;
+/// Longer texts are not compressed: that would cost more CPU for every snapshot than everything else here.
+const MOST_GZIP_BYTES: usize = 4 << 20;
 
 fn gzip(text: &[u8]) -> Bytes {
-    // names and labels come again and again: more effort makes it hardly smaller
-    let mut packed = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
-    // writing to memory does not fail
-    packed.write_all(text).and_then(|()| packed.finish()).unwrap_or_default().into()
+    // names and labels repeat a lot, so a higher level makes the result hardly smaller
+    let mut compressed = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
+    // writing to memory cannot fail
+    compressed.write_all(text).and_then(|()| compressed.finish()).unwrap_or_default().into()
 }
 
-/// A snapshot that is served.
+/// A snapshot with the texts made from it so far.
 #[derive(Debug)]
 pub(super) struct Published {
     number: u64,
@@ -147,32 +147,32 @@ impl Published {
         self.at.elapsed()
     }
 
-    /// How old it may become until somebody should worry: three others should have come, or `least` should have passed.
+    /// How long it counts as fresh: three refresh intervals, and at least `least`.
     pub(super) fn fresh_for(&self, least: Duration) -> Duration {
         self.refresh.saturating_mul(3).max(least)
     }
 
-    /// The page, and how long it took where it was made just now. That is done by another thread: meanwhile others are
-    /// answered.
+    /// The page, and how long it took if it was made just now. Another thread makes it, so that other clients are
+    /// answered meanwhile.
     ///
-    /// Who asked may go away before it is made. It is made all the same, so that the next one does not begin anew.
+    /// If the client disconnects the page is still completed, so that the next request does not start again.
     async fn page(self: &Arc<Self>, page: Page) -> Option<Made> {
         let this = Arc::clone(self);
-        // it fails where the runtime ends, and nobody is answered any more
+        // fails only if the runtime is shutting down
         tokio::spawn(async move { this.made(page).await }).await.ok()
     }
 
     async fn made(&self, page: Page) -> Made {
         let (snapshot, plain) = (Arc::clone(&self.snapshot), Page { coding: Coding::Plain, ..page });
-        let (text, took) = self.kept(plain, move || page.text.make(&snapshot)).await;
-        if page.coding == Coding::Plain || text.len() > MOST_PACKED_BYTES {
+        let (text, took) = self.cached(plain, move || page.text.make(&snapshot)).await;
+        if page.coding == Coding::Plain || text.len() > MOST_GZIP_BYTES {
             return Made { page: plain, text, took };
         }
-        let (text, packing) = self.kept(page, move || gzip(&text)).await;
-        Made { page, text, took: packing.map(|packing| packing + took.unwrap_or_default()) }
+        let (text, compressing) = self.cached(page, move || gzip(&text)).await;
+        Made { page, text, took: compressing.map(|compressing| compressing + took.unwrap_or_default()) }
     }
 
-    async fn kept(
+    async fn cached(
         &self,
         page: Page,
         make: impl FnOnce() -> Bytes + Send + 'static,
@@ -180,10 +180,10 @@ impl Published {
         let mut took = None;
         let made = self.pages[page.index()].get_or_init(|| async {
             let made = spawn_blocking(move || {
-                let begun = Instant::now();
-                (make(), begun.elapsed())
+                let start = Instant::now();
+                (make(), start.elapsed())
             });
-            // it fails where the runtime ends, and nobody is answered any more
+            // fails only if the runtime is shutting down
             let (text, time) = made.await.unwrap_or_default();
             took = Some(time);
             text
@@ -192,7 +192,7 @@ impl Published {
     }
 }
 
-/// A page that is there.
+/// A page that has been made.
 #[derive(Debug)]
 struct Made {
     page: Page,
@@ -200,7 +200,7 @@ struct Made {
     took: Option<Duration>,
 }
 
-/// What is handed over.
+/// The content of an answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) text: Bytes,
@@ -208,15 +208,15 @@ pub(super) struct Answer {
     pub(super) coding: Coding,
 }
 
-/// When a page was asked for last, and how long it took to make it.
+/// When a page was last requested, and how long it took to make it.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
-    asked: Instant,
+    requested: Instant,
     took: Duration,
 }
 
-/// What is served: the last snapshot of which everything is there that takes long to make and that somebody asks for. So
-/// who asks for it never waits for that, however large it is.
+/// The snapshot that is served: the last one for which all pages are made that are in demand and slow to make. So a
+/// client never waits for a slow page, however large it is.
 #[derive(Debug)]
 pub(super) struct Serving {
     latest: Latest,
@@ -224,9 +224,9 @@ pub(super) struct Serving {
     demands: Mutex<[Option<Demand>; Page::COUNT]>,
 }
 
-/// Pages are made ahead for so long after somebody asked for them. Prometheus asks once a minute, if not told otherwise.
+/// Pages are made ahead for this long after the last request. Prometheus scrapes once a minute by default.
 const WANTED_FOR: Duration = Duration::from_secs(150);
-/// What is quicker than this is made when it is asked for: most snapshots are replaced before anybody sees them.
+/// Pages that are quicker to make are made on request: most snapshots are replaced before any client requests them.
 const QUICK: Duration = Duration::from_millis(1);
 
 impl Serving {
@@ -238,42 +238,42 @@ impl Serving {
         self.latest.counts()
     }
 
-    /// The snapshot that is served; `None` before the first.
+    /// The snapshot that is served; `None` if there is none yet.
     pub(super) fn ready(&self) -> Option<Arc<Published>> {
-        // nothing was asked for yet of the first, so there is nothing to wait for
+        // no page of the first snapshot is in demand yet, so there is nothing to wait for
         self.ready.borrow().clone().or_else(|| self.latest.0.newest.borrow().clone())
     }
 
-    /// A page of the snapshot that is served, in the form asked for or plain.
+    /// A page of the snapshot that is served, in the requested encoding or plain.
     pub(super) async fn page(&self, page: Page) -> Option<Answer> {
         let published = self.ready()?;
         let Made { page: made, text, took } = published.page(page).await?;
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         let demand = &mut demands[page.index()];
         let before = demand.map(|demand| demand.took).unwrap_or_default();
-        *demand = Some(Demand { asked: Instant::now(), took: took.unwrap_or(before) });
+        *demand = Some(Demand { requested: Instant::now(), took: took.unwrap_or(before) });
         let id = TextId { snapshot: published.number, page: made.index(), bytes: text.len() };
         Some(Answer { text, id, coding: made.coding })
     }
 
     fn is_made_ahead(&self, page: Page) -> bool {
         let demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
-        demands[page.index()].is_some_and(|d| d.took > QUICK && d.asked.elapsed() < WANTED_FOR)
+        demands[page.index()].is_some_and(|d| d.took > QUICK && d.requested.elapsed() < WANTED_FOR)
     }
 
-    /// Takes up every snapshot as soon as it can be served.
+    /// Serves every new snapshot as soon as its pages in demand are made.
     pub(super) async fn follow(&self) {
-        let mut news = self.latest.0.newest.subscribe();
-        // one may have come before this was called
-        news.mark_changed();
-        while news.changed().await.is_ok() {
-            let Some(newest) = news.borrow_and_update().clone() else { continue };
+        let mut newest = self.latest.0.newest.subscribe();
+        // a snapshot may have been published before this was called
+        newest.mark_changed();
+        while newest.changed().await.is_ok() {
+            let Some(published) = newest.borrow_and_update().clone() else { continue };
             for page in Page::all() {
                 if self.is_made_ahead(page) {
-                    newest.page(page).await;
+                    published.page(page).await;
                 }
             }
-            self.ready.send_replace(Some(newest));
+            self.ready.send_replace(Some(published));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to ask for.
+//! The routes of the endpoint, and content negotiation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use axum::{Extension, Router};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
-use super::auth::{Doorkeeper, Verdict};
+use super::auth::{Authenticator, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
-use super::turns::Client;
+use super::password_queue::Client;
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
@@ -28,28 +28,28 @@ const INDEX: &str = concat!(
     "<h1>gpuprobe ",
     env!("CARGO_PKG_VERSION"),
     "</h1>\n<ul>\n",
-    "<li><a href=\"/metrics\">/metrics</a>: for Prometheus, and as OpenMetrics for who asks for that</li>\n",
-    "<li><a href=\"/api/snapshot\">/api/snapshot</a>: the same numbers and more as JSON</li>\n",
-    "<li><a href=\"/healthz\">/healthz</a>: ok while this runs</li>\n",
+    "<li><a href=\"/metrics\">/metrics</a>: metrics as Prometheus text, or as OpenMetrics if the client accepts it</li>\n",
+    "<li><a href=\"/api/snapshot\">/api/snapshot</a>: the same numbers and more, as JSON</li>\n",
+    "<li><a href=\"/healthz\">/healthz</a>: ok while gpuprobe runs</li>\n",
     "<li><a href=\"/readyz\">/readyz</a>: ok while the numbers are fresh</li>\n",
     "</ul>\n</body></html>\n"
 );
-const NOT_YET: &str = "not ready: probes are being put in, and nothing has been counted yet\n";
+const NOT_YET: &str = "not ready: probes are being attached, and nothing has been counted yet\n";
 
-/// Everything that an answer is made of.
+/// Everything that is needed to answer a request.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) serving: Arc<Serving>,
     pub(super) web_config: WebConfig,
-    pub(super) door: Doorkeeper,
+    pub(super) auth: Authenticator,
     pub(super) router: Router,
 }
 
-/// What routes share.
+/// The state that routes share.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) serving: Arc<Serving>,
-    /// A snapshot is fresh for so long at least.
+    /// A snapshot counts as fresh for at least this long.
     pub(super) fresh_for: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Site {
         self.web_config.access()
     }
 
-    /// The answer to whatever it is.
+    /// The answer to any request.
     pub(super) async fn answer(&self, access: &Access, request: Request<Body>, client: Client) -> Response {
         let mut response = match self.refusal(access, request.headers(), client).await {
             Some(refusal) => refusal,
@@ -80,25 +80,28 @@ impl Site {
         response
     }
 
-    /// Why it is not answered, if so.
+    /// The answer to a request that is refused; `None` if it is accepted.
     async fn refusal(&self, access: &Access, headers: &HeaderMap, client: Client) -> Option<Response> {
         if has_body(headers) {
-            let text = "a request here has no body: leave it out\n";
+            let text = "requests must not have a body\n";
             return Some((StatusCode::PAYLOAD_TOO_LARGE, text).into_response());
         }
         if access.users.is_empty() {
             return None;
         }
         let authorization = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        match self.door.judge(&access.users, authorization, client).await {
+        match self.auth.check(&access.users, authorization, client).await {
             Verdict::Welcome => None,
             Verdict::Unknown => {
-                let ask = [(WWW_AUTHENTICATE, "Basic realm=\"gpuprobe\"")];
-                Some((StatusCode::UNAUTHORIZED, ask, "give a name and its password\n").into_response())
+                let challenge = [(WWW_AUTHENTICATE, "Basic realm=\"gpuprobe\"")];
+                Some(
+                    (StatusCode::UNAUTHORIZED, challenge, "a user name and a password are required\n")
+                        .into_response(),
+                )
             }
             Verdict::Busy => {
                 let later = [(RETRY_AFTER, "1")];
-                let text = "too many passwords at once: ask again\n";
+                let text = "too many passwords are being checked: try again\n";
                 Some((StatusCode::SERVICE_UNAVAILABLE, later, text).into_response())
             }
         }
@@ -117,9 +120,9 @@ pub(super) fn router(shown: Shown) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/api/snapshot", get(snapshot))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "not found: / has a list of what there is\n") })
+        .fallback(|| async { (StatusCode::NOT_FOUND, "not found: / lists all pages\n") })
         .method_not_allowed_fallback(|| async {
-            (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are answered\n")
+            (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")
         })
         .with_state(shown)
 }
@@ -129,7 +132,7 @@ async fn ready(State(shown): State<Shown>) -> Response {
     let (age, limit) = (published.age(), published.fresh_for(shown.fresh_for));
     if age > limit {
         let text = format!(
-            "not ready: the last snapshot is {} s old, and {} s are the most\n",
+            "not ready: the last snapshot is {} s old, and the limit is {} s\n",
             age.as_secs(),
             limit.as_secs()
         );
@@ -151,8 +154,8 @@ async fn snapshot(State(shown): State<Shown>, headers: HeaderMap) -> Response {
     page(&shown.serving, Text::Json, "application/json", &headers).await
 }
 
-async fn page(serving: &Serving, text: Text, content_type: &'static str, asked: &HeaderMap) -> Response {
-    let coding = coding(&joined(asked, ACCEPT_ENCODING));
+async fn page(serving: &Serving, text: Text, content_type: &'static str, request: &HeaderMap) -> Response {
+    let coding = coding(&joined(request, ACCEPT_ENCODING));
     let Some(answer) = serving.page(Page { text, coding }).await else { return not_yet() };
     let headers = [(CONTENT_TYPE, content_type), (VARY, "accept, accept-encoding")];
     let mut response = (headers, Extension(answer.id), answer.text).into_response();
@@ -162,13 +165,13 @@ async fn page(serving: &Serving, text: Text, content_type: &'static str, asked: 
     response
 }
 
-/// All lines of a header as one.
+/// All lines of a header, joined by commas.
 fn joined(headers: &HeaderMap, name: HeaderName) -> String {
     let lines: Vec<&str> = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
     lines.join(",")
 }
 
-/// What a header offers: each with its parameters, of which the weight is told apart.
+/// The offers of a header: name, weight (`q`), and the other parameters.
 fn offers(header: &str) -> impl Iterator<Item = (String, f32, Vec<(String, String)>)> {
     header.split(',').map(|offer| {
         let mut parts = offer.split(';').map(|p| p.trim().to_ascii_lowercase());
@@ -180,13 +183,13 @@ fn offers(header: &str) -> impl Iterator<Item = (String, f32, Vec<(String, Strin
     })
 }
 
-/// How the text goes to who sent this `Accept-Encoding`: packed only where that was asked for by name.
+/// The encoding for an `Accept-Encoding` header: gzip only if the header names it.
 pub(super) fn coding(accept: &str) -> Coding {
     let takes = |name: &str| offers(accept).any(|(offer, weight, _)| offer == name && weight > 0.0);
     if takes("gzip") { Coding::Gzip } else { Coding::Plain }
 }
 
-/// The format that an `Accept` header asks for. OpenMetrics must be asked for by name, and no less than plain text.
+/// The format for an `Accept` header: OpenMetrics only if the header names it with at least the weight of plain text.
 pub(super) fn negotiate(accept: &str) -> Format {
     let (mut openmetrics, mut plain) = (0.0_f32, 0.0_f32);
     for (media, weight, others) in offers(accept) {

@@ -16,7 +16,7 @@ fn settings() -> HttpSettings {
 }
 
 pub(super) struct Started {
-    // first, so that it goes first
+    // declared first, so that it is dropped first
     _server: ServerHandle,
     pub(super) address: SocketAddr,
     pub(super) latest: Latest,
@@ -46,7 +46,7 @@ fn answer_to(address: SocketAddr, request: &[u8]) -> (u16, String) {
     let mut stream = connect(address);
     stream.write_all(request).unwrap();
     let mut answer = Vec::new();
-    // what is cut off may end by a reset
+    // a closed connection may end with a reset
     stream.read_to_end(&mut answer).ok();
     let answer = String::from_utf8(answer).unwrap();
     let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
@@ -69,23 +69,23 @@ pub(super) fn status(address: SocketAddr, path: &str) -> u16 {
     answer_to(address, format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).0
 }
 
-/// Waits until this holds.
-pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+/// Waits until a condition is true.
+pub(super) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !holds() {
+    while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Connections that were refused for a reason, as far as the endpoint has counted them.
+/// Connections that the endpoint has counted as refused for this reason.
 pub(super) fn refused(latest: &Latest, reason: &str) -> u64 {
     let refused = latest.counts().read().refused;
     refused.iter().find(|refused| refused.reason == reason).unwrap().connections
 }
 
 #[test]
-fn a_scrape_sees_the_last_snapshot() {
+fn a_scrape_returns_the_last_snapshot() {
     let &Started { address, ref latest, .. } = &started();
     let (head, body) = ask(address, "/metrics");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -100,7 +100,7 @@ fn a_scrape_sees_the_last_snapshot() {
 }
 
 #[test]
-fn open_metrics_is_served_when_asked_for() {
+fn open_metrics_is_served_when_requested() {
     let &Started { address, ref latest, .. } = &started();
     let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3\r\n";
     let (head, body) = ask_with(address, "GET", "/metrics", accept);
@@ -110,7 +110,7 @@ fn open_metrics_is_served_when_asked_for() {
 }
 
 #[test]
-fn the_snapshot_is_there_as_json_with_its_time() {
+fn the_snapshot_is_served_as_json_with_its_time() {
     let &Started { address, ref latest, .. } = &started_with(|_| {});
     latest.publish(Snapshot { unix_seconds: 1_733_143_016.5, ..Snapshot::default() }, REFRESH);
     let (head, body) = ask(address, "/api/snapshot");
@@ -122,13 +122,13 @@ fn the_snapshot_is_there_as_json_with_its_time() {
 }
 
 #[test]
-fn it_is_alive_before_it_is_ready_and_says_why_it_is_not() {
+fn it_is_alive_before_it_is_ready_and_says_why_it_is_not_ready() {
     let &Started { address, ref latest, .. } = &started_with(|_| {});
     assert_eq!(ask(address, "/healthz").1, "ok\n");
     for path in ["/readyz", "/metrics", "/api/snapshot"] {
         let (head, body) = ask(address, path);
         assert!(
-            head.starts_with("HTTP/1.1 503 ") && body.contains("probes are being put in"),
+            head.starts_with("HTTP/1.1 503 ") && body.contains("probes are being attached"),
             "{head} {body}"
         );
     }
@@ -144,15 +144,15 @@ fn a_snapshot_that_is_too_old_makes_it_unready() {
     until("the snapshot is too old", || status(address, "/readyz") == 503);
     assert!(ask(address, "/readyz").1.contains("the last snapshot is "));
     assert_eq!(status(address, "/healthz"), 200);
-    assert_eq!(status(address, "/metrics"), 200, "what is known is told all the same");
+    assert_eq!(status(address, "/metrics"), 200, "metrics are served all the same");
     latest.publish(Snapshot::default(), Duration::from_secs(20));
-    until("a snapshot a minute is enough where that was asked for", || status(address, "/readyz") == 200);
+    until("an older snapshot is fresh with a longer refresh interval", || status(address, "/readyz") == 200);
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(status(address, "/readyz"), 200);
 }
 
 #[test]
-fn the_index_has_links_and_there_is_nothing_else() {
+fn the_index_links_all_pages_and_other_paths_are_not_found() {
     let &Started { address, .. } = &started();
     let (head, body) = ask(address, "/");
     assert!(head.contains("content-type: text/html"), "{head}");
@@ -166,7 +166,7 @@ fn the_index_has_links_and_there_is_nothing_else() {
 }
 
 #[test]
-fn head_is_answered_without_a_body_and_other_methods_with_what_there_is() {
+fn head_is_answered_without_a_body_and_other_methods_with_the_allowed_ones() {
     let &Started { address, .. } = &started();
     let (_, body) = ask(address, "/metrics");
     let (head, nothing) = ask_with(address, "HEAD", "/metrics", "");
@@ -179,7 +179,7 @@ fn head_is_answered_without_a_body_and_other_methods_with_what_there_is() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_counted() {
+fn invalid_requests_are_refused_and_counted() {
     let &Started { address, ref latest, .. } = &started();
     let with = |headers: &str| format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
     let body = StatusCode::PAYLOAD_TOO_LARGE.as_u16();
@@ -198,7 +198,7 @@ fn what_is_no_request_is_refused_and_counted() {
 }
 
 #[test]
-fn dropping_the_handle_stops_it_even_with_a_client_that_waits() {
+fn dropping_the_handle_stops_the_server_even_with_a_waiting_client() {
     let Started { _server: server, address, .. } = started();
     assert_eq!(ask(address, "/healthz").1, "ok\n");
     let mut idle = TcpStream::connect(address).unwrap();
@@ -209,33 +209,33 @@ fn dropping_the_handle_stops_it_even_with_a_client_that_waits() {
     assert!(TcpStream::connect(address).is_err());
 }
 
-/// A client that has begun its request.
+/// A client that has sent part of its request.
 fn slow(address: SocketAddr) -> TcpStream {
     let mut stream = connect(address);
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
     stream
 }
 
-fn assert_cut(mut stream: TcpStream) {
+fn assert_closed(mut stream: TcpStream) {
     let mut rest = Vec::new();
-    // closed, or reset because of what was sent
+    // closed, or reset because of unread data
     stream.read_to_end(&mut rest).ok();
     assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
 }
 
 #[test]
-fn slow_requests_are_cut_off() {
+fn connections_with_slow_requests_are_closed() {
     let limits = Limits { request: Duration::from_millis(300), ..LIMITS };
     let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
     let begun = Instant::now();
     let streams = [slow(address), connect(address)];
-    streams.into_iter().for_each(assert_cut);
+    streams.into_iter().for_each(assert_closed);
     assert!(begun.elapsed() >= limits.request);
     until("both are counted", || refused(latest, "slow_request") == 2);
 }
 
 #[test]
-fn who_does_not_take_the_answer_is_cut_off() {
+fn connections_that_do_not_read_the_answer_are_closed() {
     let limits = Limits { answer: Duration::from_millis(300), ..LIMITS };
     let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
     // more than the buffers of both sockets hold
@@ -247,7 +247,7 @@ fn who_does_not_take_the_answer_is_cut_off() {
 }
 
 #[test]
-fn when_all_places_are_taken_the_oldest_that_has_not_asked_gives_way() {
+fn when_all_slots_are_taken_the_oldest_connection_without_a_request_is_closed() {
     let limits = Limits { connections: 4, ..LIMITS };
     let &Started { address, ref latest, .. } = &started_with(|endpoint| endpoint.limits = limits);
     let mut streams: Vec<_> = (0..4).map(|_| slow(address)).collect();
@@ -255,20 +255,20 @@ fn when_all_places_are_taken_the_oldest_that_has_not_asked_gives_way() {
     for _ in 0..2 {
         assert_eq!(ask(address, "/healthz").1, "ok\n");
     }
-    assert!(begun.elapsed() < limits.request, "nobody waits for slow ones");
-    // the second found the place of the first free
+    assert!(begun.elapsed() < limits.request, "no client waits for slow ones");
+    // the second client used the slot that the first had released
     until("it is counted", || refused(latest, "crowded_out") == 1);
-    assert_cut(streams.remove(0));
+    assert_closed(streams.remove(0));
     for mut stream in streams {
         stream.write_all(b"t: x\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 503"), "the others were left alone: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 503"), "the others stay open: {answer}");
     }
 }
 
 #[test]
-fn many_at_once_share_one_text() {
+fn simultaneous_requests_share_one_text() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let latest = Latest::default();
     latest.publish(Snapshot { unix_seconds: 5.0, ..Snapshot::default() }, REFRESH);
@@ -310,7 +310,7 @@ fn the_accept_header_decides_the_format() {
 }
 
 #[test]
-fn who_asks_for_gzip_gets_the_same_text_packed() {
+fn a_client_that_accepts_gzip_gets_the_same_text_compressed() {
     for (accept, coding) in [
         ("", latest::Coding::Plain),
         ("gzip", latest::Coding::Gzip),
@@ -336,15 +336,15 @@ fn who_asks_for_gzip_gets_the_same_text_packed() {
         let head_bytes = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
         let head = String::from_utf8_lossy(&answer[..head_bytes]);
         assert!(head.contains("content-encoding: gzip\r\n"), "{head}");
-        let mut unpacked = String::new();
-        flate2::read::GzDecoder::new(&answer[head_bytes..]).read_to_string(&mut unpacked).unwrap();
-        assert_eq!(unpacked, plain);
+        let mut decompressed = String::new();
+        flate2::read::GzDecoder::new(&answer[head_bytes..]).read_to_string(&mut decompressed).unwrap();
+        assert_eq!(decompressed, plain);
         assert!(answer.len() - head_bytes < plain.len(), "{} of {}", answer.len(), plain.len());
     }
 }
 
 #[test]
-fn what_is_too_long_to_pack_for_every_snapshot_goes_as_it_is() {
+fn very_long_texts_are_not_compressed() {
     let started = started_with(|_| {});
     let library = LibraryProbes { path: "x".repeat(5 << 20), ..Default::default() };
     started.latest.publish(Snapshot { libraries: vec![library], ..Snapshot::default() }, REFRESH);

@@ -1,4 +1,4 @@
-//! TLS as the web config asks for it.
+//! The TLS settings of the web config.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use tokio_rustls::rustls::{
 
 use super::web_config::{Source, TlsSection};
 
-/// What is asked of clients, by the names that Go has for it.
+/// The client authentication of the web config, which uses the names of Go's `ClientAuthType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientAuth {
-    /// Nothing.
+    /// No certificate.
     None,
-    /// A certificate of anybody, or none.
+    /// Any certificate, or none.
     Any,
-    /// A certificate of anybody.
+    /// Any certificate.
     RequiredAny,
-    /// One of the authority's, or none.
+    /// A certificate signed by the authority, or none.
     Verified,
-    /// One of the authority's.
+    /// A certificate signed by the authority.
     RequiredVerified,
 }
 
@@ -44,7 +44,7 @@ impl ClientAuth {
     }
 }
 
-/// The settings of a server, or what is wrong with the section.
+/// The TLS settings of the server, or an error about the section.
 pub(super) fn server_config(section: &TlsSection, source: &mut Source<'_>) -> Result<ServerConfig, String> {
     let (Some(cert_file), Some(key_file)) = (&section.cert_file, &section.key_file) else {
         return Err("tls_server_config needs both cert_file and key_file".to_owned());
@@ -53,7 +53,7 @@ pub(super) fn server_config(section: &TlsSection, source: &mut Source<'_>) -> Re
     let versions = versions(section)?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions)
-        .map_err(|e| format!("these versions of TLS cannot be offered: {e}"))?;
+        .map_err(|e| format!("these TLS versions are not supported: {e}"))?;
     let builder = match client_verifier(section, provider, source)? {
         None => builder.with_no_client_auth(),
         Some(verifier) => builder.with_client_cert_verifier(verifier),
@@ -63,7 +63,7 @@ pub(super) fn server_config(section: &TlsSection, source: &mut Source<'_>) -> Re
         .map_err(|e| format!("key_file {key_file}: no private key in PEM form without a password: {e}"))?;
     let mut config = builder
         .with_single_cert(chain, key)
-        .map_err(|e| format!("key_file {key_file} and cert_file {cert_file} do not go together: {e}"))?;
+        .map_err(|e| format!("key_file {key_file} and cert_file {cert_file} do not match: {e}"))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     config.ignore_client_order = section.prefer_server_cipher_suites.unwrap_or(true);
     Ok(config)
@@ -71,15 +71,15 @@ pub(super) fn server_config(section: &TlsSection, source: &mut Source<'_>) -> Re
 
 fn versions(section: &TlsSection) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     const ALL: [(&str, &SupportedProtocolVersion); 2] = [("TLS12", &TLS12), ("TLS13", &TLS13)];
-    let place = |key: &str, name: &Option<String>, default: usize| match name {
+    let index = |key: &str, name: &Option<String>, default: usize| match name {
         None => Ok(default),
         Some(name) => ALL
             .iter()
             .position(|(known, _)| known == name)
-            .ok_or_else(|| format!("{key} {name}: give TLS12 or TLS13, there are no others here")),
+            .ok_or_else(|| format!("{key} {name}: use TLS12 or TLS13")),
     };
     let (least, most) =
-        (place("min_version", &section.min_version, 0)?, place("max_version", &section.max_version, 1)?);
+        (index("min_version", &section.min_version, 0)?, index("max_version", &section.max_version, 1)?);
     if least > most {
         return Err("min_version is above max_version".to_owned());
     }
@@ -95,7 +95,7 @@ fn certificates(
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let all = all.map_err(|e| format!("{key} {file}: no certificates in PEM form: {e}"))?;
     if all.is_empty() {
-        return Err(format!("{key} {file}: there is no certificate in PEM form in it"));
+        return Err(format!("{key} {file}: contains no certificate in PEM form"));
     }
     Ok(all)
 }
@@ -107,14 +107,14 @@ fn client_verifier(
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
     let name = section.client_auth_type.as_deref().unwrap_or_default();
     let wanted = ClientAuth::of(name).ok_or_else(|| {
-        format!("client_auth_type {name}: give NoClientCert, RequestClientCert, RequireAnyClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert")
+        format!("client_auth_type {name}: use NoClientCert, RequestClientCert, RequireAnyClientCert, VerifyClientCertIfGiven or RequireAndVerifyClientCert")
     })?;
     let unverified = |is_required| -> Option<Arc<dyn ClientCertVerifier>> {
         Some(Arc::new(AnyCertificate { provider: Arc::clone(&provider), is_required }))
     };
     match wanted {
         ClientAuth::None if section.client_ca_file.is_some() => {
-            Err("client_ca_file has no effect without a client_auth_type: RequireAndVerifyClientCert lets in only whom it knows".to_owned())
+            Err("client_ca_file has no effect without a client_auth_type: RequireAndVerifyClientCert accepts only clients with a certificate of this authority".to_owned())
         }
         ClientAuth::None => Ok(None),
         ClientAuth::Any => Ok(unverified(false)),
@@ -134,7 +134,7 @@ fn client_verifier(
     }
 }
 
-/// Takes every certificate whose key the client has. It says nothing about who the client is.
+/// Accepts every certificate whose private key the client has. This does not identify the client.
 #[derive(Debug)]
 struct AnyCertificate {
     provider: Arc<CryptoProvider>,

@@ -1,5 +1,5 @@
-//! Who may ask and how, from a file in the form that Prometheus and its exporters share, so that one file serves all of a
-//! host. It is read again when it, or a file that it names, has changed.
+//! The web config: users, TLS and headers, from a file in the format that Prometheus and its exporters share, so that
+//! one file can serve a whole host. It is read again when it, or a file that it names, has changed.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,11 +16,11 @@ use tokio_rustls::TlsAcceptor;
 use super::auth::Users;
 use super::tls;
 
-/// The longest file that is read.
+/// The largest file that is read.
 const MOST_BYTES: u64 = 1 << 20;
-/// The highest cost of a password's hash: with each step it takes twice as long, and this one takes seconds.
+/// The highest bcrypt cost that is accepted: each step doubles the time, and this one takes seconds.
 const MOST_COST: u32 = 16;
-/// Headers that an answer may be given, as elsewhere.
+/// Headers that may be set, the same as in other exporters.
 const HEADERS: [&str; 5] = [
     "Content-Security-Policy",
     "X-Frame-Options",
@@ -52,17 +52,17 @@ pub(super) struct TlsSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a section of keys and values")]
 struct HttpSection {
-    /// Taken and not used: this endpoint has one request a connection, for which HTTP/1 is enough.
+    /// Accepted but not used: a connection has one request, for which HTTP/1 is enough.
     #[serde(rename = "http2")]
     _http2: Option<bool>,
     headers: Option<BTreeMap<String, String>>,
 }
 
-/// What the file comes to.
+/// The settings of the file.
 #[derive(Clone, Default)]
 pub(super) struct Access {
     pub(super) tls: Option<TlsAcceptor>,
-    /// Everybody may ask where it is empty.
+    /// If empty, no password is required.
     pub(super) users: Users,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -74,15 +74,15 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// What tells one state of a file from another; `None` where there is no file.
+/// Distinguishes versions of a file: device, inode, modification time and size. `None` if there is no file.
 type Stamp = Option<(u64, u64, i64, i64, u64)>;
 
 fn stamp(path: &Path) -> Stamp {
-    let about = fs::metadata(path).ok()?;
-    Some((about.dev(), about.ino(), about.mtime(), about.mtime_nsec(), about.size()))
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino(), metadata.mtime(), metadata.mtime_nsec(), metadata.size()))
 }
 
-/// Reads files by their names in the web config, and remembers how each was then.
+/// Reads files that the web config names, and remembers the version of each.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     folder: &'a Path,
@@ -94,23 +94,23 @@ impl<'a> Source<'a> {
         Self { folder, seen: Vec::new() }
     }
 
-    /// The file that a key names.
+    /// Reads the file that a key names.
     pub(super) fn read(&mut self, key: &str, name: &str) -> Result<Vec<u8>, String> {
         self.bytes(&self.folder.join(name)).map_err(|error| format!("{key} {name}: {error}"))
     }
 
     fn bytes(&mut self, path: &Path) -> Result<Vec<u8>, String> {
-        // before it is read: what changes meanwhile is seen the next time
+        // taken before the file is read, so that a change while it is read is noticed the next time
         self.seen.push((path.to_owned(), stamp(path)));
-        let said = |error: std::io::Error| error.to_string();
-        // to open a pipe would wait for somebody to write
-        if !fs::metadata(path).map_err(said)?.is_file() {
+        let text = |error: std::io::Error| error.to_string();
+        // opening a pipe would block until another process writes to it
+        if !fs::metadata(path).map_err(text)?.is_file() {
             return Err("is not a file".to_owned());
         }
         let mut bytes = Vec::new();
         fs::File::open(path)
             .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(said)?;
+            .map_err(text)?;
         if bytes.len() as u64 > MOST_BYTES {
             return Err(format!("has more than {MOST_BYTES} bytes"));
         }
@@ -118,7 +118,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The file as it is now, and every file that was looked at.
+/// The current settings, and the version of every file that was read.
 fn load(path: &Path) -> (Result<Access, String>, Vec<(PathBuf, Stamp)>) {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut source = Source::new(folder);
@@ -129,7 +129,7 @@ fn load(path: &Path) -> (Result<Access, String>, Vec<(PathBuf, Stamp)>) {
 fn access(path: &Path, source: &mut Source<'_>) -> Result<Access, String> {
     let bytes = source.bytes(path)?;
     let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
-    // an empty file is one that asks for nothing
+    // an empty file has no settings
     let file: Option<File> = yaml_serde::from_str(&text).map_err(|error| error.to_string())?;
     let file = file.unwrap_or_default();
     let tls = match &file.tls_server_config {
@@ -137,21 +137,21 @@ fn access(path: &Path, source: &mut Source<'_>) -> Result<Access, String> {
         None => None,
     };
     let users = file.basic_auth_users.unwrap_or_default();
-    users.iter().try_for_each(|(name, hash)| sound(name, hash))?;
+    users.iter().try_for_each(|(name, hash)| check_hash(name, hash))?;
     let headers = file.http_server_config.and_then(|section| section.headers).unwrap_or_default();
     let headers: Result<_, _> = headers.iter().filter(|(_, value)| !value.is_empty()).map(header).collect();
     Ok(Access { tls, users, headers: headers? })
 }
 
-/// Whether passwords can be compared with this hash, in a time that can be waited for.
-fn sound(name: &str, hash: &str) -> Result<(), String> {
-    const MAKE: &str = "`htpasswd -nBC 10 NAME` makes one";
-    // the hash is a secret that is not to be told
+/// Checks that a hash is valid and can be compared in reasonable time.
+fn check_hash(name: &str, hash: &str) -> Result<(), String> {
+    const MAKE: &str = "`htpasswd -nBC 10 NAME` prints one";
+    // an error message must not contain the hash
     let parts: Result<bcrypt::HashParts, _> = hash.parse();
     match parts.map(|parts| parts.get_cost()) {
-        Err(_) => Err(format!("basic_auth_users: what {name} has is no bcrypt hash: {MAKE}")),
+        Err(_) => Err(format!("basic_auth_users: the password of {name} is not a bcrypt hash: {MAKE}")),
         Ok(cost) if cost > MOST_COST => Err(format!(
-            "basic_auth_users: the hash of {name} has cost {cost}, and more than {MOST_COST} takes too long: {MAKE}"
+            "basic_auth_users: the hash of {name} has cost {cost}, and a cost above {MOST_COST} takes too long: {MAKE}"
         )),
         Ok(_) => Ok(()),
     }
@@ -159,19 +159,19 @@ fn sound(name: &str, hash: &str) -> Result<(), String> {
 
 fn header((name, value): (&String, &String)) -> Result<(HeaderName, HeaderValue), String> {
     if !HEADERS.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-        return Err(format!("headers: {name} cannot be set: there are {}", HEADERS.join(", ")));
+        return Err(format!("headers: {name} cannot be set; supported headers: {}", HEADERS.join(", ")));
     }
     let bad = |error: &dyn Display| format!("headers: {name}: {error}");
     let name: HeaderName = name.parse().map_err(|error| bad(&error))?;
     Ok((name, value.parse().map_err(|error| bad(&error))?))
 }
 
-/// Errors are told in one line.
+/// An error message as one line.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The file, followed.
+/// The settings, which follow changes of the file.
 #[derive(Debug)]
 pub(super) struct WebConfig {
     path: Option<PathBuf>,
@@ -186,7 +186,7 @@ struct State {
 }
 
 impl WebConfig {
-    /// Reads the file, where there is one; an error tells all that somebody has to know in one line.
+    /// Reads the file, if there is one. An error is one complete line.
     pub(super) fn open(path: Option<PathBuf>, complain: fn(&str)) -> Result<Self, String> {
         let state = match &path {
             None => State::default(),
@@ -198,7 +198,7 @@ impl WebConfig {
         Ok(Self { path, complain, state: Mutex::new(state) })
     }
 
-    /// What holds for a connection that begins now. Where a changed file is wrong, what held before it does so still.
+    /// The settings for a new connection. If a changed file is invalid, the previous settings stay in force.
     pub(super) fn access(&self) -> Arc<Access> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = &self.path
@@ -207,16 +207,16 @@ impl WebConfig {
             let (access, seen) = load(path);
             state.seen = seen;
             match access {
-                // who trusts that nobody listens in must not find out otherwise
+                // turning TLS off without a restart would expose clients that rely on it
                 Ok(access) if access.tls.is_some() != state.access.tls.is_some() => {
                     let what = if access.tls.is_some() { "on" } else { "off" };
                     (self.complain)(&format!(
-                        "web config {}: TLS cannot be turned {what} while this runs: restart gpuprobe; until then the former holds",
+                        "web config {}: TLS cannot be turned {what} while gpuprobe runs: restart it; until then the previous settings stay in force",
                         path.display()
                     ));
                 }
                 Ok(access) => state.access = Arc::new(access),
-                Err(error) => (self.complain)(&format!("{error}; until then the former holds")),
+                Err(error) => (self.complain)(&format!("{error}; the previous settings stay in force")),
             }
         }
         Arc::clone(&state.access)

@@ -1,25 +1,25 @@
-//! What a call was given, between its parentheses.
+//! The arguments of a call, in parentheses.
 
 use gpuprobe_event::{Call, Class, DriverCall, Effect, Function, Name, Space, Value, catalogue};
 
 use crate::units::{push_decimal, push_exact_bytes, push_hex, push_printable, push_quoted, push_signed};
 
-/// Kernels of templates have names of thousands of letters.
+/// Names of CUDA kernels made from templates may have thousands of characters.
 const KERNEL_COLUMNS: usize = 160;
 
-/// The arguments of a call in parentheses; a launch by what it launches, others by name.
+/// The arguments of a call in parentheses: for a launch the CUDA kernel and its dimensions, otherwise all by name.
 pub(super) fn list(out: &mut String, call: &Call) {
     out.push('(');
     let function = if call.class == Class::Launch { row(call) } else { None };
     match (function.filter(|f| f.roles.func.is_some()), &call.effect) {
         (Some(function), _) => launch(out, call, function),
-        (None, Effect::DriverCall(asked)) if asked.device.is_some() => driver(out, call, asked),
+        (None, Effect::DriverCall(ioctl)) if ioctl.device.is_some() => driver(out, call, ioctl),
         _ => by_name(out, call),
     }
     out.push(')');
 }
 
-/// The arguments by name, `a=1, b=0x7f00`; `?` where no prototype is known.
+/// The arguments by name, `a=1, b=0x7f00`; `?` if the prototype is unknown.
 pub(super) fn by_name(out: &mut String, call: &Call) {
     match &call.args {
         Some(args) => fields(out, call, args),
@@ -27,9 +27,10 @@ pub(super) fn by_name(out: &mut String, call: &Call) {
     }
 }
 
-/// What is asked of the driver, and on which device. The numbers of the file and of the request say less than their names.
-fn driver(out: &mut String, call: &Call, asked: &DriverCall) {
-    let names = [asked.device.as_deref(), asked.command.as_deref()];
+/// A call on a device file of the NVIDIA kernel module: the names of the device and the command replace the file
+/// descriptor and the request number.
+fn driver(out: &mut String, call: &Call, ioctl: &DriverCall) {
+    let names = [ioctl.device.as_deref(), ioctl.command.as_deref()];
     for (at, name) in names.into_iter().flatten().enumerate() {
         out.push_str(if at > 0 { ", " } else { "" });
         push_printable(out, name);
@@ -40,10 +41,11 @@ fn driver(out: &mut String, call: &Call, asked: &DriverCall) {
     }
 }
 
-/// What a launch runs and how. The addresses of the function and of its arguments say nothing to people.
+/// A launch: the CUDA kernel, its dimensions and its stream. The addresses of the function and of its arguments are
+/// omitted, because they mean nothing to a reader.
 fn launch(out: &mut String, call: &Call, function: &Function) {
     kernel(out, call);
-    let told = call.effect.launch();
+    let launch = call.effect.launch();
     if function.roles.grid.is_none() && function.roles.config.is_none() {
         let plain = |v: &Value| !matches!(v, Value::Hex(_));
         for (name, v) in call.args.iter().flatten().filter(|(_, v)| plain(v)) {
@@ -51,8 +53,8 @@ fn launch(out: &mut String, call: &Call, function: &Function) {
             field(out, call, name, v);
         }
     } else {
-        dimensions(out, " grid=", told.and_then(|launch| launch.grid));
-        dimensions(out, " block=", told.and_then(|launch| launch.block));
+        dimensions(out, " grid=", launch.and_then(|launch| launch.grid));
+        dimensions(out, " block=", launch.and_then(|launch| launch.block));
         let shared = function.arg(function.roles.shared).and_then(|a| argument(call, a.name));
         if let Some(shared) = shared {
             out.push_str(" shared=");
@@ -68,7 +70,7 @@ fn launch(out: &mut String, call: &Call, function: &Function) {
     }
 }
 
-/// The kernel's name, never its address.
+/// The name of the CUDA kernel, never its address.
 pub(super) fn kernel(out: &mut String, call: &Call) {
     let Some(name) = call.effect.kernel() else { return out.push('?') };
     let begin = out.len();
@@ -104,8 +106,8 @@ pub(super) fn argument<'a>(call: &'a Call, name: &str) -> Option<&'a Value> {
     call.args.iter().flatten().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// The row of the catalogue for a call. Where signatures differ between releases it is the newest, so arguments are
-/// found in it by name and not by place.
+/// The catalogue row of a call. If signatures differ between releases this is the newest, so arguments are found by
+/// name and not by position.
 pub(super) fn row(call: &Call) -> Option<&'static Function> {
     catalogue().lookup(call.api, None, &call.name)
 }
@@ -122,12 +124,12 @@ fn fields(out: &mut String, call: &Call, fields: &[(Name, Value)]) {
 fn field(out: &mut String, call: &Call, name: &str, v: &Value) {
     push_printable(out, name);
     out.push('=');
-    // a small number looks the same with and without a unit: whether it counts bytes need not be found out
+    // a small number looks the same with and without a unit, so it need not be looked up whether it counts bytes
     let large = matches!(v, Value::Uint(n) if *n >= 1 << 10);
     value(out, call, v, large && counts_bytes(call, name));
 }
 
-/// One value of a call, with a unit where it counts bytes.
+/// One value of a call, with a unit if it counts bytes.
 pub(super) fn value(out: &mut String, call: &Call, v: &Value, bytes: bool) {
     match v {
         Value::Uint(n) if bytes => push_exact_bytes(out, *n),
@@ -146,8 +148,8 @@ pub(super) fn value(out: &mut String, call: &Call, v: &Value, bytes: bool) {
     }
 }
 
-/// Whether an argument, or a field of one, counts bytes: by its name where that says it, or else by its part in the
-/// call. Elements are counted in the same types.
+/// Whether an argument, or a field of one, counts bytes: decided by its name, or else by its role in the call. The type
+/// does not help, because numbers of elements have the same types.
 fn counts_bytes(call: &Call, name: &str) -> bool {
     const ENDS: [&str; 5] = ["bytes", "bytecount", "bytesize", "pitch", "smemsize"];
     const NAMES: [&str; 5] = ["size", "sharedMem", "bufferSize", "dataSize", "minBytesToKeep"];

@@ -1,15 +1,16 @@
-//! The calls that have not returned: what a program that hangs waits for.
+//! Calls that have not returned: they show what a program that hangs is waiting for.
 
 use std::collections::HashMap;
 
 use gpuprobe_event::{Call, Tgid, Tid};
 
-use super::{arguments, indent, who};
+use super::arguments;
+use super::line_parts::{indent, push_thread};
 use crate::table::{Align, rows};
 use crate::units::{duration, push_printable};
 
-/// Open calls as a table, the thread that has waited longest first; of a thread, the outer call above what it made.
-/// `now_ns` is on the clock of `start_ns`.
+/// Open calls as a table, the thread that has waited longest first. Within a thread an outer call comes before the
+/// calls inside it. `now_ns` is on the clock of `start_ns`.
 pub fn pending(calls: &[Call], now_ns: u64) -> String {
     let thread = |call: &Call| -> (Tgid, Tid) { (call.tgid, call.tid) };
     let mut since: HashMap<(Tgid, Tid), u64> = HashMap::new();
@@ -18,7 +19,7 @@ pub fn pending(calls: &[Call], now_ns: u64) -> String {
         *oldest = call.start_ns.min(*oldest);
     }
     let mut sorted: Vec<&Call> = calls.iter().collect();
-    // calls of one thread may begin in the same nanosecond of a coarse clock; their ids rise all the same
+    // calls of one thread may begin at the same time of a coarse clock, but their ids always rise
     sorted.sort_by_key(|call| (since[&thread(call)], thread(call), call.start_ns, call.id));
 
     let mut table = Vec::with_capacity(sorted.len());
@@ -37,10 +38,10 @@ fn row(call: &Call, inside: u8, now_ns: u64) -> Vec<String> {
     let mut name = String::new();
     indent(&mut name, inside);
     push_printable(&mut name, &call.name);
-    let mut place = String::new();
-    who(&mut place, call);
-    place.push(' ');
-    arguments::list(&mut place, call);
+    let mut details = String::new();
+    push_thread(&mut details, call);
+    details.push(' ');
+    arguments::list(&mut details, call);
     let age = duration(now_ns.saturating_sub(call.start_ns));
-    vec![name, format!("pending {age}"), place]
+    vec![name, format!("pending {age}"), details]
 }

@@ -1,4 +1,4 @@
-//! The classic form: a line when a call begins and one when it ends, in columns.
+//! The classic form: a line when a call begins and one when it returns, in columns.
 
 use gpuprobe_event::{Call, Class, Outcome, Value, catalogue};
 
@@ -9,7 +9,7 @@ use crate::units::{push_decimal, push_printable};
 const TIME: &str = "TIME     ";
 const COLUMNS: &str = "PROCESS          PID     EVENT                 TYPE    DETAILS\n";
 
-/// The functions whose arguments have other names here than in the headers, as the classic tracer wrote them.
+/// Functions whose arguments have other names here than in the headers: the names that the classic tracer printed.
 const CLASSIC: [(&str, &[(&str, &str)]); 5] = [
     ("cudaMalloc", &[("size", "size")]),
     ("cudaFree", &[("ptr", "devPtr")]),
@@ -22,7 +22,7 @@ pub(super) fn header(times: bool) -> String {
     [if times { TIME } else { "" }, COLUMNS].concat()
 }
 
-/// The line of one end of a call, from the name of the process on.
+/// The line of the begin or the return of a call, starting with the name of the process.
 pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
     column(out, 17, |out| push_printable(out, &call.process));
     column(out, 8, |out| push_decimal(out, call.tgid.0.into()));
@@ -46,7 +46,7 @@ pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
     out.push('\n');
 }
 
-/// Appends what `write` does and fills up to a width; one space at least.
+/// Appends what `write` writes and pads it to a width, with one space at least.
 fn column(out: &mut String, width: usize, write: impl FnOnce(&mut String)) {
     let begin = out.len();
     write(out);
@@ -91,7 +91,7 @@ fn arguments(out: &mut String, call: &Call) {
     }
 }
 
-/// A kind of copy by its number.
+/// The number of a copy kind, as the classic tracer printed it.
 fn copy_kind(out: &mut String, name: &str) {
     let number = catalogue().enum_table("cudaMemcpyKind").and_then(|table| {
         table.values().iter().map(|v| v.0).find(|&number| table.name_of(number) == Some(name))

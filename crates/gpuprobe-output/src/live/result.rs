@@ -1,17 +1,18 @@
-//! What came of a call, behind its parentheses.
+//! The result of a call, after its parentheses: status, duration and effect.
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{Api, Call, Class, DriverTime, Effect, Free, Outcome, Value, catalogue, meaning};
 
-use super::{PLAIN, RED, arguments};
+use super::arguments;
+use super::line_parts::{PLAIN, RED};
 use crate::units::{push_decimal, push_duration, push_exact_bytes, push_hex, push_printable, push_signed};
 
-/// Names results.
+/// Writes the results of calls.
 #[derive(Debug)]
 pub(super) struct Results {
     color: bool,
-    /// The names of each library's statuses, as [`Api::ALL`]: looked up once, since every line needs one.
+    /// The status names of each API, in the order of [`Api::ALL`]. Looked up once, because every line needs one.
     statuses: [Option<&'static EnumTable>; Api::ALL.len()],
 }
 
@@ -23,7 +24,7 @@ impl Results {
                 Api::Runtime => "cudaError_t",
                 Api::Nvml => "nvmlReturn_t",
                 Api::Nccl => "ncclResult_t",
-                // errors of these come with their names
+                // errors of these carry their names
                 Api::Kernel | Api::Hook => return None,
             };
             catalogue().enum_table(name)
@@ -43,7 +44,7 @@ impl Results {
                     self.failure(out, call);
                 } else {
                     self.result(out, " = ", call, value);
-                    gave(out, call);
+                    effect(out, call);
                 }
                 out.push_str(" <");
                 push_duration(out, duration_ns);
@@ -53,13 +54,13 @@ impl Results {
         }
     }
 
-    /// The name of a failure, its number, and what it means.
+    /// The name of a failure, its number and its meaning.
     fn failure(&self, out: &mut String, call: &Call) {
         let status = call.status.unwrap_or(0);
         let (begin, end) = if self.color { (RED, PLAIN) } else { ("", "") };
         out.push_str(" = ");
         out.push_str(begin);
-        // the driver's own status has a name and no number that was returned
+        // a status of the NVIDIA kernel module has a name, but is not the number that the call returned
         if self.status(out, call, status) && call.status.is_some() {
             out.push_str(" (");
             push_signed(out, status);
@@ -72,7 +73,7 @@ impl Results {
         out.push_str(end);
     }
 
-    /// What a call returned, behind `before`; nothing for a function that returns nothing.
+    /// Appends `before` and the returned value; nothing for a function that returns nothing.
     pub(super) fn result(&self, out: &mut String, before: &str, call: &Call, value: u64) {
         if let Some(status) = call.status {
             out.push_str(before);
@@ -92,7 +93,7 @@ impl Results {
             }
             ResultKind::Int => {
                 out.push_str(before);
-                // a small type comes back in the low part of the register; the rest is whatever was there
+                // a small type is returned in the low part of the register; the rest is undefined
                 let narrow = function.is_some_and(|f| f.result_type == "char");
                 push_signed(out, if narrow { i64::from(value as i8) } else { i64::from(value as i32) });
             }
@@ -103,7 +104,7 @@ impl Results {
         }
     }
 
-    /// The name of a status; where there is none this says so with the number, and returns false.
+    /// Appends the name of a status. Without a name it appends the number and returns false.
     pub(super) fn status(&self, out: &mut String, call: &Call, status: i64) -> bool {
         let table = self.statuses[call.api as usize];
         if let Some(name) = table.and_then(|t| t.name_of(status)) {
@@ -111,7 +112,7 @@ impl Results {
             return true;
         }
         match &call.error {
-            // its name is its number
+            // the name of a hook's error is its number
             Some(name) if call.api == Api::Hook => {
                 push_printable(out, name);
                 return false;
@@ -133,7 +134,7 @@ impl Results {
     }
 }
 
-/// ` [driver 3 calls 12.1us]`: what the call asked of the driver beneath.
+/// ` [driver 3 calls 12.1us]`: system calls into the NVIDIA kernel module during the call, and their time.
 fn below(out: &mut String, call: &Call) {
     if let Some(DriverTime { calls, ns }) = call.driver {
         out.push_str(" [driver ");
@@ -144,28 +145,28 @@ fn below(out: &mut String, call: &Call) {
     }
 }
 
-/// What a call that went well gave, took or moved, as far as its arguments do not say it.
-fn gave(out: &mut String, call: &Call) {
+/// The effect of a successful call: bytes allocated, freed or moved, unless an argument already shows them.
+fn effect(out: &mut String, call: &Call) {
     match &call.effect {
         Effect::Alloc(allocation) if call.class == Class::Alloc => {
-            // what a hook returns may be the address
+            // a hook may return the address itself
             let is_result =
                 matches!(call.outcome, Outcome::Returned { value, .. } if Some(value) == allocation.address);
             if let Some(address) = allocation.address.filter(|_| !is_result) {
                 out.push(' ');
                 push_hex(out, address);
             }
-            told_nowhere(out, " of ", call);
+            size_unless_shown(out, " of ", call);
         }
         Effect::Free(Free { freed: Some(freed), .. }) if call.class == Class::Free => {
             out.push_str(" freed ");
             amount(out, freed.bytes);
         }
         Effect::Transfer(transfer) if transfer.direction == CopyDirection::Fill => {
-            told_nowhere(out, " set ", call);
+            size_unless_shown(out, " set ", call);
         }
         Effect::Transfer(transfer) => {
-            if told_nowhere(out, " moved ", call)
+            if size_unless_shown(out, " moved ", call)
                 && let Some(direction) = transfer.told_direction().map(CopyDirection::as_str)
                 && !call
                     .args
@@ -181,11 +182,12 @@ fn gave(out: &mut String, call: &Call) {
     }
 }
 
-/// The bytes of a call whose arguments do not have them in one number, as those of rows and planes.
-fn told_nowhere(out: &mut String, before: &str, call: &Call) -> bool {
+/// Appends the bytes of a call if no single argument has that value, as for copies of rows and planes. Returns whether
+/// it did.
+fn size_unless_shown(out: &mut String, before: &str, call: &Call) -> bool {
     let Some(size) = call.effect.size() else { return false };
-    let said = |v: &Value| matches!(v, Value::Uint(n) if *n == size);
-    if call.args.iter().flatten().any(|(_, v)| said(v)) {
+    let shows_size = |v: &Value| matches!(v, Value::Uint(n) if *n == size);
+    if call.args.iter().flatten().any(|(_, v)| shows_size(v)) {
         return false;
     }
     out.push_str(before);
@@ -193,7 +195,7 @@ fn told_nowhere(out: &mut String, before: &str, call: &Call) -> bool {
     true
 }
 
-/// Bytes with a unit, always: `4.0 MiB`, `4000 bytes`.
+/// Bytes, always with a unit: `4.0 MiB`, `4000 bytes`.
 fn amount(out: &mut String, bytes: u64) {
     let begin = out.len();
     push_exact_bytes(out, bytes);

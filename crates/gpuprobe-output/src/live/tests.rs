@@ -8,7 +8,7 @@ use gpuprobe_event::{
 
 use super::*;
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers that are the same in every run (xorshift).
 struct Numbers(u64);
 
 impl Numbers {
@@ -16,7 +16,7 @@ impl Numbers {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // small ones and powers of two are as likely as large ones
+        // small numbers and powers of two are as likely as large ones
         match self.0 % 4 {
             0 => self.0 >> 62,
             1 => 1 << (self.0 % 64),
@@ -170,7 +170,7 @@ fn line(options: LiveOptions, event: &Event) -> String {
 }
 
 #[test]
-fn whatever_a_call_is_made_of_its_lines_are_plain_text() {
+fn lines_of_calls_with_random_contents_have_no_control_characters() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     for i in 0..6000 {
         let call = numbers.call();
@@ -203,7 +203,7 @@ fn colors_end_on_the_line_they_begin_on() {
 }
 
 #[test]
-fn losses_are_told_whatever_is_asked_for() {
+fn losses_are_printed_with_all_options() {
     for bits in 0..32 {
         let loss = Event::Loss(LossEvent { at_ns: 1, cause: LossCause::TooDeep, count: 3 });
         let text = line(options(bits), &loss);
@@ -212,7 +212,7 @@ fn losses_are_told_whatever_is_asked_for() {
 }
 
 #[test]
-fn a_kernel_name_is_cut_at_a_letter() {
+fn a_long_kernel_name_is_cut_between_characters() {
     let mut call = Numbers(1).call();
     let shown = |call: &Call| {
         let mut out = String::new();

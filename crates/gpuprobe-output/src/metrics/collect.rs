@@ -1,4 +1,4 @@
-//! What gauges, and metrics of gpuprobe itself, take from a snapshot. Gauges of a process end with it.
+//! Collects gauges, and metrics of gpuprobe itself, from a snapshot. Gauges of a process end when it exits.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,48 +8,49 @@ use gpuprobe_analysis::snapshot::KindHeld;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
-use super::Samples;
-use super::write::clean;
+use super::labels::clean;
+use super::samples::Samples;
 use crate::units::fitted;
 
-/// Names of functions may be as long as a page.
+/// Longer names of call sites are shortened: function names may have thousands of characters.
 const LONGEST_SITE: usize = 160;
-/// The site of whatever has no series of its own.
+/// The `site` label of all call sites without a series of their own.
 const OTHER: &str = "other";
 
-/// Begins the series of one process.
-pub(super) fn of_process(samples: &mut Samples, process: &ProcessSnapshot) {
-    named(samples, process.pid, &process.name, process.container.as_ref());
+/// Begins the series of a process.
+pub(super) fn begin_process(samples: &mut Samples, process: &ProcessSnapshot) {
+    begin_named(samples, process.pid, &process.name, process.container.as_ref());
 }
 
-pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
+/// Begins the series of a process by its pid, name and container.
+pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
     let id = container.map_or("", |container| &container.id);
     let pod = container.and_then(|container| container.pod.as_ref());
     let [container, pod, namespace] =
         pod.map_or([""; 3], |pod| [&pod.container, &pod.name, &pod.namespace].map(String::as_str));
-    samples.of(&[&pid.to_string(), name, id, container, pod, namespace]);
+    samples.set_first_labels(&[&pid.to_string(), name, id, container, pod, namespace]);
 }
 
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        of_process(samples, process);
-        for held in &process.memory.held {
-            let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
-            let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
-            samples.number(&[&gpu, numbering, held.kind.as_str()], value(held));
+        begin_process(samples, process);
+        for live in &process.memory.held {
+            let gpu = live.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
+            let numbering = if matches!(live.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
+            samples.number(&[&gpu, numbering, live.kind.as_str()], value(live));
         }
     }
 }
 
 pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |held| held.live_bytes);
+    each_kind(snapshot, samples, |live| live.live_bytes);
 }
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |held| held.live_allocations);
+    each_kind(snapshot, samples, |live| live.live_allocations);
 }
 
-/// Places with series of their own, and what all others of their process come to.
+/// Call sites with series of their own, and the sum of the others of their process.
 fn each_site(
     snapshot: &Snapshot,
     samples: &mut Samples,
@@ -57,37 +58,37 @@ fn each_site(
     rest: impl Fn(&Total) -> u64,
 ) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        named(samples, process.pid, &process.name, process.container.as_ref());
-        let mut put = |site: &str, n| samples.number(&[site], n);
-        let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|place| place.has_series);
-        site_labels(&shown).iter().zip(&shown).for_each(|(site, place)| put(site, value(place)));
-        others.iter().for_each(|place| put(OTHER, value(place)));
+        begin_named(samples, process.pid, &process.name, process.container.as_ref());
+        let mut put = |label: &str, n| samples.number(&[label], n);
+        let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|site| site.has_series);
+        site_labels(&shown).iter().zip(&shown).for_each(|(label, site)| put(label, value(site)));
+        others.iter().for_each(|site| put(OTHER, value(site)));
         put(OTHER, rest(&process.other));
     }
 }
 
-/// Labels for places, no two alike: what is left of a name in a label may be the same for several.
-fn site_labels(places: &[&PlaceMemory]) -> Vec<String> {
-    let mut labels: Vec<String> = places.iter().map(|p| clean(&fitted(&p.name, LONGEST_SITE))).collect();
-    number_alike(&mut labels, &places.iter().map(|p| Arc::clone(&p.place)).collect::<Vec<_>>());
+/// Unique labels for call sites: names that were shortened or cleaned may have become equal.
+fn site_labels(sites: &[&PlaceMemory]) -> Vec<String> {
+    let mut labels: Vec<String> = sites.iter().map(|p| clean(&fitted(&p.name, LONGEST_SITE))).collect();
+    number_alike(&mut labels, &sites.iter().map(|p| Arc::clone(&p.place)).collect::<Vec<_>>());
     labels
 }
 
 pub(super) fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |place| place.live.bytes, |other| other.bytes);
+    each_site(snapshot, samples, |site| site.live.bytes, |other| other.bytes);
 }
 
 pub(super) fn site_live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |place| place.live.count, |other| other.count);
+    each_site(snapshot, samples, |site| site.live.count, |other| other.count);
 }
 
 pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |place| u64::from(place.is_suspect()), |_| 0);
+    each_site(snapshot, samples, |site| u64::from(site.is_suspect()), |_| 0);
 }
 
 pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.places.iter().filter(|p| !p.has_ended) {
-        named(samples, process.pid, &process.name, process.container.as_ref());
+        begin_named(samples, process.pid, &process.name, process.container.as_ref());
         samples.number(&[], process.not_followed as u64);
     }
 }
@@ -95,27 +96,27 @@ pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.held.is_empty())
     {
-        of_process(samples, process);
+        begin_process(samples, process);
         samples.number(&[], process.memory.peak_bytes);
     }
 }
 
-/// What one of many did is a gauge of a process that runs.
+/// The longest gap of each kind, of running processes only.
 pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
-        of_process(samples, process);
-        let mut told = HashSet::new();
-        // the longest come first
+        begin_process(samples, process);
+        let mut written = HashSet::new();
+        // sorted by length, the longest first
         for gap in &process.work.gaps.longest {
             let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
-            if told.insert((after, meanwhile)) {
+            if written.insert((after, meanwhile)) {
                 samples.nanoseconds(&[after, meanwhile], gap.ns);
             }
         }
     }
 }
 
-pub(super) fn ended_processes(snapshot: &Snapshot, samples: &mut Samples) {
+pub(super) fn exited_processes(snapshot: &Snapshot, samples: &mut Samples) {
     for past in &snapshot.past {
         samples.number(&[&past.name], past.processes);
     }

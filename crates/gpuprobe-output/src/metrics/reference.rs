@@ -1,23 +1,26 @@
-//! The table of metrics as a page for people: `docs/metrics.md` is what this writes.
+//! Writes `docs/metrics.md` from the list of metrics.
 
 use std::collections::BTreeSet;
 
-use super::write::{kind_word, put, sample_name};
-use super::{Metric, metrics};
+use super::labels::put;
+use super::metric::Metric;
+use super::metric_list::metrics;
+use super::write::{kind_word, sample_name};
 
-/// What is above the table.
+/// The text above the table.
 const HEAD: &str = "\
 # Metrics
 
-Every metric of `gpuprobe daemon`, made from the table that the daemon itself serves them from; `GPUPROBE_BLESS=1 cargo
-test -p gpuprobe-output` writes this page anew. A metric without a series is left out of an answer, so a feature that is
-off, a GPU that cannot tell something, or a host without a CUDA process has fewer of them.
+All metrics of `gpuprobe daemon`. This page is generated from the list that the daemon serves; to write it again, run
+`GPUPROBE_BLESS=1 cargo test -p gpuprobe-output`. A metric without a series is omitted, so there are fewer metrics if
+a feature is off, if a GPU does not report a value, or if no process uses CUDA.
 
-`/metrics` answers in Prometheus' text format, or in OpenMetrics where it is asked for by `Accept`. Names are the same in
-both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end with it; its counters stay for
-five minutes, so that the last scrape sees them, and are summed up by name in `gpuprobe_ended_*` after that. A process that
-runs its own program again, or gets the pid and the name of one that ended, has the series of that one. They hold what all of
-them did, and are summed up when the last of them goes, so no counter falls while it is there.
+`/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in
+both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end when it exits. Its counters
+stay for five minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_ended_*`. A process
+that executes its own program again, or gets the pid and the name of an exited process, continues the same series.
+Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
+counter falls while it is served.
 
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
@@ -26,81 +29,75 @@ them did, and are summed up when the last of them goes, so no counter falls whil
 const LABELS_HEAD: &str = "
 ## Labels
 
-A label that has no value is left out. None grows without bound: kernels and sites beyond the largest are one series,
-`other`, and no label holds an address.
+A label without a value is omitted. The number of values is bounded: CUDA kernels and call sites beyond the largest
+share one series, `other`, and no label contains an address.
 
 | label | meaning |
 |---|---|
 ";
 
-/// What each label says, by its name.
+/// The meaning of each label, sorted by name.
 const LABELS: &[(&str, &str)] = &[
-    (
-        "after",
-        "What the stream was given before the gap: `sync`, a synchronisation, or `launch`, another launch.",
-    ),
+    ("after", "The call before the gap: `sync`, a synchronisation, or `launch`, another launch."),
     (
         "api",
-        "Whose function it is: `driver` (libcuda), `runtime` (libcudart), `kernel` (ioctl, mmap, open and poll on the driver's devices, and functions of the kernel), or `hook`: one that the user has named.",
+        "The API of the function: `driver` (libcuda), `runtime` (libcudart), `kernel` (ioctl, mmap, open and poll on devices of the NVIDIA kernel module, and functions of the Linux kernel), or `hook`: a function that the user has named.",
     ),
-    ("cause", "Why something was not seen; `docs/performance.md` says what to do about some."),
-    ("clock", "Which of a GPU's clocks."),
-    ("code", "The status of an answer over HTTP."),
+    ("cause", "Why something was lost; `docs/performance.md` says what to do about some causes."),
+    ("clock", "The clock of the GPU."),
+    ("code", "The HTTP status of an answer."),
     (
         "command",
-        "What an ioctl asks of the driver, by the names of its public headers; numbers for what has none, and `other` for all that have no series of their own.",
+        "The command of an ioctl, by its name in NVIDIA's public headers; a number if it has no name, and `other` for all commands without a series of their own.",
     ),
-    ("container", "The name of the container in its pod, where the kubelet of the host tells."),
-    ("container_id", "The id of the container that the process runs in, by its cgroup."),
+    ("container", "The name of the container in its pod, if it is known from the kubelet of the host."),
+    ("container_id", "The id of the container of the process, from its cgroup."),
     (
         "device",
-        "The kind of device file: `nvidiactl`, `nvidia` (those of GPUs), `nvidia-uvm`; none where commands are summed up.",
+        "The kind of device file: `nvidiactl`, `nvidia` (GPUs), `nvidia-uvm`; empty for the sum of other commands.",
     ),
-    ("direction", "To the GPU or from it."),
-    ("engine", "The part of a GPU: compute, memory, encoder, decoder."),
-    ("error", "The name of the error, as CUDA's headers have it."),
-    ("function", "The function of the API, without the suffixes of its variants where they are one call."),
-    ("gpu", "The host's number of a GPU, counted by places on the bus; see `numbering`."),
+    ("direction", "To or from the GPU."),
+    ("engine", "The engine of a GPU: compute, memory, encoder, decoder."),
+    ("error", "The name of the error in CUDA's headers."),
+    ("function", "The function of the API, without the suffixes of variants that are the same call."),
+    ("gpu", "The host's number of a GPU, in the order of PCI addresses; see `numbering`."),
     (
         "kernel",
-        "The kernel's name, demangled and cut to 200 bytes; `other` is all that have no series of their own. There are 20 for each process, and two more each time its launches double, for kernels among its 20 most launched. A series stays, and what was launched before it began stays in `other`.",
+        "The name of the CUDA kernel, demangled and cut to 200 bytes; `other` is the sum of all without a series of their own. Each process has 20 series, and two more each time its launches double, for kernels among its 20 most launched. A series stays, and launches before it began stay in `other`.",
     ),
     (
         "kind",
         "Of memory: `device`, `pool`, `managed`, `pinned`, `vmm` or `array`; of a copy: its direction, or `memset`.",
     ),
     ("library", "The file that is probed."),
-    ("meanwhile", "The call that took the launching thread longest in the gap; `none` where it made none."),
-    ("memory", "What host memory is at the other end of a copy: `pinned`, `pageable` or `managed`."),
-    ("mode", "`sync` where the call waits for the copy, else `async`."),
+    ("meanwhile", "The longest call of the launching thread during the gap; `none` if it made no call."),
+    ("memory", "The kind of host memory of a copy: `pinned`, `pageable` or `managed`."),
+    ("mode", "`sync` if the call waits for the copy, otherwise `async`."),
     ("name", "The GPU's model."),
     ("namespace", "The Kubernetes namespace of the pod."),
     (
         "numbering",
-        "`process` where it is not certain which GPU of the host is meant: `gpu` is the process's own number then.",
+        "`process` if the GPU of the host is not known: `gpu` is then the number that the process uses.",
     ),
-    ("path", "The path that was asked for over HTTP."),
-    ("pci", "The place on the bus."),
-    ("pid", "The process, by its number in the namespace of gpuprobe."),
+    ("path", "The requested HTTP path."),
+    ("pci", "The PCI address."),
+    ("pid", "The pid of the process, in the pid namespace of gpuprobe."),
     ("pod", "The Kubernetes pod of the process."),
-    ("process", "The name of the process, as the kernel has it."),
-    ("processor", "Who touched unified memory where it was not: `cpu` or `gpu`."),
+    ("process", "The name of the process in the Linux kernel."),
+    ("processor", "The processor that accessed unified memory that was elsewhere: `cpu` or `gpu`."),
     (
         "reason",
-        "Why: of a file or of a function of the kernel, why it is not probed; of a GPU, why its clocks are held back.",
+        "The reason: why a file or a function of the Linux kernel is not probed, why the clocks of a GPU are reduced, or why a connection was refused.",
     ),
     ("severity", "Whether an error was corrected."),
-    (
-        "site",
-        "The place in the program: function and line, and the caller where that is not enough; `other` is the rest.",
-    ),
-    ("state", "`attached`, or `skipped` where a function has no probe."),
-    ("uuid", "The GPU's name for itself; it stays when numbers change."),
+    ("site", "The call site: function and line, and the caller if that is ambiguous; `other` is the rest."),
+    ("state", "`attached`, or `skipped` if a function has no probe."),
+    ("uuid", "The UUID of the GPU, which does not change with its number."),
     ("version", "The version of gpuprobe."),
-    ("xid", "The number of the driver's error."),
+    ("xid", "The XID error number."),
 ];
 
-/// The page.
+/// The text of `docs/metrics.md`.
 pub fn reference() -> String {
     let mut out = String::from(HEAD);
     metrics().for_each(|metric| row(&mut out, metric));
@@ -139,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_the_table_breaks_a_row() {
+    fn no_text_breaks_a_table_row() {
         assert!(metrics().all(|metric| !metric.help.contains('|')));
         assert!(LABELS.iter().all(|(_, meaning)| !meaning.contains(['|', '\n'])));
     }

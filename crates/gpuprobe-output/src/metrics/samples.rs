@@ -1,4 +1,4 @@
-//! The series of one metric, as they are collected.
+//! The series of one metric while they are collected.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 
-use super::write;
+use super::labels;
 
-/// A histogram with the kernel's buckets, see [`LATENCY_BUCKETS`].
+/// A histogram with the buckets of the BPF tables, see [`LATENCY_BUCKETS`]. The counts arrive already in buckets, so a
+/// histogram crate would have nothing to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Distribution {
     pub(super) latency: [u64; LATENCY_BUCKETS],
@@ -25,34 +26,34 @@ impl Distribution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Decimal(u64, u8),
-    /// A place among the distributions.
+    /// An index into the distributions.
     Histogram(usize),
 }
 
-/// A value as it is written.
+/// A value to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Series<'a> {
-    /// A number with so many decimal places.
+    /// A number and its decimal places.
     Decimal(u64, u8),
     Histogram(&'a Distribution),
 }
 
-/// The series of one metric by the values of its labels, in the order in which they came. Two sources with the same
-/// labels (a process that runs its own program again under the same pid) become one series: a scrape with a series twice
-/// is refused as a whole.
+/// The series of one metric by the values of its labels, in order of arrival. Two sources with the same labels (a
+/// process that executes its own program again under the same pid) become one series: Prometheus refuses a scrape with
+/// a duplicate series as a whole.
 ///
-/// Of a crowded host there are tens of thousands for a metric, so they lie in a few blocks of memory, which the next
-/// metric uses again.
+/// A busy host has tens of thousands of series for a metric, so they are kept in a few blocks of memory, which the next
+/// metric reuses.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     names: &'static [&'static str],
-    /// The first labels of all series that follow, as they are written, and how many they are.
+    /// The first labels of all following series, as text, and their number.
     first: (String, usize),
-    /// Labels of all series as they are written, one after the other.
+    /// The labels of all series as text, one after the other.
     text: String,
     series: Vec<(Range<usize>, Value)>,
     distributions: Vec<Distribution>,
-    /// Places of series by the hash of their labels, or by the next number that is free.
+    /// Indices of series by the hash of their labels, or by the next free number after a collision.
     known: HashMap<u64, usize>,
     hasher: RandomState,
 }
@@ -69,24 +70,24 @@ impl Samples {
         self.known.clear();
     }
 
-    /// Begins series of this metric whose first labels have these values. What they share is written once.
-    pub(super) fn of(&mut self, labels: &[&str]) {
+    /// Sets the first labels of all following series. They are formatted once.
+    pub(super) fn set_first_labels(&mut self, labels: &[&str]) {
         let (text, count) = &mut self.first;
         text.clear();
         *count = labels.len();
-        write::labels(text, 0, self.names, labels);
+        labels::push(text, 0, self.names, labels);
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.series.is_empty()
     }
 
-    /// Labels and values.
+    /// The labels and values of all series.
     pub(super) fn series(&self) -> impl Iterator<Item = (&str, Series<'_>)> {
         self.series.iter().filter_map(|(labels, value)| {
             let value = match *value {
                 Value::Decimal(n, places) => Series::Decimal(n, places),
-                Value::Histogram(place) => Series::Histogram(self.distributions.get(place)?),
+                Value::Histogram(index) => Series::Histogram(self.distributions.get(index)?),
             };
             Some((self.text.get(labels.clone())?, value))
         })
@@ -101,7 +102,7 @@ impl Samples {
         self.decimal(labels, n, 9);
     }
 
-    /// All values of a metric have the same decimal places.
+    /// A number with decimal places, the same for all values of a metric.
     pub(super) fn decimal(&mut self, labels: &[&str], n: u64, places: u8) {
         if let Value::Decimal(sum, _) = self.slot(labels, Value::Decimal(0, places)) {
             *sum = sum.saturating_add(n);
@@ -110,42 +111,42 @@ impl Samples {
 
     pub(super) fn histogram(&mut self, labels: &[&str], more: &Distribution) {
         let next = self.distributions.len();
-        let Value::Histogram(place) = *self.slot(labels, Value::Histogram(next)) else { return };
-        if place == next {
+        let Value::Histogram(index) = *self.slot(labels, Value::Histogram(next)) else { return };
+        if index == next {
             self.distributions.push(Distribution::EMPTY);
         }
-        let Some(sum) = self.distributions.get_mut(place) else { return };
+        let Some(sum) = self.distributions.get_mut(index) else { return };
         sum.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum = sum.saturating_add(n));
         sum.sum_ns = sum.sum_ns.saturating_add(more.sum_ns);
         sum.count = sum.count.saturating_add(more.count);
     }
 
-    /// The value of the series with these labels, which is `empty` where it is new.
+    /// The value of the series with these labels; `empty` if it is new.
     fn slot(&mut self, labels: &[&str], empty: Value) -> &mut Value {
         let start = self.text.len();
         self.text.push_str(&self.first.0);
         let names = self.names.get(self.first.1..).unwrap_or_default();
-        write::labels(&mut self.text, start, names, labels);
+        labels::push(&mut self.text, start, names, labels);
         let range = start..self.text.len();
         let mut key = self.hasher.hash_one(&self.text[range.clone()]);
-        let place = loop {
+        let index = loop {
             match self.known.entry(key) {
                 Entry::Vacant(free) => {
-                    let place = *free.insert(self.series.len());
+                    let index = *free.insert(self.series.len());
                     self.series.push((range, empty));
-                    break place;
+                    break index;
                 }
                 Entry::Occupied(taken) => {
-                    let place = *taken.get();
-                    if self.text[self.series[place].0.clone()] == self.text[range.clone()] {
+                    let index = *taken.get();
+                    if self.text[self.series[index].0.clone()] == self.text[range.clone()] {
                         self.text.truncate(start);
-                        break place;
+                        break index;
                     }
                     // other labels with the same hash
                     key = key.wrapping_add(1);
                 }
             }
         };
-        &mut self.series[place].1
+        &mut self.series[index].1
     }
 }

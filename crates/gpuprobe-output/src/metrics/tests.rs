@@ -41,7 +41,7 @@ fn the_same_labels_become_one_series() {
 }
 
 #[test]
-fn the_table_keeps_to_the_rules_of_both_formats() {
+fn the_metrics_follow_the_rules_of_both_formats() {
     let name = |text: &str| {
         text.starts_with(|c: char| c.is_ascii_lowercase())
             && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
@@ -61,7 +61,7 @@ fn the_table_keeps_to_the_rules_of_both_formats() {
 }
 
 #[test]
-fn an_empty_snapshot_says_who_serves_it() {
+fn an_empty_snapshot_has_only_the_build_info() {
     let info = format!("gpuprobe_build_info{{version=\"{}\"}} 1\n", env!("CARGO_PKG_VERSION"));
     let help = metrics().last().unwrap().help;
     let expected = format!("# HELP gpuprobe_build_info {help}\n# TYPE gpuprobe_build_info gauge\n{info}");
@@ -70,10 +70,10 @@ fn an_empty_snapshot_says_who_serves_it() {
     assert_eq!(encode(&Snapshot::default(), Format::OpenMetrics), expected);
 }
 
-/// Names that differ where a label leaves them out, or by characters that it has no place for.
+/// Names that differ only in a part that is shortened, or in characters that are replaced.
 #[test]
-fn no_two_places_are_summed_up_under_one_label() {
-    let way = |function: String| {
+fn no_two_call_sites_share_a_label() {
+    let stack = |function: String| {
         vec![Frame { function: Some(function), module: Some("app".to_owned()), ..Frame::default() }]
     };
     let long = |middle: &str| format!("{}{middle}{}", "a".repeat(200), "z".repeat(200));
@@ -92,7 +92,7 @@ fn no_two_places_are_summed_up_under_one_label() {
     let mut holdings = Holdings::new(Rules { warm_up_ns: 1 }, false);
     let rows: Vec<_> = (0..4).map(row).collect();
     holdings.feed(&rows, &HashMap::from([(process, ProcessInfo::default())]), 1);
-    (0..4).zip(names).for_each(|(site, name)| holdings.name(SiteId(site), way(name)));
+    (0..4).zip(names).for_each(|(site, name)| holdings.name(SiteId(site), stack(name)));
     let places = holdings.report(&Losses::default(), 1).processes;
     let text = encode(&Snapshot { places, ..Snapshot::default() }, Format::Prometheus);
     let mut values: Vec<u64> = text
@@ -105,7 +105,7 @@ fn no_two_places_are_summed_up_under_one_label() {
 }
 
 #[test]
-fn a_budget_tells_what_it_is_what_goes_without_and_what_is_left_to_each_process() {
+fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process() {
     let process = ProcessSnapshot {
         pid: Tgid(7),
         instance: 3,

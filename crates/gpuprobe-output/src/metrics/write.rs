@@ -1,10 +1,10 @@
-//! Metrics in the two text formats. They differ in the names of families, in units, in kinds and in the end mark.
+//! Writes metrics in the two text formats. They differ in family names, units, types and the end mark.
 
-use std::fmt::{Arguments, Write};
 use std::sync::LazyLock;
 
-use super::samples::Series;
-use super::{Distribution, Kind, Metric, Samples};
+use super::labels::put;
+use super::metric::{Kind, Metric};
+use super::samples::{Distribution, Samples, Series};
 
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What HTTP calls it.
+    /// The HTTP content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -25,14 +25,14 @@ impl Format {
     }
 }
 
-/// Upper bounds of the buckets that are written, as powers of two nanoseconds: 1 us to 1 s by factors of four. All
-/// 32 of the kernel's buckets for every function of every process would be more than most servers want to keep.
+/// Upper bounds of the written buckets as powers of two nanoseconds: 1 us to 1 s in factors of four. All 32 buckets of
+/// the BPF tables, for every function of every process, would be more than most Prometheus servers can keep.
 const BOUNDS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
-/// The same in seconds, as they are written.
+/// The bounds in seconds, as text.
 static LE: LazyLock<[String; BOUNDS.len()]> =
     LazyLock::new(|| BOUNDS.map(|bound| ((1_u64 << bound) as f64 / 1e9).to_string()));
 
-/// One metric with all its series; nothing where it has none.
+/// Writes a metric with all its series; nothing if it has none.
 pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, format: Format) {
     if samples.is_empty() {
         return;
@@ -51,7 +51,7 @@ pub(super) fn metric(out: &mut String, metric: &Metric, samples: &Samples, forma
     }
 }
 
-/// The lines that say what a metric is. OpenMetrics names the family; the older format knows only sample names.
+/// The HELP, TYPE and UNIT lines. OpenMetrics uses the family name, the older format only sample names.
 fn head(out: &mut String, metric: &Metric, format: Format) {
     let (name, kind) = match (format, metric.kind) {
         (Format::OpenMetrics, kind) => (metric.family.to_owned(), kind),
@@ -82,7 +82,7 @@ pub(super) fn sample_name(metric: &Metric) -> String {
     format!("{}{suffix}", metric.family)
 }
 
-/// Writes samples. There may be hundreds of thousands, so what lines share is put together once.
+/// Writes samples. There may be hundreds of thousands, so the common part of lines is formatted once.
 struct Writer<'a> {
     out: &'a mut String,
     /// A line of a histogram up to the bound of its bucket.
@@ -103,7 +103,7 @@ impl Writer<'_> {
         self.out.push(' ');
     }
 
-    /// A number to the last digit of so many decimal places.
+    /// A number with its decimal places.
     fn end(&mut self, n: u64, places: u8) {
         let factor = 10_u64.pow(places.into());
         self.out.push_str(self.digits.format(n / factor));
@@ -119,7 +119,7 @@ impl Writer<'_> {
         put(&mut self.line, format_args!("{family}_bucket{{{labels}{comma}le=\""));
         let (mut below, mut from) = (0_u64, 0);
         for (bound, le) in BOUNDS.into_iter().zip(LE.iter()) {
-            // bucket i of the kernel ends at 2^(i+1) ns, so those below `bound` lie under 2^bound ns
+            // bucket i of the BPF table ends at 2^(i+1) ns, so buckets below `bound` are under 2^bound ns
             below = distribution.latency[from..bound].iter().fold(below, |sum, n| sum.saturating_add(*n));
             from = bound;
             self.bucket(le, below);
@@ -137,56 +137,4 @@ impl Writer<'_> {
         self.out.push_str("\"} ");
         self.end(n, 0);
     }
-}
-
-/// Labels that most have no value for: they are left out then, which means the same.
-const LEFT_OUT: [&str; 6] = ["container_id", "container", "pod", "namespace", "numbering", "uuid"];
-
-/// Appends `name="value",...` to a set of labels that begins at `start`.
-pub(super) fn labels(out: &mut String, start: usize, names: &[&str], values: &[&str]) {
-    let mut comma = if out.len() > start { "," } else { "" };
-    for (name, value) in names.iter().zip(values) {
-        if value.is_empty() && LEFT_OUT.contains(name) {
-            continue;
-        }
-        out.push_str(comma);
-        out.push_str(name);
-        out.push_str("=\"");
-        escape(out, value);
-        out.push('"');
-        comma = ",";
-    }
-}
-
-/// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so
-/// one process could hide all the others by its name. Line feeds have an escape of their own and stay.
-pub(super) fn clean(value: &str) -> String {
-    value.chars().map(cleaned).collect()
-}
-
-fn cleaned(c: char) -> char {
-    if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }
-}
-
-/// A clean value, with the three characters escaped that both formats want escaped.
-fn escape(out: &mut String, value: &str) {
-    // nearly all are so plain that nothing is to be done
-    if value.bytes().all(|b| matches!(b, b' '..=b'~') && b != b'"' && b != b'\\') {
-        out.push_str(value);
-        return;
-    }
-    for c in value.chars().map(cleaned) {
-        match c {
-            '\\' => out.push_str("\\\\"),
-            '"' => out.push_str("\\\""),
-            '\n' => out.push_str("\\n"),
-            c => out.push(c),
-        }
-    }
-}
-
-/// Writing into a `String` cannot fail.
-pub(super) fn put(out: &mut String, text: Arguments<'_>) {
-    let written = out.write_fmt(text);
-    debug_assert!(written.is_ok());
 }

@@ -1,4 +1,4 @@
-//! What threads did over time, and when streams were given work.
+//! The timeline: the calls of threads, and the calls that submitted operations to streams.
 
 use gpuprobe_analysis::timeline::{Bin, Doing, Row, TimelineReport};
 
@@ -6,9 +6,9 @@ use super::svg::{escape, put};
 use crate::timeline::label;
 use crate::units::{count, duration};
 
-/// Columns of a row: as fine as it can be zoomed.
+/// Columns of a row. This is the finest resolution when zoomed.
 const COLUMNS: usize = 1500;
-/// Rows that are drawn, those with most calls.
+/// Rows that are drawn: those with most calls.
 const MOST_ROWS: usize = 48;
 
 pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
@@ -33,7 +33,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
     for row in drawn {
         if process != Some(row.tgid) {
             process = Some(row.tgid);
-            put!(out, "<div class=\"who\">{} {}</div>\n", row.tgid, escape(&row.process));
+            put!(out, "<div class=\"process\">{} {}</div>\n", row.tgid, escape(&row.process));
         }
         let name = label(&row.lane);
         let bins = row.fitted(report, COLUMNS);
@@ -43,28 +43,30 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
         out.push_str("</svg>\n");
     }
-    out.push_str("</div>\n<p>streams show the calls that gave them work, not when the GPU did it</p>\n");
+    out.push_str(
+        "</div>\n<p>streams show the calls that submitted operations, not when the GPU ran them</p>\n",
+    );
     if hidden > 0 {
-        put!(out, "<p>{} with fewer calls not drawn</p>\n", count(hidden as u64, "row", "rows"));
+        put!(out, "<p>{} with fewer calls are not drawn</p>\n", count(hidden as u64, "row", "rows"));
     }
     if report.left_out > 0 {
         let calls = count(report.left_out, "call", "calls");
-        put!(out, "<p>{calls} of further threads and streams not drawn</p>\n");
+        put!(out, "<p>{calls} of further threads and streams are not drawn</p>\n");
     }
 }
 
-/// The rows with most calls, in the order in which they were, and how many are not among them.
+/// The rows with most calls, in their original order, and the number of other rows.
 fn busiest(rows: &[Row]) -> (Vec<&Row>, usize) {
-    let mut numbered: Vec<_> = rows.iter().enumerate().collect();
-    numbered.sort_by_key(|(_, row)| std::cmp::Reverse(row.calls));
-    numbered.truncate(MOST_ROWS);
-    numbered.sort_by_key(|(at, _)| *at);
-    let drawn: Vec<_> = numbered.into_iter().map(|(_, row)| row).collect();
+    let mut indexed: Vec<_> = rows.iter().enumerate().collect();
+    indexed.sort_by_key(|(_, row)| std::cmp::Reverse(row.calls));
+    indexed.truncate(MOST_ROWS);
+    indexed.sort_by_key(|(at, _)| *at);
+    let drawn: Vec<_> = indexed.into_iter().map(|(_, row)| row).collect();
     let hidden = rows.len() - drawn.len();
     (drawn, hidden)
 }
 
-/// Columns that look the same are one rectangle.
+/// Draws consecutive columns that look the same as one rectangle.
 fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
     let looks: Vec<_> = bins.iter().map(|bin| look(bin, column_ns)).collect();
     let mut from = 0;
@@ -84,11 +86,11 @@ fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
     }
 }
 
-/// What most of a column was, and how much of it was taken up, in tenths.
+/// The activity that took most of a column, and how much of the column was used, in tenths.
 fn look(bin: &Bin, column_ns: u64) -> Option<(Doing, u64)> {
     let all = bin.iter().copied().fold(0, u64::saturating_add);
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
-    // rounded: of a column that is taken up by one call its neighbours may have a nanosecond
+    // rounded, because a call that fills its column may reach into the next one by a nanosecond
     let (all_ns, column_ns) = (u128::from(all), u128::from(column_ns.max(1)));
     let height = ((all_ns * 10 + column_ns / 2) / column_ns).clamp(2, 10);
     (all > 0).then_some((Doing::ALL[most], u64::try_from(height).unwrap_or(10)))
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_with_most_calls_are_drawn_in_the_order_of_processes() {
+    fn the_rows_with_most_calls_are_drawn_in_their_original_order() {
         let row = |pid: u32| {
             let (lane, bins) = (Lane::Thread(Tid(pid)), Bins::default());
             Row { tgid: Tgid(pid), process: "p".into(), lane, calls: pid.into(), bins }
@@ -115,7 +117,7 @@ mod tests {
         let drawn: Vec<u32> = (1..=60).filter(|pid| out.contains(&format!(">thread {pid}<"))).collect();
         assert_eq!(drawn, (13..=60).collect::<Vec<_>>());
         assert!(out.find(">thread 13<") < out.find(">thread 60<"));
-        assert!(out.contains("<p>12 rows with fewer calls not drawn</p>"), "{out}");
-        assert!(out.contains("<p>3 calls of further threads and streams not drawn</p>"), "{out}");
+        assert!(out.contains("<p>12 rows with fewer calls are not drawn</p>"), "{out}");
+        assert!(out.contains("<p>3 calls of further threads and streams are not drawn</p>"), "{out}");
     }
 }

@@ -1,14 +1,14 @@
 "use strict";
-// Search: rows of tables that do not fit are hidden, names in flame graphs that fit are marked.
+// Search: hides table rows that do not match, and marks names in flame graphs that do.
 const search = document.getElementById("search");
-const fits = (text, wanted) => text.toLowerCase().includes(wanted);
+const matches = (text, wanted) => text.toLowerCase().includes(wanted);
 function find() {
   const wanted = search.value.trim().toLowerCase();
   for (const row of document.querySelectorAll("tr[data-name]")) {
-    row.classList.toggle("hidden", wanted !== "" && !fits(row.dataset.name, wanted));
+    row.classList.toggle("hidden", wanted !== "" && !matches(row.dataset.name, wanted));
   }
   for (const node of document.querySelectorAll(".flame svg svg")) {
-    node.classList.toggle("found", wanted !== "" && fits(node.dataset.name, wanted));
+    node.classList.toggle("found", wanted !== "" && matches(node.dataset.name, wanted));
   }
 }
 search.addEventListener("input", find);
@@ -29,7 +29,7 @@ for (const graph of document.querySelectorAll(".flame > svg")) {
   graph.addEventListener("click", (event) => {
     const node = event.target.closest("svg svg");
     if (!node) return;
-    // once more on what fills the graph shows all again
+    // a click on a node that fills the graph shows all again
     const isWhole = parseFloat(node.getAttribute("width")) > 99.9;
     if (isWhole) zoomFlame(graph, 0, 1);
     else zoomFlame(graph, Number(node.dataset.x), Number(node.dataset.w));
@@ -56,18 +56,18 @@ function zoomView(factor, at) {
   showView();
 }
 for (const lane of lanes) {
-  const place = (event) => (event.clientX - lane.getBoundingClientRect().left) / lane.clientWidth;
+  const position = (event) => (event.clientX - lane.getBoundingClientRect().left) / lane.clientWidth;
   lane.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.shiftKey) return;
     event.preventDefault();
-    zoomView(event.deltaY > 0 ? 1.25 : 0.8, place(event));
+    zoomView(event.deltaY > 0 ? 1.25 : 0.8, position(event));
   }, { passive: false });
   lane.addEventListener("pointermove", (event) => {
     if (event.buttons !== 1) return;
     view.x -= (event.movementX / lane.clientWidth) * view.width;
     showView();
   });
-  lane.addEventListener("dblclick", (event) => zoomView(0.5, place(event)));
+  lane.addEventListener("dblclick", (event) => zoomView(0.5, position(event)));
 }
 for (const button of document.querySelectorAll("button[data-zoom]")) {
   button.addEventListener("click", () => {

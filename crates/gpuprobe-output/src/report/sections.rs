@@ -1,4 +1,4 @@
-//! The parts of the page that are tables and curves.
+//! The sections of the page with tables, curves and flame graphs.
 
 use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::timeline::Doing;
@@ -8,17 +8,17 @@ use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
 use super::svg::{bar, curve, distribution, escape, flame, put};
-use crate::summary::given;
+use crate::gpu_op_text::{evidence, graphs};
+use crate::summary::op_totals;
 use crate::units::{bytes, count, duration};
-use crate::work::{evidence, graphs};
 
-/// Rows of a table.
+/// The most rows of a table.
 pub(super) const MOST_ROWS: usize = 200;
 
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
     let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
-    let (launches, _, copied) = given(summary);
+    let (launches, _, copied) = op_totals(summary);
     let kernels = launches.saturating_add(summary.work.graphs.derived);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
     let lost = summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
@@ -26,14 +26,14 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
         (duration(span), "from the first event to the last"),
         (summary.outermost_calls.to_string(), "calls"),
         (duration(summary.outermost_ns), "in calls, over all threads"),
-        (kernels.to_string(), "kernels launched"),
+        (kernels.to_string(), "CUDA kernels launched"),
         (bytes(copied), "copied"),
-        (bytes(peak), "most held by one process"),
+        (bytes(peak), "peak of live memory of a process"),
         (summary.outermost_errors.to_string(), "errors"),
         (lost.to_string(), "lost"),
     ];
     if summary.only_begun {
-        // all between the calls and the losses is told by returns
+        // all figures between the calls and the losses come from returns, which were not recorded
         figures[2..7].iter_mut().for_each(|(value, _)| *value = "-".to_owned());
     }
     out.push_str("<div class=\"figures\" id=\"figures\">");
@@ -63,20 +63,24 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
     if report.live.is_empty() {
         return;
     }
-    out.push_str("<h2>Memory held over time</h2>\n<div id=\"memory\">\n");
+    out.push_str("<h2>Live memory over time</h2>\n<div id=\"memory\">\n");
     let between = (report.timeline.from_ns, report.timeline.to_ns);
-    for held in &report.live {
-        let (name, end) = (escape(&held.process), bytes(held.end_bytes));
-        put!(out, "<p>{} {name}: {end} at the end</p>\n", held.tgid);
-        curve(out, &held.live, between);
+    for process in &report.live {
+        let (name, end) = (escape(&process.process), bytes(process.end_bytes));
+        put!(out, "<p>{} {name}: {end} at the end</p>\n", process.tgid);
+        curve(out, &process.live, between);
     }
     if report.more_live > 0 {
-        put!(out, "<p>and {} that held less</p>\n", count(report.more_live as u64, "process", "processes"));
+        put!(
+            out,
+            "<p>and {} with less live memory</p>\n",
+            count(report.more_live as u64, "process", "processes")
+        );
     }
     out.push_str("</div>\n");
     memory_by_site(out, &report.summary.memory_by_site);
     if report.memory.total > 0 {
-        out.push_str("<h2>Memory allocated, by the way to it</h2>\n");
+        out.push_str("<h2>Memory allocated, by stack</h2>\n");
         flame(out, &report.memory, bytes);
     }
 }
@@ -105,18 +109,18 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
 }
 
 pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
-    let work = &summary.work;
-    let lines = graphs(&work.graphs);
-    if work.kernels.is_empty() && lines.is_empty() {
+    let ops = &summary.work;
+    let lines = graphs(&ops.graphs);
+    if ops.kernels.is_empty() && lines.is_empty() {
         return;
     }
-    out.push_str("<h2>Kernels</h2>\n");
+    out.push_str("<h2>CUDA kernels</h2>\n");
     for line in lines {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
-    table(out, "kernels", &["launches", "", "threads a launch", "streams", "mean launch call", "kernel"]);
-    let most = work.kernels.first().map_or(0, |kernel| kernel.totals.launches);
-    for kernel in work.kernels.iter().take(MOST_ROWS) {
+    table(out, "kernels", &["launches", "", "threads per launch", "streams", "mean launch call", "kernel"]);
+    let most = ops.kernels.first().map_or(0, |kernel| kernel.totals.launches);
+    for kernel in ops.kernels.iter().take(MOST_ROWS) {
         let name = escape(&kernel.kernel);
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
@@ -129,8 +133,8 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
             duration(of_each(kernel.totals.total_ns))
         );
     }
-    end_table(out, work.kernels.len());
-    out.push_str("<p>the time of a launch call is not the kernel's</p>\n");
+    end_table(out, ops.kernels.len());
+    out.push_str("<p>the time of a launch call is not the time of the CUDA kernel</p>\n");
 }
 
 pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
@@ -158,7 +162,7 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
         );
     }
     end_table(out, copies.len());
-    out.push_str("<p>bandwidth as the caller saw it, with all that the call waited for; only of copies that wait</p>\n");
+    out.push_str("<p>bandwidth as the caller saw it, including everything the call waited for; only for copies that wait</p>\n");
 }
 
 pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
@@ -166,8 +170,18 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         return;
     }
     out.push_str("<h2>Functions</h2>\n");
-    let titles =
-        ["calls", "errors", "total", "", "mean", "p50", "p99", "max", "how long calls took", "function"];
+    let titles = [
+        "calls",
+        "errors",
+        "total",
+        "",
+        "mean",
+        "p50",
+        "p99",
+        "max",
+        "distribution of durations",
+        "function",
+    ];
     table(out, "functions", &titles);
     let most = summary.functions.iter().map(|f| f.total_ns).max().unwrap_or(0);
     for f in summary.functions.iter().take(MOST_ROWS) {
@@ -217,7 +231,7 @@ pub(super) fn slowest(out: &mut String, summary: &SummaryReport) {
 
 pub(super) fn time(out: &mut String, report: &ReplayReport) {
     if report.time.total > 0 {
-        out.push_str("<h2>Time in calls, by the calls they were made in</h2>\n");
+        out.push_str("<h2>Time in calls, by call stack</h2>\n");
         flame(out, &report.time, duration);
     }
 }
@@ -240,7 +254,7 @@ pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
 }
 
 pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<'_>) {
-    out.push_str("<h2>What is missing</h2>\n<ul id=\"losses\">\n");
+    out.push_str("<h2>Losses and missing parts</h2>\n<ul id=\"losses\">\n");
     for loss in &summary.losses {
         put!(
             out,
@@ -262,7 +276,7 @@ pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<
     out.push_str("</ul>\n");
 }
 
-/// Begins a table; the last column is a name.
+/// Begins a table whose last column is a name.
 pub(super) fn table(out: &mut String, id: &str, titles: &[&str]) {
     put!(out, "<div class=\"scroll\"><table id=\"{id}\"><thead><tr>");
     for (i, title) in titles.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Pieces of the page: text that is safe in it, and pictures drawn as SVG.
+//! Parts of the page: escaped text, and charts drawn as SVG.
 
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::flame::FlameNode;
@@ -16,7 +16,7 @@ macro_rules! put {
 }
 pub(super) use put;
 
-/// Text of the page. Names come from programs, and may be anything.
+/// Escapes text for HTML. Names come from programs and may contain anything.
 pub(super) fn escape(text: &str) -> String {
     let text = printable(text);
     let mut safe = String::with_capacity(text.len());
@@ -33,7 +33,7 @@ pub(super) fn escape(text: &str) -> String {
     safe
 }
 
-/// A share as a bar.
+/// A bar as long as the share of `value` in `most`.
 pub(super) fn bar(value: u64, most: u64, class: &str) -> String {
     let share = 100.0 * value as f64 / most.max(1) as f64;
     format!(
@@ -41,7 +41,7 @@ pub(super) fn bar(value: u64, most: u64, class: &str) -> String {
     )
 }
 
-/// A value over time.
+/// A chart of a value over time.
 pub(super) fn curve(out: &mut String, trend: &Trend, (from_ns, to_ns): (u64, u64)) {
     const HEIGHT: f64 = 120.0;
     const WIDTH: f64 = 1000.0;
@@ -67,7 +67,7 @@ pub(super) fn curve(out: &mut String, trend: &Trend, (from_ns, to_ns): (u64, u64
     put!(out, "<p>{} to {}; the peak is {}</p>", seconds(from_ns), seconds(to_ns), bytes(trend.peak));
 }
 
-/// How long calls took: a bar for each bucket, by the logarithm of the time.
+/// The distribution of durations: a bar for each bucket, on a logarithmic time axis.
 pub(super) fn distribution(buckets: &[Bucket], class: &str) -> String {
     let (Some(first), Some(last)) = (buckets.first(), buckets.last()) else { return String::new() };
     let log = |ns: u64| (ns.max(1) as f64).log2();
@@ -91,11 +91,12 @@ pub(super) fn distribution(buckets: &[Bucket], class: &str) -> String {
     out
 }
 
-/// A flame graph: what is called stands below its caller, as wide as its share.
+/// A flame graph: a callee is drawn below its caller, as wide as its share.
 pub(super) fn flame(out: &mut String, root: &FlameNode, unit: fn(u64) -> String) {
     const ROW: usize = 18;
     let mut nodes = String::new();
-    let deepest = flame_nodes(&mut nodes, root, &Place { x: 0.0, depth: 0, total: root.total.max(1) }, unit);
+    let deepest =
+        flame_nodes(&mut nodes, root, &Position { x: 0.0, depth: 0, total: root.total.max(1) }, unit);
     put!(
         out,
         "<div class=\"flame\"><svg height=\"{}\" role=\"img\">{nodes}</svg></div>",
@@ -103,26 +104,26 @@ pub(super) fn flame(out: &mut String, root: &FlameNode, unit: fn(u64) -> String)
     );
 }
 
-struct Place {
+struct Position {
     x: f64,
     depth: usize,
     total: u64,
 }
 
-/// Appends what is below a node, widest first; tells how deep it goes.
-fn flame_nodes(out: &mut String, node: &FlameNode, place: &Place, unit: fn(u64) -> String) -> usize {
-    /// What is narrower cannot be seen.
+/// Appends the nodes below a node, widest first. Returns the depth of the deepest.
+fn flame_nodes(out: &mut String, node: &FlameNode, at: &Position, unit: fn(u64) -> String) -> usize {
+    /// Narrower nodes would be invisible.
     const LEAST: f64 = 0.0005;
     let mut children: Vec<_> = node.children.iter().collect();
     children.sort_by_key(|(_, child)| std::cmp::Reverse(child.total));
-    let (mut x, mut deepest) = (place.x, place.depth);
+    let (mut x, mut deepest) = (at.x, at.depth);
     for (name, child) in children {
-        let width = child.total as f64 / place.total as f64;
+        let width = child.total as f64 / at.total as f64;
         if width < LEAST {
             break;
         }
         let name = escape(name);
-        // a colour by name, so that the same one has the same
+        // the colour depends only on the name
         let hue =
             name.bytes().fold(17_u32, |hash, byte| hash.wrapping_mul(31).wrapping_add(byte.into())) % 60;
         put!(
@@ -131,12 +132,12 @@ fn flame_nodes(out: &mut String, node: &FlameNode, place: &Place, unit: fn(u64) 
              <title>{name}: {} ({:.1} %)</title><rect width=\"100%\" height=\"100%\" fill=\"hsl({hue} 75% 65%)\"/>\
              <text x=\"3\" y=\"12\">{name}</text></svg>",
             100.0 * x,
-            18 * place.depth,
+            18 * at.depth,
             100.0 * width,
             unit(child.total),
             100.0 * width
         );
-        let below = Place { x, depth: place.depth + 1, total: place.total };
+        let below = Position { x, depth: at.depth + 1, total: at.total };
         deepest = deepest.max(flame_nodes(out, child, &below, unit));
         x += width;
     }
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_a_name_is_taken_for_markup() {
+    fn names_are_escaped() {
         assert_eq!(escape("<b a=\"1\" b='2'>&"), "&lt;b a=&quot;1&quot; b=&#39;2&#39;&gt;&amp;");
         let mut flame_of = Flame::default();
         flame_of.add(["</svg><script>alert(1)</script>"], 5);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_and_distributions_of_nothing_or_of_the_largest_numbers_are_drawn() {
+    fn empty_and_very_large_values_are_drawn() {
         let mut out = String::new();
         curve(&mut out, &Trend::default(), (0, 0));
         let mut trend = Trend::default();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_begins_where_the_recording_does() {
+    fn a_curve_begins_at_the_start_of_the_recording() {
         let minute = 60_000_000_000;
         let (mut trend, mut out) = (Trend::default(), String::new());
         trend.set(minute, 50);

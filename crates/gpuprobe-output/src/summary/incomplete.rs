@@ -11,7 +11,7 @@ const MARK: &str = " (incomplete)";
 pub(super) struct Incomplete {
     pub(super) calls: bool,
     /// Launches, copies and gaps.
-    pub(super) work: bool,
+    pub(super) gpu_ops: bool,
     pub(super) memory: bool,
     pub(super) memory_by_site: bool,
 }
@@ -19,7 +19,7 @@ pub(super) struct Incomplete {
 impl Incomplete {
     pub(super) fn of(report: &SummaryReport) -> Self {
         if !report.skipped.is_empty() {
-            return Self { calls: true, work: true, memory: true, memory_by_site: true };
+            return Self { calls: true, gpu_ops: true, memory: true, memory_by_site: true };
         }
         let any = |figures: Figures| {
             report.losses.iter().any(|loss| loss.count > 0 && loss.cause.affects().contains(&figures))
@@ -28,14 +28,14 @@ impl Incomplete {
         let memory = any(Figures::Memory) || calls && !report.memory_is_counted;
         Self {
             calls,
-            work: calls || any(Figures::Work),
+            gpu_ops: calls || any(Figures::Work),
             memory,
             memory_by_site: memory || any(Figures::MemoryBySite),
         }
     }
 }
 
-/// A heading, marked where its figures are incomplete.
+/// A heading, marked if its figures are incomplete.
 pub(super) fn marked(heading: &str, is_incomplete: bool) -> String {
     format!("{heading}{}", if is_incomplete { MARK } else { "" })
 }
@@ -53,26 +53,26 @@ mod tests {
     }
 
     #[test]
-    fn records_that_were_lost_are_missing_from_all_but_memory_that_the_kernel_counted() {
+    fn lost_records_affect_everything_except_memory_counted_in_bpf() {
         let counted = of(LossCause::RingFull, true);
         assert_eq!(
-            (counted.calls, counted.work, counted.memory, counted.memory_by_site),
+            (counted.calls, counted.gpu_ops, counted.memory, counted.memory_by_site),
             (true, true, false, false)
         );
         assert!(of(LossCause::RingFull, false).memory);
     }
 
     #[test]
-    fn tables_that_were_full_are_missing_from_what_is_made_of_them() {
+    fn full_tables_affect_only_the_figures_made_from_them() {
         let full = of(LossCause::LiveFull, true);
-        assert_eq!((full.calls, full.work, full.memory, full.memory_by_site), (false, false, true, true));
+        assert_eq!((full.calls, full.gpu_ops, full.memory, full.memory_by_site), (false, false, true, true));
         assert_eq!(of(LossCause::LostStack, true), Incomplete::default());
         let sites = of(LossCause::SitesFull, true);
         assert_eq!((sites.memory, sites.memory_by_site), (false, true));
     }
 
     #[test]
-    fn what_is_not_probed_is_missing_from_everything() {
+    fn skipped_libraries_affect_everything() {
         let report =
             SummaryReport { skipped: vec!["libcuda.so: no room".to_owned()], ..SummaryReport::default() };
         assert!(Incomplete::of(&report).memory && Incomplete::of(&report).calls);

@@ -49,11 +49,11 @@ fn a_trace_as_folded_stacks() {
 fn a_trace_for_perfetto() {
     let (out, converted, _) = convert(SAMPLE, Target::Perfetto);
     assert_eq!(converted.calls, 21);
-    check("convert_perfetto.txt", &told(&out));
+    check("convert_perfetto.txt", &described(&out));
 }
 
 #[test]
-fn chrome_reads_what_comes_of_a_trace_that_was_cut_anywhere() {
+fn a_truncated_trace_is_converted_to_valid_chrome_json() {
     let first = SAMPLE.find('\n').unwrap() + 1;
     let cuts = (first..SAMPLE.len()).filter(|at| SAMPLE.is_char_boundary(*at)).step_by(7);
     for cut in cuts {
@@ -67,7 +67,7 @@ fn chrome_reads_what_comes_of_a_trace_that_was_cut_anywhere() {
 }
 
 #[test]
-fn slices_of_perfetto_end_where_the_trace_was_cut() {
+fn all_perfetto_slices_end_if_the_trace_was_truncated() {
     for (cut, _) in SAMPLE.match_indices('\n') {
         let (out, ..) = convert(&SAMPLE[..=cut], Target::Perfetto);
         let mut open: HashMap<u64, i64> = HashMap::new();
@@ -83,9 +83,9 @@ fn slices_of_perfetto_end_where_the_trace_was_cut() {
     }
 }
 
-/// Calls that began, and nothing more, as `trace -r` tells them.
+/// A trace of `trace -r`, which records only that calls began.
 #[test]
-fn where_only_beginnings_are_told_they_are_moments() {
+fn calls_without_a_return_become_instants() {
     let begun = SAMPLE.replace("\"phase\":\"X\"", "\"phase\":\"B\"").replace("\"unfinished\":true,", "");
     let (chrome, ..) = convert(&begun, Target::Chrome);
     let json: serde_json::Value = serde_json::from_slice(&chrome).unwrap();
@@ -97,7 +97,7 @@ fn where_only_beginnings_are_told_they_are_moments() {
     let (perfetto, ..) = convert(&begun, Target::Perfetto);
     assert!(
         events(&perfetto).iter().all(|event| event.kind == 3 || event.kind == 4),
-        "moments and levels alone"
+        "only instants and counters"
     );
 }
 
@@ -123,14 +123,16 @@ fn events(out: &[u8]) -> Vec<Event<'_>> {
     events
 }
 
-/// The packets in words: tracks, and what happened on them.
-fn told(out: &[u8]) -> String {
+/// The packets as text: tracks and the events on them.
+fn described(out: &[u8]) -> String {
     let mut lines = Vec::new();
     for packet in decode(out) {
         let packet = decode(packet.bytes());
         if let Some(track) = packet.iter().find(|field| field.number == 60) {
-            lines
-                .push(format!("track {}", decode(track.bytes()).iter().map(Field::told).collect::<String>()));
+            lines.push(format!(
+                "track {}",
+                decode(track.bytes()).iter().map(Field::described).collect::<String>()
+            ));
         }
     }
     let mut names: HashMap<(u32, u64), String> = HashMap::new();

@@ -1,4 +1,4 @@
-//! Reads protocol buffers without knowing what they mean.
+//! Reads protocol buffers without a schema.
 
 /// One field.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ enum Value<'a> {
 
 impl<'a> Field<'a> {
     pub(crate) fn uint(&self) -> u64 {
-        let Value::Uint(n) = self.value else { panic!("field {} is no number", self.number) };
+        let Value::Uint(n) = self.value else { panic!("field {} is not a number", self.number) };
         n
     }
 
@@ -28,8 +28,8 @@ impl<'a> Field<'a> {
         std::str::from_utf8(self.bytes()).unwrap()
     }
 
-    /// The field in words; what is no text is a message.
-    pub(crate) fn told(&self) -> String {
+    /// The field as text. Bytes that are not printable text are taken for a nested message.
+    pub(crate) fn described(&self) -> String {
         match self.value {
             Value::Uint(n) => format!("{}:{n} ", self.number),
             Value::Bytes(bytes) => match std::str::from_utf8(bytes) {
@@ -40,7 +40,7 @@ impl<'a> Field<'a> {
                     format!("{}:{text:?} ", self.number)
                 }
                 _ => {
-                    let inner: String = decode(bytes).iter().map(Self::told).collect();
+                    let inner: String = decode(bytes).iter().map(Self::described).collect();
                     format!("{}:{{{}}} ", self.number, inner.trim_end())
                 }
             },

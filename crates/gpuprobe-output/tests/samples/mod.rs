@@ -1,10 +1,10 @@
 //! A recording and snapshots with known numbers.
 
-pub(crate) mod driver;
-pub(crate) mod gpus;
-pub(crate) mod live;
-pub(crate) mod memory;
-pub(crate) mod work;
+pub(crate) mod kmod_calls;
+pub(crate) mod live_calls;
+pub(crate) mod memory_reports;
+pub(crate) mod nvml_states;
+pub(crate) mod op_rows;
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ use gpuprobe_event::{
     MemoryAmount, Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Transfer,
     Uuid, catalogue, decode, effect,
 };
-use memory::places;
+use memory_reports::places;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -53,7 +53,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
     }
 }
 
-/// Inside another that counts what it does.
+/// A call inside another that already counts its effect.
 fn inside(call: Call, parent: u64) -> Event {
     Event::Call(Box::new(Call { parent: Some(parent), depth: 1, nested: true, ..call }))
 }
@@ -138,7 +138,7 @@ fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) ->
     let function = catalogue().lookup(api, None, name).expect(name).id;
     let mut latency = [0; LATENCY_BUCKETS];
     latency[log2] = calls;
-    // some of what allocates enters the driver
+    // half of the allocations enter the NVIDIA kernel module
     let entered = if name == "cuMemAlloc_v2" { calls / 2 } else { 0 };
     let driver = DriverTime { calls: entered, ns: (entered << log2) / 2 };
     CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, driver, latency }
@@ -174,7 +174,7 @@ fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
     }
 }
 
-/// Three that ended and are no longer shown one by one.
+/// Three exited processes that are summed up by name.
 fn past() -> Ended {
     let mut ended = Ended::bounded(0);
     for (tgid, name) in [(51, "short"), (52, "brief\0"), (53, "short")] {
@@ -185,21 +185,21 @@ fn past() -> Ended {
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
         let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
         let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
-        let work = if tgid == 51 { work::rows(key) } else { WorkRows::default() };
+        let work = if tgid == 51 { op_rows::rows(key) } else { WorkRows::default() };
         ended.keep(EndedProcess { key, info, calls, failures, memory, work });
         ended.make_room(|_| false);
     }
     ended
 }
 
-/// A process counts a GPU first that is not the host's first.
+/// The numbering of a process whose first GPU is not the host's first.
 fn first_is(host: u8) -> GpuNumbers {
     let mut numbers = GpuNumbers::default();
     numbers.set(0, host);
     numbers
 }
 
-/// What a process has in two contexts, and the host's GPUs, one of which has not been asked for its name.
+/// The memory of a process in two contexts, and the GPUs of the host, one of them without a UUID.
 fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
     let context = |gpu: u8| {
         let mut held = [Held::default(); Space::ALL.len()];
@@ -222,9 +222,9 @@ fn in_a_pod() -> Container {
     Container { id: "3f2a9c0d1e2b4f5a".repeat(4), pod: Some(Pod { namespace, name, container }) }
 }
 
-/// Two running processes, one of them twice under the same pid, one that has ended, and some that ended long ago.
+/// A running process, another one under the same pid, an exited process, and some that are summed up by name.
 pub(crate) fn snapshot() -> Snapshot {
-    let (train, again, ended) = (key(4242, 1), key(4242, 2), key(99, 1));
+    let (train, again, exited) = (key(4242, 1), key(4242, 2), key(99, 1));
     let mut copies = counts(train, Api::Driver, "cuMemcpyHtoD_v2", 4, 21);
     (copies.bytes, copies.errors) = (32_000_000, 4);
     let calls = [
@@ -232,9 +232,9 @@ pub(crate) fn snapshot() -> Snapshot {
         counts(again, Api::Driver, "cuLaunchKernel", 1, 31),
         copies,
         counts(train, Api::Driver, "cuCtxSynchronize", 2, 0),
-        counts(ended, Api::Runtime, "cudaMalloc", 3, 16),
+        counts(exited, Api::Runtime, "cudaMalloc", 3, 16),
     ];
-    let held = Held { live_bytes: 8_000_000, live_allocations: 1 };
+    let live = Held { live_bytes: 8_000_000, live_allocations: 1 };
     let info = |name: &str, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
         exited_at_ns,
@@ -242,27 +242,27 @@ pub(crate) fn snapshot() -> Snapshot {
     };
     let mut losses = Losses::default();
     losses.add(LossCause::CountersFull, 5);
-    let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, held) };
+    let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, live) };
     let (contexts, gpus) = on_two_gpus(train);
-    let (rows, mut launched, mut asked) = (work::rows(train), Launched::default(), Asked::default());
+    let (rows, mut launched, mut asked) = (op_rows::rows(train), Launched::default(), Asked::default());
     asked.look(&rows.commands);
     rows.unified.iter().for_each(|(_, totals)| asked.look_at_unified(totals));
-    // until those without a name are taken for what they are
+    // the second look is so late that kernels without a name are final
     [0, u64::MAX].iter().for_each(|&at| launched.look(&rows.launches, at));
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
         calls: &calls,
-        // one of the four had no room, and two have a number that nobody knows
+        // one of the four failures had no room, and two have an unknown error number
         failures: &failures(train, &[("cuMemcpyHtoD_v2", 1, 1), ("cuMemcpyHtoD_v2", 4242, 2)]),
-        memory: &[unexplained, memory(ended, held)],
+        memory: &[unexplained, memory(exited, live)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
         work: &rows,
         places: &places(),
         processes: &HashMap::from([
             (train, ProcessInfo { gpus: first_is(1), launched, asked, ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
-            (ended, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
+            (exited, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),
         ended: &past(),
         losses: &losses,
@@ -278,7 +278,7 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         unix_seconds: 1_733_143_016.0,
     });
-    Snapshot { gpu_states: gpus::states(&snapshot), ..snapshot }
+    Snapshot { gpu_states: nvml_states::states(&snapshot), ..snapshot }
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {
@@ -300,13 +300,13 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
     let at = |unix_seconds, live: Option<usize>, exited_at_ns| {
         let allocations: Vec<_> =
             BLOCKS.iter().take(live.unwrap_or(0)).map(|&p| allocation(app, p)).collect();
-        let held = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
+        let live_blocks = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
         Snapshot::build(&Inputs {
             contexts: &[],
             gpus: &[],
             calls: &[],
             failures: &[],
-            memory: &live.map(|n| memory(app, held(n))).into_iter().collect::<Vec<_>>(),
+            memory: &live.map(|n| memory(app, live_blocks(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
             work: &WorkRows::default(),
             places: &[],
@@ -326,7 +326,7 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
         at(1_733_143_019.0, Some(3), None),
         at(1_733_143_031.0, Some(3), None),
         at(1_733_143_034.0, Some(1), None),
-        // the kernel's row still holds one block; that the process has ended is what frees it
+        // the BPF row still has one live block, which the exit of the process frees
         at(1_733_143_037.0, Some(1), Some(5)),
         at(1_733_143_040.0, None, None),
     ]

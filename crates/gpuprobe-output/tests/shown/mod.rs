@@ -1,5 +1,5 @@
-//! Any bytes, shown in every way that a trace can be: what must be true of the outputs whatever the trace says. Tests
-//! here give it damaged traces, the fuzzer in `fuzz/` whatever it comes up with.
+//! Renders a trace in all output formats and checks what must be true for any input. The tests here use damaged traces,
+//! the fuzzer in `fuzz/` uses arbitrary bytes.
 
 use gpuprobe_analysis::{Picture, Replay, ReplayReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
@@ -9,18 +9,18 @@ use gpuprobe_output::{Conversion, Fit, Target, summary, timeline};
 const WIDTH: usize = 100;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// An output is no longer than this many times the trace, and the room that an empty one may take.
+/// An output is at most this many times as long as the trace, plus `ROOM` for the fixed parts.
 const MOST_TIMES: usize = 64;
 const ROOM: usize = 1 << 20;
 
-/// What a trace came to.
+/// What was read from a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) events: u64,
     pub(crate) damaged: u64,
 }
 
-/// Shows a trace in every way; `None` where the bytes are none. Panics where an output is not what it must be.
+/// Renders a trace in all formats; `None` if the bytes are not a trace. Panics if an output is invalid.
 pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let mut reader = Reader::new(bytes).ok()?;
     let meta = reader.meta().clone();
@@ -30,24 +30,24 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let mut conversions: Vec<_> = Target::ALL
         .into_iter()
         .zip(&mut outputs)
-        .map(|(target, out)| Conversion::new(target, &meta, out).expect("a buffer takes everything"))
+        .map(|(target, out)| Conversion::new(target, &meta, out).expect("writing to a buffer cannot fail"))
         .collect();
     let (mut end, mut events) = (None, 0);
-    while let Some(line) = reader.read().expect("bytes can be read") {
+    while let Some(line) = reader.read().expect("reading from bytes cannot fail") {
         match line {
             Line::End(last) => end = Some(last),
             Line::Event(event) => {
                 events += 1;
                 part.feed(event.clone());
                 for conversion in &mut conversions {
-                    conversion.feed(event.clone()).expect("a buffer takes everything");
+                    conversion.feed(event.clone()).expect("writing to a buffer cannot fail");
                 }
                 replay.feed(event);
             }
         }
     }
     for conversion in conversions {
-        conversion.finish(end.as_ref()).expect("a buffer takes everything");
+        conversion.finish(end.as_ref()).expect("writing to a buffer cannot fail");
     }
     for (target, out) in Target::ALL.into_iter().zip(&outputs) {
         assert_bounded(target.as_str(), out.len(), bytes);
@@ -79,12 +79,12 @@ fn assert_format(target: Target, out: &[u8]) {
                 assert!(time.is_some(), "folded: {line:?}");
             }
         }
-        // read by Perfetto's own messages in tests/formats
+        // tests/formats checks this with Perfetto's own schema
         Target::Perfetto => {}
     }
 }
 
-/// What goes to a terminal has no control characters in it.
+/// Text for a terminal must not contain control characters.
 fn assert_text(what: &str, text: &str, bytes: &[u8]) {
     assert_bounded(what, text.len(), bytes);
     let control = text.chars().find(|c| c.is_control() && *c != '\n');
@@ -94,7 +94,7 @@ fn assert_text(what: &str, text: &str, bytes: &[u8]) {
 fn assert_page(report: &ReplayReport, meta: &Meta, end: Option<&End>, bytes: &[u8]) {
     let page = html(
         report,
-        &Source { name: "<script>name", meta, end, missing: &["segment <b>7</b> is gone".to_owned()] },
+        &Source { name: "<script>name", meta, end, missing: &["segment <b>7</b> is missing".to_owned()] },
     );
     assert_bounded("page", page.len(), bytes);
     let lower = page.to_ascii_lowercase();

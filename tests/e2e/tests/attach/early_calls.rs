@@ -316,7 +316,7 @@ fn a_killed_process_leaves_its_open_calls_unfinished() {
     assert_eq!(counts, counts_of(&printed["calls"]));
     assert_live(trace, &printed);
     let stderr = &outcome.finished.stderr;
-    assert!(stderr.contains("1 call did not return: cudaDeviceSynchronize"), "{stderr}");
+    assert!(stderr.contains("1 call that did not return: cudaDeviceSynchronize"), "{stderr}");
     assert!(stderr.contains("killed by signal 9"), "{stderr}");
 }
 

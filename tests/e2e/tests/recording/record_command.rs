@@ -117,7 +117,7 @@ fn a_recording_keeps_its_size_limit_and_reports_what_it_dropped() {
     assert!(files.len() > 1 && bytes <= 512 << 10 && !trace.exists(), "{bytes} in {files:?}");
     // live memory at the start of a segment is known, so that live memory at the end is right
     let first = files.iter().min_by_key(|file| Recording::read(file).meta.segment).unwrap();
-    let at_exit = |text: &str| text.lines().find(|line| line.contains("held at exit")).map(words);
+    let at_exit = |text: &str| text.lines().find(|line| line.contains("live at exit")).map(words);
     let report = finish(&mut gpuprobe(&["report", &shown(first)]));
     assert!(at_exit(&report.stdout).is_some(), "{}", report.stdout);
     assert_eq!(at_exit(&report.stdout), at_exit(&talk.stderr()));

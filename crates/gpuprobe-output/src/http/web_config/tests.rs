@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// Of `secret`, at the lowest cost.
+/// The hash of `secret` at the lowest cost.
 const HASH: &str = "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW";
 
 fn opened(text: &str) -> Result<Arc<Access>, String> {
@@ -13,7 +13,7 @@ fn opened(text: &str) -> Result<Arc<Access>, String> {
 }
 
 #[test]
-fn an_empty_file_asks_for_nothing() {
+fn an_empty_file_has_no_settings() {
     for text in ["", "# nothing\n", "{}", "basic_auth_users:\n", "http_server_config:\n  http2: false\n"] {
         let access = opened(text).unwrap();
         assert!(access.tls.is_none() && access.users.is_empty() && access.headers.is_empty(), "{text}");
@@ -22,7 +22,7 @@ fn an_empty_file_asks_for_nothing() {
 }
 
 #[test]
-fn users_and_headers_are_taken() {
+fn users_and_headers_are_read() {
     let text = format!(
         "basic_auth_users:\n  ann: {HASH}\nhttp_server_config:\n  headers:\n    X-Frame-Options: deny\n    X-XSS-Protection: ''\n"
     );
@@ -30,11 +30,11 @@ fn users_and_headers_are_taken() {
     assert_eq!(access.users, Users::from([("ann".to_owned(), HASH.to_owned())]));
     let headers: Vec<_> = access.headers.iter().map(|(n, v)| (n.as_str(), v.to_str().unwrap())).collect();
     assert_eq!(headers, [("x-frame-options", "deny")]);
-    assert!(!format!("{access:?}").contains(HASH), "hashes are not shown");
+    assert!(!format!("{access:?}").contains(HASH), "hashes are not printed");
 }
 
 #[test]
-fn whatever_is_wrong_is_told_by_name_in_one_line() {
+fn an_error_names_its_key_in_one_line() {
     let cases = [
         ("nonsense: 1", "nonsense"),
         ("tls_server_config:\n  cipher_suites: []", "cipher_suites"),
@@ -69,7 +69,7 @@ fn whatever_is_wrong_is_told_by_name_in_one_line() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn a_folder_a_missing_file_and_a_large_file_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = |path: PathBuf| WebConfig::open(Some(path), |_| {}).unwrap_err();
     assert!(open(folder.path().to_owned()).ends_with("is not a file"));
@@ -80,7 +80,7 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn a_changed_file_holds_from_the_next_connection_on_unless_it_is_wrong() {
+fn a_changed_file_applies_to_the_next_connection_unless_it_is_invalid() {
     static COMPLAINTS: AtomicUsize = AtomicUsize::new(0);
     let complaints = || COMPLAINTS.load(Ordering::Relaxed);
     let folder = tempfile::tempdir().unwrap();
@@ -97,7 +97,7 @@ fn a_changed_file_holds_from_the_next_connection_on_unless_it_is_wrong() {
     assert_eq!(names(), ["robert"]);
     write("nonsense");
     assert_eq!((names(), names()), (vec!["robert".to_owned()], vec!["robert".to_owned()]));
-    assert_eq!(complaints(), 1, "each change is complained of once");
+    assert_eq!(complaints(), 1, "each change is reported once");
     fs::remove_file(&path).unwrap();
     assert_eq!(names(), ["robert"]);
     assert_eq!(complaints(), 2);

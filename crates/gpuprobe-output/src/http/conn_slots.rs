@@ -1,4 +1,8 @@
-//! Places for connections, and who loses theirs: what clients take up together has a bound.
+//! Connection slots, which bound the resources of all clients together, and the choice of a connection to close if
+//! there is no free slot.
+//!
+//! tower's concurrency and load limits are not used: they make new requests wait or refuse them. Here a new client
+//! takes the slot of a silent, stalled or slow one.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,26 +18,26 @@ use tokio::time::{Instant, timeout};
 
 use super::counts::{Counts, Reason};
 use super::latest::TextId;
-use super::turns::Client;
+use super::password_queue::Client;
 
-/// What clients may take up.
+/// The limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at once.
+    /// Simultaneous connections.
     pub(super) connections: usize,
-    /// How long a request may take to arrive, with the handshake before it.
+    /// How long a request may take to arrive, including the TLS handshake.
     pub(super) request: Duration,
-    /// How long an answer may take, until the client has all of it.
+    /// How long an answer may take until the client has received all of it.
     pub(super) answer: Duration,
-    /// Where all places are taken, who has taken nothing of its answer for so long is cut for a new one.
+    /// If all slots are taken, a connection whose client has read nothing for this long is closed for a new one.
     pub(super) stalled: Duration,
-    /// So is, where nobody is slower than that, who is there for so long.
+    /// If there is no such connection, one that has been open for this long is closed.
     pub(super) patience: Duration,
-    /// The longest head of a request.
+    /// The longest request head.
     pub(super) head_bytes: usize,
-    /// Texts of which some part is still to be sent to somebody, each counted once.
+    /// Distinct texts that are still being sent to some client.
     pub(super) texts: usize,
-    /// What these may come to in bytes, where there is more than one.
+    /// The total size of these texts, if there is more than one.
     pub(super) text_bytes: usize,
 }
 
@@ -48,12 +52,12 @@ pub(super) const LIMITS: Limits = Limits {
     text_bytes: 256 << 20,
 };
 
-/// Between looks for a place, where nobody has given one back.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// Between two attempts to find a slot, if none was released.
+const RETRY: Duration = Duration::from_millis(5);
 
-/// Connections that are open, by number: the lowest is the oldest.
+/// Open connections by number: the lowest is the oldest.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ConnTable {
     limits: Limits,
     open: Mutex<BTreeMap<u64, Open>>,
     freed: Notify,
@@ -62,14 +66,15 @@ pub(super) struct Table {
 #[derive(Debug)]
 struct Open {
     begun: Instant,
-    asked: Option<Instant>,
-    /// Since when the client takes nothing, though there is more for it.
+    /// When its request had arrived.
+    requested: Option<Instant>,
+    /// Since when the client reads nothing, although there is more to send.
     stalled: Option<Instant>,
     text: Option<TextId>,
     task: Option<AbortHandle>,
 }
 
-impl Table {
+impl ConnTable {
     pub(super) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self { limits, open: Mutex::default(), freed: Notify::new() })
     }
@@ -78,25 +83,31 @@ impl Table {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, for which somebody else may lose theirs.
-    pub(super) async fn place(self: &Arc<Self>, number: u64, client: Client, counts: &Counts) -> Arc<Place> {
+    /// Takes a slot, for which another connection may be closed.
+    pub(super) async fn take_slot(
+        self: &Arc<Self>,
+        number: u64,
+        client: Client,
+        counts: &Counts,
+    ) -> Arc<ConnSlot> {
         while self.open().len() >= self.limits.connections {
-            if self.crowd_out() {
+            if self.close_one() {
                 counts.refused(Reason::CrowdedOut);
             } else {
-                timeout(LOOK_AGAIN, self.freed.notified()).await.ok();
+                timeout(RETRY, self.freed.notified()).await.ok();
             }
         }
-        let open = Open { begun: Instant::now(), asked: None, stalled: None, text: None, task: None };
+        let open = Open { begun: Instant::now(), requested: None, stalled: None, text: None, task: None };
         self.open().insert(number, open);
-        Arc::new(Place { table: Arc::clone(self), number, client })
+        Arc::new(ConnSlot { table: Arc::clone(self), number, client })
     }
 
-    /// Cuts one off that does not deserve its place; `false` where all do.
-    fn crowd_out(&self) -> bool {
+    /// Closes a connection in favour of a new one: the oldest that has sent no request, else the one that has read
+    /// nothing for longest, else the oldest that has been open for long. Returns `false` if there is none.
+    fn close_one(&self) -> bool {
         let Limits { stalled, patience, .. } = self.limits;
         let mut open = self.open();
-        let silent = || open.iter().find(|(_, open)| open.asked.is_none());
+        let silent = || open.iter().find(|(_, open)| open.requested.is_none());
         let unread = || {
             let since = open.iter().filter_map(|(number, open)| Some((open.stalled?, number)));
             let (since, number) = since.min()?;
@@ -105,11 +116,12 @@ impl Table {
         let slow = || open.iter().find(|(_, open)| open.begun.elapsed() > patience);
         let victim = silent().or_else(unread).or_else(slow).map(|(number, _)| *number);
         let Some(victim) = victim.and_then(|number| open.remove(&number)) else { return false };
-        victim.cut();
+        victim.close();
         true
     }
 
-    /// Cuts off who still takes the oldest texts, where there are too many or too long ones; tells how many that were.
+    /// Closes the connections that still receive the oldest texts while there are too many texts or too many bytes.
+    /// Returns the number of closed connections.
     fn drop_old_texts(&self) -> usize {
         let mut open = self.open();
         let mut texts: BTreeMap<TextId, Vec<u64>> = BTreeMap::new();
@@ -118,70 +130,69 @@ impl Table {
                 texts.entry(text).or_default().push(*number);
             }
         }
-        let mut cut = 0;
+        let mut closed = 0;
         while texts.len() > self.limits.texts
             || texts.len() > 1 && texts.keys().map(|text| text.bytes).sum::<usize>() > self.limits.text_bytes
         {
             let Some((_, readers)) = texts.pop_first() else { break };
             for victim in readers.iter().filter_map(|number| open.remove(number)) {
-                victim.cut();
-                cut += 1;
+                victim.close();
+                closed += 1;
             }
         }
-        cut
+        closed
     }
 }
 
 impl Open {
-    fn cut(self) {
+    fn close(self) {
         if let Some(task) = self.task {
             task.abort();
         }
     }
 }
 
-/// A place among the connections, given back when this goes.
+/// A slot of the connection table, released when this is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    table: Arc<Table>,
+pub(super) struct ConnSlot {
+    table: Arc<ConnTable>,
     number: u64,
     client: Client,
 }
 
-impl Place {
+impl ConnSlot {
     fn with<T>(&self, then: impl FnOnce(&mut Open) -> T) -> Option<T> {
-        // one that was cut off is not there any more
+        // a closed connection is no longer in the table
         self.table.open().get_mut(&self.number).map(then)
     }
 
-    /// Who has it.
     pub(super) fn client(&self) -> Client {
         self.client
     }
 
-    /// The connection is answered by this task.
-    pub(super) fn is_of(&self, task: AbortHandle) {
+    /// Sets the task that answers the connection.
+    pub(super) fn set_task(&self, task: AbortHandle) {
         self.with(|open| open.task = Some(task));
     }
 
-    /// The request is there.
-    pub(super) fn asks(&self) {
-        self.with(|open| open.asked = Some(Instant::now()));
+    /// Notes that the request has arrived.
+    pub(super) fn request_arrived(&self) {
+        self.with(|open| open.requested = Some(Instant::now()));
     }
 
-    pub(super) fn asked_at(&self) -> Option<Instant> {
-        self.with(|open| open.asked).flatten()
+    pub(super) fn requested_at(&self) -> Option<Instant> {
+        self.with(|open| open.requested).flatten()
     }
 
-    /// This text is the answer. Others may be cut off for it.
-    pub(super) fn takes(&self, text: TextId, counts: &Counts) {
+    /// Notes that this text is being sent. Other connections may be closed for it.
+    pub(super) fn sends(&self, text: TextId, counts: &Counts) {
         self.with(|open| open.text = Some(text));
         for _ in 0..self.table.drop_old_texts() {
             counts.refused(Reason::OldText);
         }
     }
 
-    fn moved(&self, written: &Poll<io::Result<usize>>) {
+    fn note_write(&self, written: &Poll<io::Result<usize>>) {
         let is_stalled = written.is_pending();
         self.with(|open| match is_stalled {
             true => open.stalled = open.stalled.or_else(|| Some(Instant::now())),
@@ -190,18 +201,18 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnSlot {
     fn drop(&mut self) {
         self.table.open().remove(&self.number);
         self.table.freed.notify_one();
     }
 }
 
-/// A connection of which is known whether its client takes what it is sent.
+/// A connection that notes whether its client reads what is sent.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) stream: TcpStream,
-    pub(super) place: Arc<Place>,
+    pub(super) slot: Arc<ConnSlot>,
 }
 
 impl AsyncRead for Watched {
@@ -217,18 +228,18 @@ impl AsyncRead for Watched {
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.place.moved(&written);
+        self.slot.note_write(&written);
         written
     }
 
-    // without these two a text would be copied once more
+    // without these two methods a text would be copied once more
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         parts: &[std::io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.place.moved(&written);
+        self.slot.note_write(&written);
         written
     }
 

@@ -1,15 +1,16 @@
-//! Metrics of GPUs by NVML, and of processes on them. What NVML does not tell of a GPU has no series.
+//! Metrics of GPUs, and of processes on them, from NVML. A value that NVML does not report has no series.
 
 use gpuprobe_analysis::{GpuUser, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, EccErrors, Engine, THROTTLE_REASONS};
 
-use super::collect::{named, of_process};
-use super::{Kind, Metric, Samples, metric, of_process, with_unit};
+use super::collect::{begin_named, begin_process};
+use super::metric::{Kind, Metric, metric, process_labels, with_unit};
+use super::samples::Samples;
 
 const GPU: &[&str] = &["gpu", "uuid", "name"];
 const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
-const USER: &[&str] = of_process!["gpu"];
+const USER: &[&str] = process_labels!["gpu"];
 
 /// A value and how many of its digits are decimal places.
 type Reading = Option<(u64, u8)>;
@@ -28,19 +29,19 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_nvml_up",
         Kind::Gauge,
         &[],
-        "Whether the driver's management library answers; without it there are no metrics of GPUs.",
+        "Whether NVML answers; without it there are no metrics of GPUs.",
         up,
     ),
     gauge(
         "gpuprobe_gpu_utilization_ratio",
         "ratio",
-        "Share of the last while, a second or less, in which a kernel ran on the GPU.",
+        "Share of the last sampling period, a second or less, in which a CUDA kernel ran on the GPU.",
         |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.busy_percent)),
     ),
     gauge(
         "gpuprobe_gpu_memory_utilization_ratio",
         "ratio",
-        "Share of that time in which its memory was read or written.",
+        "Share of the last sampling period in which its memory was read or written.",
         |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.memory_busy_percent)),
     ),
     gauge("gpuprobe_gpu_memory_used_bytes", "bytes", "Memory in use.", |snapshot, samples| {
@@ -52,10 +53,10 @@ pub(super) const METRICS: &[Metric] = &[
     gauge(
         "gpuprobe_gpu_memory_reserved_bytes",
         "bytes",
-        "Memory that the driver and the GPU keep for themselves.",
+        "Memory reserved by the driver and the firmware.",
         |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.memory?.reserved_bytes?)),
     ),
-    gauge("gpuprobe_gpu_memory_total_bytes", "bytes", "Memory of the GPU.", |snapshot, samples| {
+    gauge("gpuprobe_gpu_memory_total_bytes", "bytes", "Total memory of the GPU.", |snapshot, samples| {
         each(snapshot, samples, |gpu| whole(gpu.memory?.total_bytes))
     }),
     gauge("gpuprobe_gpu_temperature_celsius", "celsius", "Temperature of the chip.", |snapshot, samples| {
@@ -70,18 +71,15 @@ pub(super) const METRICS: &[Metric] = &[
     gauge("gpuprobe_gpu_power_watts", "watts", "Power drawn.", |snapshot, samples| {
         each(snapshot, samples, |gpu| milli(gpu.power_mw?))
     }),
-    gauge(
-        "gpuprobe_gpu_power_limit_watts",
-        "watts",
-        "The most power that it may draw.",
-        |snapshot, samples| each(snapshot, samples, |gpu| milli(gpu.power_limit_mw?)),
-    ),
+    gauge("gpuprobe_gpu_power_limit_watts", "watts", "The power limit.", |snapshot, samples| {
+        each(snapshot, samples, |gpu| milli(gpu.power_limit_mw?))
+    }),
     with_unit(
         metric(
             "gpuprobe_gpu_energy_joules",
             Kind::Counter,
             GPU,
-            "Energy drawn since the driver was loaded.",
+            "Energy used since the NVIDIA kernel module was loaded.",
             |snapshot, samples| each(snapshot, samples, |gpu| milli(gpu.energy_mj?)),
         ),
         "joules",
@@ -91,7 +89,7 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_gpu_clock_hertz",
             Kind::Gauge,
             &["gpu", "uuid", "name", "clock"],
-            "Speed of a clock.",
+            "Frequency of a clock.",
             clocks,
         ),
         "hertz",
@@ -100,55 +98,55 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_gpu_throttled",
         Kind::Gauge,
         &["gpu", "uuid", "name", "reason"],
-        "Whether clocks are lower than they could be for this reason.",
+        "Whether the clocks are reduced for this reason.",
         throttled,
     ),
     metric(
         "gpuprobe_gpu_pcie_bytes_per_second",
         Kind::Gauge,
         &["gpu", "uuid", "name", "direction"],
-        "What went over the bus in the last 20 ms: rx from the host, tx to it.",
+        "PCIe traffic in the last 20 ms: rx from the host, tx to the host.",
         pcie,
     ),
     metric(
         "gpuprobe_gpu_pcie_link_generation",
         Kind::Gauge,
         GPU,
-        "Generation of the link to the host as it runs now.",
+        "Current generation of the PCIe link.",
         |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_generation?)),
     ),
     metric(
         "gpuprobe_gpu_pcie_link_width",
         Kind::Gauge,
         GPU,
-        "Lanes of the link to the host as it runs now.",
+        "Current number of lanes of the PCIe link.",
         |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_width?)),
     ),
     metric(
         "gpuprobe_gpu_pcie_replays",
         Kind::Counter,
         GPU,
-        "Packets that were sent again over the bus.",
+        "PCIe packets that were sent again.",
         |snapshot, samples| each(snapshot, samples, |gpu| whole(gpu.pcie_replays?)),
     ),
     metric(
         "gpuprobe_gpu_ecc_errors",
         Kind::Counter,
         ECC,
-        "Errors in memory that its check codes found since the driver was loaded.",
+        "ECC errors of the memory since the NVIDIA kernel module was loaded.",
         |snapshot, samples| ecc(snapshot, samples, |gpu| gpu.ecc),
     ),
     metric(
         "gpuprobe_gpu_ecc_lifetime_errors",
         Kind::Counter,
         ECC,
-        "Errors in memory that its check codes found in the whole life of the GPU.",
+        "ECC errors of the memory in the lifetime of the GPU.",
         |snapshot, samples| ecc(snapshot, samples, |gpu| gpu.ecc_lifetime),
     ),
     gauge(
         "gpuprobe_gpu_fan_ratio",
         "ratio",
-        "Speed at which the fan is meant to turn, as a share of its highest.",
+        "Intended speed of the fan, as a share of its maximum.",
         |snapshot, samples| each(snapshot, samples, |gpu| percent(gpu.fan_percent)),
     ),
     metric(
@@ -162,7 +160,7 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_xid_errors",
         Kind::Counter,
         &["gpu", "xid"],
-        "Errors that the GPU reported since gpuprobe began, by their number.",
+        "XID errors since gpuprobe started, by number.",
         xids,
     ),
     with_unit(
@@ -170,7 +168,7 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_gpu_process_memory_bytes",
             Kind::Gauge,
             USER,
-            "All memory that a process has on a GPU, as the driver tells it.",
+            "All memory of a process on a GPU, as NVML reports it.",
             |snapshot, samples| users(snapshot, samples, |user| user.memory_bytes),
         ),
         "bytes",
@@ -179,8 +177,8 @@ pub(super) const METRICS: &[Metric] = &[
         metric(
             "gpuprobe_gpu_process_utilization_ratio",
             Kind::Gauge,
-            of_process!["gpu", "engine"],
-            "Share of the last while in which a process kept a part of a GPU busy; the driver does not always tell it.",
+            process_labels!["gpu", "engine"],
+            "Share of the last sampling period in which a process used an engine of a GPU; not always reported by NVML.",
             process_utilization,
         ),
         "ratio",
@@ -190,8 +188,8 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_memory_unexplained_bytes",
             Kind::Gauge,
             USER,
-            "Memory of a process on a GPU that no call explains: its context, code, libraries' own, managed memory, and what \
-             was allocated before the probes came.",
+            "Memory of a process on a GPU that no call explains: its context, code, memory of libraries, managed memory, and \
+             memory allocated before the probes were attached.",
             |snapshot, samples| users(snapshot, samples, GpuUser::unexplained_bytes),
         ),
         "bytes",
@@ -201,8 +199,8 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_memory_seen_above_nvml_bytes",
             Kind::Gauge,
             USER,
-            "Live bytes of device memory that were seen beyond what the driver tells of the process: read at another moment, \
-             or counted with the process that shares them.",
+            "Live bytes of device memory beyond what NVML reports for the process: NVML is read at another time, or counts them \
+             with the process that shares them.",
             |snapshot, samples| users(snapshot, samples, GpuUser::seen_above_bytes),
         ),
         "bytes",
@@ -292,18 +290,18 @@ fn xids(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
-/// The labels that name a process. Of one that made no call nothing is known but its name.
-fn of_user(samples: &mut Samples, snapshot: &Snapshot, user: &GpuUser) {
+/// Begins the series of a process. Of a process that made no call only the name is known.
+fn begin_user(samples: &mut Samples, snapshot: &Snapshot, user: &GpuUser) {
     match snapshot.running(user.pid) {
-        Some(process) => of_process(samples, process),
-        None => named(samples, user.pid, &user.name, None),
+        Some(process) => begin_process(samples, process),
+        None => begin_named(samples, user.pid, &user.name, None),
     }
 }
 
 fn users(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuUser) -> Option<u64>) {
     for user in &snapshot.gpu_states.users {
         if let Some(bytes) = value(user) {
-            of_user(samples, snapshot, user);
+            begin_user(samples, snapshot, user);
             samples.number(&[&user.gpu.to_string()], bytes);
         }
     }
@@ -311,7 +309,7 @@ fn users(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuUser) ->
 
 fn process_utilization(snapshot: &Snapshot, samples: &mut Samples) {
     for user in &snapshot.gpu_states.users {
-        of_user(samples, snapshot, user);
+        begin_user(samples, snapshot, user);
         for (engine, percent) in Engine::ALL.into_iter().zip(user.busy_percent.into_iter().flatten()) {
             samples.decimal(&[&user.gpu.to_string(), engine.as_str()], percent.into(), 2);
         }

@@ -1,4 +1,4 @@
-//! A crowded host, for what measures with it: a thousand processes with twenty functions each.
+//! A snapshot of a busy host for measurements: a thousand processes with twenty functions each.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use gpuprobe_event::{Api, Class, Container, Pod, Tgid, catalogue};
 const PROCESSES: u32 = 1000;
 const FUNCTIONS: usize = 20;
 
-/// Processes that run and call the same functions.
-pub(crate) fn crowd() -> Snapshot {
+/// Running processes that call the same functions.
+pub(crate) fn many_processes() -> Snapshot {
     let functions: Vec<_> = catalogue()
         .functions()
         .iter()

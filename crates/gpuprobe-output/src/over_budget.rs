@@ -1,15 +1,16 @@
-//! Functions that were left out to keep to a budget, in a line each.
+//! The line that reports a function whose probes were removed to stay within the budget.
 
 use gpuprobe_analysis::LeftOut;
 
 use crate::units::{count, duration};
 
-/// What is told of one, wherever; `since` is when it was left out last.
-pub fn left_out(function: &LeftOut, since: &str) -> String {
+/// One line for a function; `since` is when its probes were last removed.
+pub fn over_budget_line(function: &LeftOut, since: &str) -> String {
     let name = function.function;
-    let all = format!("{}, {} in all", count(function.times, "time", "times"), duration(function.missed_ns));
+    let total =
+        format!("{}, {} in all", count(function.times, "time", "times"), duration(function.missed_ns));
     let when = if function.is_out { format!("from {since} on") } else { "for a while".to_owned() };
-    format!("{name}: not counted {when} ({all}): over the budget, so its figures are lower bounds")
+    format!("{name}: not counted {when} ({total}): over the budget, so its figures are lower bounds")
 }
 
 #[cfg(test)]
@@ -19,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whether_it_is_back_or_not_its_figures_are_lower_bounds() {
+    fn the_line_says_that_the_figures_are_lower_bounds_whether_the_function_is_probed_again_or_not() {
         let mut function = LeftOut {
             api: Api::Driver,
             function: "cuLaunchKernel",
@@ -30,9 +31,9 @@ mod tests {
         };
         let rest = "over the budget, so its figures are lower bounds";
         let line = "cuLaunchKernel: not counted from 2.0 s on (1 time, 1.5 s in all)";
-        assert_eq!(left_out(&function, "2.0 s"), format!("{line}: {rest}"));
+        assert_eq!(over_budget_line(&function, "2.0 s"), format!("{line}: {rest}"));
         (function.is_out, function.times) = (false, 3);
         let line = "cuLaunchKernel: not counted for a while (3 times, 1.5 s in all)";
-        assert_eq!(left_out(&function, "2.0 s"), format!("{line}: {rest}"));
+        assert_eq!(over_budget_line(&function, "2.0 s"), format!("{line}: {rest}"));
     }
 }

@@ -1,11 +1,12 @@
-//! What probes may take of processes, and which functions go without them for it.
+//! Metrics of the budget: the time that probes take, and the functions whose probes were removed for it.
 
 use gpuprobe_analysis::{BudgetReport, LeftOut, Snapshot};
 
-use super::collect::of_process;
-use super::{Kind, Metric, PROCESS, Samples, metric, with_unit};
+use super::collect::begin_process;
+use super::metric::{Kind, Metric, PROCESS, metric, with_unit};
+use super::samples::Samples;
 
-/// Ratios are written with so many decimal places.
+/// Decimal places of ratios.
 const PLACES: u8 = 6;
 const FUNCTION: &[&str] = &["api", "function"];
 
@@ -15,7 +16,7 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_budget_ratio",
             Kind::Gauge,
             &[],
-            "The part of each process's time that probes may take.",
+            "The share of each process's time that probes may take.",
             |snapshot, samples| {
                 of(snapshot, |budget| budget.share.into_iter().for_each(|share| ratio(samples, share)))
             },
@@ -27,8 +28,8 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_probe_time_ratio",
             Kind::Gauge,
             PROCESS,
-            "The part of a process's time, by the clock and of one thread, that probes take, by calls times what a call \
-             costs here.",
+            "The share of wall-clock time of one thread that probes take in a process: calls times the cost of a probe on this \
+             host.",
             |snapshot, samples| of(snapshot, |budget| processes(snapshot, budget, samples)),
         ),
         "ratio",
@@ -37,7 +38,7 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_functions_left_out",
         Kind::Gauge,
         &[],
-        "Functions that are not counted now because their calls cost more than the budget.",
+        "Functions that are not probed now because their calls cost more than the budget.",
         |snapshot, samples| {
             of(snapshot, |budget| {
                 samples.number(&[], budget.left_out.iter().filter(|f| f.is_out).count() as u64);
@@ -48,7 +49,7 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_function_left_out",
         Kind::Counter,
         FUNCTION,
-        "How often a function was left out for the budget; all that is told of it is a lower bound then.",
+        "How often the probes of a function were removed for the budget; its figures are lower bounds then.",
         |snapshot, samples| each(snapshot, |f, labels| samples.number(labels, f.times)),
     ),
     with_unit(
@@ -56,7 +57,7 @@ pub(super) const METRICS: &[Metric] = &[
             "gpuprobe_function_left_out_seconds",
             Kind::Counter,
             FUNCTION,
-            "For how long a function was not counted, for the budget.",
+            "How long a function was not probed because of the budget.",
             |snapshot, samples| each(snapshot, |f, labels| samples.nanoseconds(labels, f.missed_ns)),
         ),
         "seconds",
@@ -70,7 +71,7 @@ fn of(snapshot: &Snapshot, then: impl FnOnce(&BudgetReport)) {
 }
 
 fn ratio(samples: &mut Samples, ratio: f64) {
-    // a conversion to an integer saturates
+    // converting a float to an integer saturates
     samples.decimal(&[], (ratio * 1e6).round() as u64, PLACES);
 }
 
@@ -85,7 +86,7 @@ fn processes(snapshot: &Snapshot, budget: &BudgetReport, samples: &mut Samples) 
         let is_it = |cost: &&gpuprobe_analysis::budget::ProcessCost| {
             (cost.pid, cost.instance) == (process.pid.0, process.instance)
         };
-        of_process(samples, process);
+        begin_process(samples, process);
         ratio(samples, budget.processes.iter().find(is_it).map_or(0.0, |cost| cost.share));
     }
 }

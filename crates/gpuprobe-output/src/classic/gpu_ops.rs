@@ -1,21 +1,24 @@
-//! The sections about launches, copies, gaps and the driver.
+//! The sections about GPU operations: launches, copies, gaps of streams, advice, and ioctls of the NVIDIA kernel
+//! module.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};
 use gpuprobe_analysis::{GapTotals, ProcessSnapshot, Snapshot, Work, advice};
 use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind, HostMemory};
 
+use super::process_lines::{line, process_line, processes_line};
 use super::rates::Rates;
-use super::{line, process_line, processes_line};
+use crate::gpu_op_text::{
+    began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels,
+};
 use crate::units::{count, duration};
-use crate::work::{began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels};
 
-/// Kernels shown per process; all others are summed up in one line.
+/// CUDA kernels shown per process. The rest is summed up in one line.
 const MOST_KERNELS: usize = 20;
-/// A name that is longer would not be read to its end.
+/// Longer names of CUDA kernels are shortened, for readability.
 const LONGEST_NAME: usize = 160;
 
-/// Everybody's work, those first that run or ended a short time ago.
+/// Calls `then` for each process of the snapshot, and after them for exited processes that are summed up by name.
 fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapshot>, &Work)) {
     for process in &snapshot.processes {
         then(process_line(process), Some(process), &process.work);
@@ -27,47 +30,47 @@ fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapsho
 
 pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
     out.push_str("per-process kernel launches:\n");
-    each(snapshot, |who, _, work| {
-        let graphs = graphs(&work.graphs);
-        if work.kernels.is_empty() && graphs.is_empty() {
+    each(snapshot, |name, _, ops| {
+        let graphs = graphs(&ops.graphs);
+        if ops.kernels.is_empty() && graphs.is_empty() {
             return;
         }
-        line(out, format_args!("{who}"));
+        line(out, format_args!("{name}"));
         let launches =
-            work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
-        let named = work.kernels.iter().filter(|kernel| is_named(kernel)).count();
-        let kernels = match (named, named < work.kernels.len()) {
+            ops.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
+        let named = ops.kernels.iter().filter(|kernel| is_named(kernel)).count();
+        let kernels = match (named, named < ops.kernels.len()) {
             (0, true) => "kernels of unknown name".to_owned(),
             (_, true) => format!("{named} kernels and others"),
             (_, false) => format!("{named} kernels"),
         };
         line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
-        let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+        let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(MOST_KERNELS));
         for row in shown {
-            let name = kernel(&row.kernel, LONGEST_NAME);
+            let kernel = kernel(&row.kernel, LONGEST_NAME);
             let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
-            line(out, format_args!("\t{name}: {launches} launches{failed}"));
+            line(out, format_args!("\t{kernel}: {launches} launches{failed}"));
         }
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });
     out.push('\n');
 }
 
-/// What was asked of the driver, by what took most time; nothing where that is not watched.
-pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
+/// Ioctls of the NVIDIA kernel module, by total time. Writes nothing if they are not watched.
+pub(super) fn ioctls(out: &mut String, snapshot: &Snapshot) {
     let mut text = String::new();
-    each(snapshot, |who, _, work| {
-        if work.asked.is_empty() {
+    each(snapshot, |name, _, ops| {
+        if ops.asked.is_empty() {
             return;
         }
-        line(&mut text, format_args!("{who}"));
-        let mut commands: Vec<_> = work.asked.named().collect();
+        line(&mut text, format_args!("{name}"));
+        let mut commands: Vec<_> = ops.asked.named().collect();
         commands.sort_by_key(|(.., totals)| std::cmp::Reverse(totals.total_ns));
         for (device, command, totals) in commands {
-            line(&mut text, format_args!("\t{device} {command}: {}", ioctls(totals)));
+            line(&mut text, format_args!("\t{device} {command}: {}", ioctl_totals(totals)));
         }
-        if work.asked.other() != CommandTotals::default() {
-            line(&mut text, format_args!("\tothers: {}", ioctls(work.asked.other())));
+        if ops.asked.other() != CommandTotals::default() {
+            line(&mut text, format_args!("\tothers: {}", ioctl_totals(ops.asked.other())));
         }
     });
     if !text.is_empty() {
@@ -77,22 +80,22 @@ pub(super) fn asked(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
-fn ioctls(totals: CommandTotals) -> String {
+fn ioctl_totals(totals: CommandTotals) -> String {
     let mean = totals.total_ns.checked_div(totals.calls).unwrap_or(0);
     format!("{}{}, mean {}", count(totals.calls, "call", "calls"), failed(totals.failures), duration(mean))
 }
 
 pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push_str("per-process copies:\n");
-    each(snapshot, |who, process, work| {
-        if work.copies.is_empty() {
+    each(snapshot, |name, process, ops| {
+        if ops.copies.is_empty() {
             return;
         }
-        line(out, format_args!("{who}"));
+        line(out, format_args!("{name}"));
         let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
-        let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+        let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
         line(out, format_args!("Traced {} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))));
-        for rows in by_direction(&work.copies).filter(|rows| !is_fill(&&rows[0])) {
+        for rows in by_direction(&ops.copies).filter(|rows| !is_fill(&&rows[0])) {
             let rate = process.and_then(|process| rates.copied(process, rows[0].direction));
             let rate = rate.filter(|_| rows[0].is_async).map(|rate| {
                 format!(", {:.5} bytes/sec over the last {:.5} secs", rate.bytes_per_second, rate.seconds)
@@ -113,7 +116,7 @@ pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push('\n');
 }
 
-/// The bandwidth where it means something, or else how much it was.
+/// The effective bandwidth for synchronous copies, otherwise the number of calls and bytes.
 fn moved(rows: &[&CopyTotals]) -> String {
     match effective(rows) {
         Some(e) => format!("{:.5} bytes/sec for {:.5} secs", e.bytes_per_second, e.seconds),
@@ -161,7 +164,7 @@ fn lengths(totals: &GapTotals) -> String {
     format!("{} in all, p50 {}, p99 {}", duration(totals.total_ns), of(50), of(99))
 }
 
-/// Nothing at all where there is none: it is no section of its own in a display of long standing.
+/// Advice. Writes nothing, not even a heading, if there is none: the original display has no such section.
 pub(super) fn advised(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     let mut text = String::new();
     for process in &snapshot.processes {

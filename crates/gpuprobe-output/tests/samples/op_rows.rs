@@ -1,4 +1,4 @@
-//! Launches, graphs, copies and gaps of one process.
+//! Launches, graphs, copies, gaps and ioctls of one process.
 
 use gpuprobe_event::counters::{
     CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts,
@@ -24,7 +24,7 @@ fn kernel(process: ProcessKey, kernel: Option<&str>, handle: u64, launches: u64)
     }
 }
 
-/// Two commands that have names, one that has none, and one of unified memory.
+/// Two commands with names, one without, and one of unified memory.
 fn commands(process: ProcessKey) -> Vec<CommandCounts> {
     let command = |device, request, detail, calls, failures| {
         let code = CommandCode { device, request, detail };
@@ -40,14 +40,14 @@ fn commands(process: ProcessKey) -> Vec<CommandCounts> {
     ]
 }
 
-/// Memory that was touched by both sides, and moved to a GPU and back.
+/// Unified memory that both processors accessed, and that moved to a GPU and back.
 pub(crate) fn unified() -> UnifiedTotals {
     let moved = |migrations, bytes| Moved { migrations, bytes };
     let (to_gpu, to_cpu) = (moved(12, 25_165_824), moved(2, 131_072));
     UnifiedTotals { cpu_faults: 2, gpu_faults: 17, to_gpu, to_cpu, between_gpus: Moved::default() }
 }
 
-/// More kernels than have series of their own, and names that are hard on a reader.
+/// More CUDA kernels than have series of their own, and names that must be escaped or cut.
 pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
     let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);

@@ -1,13 +1,13 @@
-//! The driver beneath CUDA: what was asked of it, and how much of each function's time that was.
+//! The sections about the NVIDIA kernel module: its commands, and its share of each function's time.
 
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
 use super::svg::{bar, distribution, escape, put};
-use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
+use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::duration;
 
-pub(super) fn driver(out: &mut String, driver: &DriverSummary) {
+pub(super) fn sections(out: &mut String, driver: &DriverSummary) {
     if driver.is_empty() {
         return;
     }
@@ -29,7 +29,7 @@ fn layers(out: &mut String, layers: &[Layer]) {
     if layers.is_empty() {
         return;
     }
-    out.push_str("<h2>Time in user space and in the driver</h2>\n");
+    out.push_str("<h2>Time in user space and in the driver (NVIDIA kernel module)</h2>\n");
     let titles =
         ["calls", "in the driver", "time", "user space", "driver", "", "share", "top command", "function"];
     table(out, "layers", &titles);
@@ -55,11 +55,11 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
     if commands.is_empty() {
         return;
     }
-    out.push_str("<h2>Commands of the driver</h2>\n");
-    let took = "how long calls took";
+    out.push_str("<h2>Commands of the driver (NVIDIA kernel module)</h2>\n");
+    let took = "distribution of durations";
     let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", took, "device", "command"];
     table(out, "commands", &titles);
-    // what only waits would hide all others
+    // commands that only wait are left out of the scale, because they would dwarf all others
     let working = commands.iter().filter(|command| !command.waits());
     let most = working.map(|command| command.total_ns).max().unwrap_or(0);
     for command in commands.iter().take(MOST_ROWS) {

@@ -1,15 +1,15 @@
-//! What was asked of the driver, in words that every view has.
+//! Texts about the NVIDIA kernel module (time inside it, unified memory) that several reports share.
 
 use gpuprobe_analysis::{DriverSummary, Layer};
 
 use crate::units::{bytes, count, duration};
 
-/// A time, where there is one.
+/// A duration; `-` if there is none.
 pub(crate) fn time(ns: Option<u64>) -> String {
     ns.map_or_else(|| "-".to_owned(), duration)
 }
 
-/// How much of a function's time was spent in the driver.
+/// The share of a function's time that was spent in the NVIDIA kernel module.
 pub(crate) fn share(layer: &Layer) -> String {
     per_cent(layer.driver.ns, layer.total_ns)
 }
@@ -19,7 +19,7 @@ fn per_cent(part: u64, whole: u64) -> String {
     format!("{}.{}%", tenths / 10, tenths % 10)
 }
 
-/// The command that most of a function's time in the driver was spent in, and how much of it.
+/// The command with most of a function's time in the NVIDIA kernel module, and its share of that time.
 pub(crate) fn top_command(layer: &Layer, name: impl Fn(&str) -> String) -> String {
     match layer.commands.first() {
         Some(top) => format!("{} {}", per_cent(top.spent.ns, layer.driver.ns), name(&top.command)),
@@ -27,16 +27,16 @@ pub(crate) fn top_command(layer: &Layer, name: impl Fn(&str) -> String) -> Strin
     }
 }
 
-/// What was asked of the driver outside of any call of CUDA.
+/// System calls into the NVIDIA kernel module outside of CUDA calls.
 pub(crate) fn outside(driver: &DriverSummary) -> impl Iterator<Item = String> {
-    let parts = [(driver.outside, "outside of calls"), (driver.waited, "waiting outside of calls")];
+    let parts = [(driver.outside, "outside of CUDA calls"), (driver.waited, "waiting outside of CUDA calls")];
     parts.into_iter().filter(|(spent, _)| spent.calls > 0).map(|(spent, what)| {
-        let calls = count(spent.calls, "call of the kernel", "calls of the kernel");
+        let calls = count(spent.calls, "system call", "system calls");
         format!("{what}: {calls}, {}", duration(spent.ns))
     })
 }
 
-/// What became of unified memory: titles, and a row for each process.
+/// Titles of the table of unified memory, which has a row for each process.
 pub(crate) const UNIFIED: [&str; 9] = [
     "process",
     "CPU faults",
@@ -58,7 +58,7 @@ pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String
     })
 }
 
-/// What functions of the scheduler, context switches and faults took together, where any was watched.
+/// The total of scheduler functions, context switches and faults; `None` if none was watched.
 pub(crate) fn scheduler(driver: &DriverSummary) -> Option<String> {
     let spent = driver.scheduler()?;
     let calls = count(spent.calls, "call", "calls");

@@ -1,6 +1,6 @@
-//! A fair queue for comparing passwords. A comparison takes 50 ms or more, one runs at a time, and anybody can request one.
-//! So requests are ordered by client address: clients with fewer failures come first, and clients with equally many take
-//! turns, however many requests each of them sends.
+//! A fair queue for comparing passwords. A comparison takes 50 ms or more, one runs at a time, and any client can
+//! request one. So requests are ordered by client address: clients with fewer failures come first, and clients with
+//! equally many take turns, however many requests each of them sends.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,7 +33,7 @@ impl From<IpAddr> for Client {
 
 /// The queue of all clients.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+pub(super) struct PasswordQueue(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -63,17 +63,17 @@ struct Failures {
 /// Permission to compare one password. Dropping it passes it on.
 #[derive(Debug)]
 pub(super) struct Turn {
-    turns: Turns,
+    queue: PasswordQueue,
     client: Client,
 }
 
-impl Turns {
+impl PasswordQueue {
     /// Waits for a turn. `None` if the queue was full and this request was dropped.
     pub(super) async fn turn(&self, client: Client) -> Option<Turn> {
-        let (turn, given) = oneshot::channel();
+        let (turn, received) = oneshot::channel();
         self.lock().join(client, turn);
         self.give();
-        given.await.ok()
+        received.await.ok()
     }
 
     /// Hands the turn to the next request, unless a comparison is running.
@@ -85,8 +85,8 @@ impl Turns {
         let Some(Waiting { client, turn, .. }) = state.next() else { return };
         state.is_taken = true;
         drop(state);
-        // if the client has gone, the turn is dropped here, which passes it on
-        drop(turn.send(Turn { turns: self.clone(), client }));
+        // if the client has disconnected, the turn is dropped here, which passes it on
+        drop(turn.send(Turn { queue: self.clone(), client }));
     }
 
     #[cfg(test)]
@@ -108,13 +108,13 @@ impl State {
         let round = last.unwrap_or(0).max(self.round) + 1;
         self.waiting.push(Waiting { client, round, turn });
         if self.waiting.len() > MOST_WAITING {
-            self.turn_one_away();
+            self.drop_one();
         }
     }
 
-    /// Drops a random request of the clients that come last. If it were always the newest, a right password would never get
-    /// in beside a flood from the same address.
-    fn turn_one_away(&mut self) {
+    /// Drops a random request of the clients that come last. If it were always the newest, a right password would never
+    /// get in during a flood from the same address.
+    fn drop_one(&mut self) {
         let last = self.waiting.iter().map(|waiting| self.rank(waiting)).max();
         let of_last = |waiting: &&Waiting| Some(self.rank(waiting)) == last;
         let clients: HashSet<_> = self.waiting.iter().filter(of_last).map(|waiting| waiting.client).collect();
@@ -135,7 +135,7 @@ impl State {
         Some(next)
     }
 
-    /// The lowest comes first.
+    /// The request with the lowest rank comes first.
     fn rank(&self, waiting: &Waiting) -> (u32, u64) {
         (self.failures(waiting.client), waiting.round)
     }
@@ -159,19 +159,19 @@ impl State {
 impl Turn {
     /// The password was wrong.
     pub(super) fn failed(&self) {
-        self.turns.lock().failed(self.client);
+        self.queue.lock().failed(self.client);
     }
 
     /// The password was right.
     pub(super) fn succeeded(&self) {
-        self.turns.lock().failures.remove(&self.client);
+        self.queue.lock().failures.remove(&self.client);
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.lock().is_taken = false;
-        self.turns.give();
+        self.queue.lock().is_taken = false;
+        self.queue.give();
     }
 }
 
@@ -183,84 +183,84 @@ mod tests {
         IpAddr::from([10, 0, 0, last]).into()
     }
 
-    /// Puts requests of these clients into the queue, each of which would get its turn by the receiver.
-    fn queue(turns: &Turns, clients: &[u8]) -> Vec<oneshot::Receiver<Turn>> {
-        let join = |last: &u8| {
-            let (turn, given) = oneshot::channel();
-            turns.lock().join(client(*last), turn);
-            given
+    /// Puts requests of these clients into the queue. Each receives its turn through its receiver.
+    fn join(queue: &PasswordQueue, clients: &[u8]) -> Vec<oneshot::Receiver<Turn>> {
+        let join_one = |last: &u8| {
+            let (turn, received) = oneshot::channel();
+            queue.lock().join(client(*last), turn);
+            received
         };
-        clients.iter().map(join).collect()
+        clients.iter().map(join_one).collect()
     }
 
-    fn order(turns: &Turns) -> Vec<Client> {
-        std::iter::from_fn(|| turns.lock().next().map(|next| next.client)).collect()
+    fn order(queue: &PasswordQueue) -> Vec<Client> {
+        std::iter::from_fn(|| queue.lock().next().map(|next| next.client)).collect()
     }
 
     #[test]
     fn clients_take_turns_however_many_requests_they_send() {
-        let turns = Turns::default();
-        let _waiting = queue(&turns, &[1, 1, 1, 1, 2, 3, 2]);
-        assert_eq!(order(&turns), [1, 2, 3, 1, 2, 1, 1].map(client));
+        let queue = PasswordQueue::default();
+        let _waiting = join(&queue, &[1, 1, 1, 1, 2, 3, 2]);
+        assert_eq!(order(&queue), [1, 2, 3, 1, 2, 1, 1].map(client));
     }
 
     #[test]
-    fn who_has_failed_comes_after_who_has_not() {
-        let turns = Turns::default();
-        turns.lock().failed(client(1));
-        turns.lock().failed(client(1));
-        turns.lock().failed(client(2));
-        let _waiting = queue(&turns, &[1, 1, 2, 3]);
-        assert_eq!(order(&turns), [3, 2, 1, 1].map(client));
-        turns.lock().failures.get_mut(&client(1)).unwrap().last =
+    fn clients_with_failures_come_after_clients_without() {
+        let queue = PasswordQueue::default();
+        queue.lock().failed(client(1));
+        queue.lock().failed(client(1));
+        queue.lock().failed(client(2));
+        let _waiting = join(&queue, &[1, 1, 2, 3]);
+        assert_eq!(order(&queue), [3, 2, 1, 1].map(client));
+        queue.lock().failures.get_mut(&client(1)).unwrap().last =
             Instant::now().checked_sub(REMEMBERED).unwrap();
-        let _waiting = queue(&turns, &[2, 1]);
-        assert_eq!(order(&turns), [1, 2].map(client), "failures are forgotten in time");
+        let _waiting = join(&queue, &[2, 1]);
+        assert_eq!(order(&queue), [1, 2].map(client), "failures are forgotten after a while");
     }
 
     #[test]
-    fn where_too_many_wait_the_client_with_most_failures_or_requests_gives_way() {
-        let turns = Turns::default();
-        let mut flood = queue(&turns, &[1; 2 * MOST_WAITING]);
-        let mut one = queue(&turns, &[2]);
-        assert_eq!(turns.lock().waiting.len(), MOST_WAITING);
+    fn a_full_queue_drops_requests_of_the_client_with_most_failures_or_requests() {
+        let queue = PasswordQueue::default();
+        let mut flood = join(&queue, &[1; 2 * MOST_WAITING]);
+        let mut one = join(&queue, &[2]);
+        assert_eq!(queue.lock().waiting.len(), MOST_WAITING);
         assert!(one[0].try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Empty), "it still waits");
-        let cut = flood.iter_mut().filter_map(|given| given.try_recv().err());
-        assert_eq!(cut.filter(|e| *e == oneshot::error::TryRecvError::Closed).count(), MOST_WAITING + 1);
-        // at most one request of the flood is before it: the first, if that was not turned away
-        assert!(order(&turns)[..2].contains(&client(2)));
-        // as many clients as fit, all of which have failed before
-        (10..100).for_each(|last| turns.lock().failed(client(last)));
-        let _flood = queue(&turns, &(10..100).collect::<Vec<_>>());
-        let _one = queue(&turns, &[2]);
-        assert_eq!(order(&turns).first(), Some(&client(2)));
+        let dropped = flood.iter_mut().filter_map(|received| received.try_recv().err());
+        assert_eq!(dropped.filter(|e| *e == oneshot::error::TryRecvError::Closed).count(), MOST_WAITING + 1);
+        // at most one request of the flood is before it: the first, if it was not dropped
+        assert!(order(&queue)[..2].contains(&client(2)));
+        // more clients than fit, all of which have failed before
+        (10..100).for_each(|last| queue.lock().failed(client(last)));
+        let _flood = join(&queue, &(10..100).collect::<Vec<_>>());
+        let _one = join(&queue, &[2]);
+        assert_eq!(order(&queue).first(), Some(&client(2)));
     }
 
     #[test]
-    fn a_turn_is_one_at_a_time_and_passes_over_who_has_gone() {
-        let turns = Turns::default();
-        let mut waiting = queue(&turns, &[1, 2, 3]);
-        turns.give();
+    fn there_is_one_turn_at_a_time_and_disconnected_clients_are_skipped() {
+        let queue = PasswordQueue::default();
+        let mut waiting = join(&queue, &[1, 2, 3]);
+        queue.give();
         let first = waiting[0].try_recv().unwrap();
         assert!(waiting[1].try_recv().is_err());
         waiting.remove(1);
         drop(first);
         assert_eq!(waiting[1].try_recv().unwrap().client, client(3));
-        assert!(turns.lock().waiting.is_empty() && !turns.lock().is_taken);
+        assert!(queue.lock().waiting.is_empty() && !queue.lock().is_taken);
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound() {
-        let turns = Turns::default();
+    fn remembered_failures_are_bounded() {
+        let queue = PasswordQueue::default();
         for address in 0..MOST_CLIENTS as u32 + 100 {
-            turns.lock().failed(IpAddr::from(address.to_be_bytes()).into());
+            queue.lock().failed(IpAddr::from(address.to_be_bytes()).into());
         }
-        assert_eq!(turns.lock().failures.len(), MOST_CLIENTS);
-        assert_eq!(turns.lock().failures(IpAddr::from([0, 0, 0, 0]).into()), 0, "the oldest is forgotten");
+        assert_eq!(queue.lock().failures.len(), MOST_CLIENTS);
+        assert_eq!(queue.lock().failures(IpAddr::from([0, 0, 0, 0]).into()), 0, "the oldest is forgotten");
     }
 
     #[test]
-    fn a_network_of_ipv6_is_one_client() {
+    fn an_ipv6_network_is_one_client() {
         let of = |text: &str| Client::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));

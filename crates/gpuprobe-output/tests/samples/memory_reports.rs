@@ -1,4 +1,4 @@
-//! Processes that hold memory from places of every kind.
+//! Memory reports of processes with call sites of every kind.
 
 use std::collections::HashMap;
 
@@ -22,8 +22,8 @@ fn frame(function: &str, module: &str, line: Option<u32>) -> Frame {
     }
 }
 
-/// A way through a function that several places allocate by.
-fn way(function: &str, line: u32) -> Vec<Frame> {
+/// A stack through a function that several call sites share.
+fn stack(function: &str, line: u32) -> Vec<Frame> {
     vec![
         frame("", "libcudart.so.12", None),
         frame("Arena::get(unsigned long)", "train", Some(12)),
@@ -32,14 +32,14 @@ fn way(function: &str, line: u32) -> Vec<Frame> {
     ]
 }
 
-/// How many allocations were live in which second, and how many had been made.
-type Held = fn(u64) -> (u64, u64);
+/// The number of live allocations and of all allocations, by second.
+type Counts = fn(u64) -> (u64, u64);
 
-/// Sites of the first process by number: bytes of an allocation, how many there were, and the way there.
-fn sites() -> Vec<(u64, Held, Vec<Frame>)> {
+/// The call sites of the first process: bytes of an allocation, counts, and the stack.
+fn sites() -> Vec<(u64, Counts, Vec<Frame>)> {
     vec![
-        (MIB, |s| (3 * s, 3 * s), way("load_batch(Batch const&)", 31)),
-        (MIB / 4, |s| (s, 2 * s), way("save_checkpoint()", 47)),
+        (MIB, |s| (3 * s, 3 * s), stack("load_batch(Batch const&)", 31)),
+        (MIB / 4, |s| (s, 2 * s), stack("save_checkpoint()", 47)),
         (
             512 * MIB,
             |_| (2, 2),
@@ -73,10 +73,10 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
     }
 }
 
-/// Forty seconds of a program that leaks at two places, beside one with a hostile name that began later and one that
-/// ended.
+/// Forty seconds of a program that leaks at two call sites, a process with a hostile name that began later, and a
+/// process that exited.
 pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
-    let (train, late, gone) = (key(4242, 1), key(77, 1), key(99, 1));
+    let (train, late, exited) = (key(4242, 1), key(77, 1), key(99, 1));
     let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str, container: Option<&str>, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
@@ -88,23 +88,23 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
         let mut rows: Vec<_> = sites()
             .iter()
             .enumerate()
-            .map(|(i, (bytes, held, _))| row(train, i, *bytes, held(second)))
+            .map(|(i, (bytes, counts, _))| row(train, i, *bytes, counts(second)))
             .collect();
         if second > 38 {
             rows.push(row(late, 100, 3000, (1, 4)));
         }
         if second < 20 {
-            rows.push(row(gone, 200, MIB, (second, second)));
+            rows.push(row(exited, 200, MIB, (second, second)));
         }
         let processes = HashMap::from([
             (train, info("train", None, None)),
             (late, info("e\x1b[2Jvil\n", Some("docker-0123456789ab"), None)),
-            (gone, info("short", None, (second >= 19).then_some(second * SECOND))),
+            (exited, info("short", None, (second >= 19).then_some(second * SECOND))),
         ]);
         holdings.feed(&rows, &processes, second * SECOND);
     }
-    for (i, (.., way)) in sites().into_iter().enumerate() {
-        holdings.name(SiteId(i as u32 + 1), way);
+    for (i, (.., stack)) in sites().into_iter().enumerate() {
+        holdings.name(SiteId(i as u32 + 1), stack);
     }
     let oldest = |site, since_ns| Allocation {
         process: train,
@@ -121,26 +121,25 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     holdings.report(&lost, 40 * SECOND)
 }
 
-/// A process with more ways to allocations than can be followed, beside one whose contexts have ended with what was in
-/// them.
-pub(crate) fn crowded_report() -> MemoryReport {
-    const WAYS: usize = 1030;
+/// A process with more call sites than can be followed, and a process whose contexts ended with their memory.
+pub(crate) fn many_sites_report() -> MemoryReport {
+    const SITES: usize = 1030;
     let (crowd, contexts) = (key(4242, 1), key(77, 1));
     let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str| ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
     let processes = HashMap::from([(crowd, info("crowd")), (contexts, info("contexts"))]);
     for second in 1..=40 {
-        let mut rows: Vec<_> = (0..WAYS).map(|site| row(crowd, site, MIB, (1, 1))).collect();
-        // who comes last holds least
-        rows[WAYS - 1] = row(crowd, WAYS - 1, 1024, (second, 2000));
+        let mut rows: Vec<_> = (0..SITES).map(|site| row(crowd, site, MIB, (1, 1))).collect();
+        // the last call site has least live memory
+        rows[SITES - 1] = row(crowd, SITES - 1, 1024, (second, 2000));
         let (ended, left) = (800 * (second / 20), 800 * (1 - (second / 20).min(1)));
-        for (site, freed) in [(WAYS, 0), (WAYS + 1, 1)] {
+        for (site, freed) in [(SITES, 0), (SITES + 1, 1)] {
             let made = row(contexts, site, MIB, (left, left + ended + freed));
             rows.push(SiteMemory { ended_allocations: ended, ended_bytes: ended * MIB, ..made });
         }
         holdings.feed(&rows, &processes, second * SECOND);
     }
-    for (site, function) in [(0, "keep"), (WAYS - 1, "late"), (WAYS, "once"), (WAYS + 1, "mostly")] {
+    for (site, function) in [(0, "keep"), (SITES - 1, "late"), (SITES, "once"), (SITES + 1, "mostly")] {
         holdings.name(SiteId(site as u32 + 1), vec![frame(function, "train", Some(site as u32 + 1))]);
     }
     holdings.report(&Losses::default(), 40 * SECOND)

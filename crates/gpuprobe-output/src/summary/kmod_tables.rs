@@ -1,24 +1,24 @@
-//! The sections about the driver beneath CUDA: what was asked of it, and how much of each function's time that was.
+//! The sections about the NVIDIA kernel module: its commands, and its share of each function's time.
 
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer, SummaryReport};
 
-use super::work::{LEAST_NAME, LONGEST_NAME, WIDTH};
-use super::{Fit, heading, line, name};
+use super::gpu_op_tables::{LEAST_NAME, LONGEST_IN_FILE, WIDTH};
+use super::layout::{Fit, heading, line, name};
 use crate::curve::{self, Strokes};
-use crate::driver::{UNIFIED, outside, scheduler, share, time, top_command, unified};
+use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::table::{Align, room, rows};
 use crate::units::{count, duration, fitted, printable};
 
-/// Rows of each table.
+/// The most rows of a table.
 const MOST: usize = 25;
-/// Where the table of commands has its medians.
+/// The column with the medians in the table of commands.
 const P50: usize = 4;
 
-/// The second block of the classic runner, in its words; nothing where the driver was not watched.
+/// The second block of the classic runner, byte for byte. Empty if the NVIDIA kernel module was not watched.
 pub(super) fn classic(report: &SummaryReport) -> String {
     let driver = &report.driver;
-    // a tracepoint says nothing of whether the driver was watched
+    // calls without a duration are tracepoints, which do not mean that the module was watched
     if driver.layers.is_empty() && driver.commands.iter().all(|command| command.calls == command.unfinished) {
         return String::new();
     }
@@ -37,13 +37,13 @@ pub(super) fn classic(report: &SummaryReport) -> String {
     out
 }
 
-pub(super) fn driver(out: &mut String, driver: &DriverSummary, fit: Fit) {
+pub(super) fn tables(out: &mut String, driver: &DriverSummary, fit: Fit) {
     if !driver.commands.is_empty() {
-        heading(out, "driver, by command");
+        heading(out, "driver (NVIDIA kernel module), by command");
         commands(out, &driver.commands, fit);
     }
     if !driver.layers.is_empty() {
-        heading(out, "time of calls, in user space and in the driver");
+        heading(out, "time of calls, in user space and in the driver (NVIDIA kernel module)");
         layers(out, &driver.layers, fit);
     }
     for text in outside(driver).chain(scheduler(driver)) {
@@ -58,14 +58,14 @@ pub(super) fn driver(out: &mut String, driver: &DriverSummary, fit: Fit) {
     }
 }
 
-/// How the time of each function of the kernel is spread.
+/// The distribution of the time of each probed Linux kernel function.
 fn histograms(out: &mut String, commands: &[CommandSummary], fit: Fit) {
     use Align::{Left, Right};
     let functions = || commands.iter().filter(|command| command.is_function() && !command.latency.is_empty());
     if functions().next().is_none() {
         return;
     }
-    heading(out, "time of functions of the kernel, by powers of two");
+    heading(out, "time of Linux kernel functions, by powers of two");
     let mut table = vec![["calls", "from", "", "to"].map(str::to_owned).to_vec()];
     for command in functions().take(MOST) {
         let (from_ns, counts, to_ns) = powers(&command.latency);
@@ -85,7 +85,8 @@ fn histograms(out: &mut String, commands: &[CommandSummary], fit: Fit) {
     }
 }
 
-/// How many values there are in each power of two, from the least that has any to what is above the greatest.
+/// The lower bound of the first power of two with a value, the number of values in each power of two from there on, and
+/// the upper bound of the last.
 fn powers(buckets: &[Bucket]) -> (u64, Vec<u64>, u64) {
     let power = |bucket: &Bucket| bucket.from.checked_ilog2().unwrap_or(0);
     let least = buckets.iter().map(power).min().unwrap_or(0);
@@ -100,7 +101,7 @@ fn powers(buckets: &[Bucket]) -> (u64, Vec<u64>, u64) {
 
 fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
     use Align::{Left, Right};
-    // those that only wait come last
+    // commands that only wait are sorted to the end
     let working = commands.partition_point(|command| !command.waits());
     let (working, waiting) = commands.split_at(working);
     let (top, more) = working.split_at(working.len().min(MOST));
@@ -122,7 +123,7 @@ fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
     }
     let mut align = vec![Right, Right, Right, Right, Right, Right, Right, Left, Left];
     if fit == Fit::Terminal {
-        // names need the room
+        // leaves more room for names
         align.remove(P50);
         table.iter_mut().for_each(|row| drop(row.remove(P50)));
     }
@@ -162,20 +163,20 @@ fn layers(out: &mut String, layers: &[Layer], fit: Fit) {
     rows(out, "  ", &[Left, Right, Right, Right, Right, Right, Right, Left], &table);
     if !more.is_empty() {
         let functions = count(more.len() as u64, "function", "functions");
-        line(out, format_args!("and {functions} with less time there"));
+        line(out, format_args!("and {functions} with less time in the driver"));
     }
 }
 
-/// On a terminal, of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)` what is asked of an object: that is not called
-/// so in other commands.
+/// On a terminal only the part in parentheses of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`: it is unique
+/// among commands.
 fn in_short(command: &str, fit: Fit) -> String {
     let inner = command.strip_suffix(')').and_then(|rest| rest.split_once('(')).map(|(_, inner)| inner);
     inner.filter(|inner| fit == Fit::Terminal && !inner.starts_with("0x")).unwrap_or(command).to_owned()
 }
 
-/// Adds a last column, whose texts are cut where a terminal has no room for them.
+/// Adds a last column with names, shortened to the width of a terminal.
 fn push_names(table: &mut [Vec<String>], title: &str, names: impl Iterator<Item = String>, fit: Fit) {
-    let room = if fit == Fit::Terminal { room(table, WIDTH).max(LEAST_NAME) } else { LONGEST_NAME };
+    let room = if fit == Fit::Terminal { room(table, WIDTH).max(LEAST_NAME) } else { LONGEST_IN_FILE };
     let names = names.map(|name| fitted(&printable(&name), room).into_owned());
     table
         .iter_mut()
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_by_powers_of_two_from_the_least_to_the_greatest() {
+    fn times_are_counted_by_powers_of_two_from_the_first_to_the_last_used() {
         let bucket = |from, to, count| Bucket { from, to, count };
         let buckets = [bucket(1024, 1152, 2), bucket(1920, 2048, 1), bucket(4096, 4608, 5)];
         assert_eq!(powers(&buckets), (1024, vec![3, 0, 5], 8192));

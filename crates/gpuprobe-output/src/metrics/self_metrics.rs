@@ -1,9 +1,10 @@
-//! Metrics of gpuprobe itself: what it takes up, under the names that every exporter has for it, and what its endpoint has
-//! answered. They are read with the snapshot, as everything else: a scrape is counted in the next one.
+//! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its
+//! endpoint. They are read with the snapshot, so a scrape is counted in the next snapshot.
 
 use gpuprobe_analysis::{OwnProcess, Snapshot};
 
-use super::{Kind, Metric, Samples, metric, with_unit};
+use super::metric::{Kind, Metric, metric, with_unit};
+use super::samples::Samples;
 
 pub(super) const METRICS: &[Metric] = &[
     with_unit(
@@ -20,14 +21,14 @@ pub(super) const METRICS: &[Metric] = &[
         "gpuprobe_http_requests",
         Kind::Counter,
         &["code"],
-        "Requests that were answered, by the status of the answer.",
+        "Answered requests, by HTTP status.",
         requests,
     ),
     metric(
         "gpuprobe_http_connections_refused",
         Kind::Counter,
         &["reason"],
-        "Connections that ended without a whole answer to a whole request, cut off or by themselves.",
+        "Connections that ended before a complete answer, closed by gpuprobe or by the client.",
         refused,
     ),
     with_unit(
@@ -35,8 +36,8 @@ pub(super) const METRICS: &[Metric] = &[
             "process_cpu_seconds",
             Kind::Counter,
             &[],
-            "Time that gpuprobe was on a CPU, in user space and in the kernel.",
-            |snapshot, samples| own(snapshot, |own| samples.nanoseconds(&[], own.cpu_ns)),
+            "CPU time of gpuprobe, in user space and in the Linux kernel.",
+            |snapshot, samples| resources(snapshot, |own| samples.nanoseconds(&[], own.cpu_ns)),
         ),
         "seconds",
     ),
@@ -45,8 +46,8 @@ pub(super) const METRICS: &[Metric] = &[
             "process_resident_memory_bytes",
             Kind::Gauge,
             &[],
-            "Memory that gpuprobe has in use.",
-            |snapshot, samples| own(snapshot, |own| samples.number(&[], own.resident_bytes)),
+            "Resident memory of gpuprobe.",
+            |snapshot, samples| resources(snapshot, |own| samples.number(&[], own.resident_bytes)),
         ),
         "bytes",
     ),
@@ -55,8 +56,8 @@ pub(super) const METRICS: &[Metric] = &[
             "process_virtual_memory_bytes",
             Kind::Gauge,
             &[],
-            "Addresses that gpuprobe has in use.",
-            |snapshot, samples| own(snapshot, |own| samples.number(&[], own.virtual_bytes)),
+            "Virtual memory of gpuprobe.",
+            |snapshot, samples| resources(snapshot, |own| samples.number(&[], own.virtual_bytes)),
         ),
         "bytes",
     ),
@@ -64,16 +65,16 @@ pub(super) const METRICS: &[Metric] = &[
         "process_open_fds",
         Kind::Gauge,
         &[],
-        "Descriptors that gpuprobe has open.",
-        |snapshot, samples| own(snapshot, |own| samples.number(&[], own.open_files)),
+        "Open file descriptors of gpuprobe.",
+        |snapshot, samples| resources(snapshot, |own| samples.number(&[], own.open_files)),
     ),
     metric(
         "process_max_fds",
         Kind::Gauge,
         &[],
-        "Descriptors that gpuprobe may have open.",
+        "Limit of open file descriptors of gpuprobe.",
         |snapshot, samples| {
-            own(snapshot, |own| own.most_files.into_iter().for_each(|most| samples.number(&[], most)))
+            resources(snapshot, |own| own.most_files.into_iter().for_each(|most| samples.number(&[], most)))
         },
     ),
     with_unit(
@@ -81,14 +82,14 @@ pub(super) const METRICS: &[Metric] = &[
             "process_start_time_seconds",
             Kind::Gauge,
             &[],
-            "When gpuprobe began, in seconds since 1970.",
-            |snapshot, samples| own(snapshot, |own| samples.nanoseconds(&[], own.started_unix_ns)),
+            "When gpuprobe started, in seconds since 1970.",
+            |snapshot, samples| resources(snapshot, |own| samples.nanoseconds(&[], own.started_unix_ns)),
         ),
         "seconds",
     ),
 ];
 
-fn own(snapshot: &Snapshot, then: impl FnOnce(&OwnProcess)) {
+fn resources(snapshot: &Snapshot, then: impl FnOnce(&OwnProcess)) {
     if let Some(own) = &snapshot.own {
         then(own);
     }
@@ -96,7 +97,7 @@ fn own(snapshot: &Snapshot, then: impl FnOnce(&OwnProcess)) {
 
 fn snapshot_time(snapshot: &Snapshot, samples: &mut Samples) {
     if snapshot.unix_seconds > 0.0 {
-        // a conversion to an integer saturates
+        // converting a float to an integer saturates
         samples.nanoseconds(&[], (snapshot.unix_seconds * 1e9) as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! What NVML tells of two GPUs, one of which supports little.
+//! NVML readings of two GPUs, one of which supports few values.
 
 use std::collections::HashMap;
 
@@ -43,7 +43,7 @@ fn first() -> GpuState {
         processes: vec![
             GpuProcess { pid: Tgid(4242), memory_bytes: Some(520 * MIB), busy_percent: Some([98, 6, 0, 0]) },
             GpuProcess { pid: Tgid(5000), memory_bytes: Some(380 * MIB), busy_percent: None },
-            // it has ended since
+            // it has exited meanwhile
             GpuProcess { pid: Tgid(5001), memory_bytes: Some(MIB), busy_percent: None },
         ],
     }
@@ -64,7 +64,7 @@ fn second() -> GpuState {
     }
 }
 
-/// Put beside the sample of a snapshot, which has 8,000,000 bytes on the host's second GPU.
+/// Combined with the sample snapshot, which has 8,000,000 bytes on the host's second GPU.
 pub(crate) fn states(snapshot: &Snapshot) -> GpuStates {
     let xids = vec![XidCount { id: first().id, xid: 79, count: 2 }];
     let readings = GpuReadings { is_up: true, gpus: vec![first(), second()], xids };

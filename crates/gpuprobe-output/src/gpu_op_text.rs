@@ -1,4 +1,4 @@
-//! Words for launches, copies and gaps that the displays have in common.
+//! Texts about GPU operations (launches, copies, gaps of streams) that several displays share.
 
 use std::borrow::Cow;
 
@@ -9,24 +9,24 @@ use gpuprobe_event::counters::GapKind;
 
 use crate::units::{bytes, count, duration, fitted, printable};
 
-/// A kernel's name in at most so many columns.
+/// The name of a CUDA kernel in at most `width` columns.
 pub(crate) fn kernel(name: &str, width: usize) -> String {
     fitted(&printable(name), width).into_owned()
 }
 
-/// Whether a row is of one kernel, and not of all that have no name or no row of their own.
+/// Whether a row is of one CUDA kernel, and not the sum of those without a name or without a row.
 pub(crate) fn is_named(kernel: &KernelLaunches) -> bool {
     !matches!(kernel.kernel.as_str(), UNKNOWN_KERNEL | OTHER_KERNELS)
 }
 
-/// What kernels that are not shown come to; `None` where all are.
+/// The sum of CUDA kernels that are not shown; `None` if all are shown.
 pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
     let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let more = count(kernels.len() as u64, "more kernel", "more kernels");
     (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
 }
 
-/// What was done with graphs, a line for each thing.
+/// Graph launches and captures, one line for each kind.
 pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
     let mut lines = Vec::new();
     if graphs.launches > 0 || graphs.errors > 0 {
@@ -46,12 +46,12 @@ pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
     lines
 }
 
-/// `, 3 failed`; nothing where none did.
+/// `, 3 failed`; empty if none did.
 pub(crate) fn failed(errors: u64) -> String {
     if errors == 0 { String::new() } else { format!(", {errors} failed") }
 }
 
-/// What a value is known to be.
+/// A value of which only a bound is known; `-` if there is no value.
 pub(crate) fn bound(bound: Option<Bound>, unit: fn(u64) -> String) -> String {
     match bound {
         None => "-".to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn bound(bound: Option<Bound>, unit: fn(u64) -> String) -> String {
     }
 }
 
-/// What a gap began with.
+/// The kind of call that a gap began after.
 pub(crate) fn began_with(kind: GapKind) -> &'static str {
     match kind {
         GapKind::AfterSync => "after a synchronisation",
@@ -68,12 +68,12 @@ pub(crate) fn began_with(kind: GapKind) -> &'static str {
     }
 }
 
-/// The call that the launching thread was in for longest in a gap; it may have been elsewhere most of the time.
+/// The longest CUDA call of the launching thread during a gap. The thread may have been outside CUDA most of the time.
 pub(crate) fn meanwhile(gap: &Gap) -> &'static str {
     gap.meanwhile.unwrap_or("no CUDA call")
 }
 
-/// A stream, as people can tell it from others.
+/// The name of a stream.
 pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
     match (stream, u32::try_from(stream ^ STREAM_OF_THREAD)) {
         (0, _) => "default stream".into(),
@@ -82,7 +82,7 @@ pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
     }
 }
 
-/// The numbers that an advice is made of.
+/// The numbers that an advice is based on.
 pub(crate) fn evidence(advice: &Advice) -> String {
     match *advice {
         Advice::PageableCopies { copies, bytes: moved, ns, watched_ns } => format!(
@@ -99,7 +99,7 @@ pub(crate) fn evidence(advice: &Advice) -> String {
             bound(Some(median), bytes)
         ),
         Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns } => format!(
-            "{} took at least {} over all threads, in {}; the way between them {}",
+            "{} took at least {} over all threads, in {}; time between them {}",
             count(launches, "launch", "launches"),
             duration(calls_ns),
             duration(watched_ns),
@@ -119,15 +119,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_told_as_people_know_them() {
+    fn streams_are_named_by_kind() {
         assert_eq!(stream(0), "default stream");
         assert_eq!(stream(1 << 63 | 4242), "default of thread 4242");
         assert_eq!(stream(0x5601_0000_0080), "stream 0x560100000080");
-        assert_eq!(stream(u64::MAX), "stream 0xffffffffffffffff", "no thread has such a number");
+        assert_eq!(stream(u64::MAX), "stream 0xffffffffffffffff", "no thread has such an id");
     }
 
     #[test]
-    fn the_last_bucket_has_no_end() {
+    fn the_last_bucket_is_only_bounded_below() {
         assert_eq!(bound(None, duration), "-");
         assert_eq!(bound(Some(Bound::Below(2_000)), duration), "< 2.0 us");
         assert_eq!(bound(Some(Bound::AtLeast(4096)), bytes), ">= 4.0 KiB");

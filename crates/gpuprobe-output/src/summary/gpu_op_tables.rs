@@ -1,5 +1,5 @@
-//! The sections about launches, copies, gaps and what to do about them, for a terminal of 100 columns
-//! or for a file, where names are whole.
+//! The sections about GPU operations: launches, copies, gaps of streams and advice. For a terminal of 100 columns, or
+//! for a file with complete names.
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::effective;
@@ -7,37 +7,37 @@ use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 
 use super::incomplete::marked;
-use super::{Fit, heading, line};
-use crate::table::{Align, room, rows};
-use crate::units::{bytes, count, duration, fitted};
-use crate::work::{
+use super::layout::{Fit, heading, line};
+use crate::gpu_op_text::{
     began_with, bound, evidence, graphs, kernel as kernel_name, meanwhile, more_kernels, stream,
 };
+use crate::table::{Align, room, rows};
+use crate::units::{bytes, count, duration, fitted};
 
 pub(super) const WIDTH: usize = 100;
-/// What is longer says nothing more in a file either.
-pub(super) const LONGEST_NAME: usize = 400;
-/// What a name has, however wide the numbers are.
+/// Longer names are shortened in a file, too.
+pub(super) const LONGEST_IN_FILE: usize = 400;
+/// The smallest width of a name, however wide the numbers are.
 pub(super) const LEAST_NAME: usize = 16;
-/// What it has to have for bars to stand before it.
-const NAME_BESIDE_BARS: usize = 24;
+/// The width of a name from which on bars are drawn before it.
+const NAME_WITH_BARS: usize = 24;
 const BAR: usize = 8;
-/// Kernels with a row of their own.
+/// CUDA kernels with a row of their own.
 const MOST_KERNELS: usize = 25;
 
-pub(super) fn launches(out: &mut String, work: &Work, fit: Fit, is_incomplete: bool) {
-    let graphs = graphs(&work.graphs);
-    if work.kernels.is_empty() && graphs.is_empty() {
+pub(super) fn launches(out: &mut String, ops: &Work, fit: Fit, is_incomplete: bool) {
+    let graphs = graphs(&ops.graphs);
+    if ops.kernels.is_empty() && graphs.is_empty() {
         return;
     }
     heading(out, &marked("launches", is_incomplete));
-    let (shown, more) = work.kernels.split_at(work.kernels.len().min(MOST_KERNELS));
+    let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(MOST_KERNELS));
     if !shown.is_empty() {
         kernels(out, shown, fit);
     }
     more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("{text}")));
     if !shown.is_empty() {
-        line(out, format_args!("(the time of a launch call is not the kernel's)"));
+        line(out, format_args!("(the time of a launch call is not the time of the CUDA kernel)"));
     }
 }
 
@@ -47,18 +47,18 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
     let mut table = vec![titles.map(str::to_owned).to_vec()];
     table.extend(kernels.iter().map(cells));
     let mut align = vec![Right; titles.len()];
-    // most programs have none that fail
+    // the column is omitted if no launch failed, as in most programs
     if kernels.iter().all(|kernel| kernel.totals.errors == 0) {
         align.remove(1);
         table.iter_mut().for_each(|row| drop(row.remove(1)));
     }
     let mut room = room(&table, WIDTH).max(LEAST_NAME);
-    if room >= NAME_BESIDE_BARS + BAR + 2 {
+    if room >= NAME_WITH_BARS + BAR + 2 {
         room -= BAR + 2;
         align.push(Left);
         push_bars(&mut table, &kernels.iter().map(|kernel| kernel.totals.launches).collect::<Vec<_>>());
     }
-    let room = if fit == Fit::Terminal { room } else { LONGEST_NAME };
+    let room = if fit == Fit::Terminal { room } else { LONGEST_IN_FILE };
     let names = kernels.iter().map(|kernel| kernel_name(&kernel.kernel, room));
     for (row, name) in table.iter_mut().zip(std::iter::once("kernel".to_owned()).chain(names)) {
         row.push(name);
@@ -67,7 +67,7 @@ fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
     rows(out, "  ", &align, &table);
 }
 
-/// Adds a bar to each row but the first, as long as its value is large.
+/// Adds a bar to each row except the title row, in proportion to its value.
 fn push_bars(table: &mut [Vec<String>], values: &[u64]) {
     let most = values.iter().copied().max().unwrap_or(0).max(1);
     let bar = |value: &u64| {
@@ -106,10 +106,10 @@ fn range((least, most): ([u32; 3], [u32; 3])) -> String {
     if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
 }
 
-pub(super) fn copies(out: &mut String, work: &Work, is_incomplete: bool) {
+pub(super) fn copies(out: &mut String, ops: &Work, is_incomplete: bool) {
     use Align::{Left, Right};
     let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
-    let (fills, copies): (Vec<_>, Vec<_>) = work.copies.iter().partition(is_fill);
+    let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
     if !copies.is_empty() {
         heading(out, &marked("copies", is_incomplete));
         let titles = ["kind", "mode", "host memory", "copies", "bandwidth", "bytes"];
@@ -127,7 +127,10 @@ pub(super) fn copies(out: &mut String, work: &Work, is_incomplete: bool) {
             line(out, format_args!("copies that failed: {failed}"));
         }
         if copies.iter().any(|copy| effective(&[copy]).is_some()) {
-            line(out, format_args!("(bandwidth as the caller saw it, with all that the call waited for)"));
+            line(
+                out,
+                format_args!("(bandwidth as the caller saw it, including everything the call waited for)"),
+            );
         }
     }
     if !fills.is_empty() {
@@ -142,7 +145,7 @@ pub(super) fn copies(out: &mut String, work: &Work, is_incomplete: bool) {
 
 fn copy_cells(copy: &CopyTotals) -> Vec<String> {
     let host = if copy.host == HostMemory::Nothing { "-" } else { copy.host.as_str() };
-    // a conversion to an integer saturates
+    // converting a float to an integer saturates
     let bandwidth = effective(&[copy]).map(|e| format!("{}/s", bytes(e.bytes_per_second as u64)));
     vec![
         copy.direction.as_str().to_owned(),
@@ -154,21 +157,21 @@ fn copy_cells(copy: &CopyTotals) -> Vec<String> {
     ]
 }
 
-/// How many copies were of which size: `55 <4K, 3 <1M`.
+/// The number of copies by size: `55 <4K, 3 <1M`.
 fn sizes(sizes: &[u64; LATENCY_BUCKETS]) -> String {
-    /// The first bucket beyond a class, and how it is called.
+    /// The first bucket after a class, and the name of the class.
     const CLASSES: [(usize, &str); 5] =
         [(12, "<4K"), (16, "<64K"), (20, "<1M"), (24, "<16M"), (LATENCY_BUCKETS, ">=16M")];
     let mut from = 0;
-    let mut told = Vec::new();
+    let mut classes = Vec::new();
     for (to, name) in CLASSES {
         let n = sizes[from..to].iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
         if n > 0 {
-            told.push(format!("{n} {name}"));
+            classes.push(format!("{n} {name}"));
         }
         from = to;
     }
-    told.join(", ")
+    classes.join(", ")
 }
 
 pub(super) fn gaps(out: &mut String, gaps: &Gaps, is_incomplete: bool) {
@@ -179,7 +182,7 @@ pub(super) fn gaps(out: &mut String, gaps: &Gaps, is_incomplete: bool) {
         return;
     }
     let streams = count(gaps.streams, "stream", "streams");
-    let text = format!("idle gaps of {streams}, as the host saw them: nothing was given to a stream");
+    let text = format!("idle gaps of {streams}, as the host saw them: nothing was submitted to a stream");
     heading(out, &marked(&text, is_incomplete));
     let titles = ["", "gaps", "total", "p50", "p99"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
@@ -188,7 +191,7 @@ pub(super) fn gaps(out: &mut String, gaps: &Gaps, is_incomplete: bool) {
     if gaps.longest.is_empty() {
         return;
     }
-    line(out, format_args!("the longest, and the longest CUDA call that the host made meanwhile"));
+    line(out, format_args!("the longest, and the longest CUDA call of the host during each"));
     let row = |gap: &gpuprobe_analysis::Gap| {
         let (began, stream) = (began_with(gap.kind).to_owned(), stream(gap.stream).into_owned());
         vec![duration(gap.ns), began, stream, meanwhile(gap).to_owned()]
@@ -219,21 +222,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dimensions_are_as_short_as_they_can_be() {
+    fn trailing_dimensions_of_one_are_omitted() {
         assert_eq!(range(([64, 1, 1], [64, 1, 1])), "64");
         assert_eq!(range(([3, 2, 1], [3, 2, 1])), "3x2");
         assert_eq!(range(([1, 1, 1], [8, 1, 4])), "1..8x1x4");
     }
 
     #[test]
-    fn a_bar_is_as_long_as_its_share_and_never_nothing_for_something() {
+    fn a_bar_is_as_long_as_its_share_and_never_empty_for_a_value_above_zero() {
         let mut table = vec![Vec::new(); 5];
         push_bars(&mut table, &[u64::MAX, u64::MAX / 2, 1, 0]);
         assert_eq!(table.concat(), ["", "########", "####", "#", ""]);
     }
 
     #[test]
-    fn sizes_are_told_by_classes_that_have_any() {
+    fn sizes_list_only_classes_with_copies() {
         let mut buckets = [0; LATENCY_BUCKETS];
         assert_eq!(sizes(&buckets), "");
         (buckets[0], buckets[11], buckets[12], buckets[31]) = (1, 2, 4, 8);

@@ -1,4 +1,4 @@
-//! Calls of every kind that a line is made of.
+//! Calls of every kind that lines show.
 
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{
@@ -8,10 +8,10 @@ use gpuprobe_event::{
 
 use super::MIB;
 
-/// Unix time of the recording's begin: 2024-12-02 12:36:56.25 UTC.
+/// The Unix time at which the recording began: 2024-12-02 12:36:56.25 UTC.
 pub(crate) const START_UNIX: f64 = 1_733_143_016.25;
 
-/// One call after the other, each begun 1.001017 ms after the one before.
+/// Calls one after the other, each 1.001017 ms after the previous one.
 struct Calls {
     made: Vec<Call>,
 }
@@ -76,7 +76,7 @@ fn structure(fields: &[(&'static str, Value)]) -> Value {
     Value::Struct(fields.iter().map(|(name, v)| (Name::Borrowed(*name), v.clone())).collect())
 }
 
-fn holds(address: u64, bytes: u64) -> Effect {
+fn allocates(address: u64, bytes: u64) -> Effect {
     let (address, kind) = (Some(address), Space::Device);
     Effect::Alloc(Allocation { bytes, address, kind, ..Allocation::default() })
 }
@@ -97,7 +97,7 @@ fn launches(call: &mut Call, kernel: Option<&str>, stream: u64) {
     });
 }
 
-/// A launch of which only the kernel is known.
+/// A launch of which only the CUDA kernel is known.
 fn named_launch(kernel: &str) -> Effect {
     Effect::Launch(Launch { kernel: Some(kernel.into()), ..Launch::default() })
 }
@@ -106,15 +106,16 @@ fn memory(c: &mut Calls) {
     c.driver("cuInit", 0, &[hex(0)]);
     let inner = c.driver("cuMemAlloc_v2", 0, &[hex(0x7ffe_1230), uint(4 * MIB)]);
     (inner.parent, inner.depth) = (Some(3), 1);
-    c.runtime("cudaMalloc", 0, &[hex(0x7ffe_1230), uint(4 * MIB)]).effect = holds(0x7f3a_0000_0000, 4 * MIB);
-    c.runtime("cudaMalloc", 0, &[hex(0x7ffe_1230), uint(4000)]).effect = holds(0x7f3a_0040_0000, 4000);
+    c.runtime("cudaMalloc", 0, &[hex(0x7ffe_1230), uint(4 * MIB)]).effect =
+        allocates(0x7f3a_0000_0000, 4 * MIB);
+    c.runtime("cudaMalloc", 0, &[hex(0x7ffe_1230), uint(4000)]).effect = allocates(0x7f3a_0040_0000, 4000);
     let inner = c.driver("cuMemAlloc_v2", 2, &[hex(0x7ffe_1230), uint(1 << 50)]);
     (inner.parent, inner.depth) = (Some(6), 1);
     c.runtime("cudaMalloc", 2, &[hex(0x7ffe_1230), uint(1 << 50)]);
     c.runtime("cudaMallocPitch", 0, &[hex(0x7ffe_1230), hex(0x7ffe_1238), uint(1000), uint(8)]).effect =
-        holds(0x7f3a_0050_0000, 4096);
+        allocates(0x7f3a_0050_0000, 4096);
     let extent = structure(&[("width", uint(64)), ("height", uint(8)), ("depth", Value::Unread)]);
-    c.runtime("cudaMalloc3D", 0, &[Value::Unread, extent]).effect = holds(0x7f3a_0060_0000, 12_345);
+    c.runtime("cudaMalloc3D", 0, &[Value::Unread, extent]).effect = allocates(0x7f3a_0060_0000, 12_345);
     c.runtime("cudaMallocHost", 0, &[hex(0x7ffe_1230), uint((5 << 18) + 1)]);
     c.runtime("cudaFree", 0, &[hex(0x7f3a_0000_0000)]).effect = frees(0x7f3a_0000_0000, 4 * MIB);
     c.runtime("cudaFree", 0, &[hex(0x7f3a_0040_0000)]).effect = frees(0x7f3a_0040_0000, 4000);
@@ -141,7 +142,7 @@ fn copies(c: &mut Calls) {
         moved(MIB, CopyDirection::Fill);
     let location = structure(&[("type", named("cudaMemLocationTypeDevice")), ("id", Value::Int(-1))]);
     c.runtime("cudaMemPrefetchAsync", 0, &[dst.clone(), uint(2 * MIB), location, hex(0), Value::Unread]);
-    // as many blocks, not bytes
+    // the count is of blocks, not of bytes
     c.runtime("cudaMemDiscardBatchAsync", 0, &[dst.clone(), dst.clone(), uint(2048), hex(0), hex(0)]);
     c.call(Api::Nccl, "ncclMemAlloc", 0, &[dst, uint(2 * MIB)]);
 }
@@ -206,7 +207,7 @@ pub(crate) fn calls() -> Vec<Call> {
     calls.made
 }
 
-/// Lives of processes and a loss.
+/// Starts and exits of processes, and a loss.
 fn changes() -> Vec<Event> {
     let change = |change, exit_status, container: Option<&str>| {
         Event::Process(ProcessEvent {
@@ -234,12 +235,12 @@ fn changes() -> Vec<Event> {
     ]
 }
 
-/// All of the above as they come.
+/// All events in order.
 pub(crate) fn live_events() -> Vec<Event> {
     calls().into_iter().map(|c| Event::Call(Box::new(c))).chain(changes()).collect()
 }
 
-/// The calls of the classic tracer in two phases each, and some that it did not know.
+/// The calls that the classic tracer showed, in two phases each, and some that it did not.
 pub(crate) fn phased_events() -> Vec<Event> {
     let mut c = Calls { made: Vec::new() };
     let (device, host) = (hex(0x7f12_3456_8000), hex(0x55d0_1000));
@@ -269,7 +270,7 @@ pub(crate) fn phased_events() -> Vec<Event> {
     both.chain(open).map(|call| Event::Call(Box::new(call))).collect()
 }
 
-/// Calls of three threads that have not returned, in no order.
+/// Calls of three threads that have not returned, unsorted.
 pub(crate) fn open_calls() -> Vec<Call> {
     let mut c = Calls { made: Vec::new() };
     let mut open = |tid, start_ns, call: fn(&mut Calls) -> &mut Call| {

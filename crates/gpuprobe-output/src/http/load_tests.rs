@@ -1,7 +1,7 @@
-//! Clients that ask and do not take their answers, and what a large answer costs.
+//! Clients that request pages and do not read the answers, and the cost of a large answer.
 
-#[path = "../../examples/scrape_cost/crowd.rs"]
-mod crowd;
+#[path = "../../examples/scrape_cost/many_processes.rs"]
+mod many_processes;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,23 +20,23 @@ use crate::metrics::Format;
 
 const METRICS: Page = Page { text: Text::Metrics(Format::Prometheus), coding: Coding::Plain };
 const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-/// More than the system keeps for a client that does not read.
+/// More than the operating system buffers for a client that does not read.
 const LONG: usize = 4 << 20;
 
-fn of_length(bytes: usize) -> Snapshot {
+fn snapshot_of_length(bytes: usize) -> Snapshot {
     let library = LibraryProbes { path: "x".repeat(bytes), ..Default::default() };
     Snapshot { libraries: vec![library], ..Snapshot::default() }
 }
 
-/// The text of the last snapshot, the same memory that is served.
+/// The text of the last snapshot: the same memory that is served.
 fn text(latest: &Latest) -> Bytes {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(Serving::new(latest.clone()).page(METRICS)).unwrap().text
 }
 
-/// Publishes a text that is a little longer than any of its kind before, and waits until it is what is served.
+/// Publishes a text that is a little longer than the previous ones, and waits until it is served.
 fn publish(started: &Started, longer: usize) -> Bytes {
-    started.latest.publish(of_length(LONG + longer), REFRESH);
+    started.latest.publish(snapshot_of_length(LONG + longer), REFRESH);
     let text = text(&started.latest);
     let length = format!("content-length: {}", text.len());
     until("the new text is served", || {
@@ -49,8 +49,8 @@ fn publish(started: &Started, longer: usize) -> Bytes {
     text
 }
 
-/// A client that has its answer before it and does not take it.
-fn reluctant(address: SocketAddr) -> TcpStream {
+/// A client that sends a request and does not read the answer.
+fn unread_request(address: SocketAddr) -> TcpStream {
     let mut stream = connect(address);
     stream.write_all(REQUEST).unwrap();
     stream
@@ -61,12 +61,12 @@ fn answered(stream: &TcpStream) {
 }
 
 #[test]
-fn who_does_not_read_gives_way_at_once_to_who_does() {
-    // no place is given back because a time ran out
+fn clients_that_do_not_read_are_closed_at_once_for_clients_that_do() {
+    // so that no slot is released because of a timeout
     let limits = Limits { patience: LIMITS.answer, ..LIMITS };
     let started = started_with(|endpoint| endpoint.limits = limits);
     publish(&started, 0);
-    let _crowd: Vec<_> = (0..300).map(|_| reluctant(started.address)).collect();
+    let _unread: Vec<_> = (0..300).map(|_| unread_request(started.address)).collect();
     let scrape = || {
         let begun = Instant::now();
         assert!(ask(started.address, "/metrics").1.len() > LONG);
@@ -74,9 +74,9 @@ fn who_does_not_read_gives_way_at_once_to_who_does() {
     };
     let mut times: Vec<_> = (0..20).map(|_| scrape()).collect();
     times.sort_unstable();
-    println!("beside 300 that do not read: median {:?}, slowest {:?}", times[10], times[19]);
+    println!("with 300 clients that do not read: median {:?}, slowest {:?}", times[10], times[19]);
     assert!(times[10] < Duration::from_millis(50), "{times:?}");
-    // the first came while the crowd did, and others may keep the machine busy
+    // the first request competes with those 300, and the machine may be busy
     assert!(times[19] < limits.answer / 4, "{times:?}");
     assert!(refused(&started.latest, "crowded_out") >= 300 - LIMITS.connections as u64);
 }
@@ -85,77 +85,77 @@ fn who_does_not_read_gives_way_at_once_to_who_does() {
 fn no_more_texts_are_kept_for_slow_readers_than_allowed() {
     let limits = Limits { texts: 3, ..LIMITS };
     let started = started_with(|endpoint| endpoint.limits = limits);
-    let mut held: Vec<(Bytes, TcpStream)> = Vec::new();
+    let mut clients: Vec<(Bytes, TcpStream)> = Vec::new();
     for longer in 0..8 {
         let text = publish(&started, longer);
-        let client = reluctant(started.address);
+        let client = unread_request(started.address);
         answered(&client);
-        held.push((text, client));
+        clients.push((text, client));
     }
-    until("the oldest readers are cut off", || refused(&started.latest, "old_text") == 5);
-    until("their texts are gone", || held.iter().take(5).all(|(text, _)| text.is_unique()));
-    assert!(held.iter().skip(5).all(|(text, _)| !text.is_unique()), "the last ones are left alone");
-    let (text, mut last) = held.pop().unwrap();
+    until("the oldest readers are closed", || refused(&started.latest, "old_text") == 5);
+    until("their texts are freed", || clients.iter().take(5).all(|(text, _)| text.is_unique()));
+    assert!(clients.iter().skip(5).all(|(text, _)| !text.is_unique()), "the newest ones stay");
+    let (text, mut last) = clients.pop().unwrap();
     let mut answer = Vec::new();
     last.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(&text));
 
     let limits = Limits { text_bytes: LONG, ..LIMITS };
     let started = started_with(|endpoint| endpoint.limits = limits);
-    let (first, one) = (publish(&started, 0), reluctant(started.address));
+    let (first, one) = (publish(&started, 0), unread_request(started.address));
     answered(&one);
-    assert_eq!(refused(&started.latest, "old_text"), 0, "one may be as long as it is");
+    assert_eq!(refused(&started.latest, "old_text"), 0, "a single text may have any length");
     publish(&started, 1);
-    answered(&reluctant(started.address));
-    until("two of them are too long", || first.is_unique());
+    answered(&unread_request(started.address));
+    until("two texts are too long together", || first.is_unique());
     assert_eq!(refused(&started.latest, "old_text"), 1);
 }
 
 #[test]
-fn who_goes_away_half_way_is_counted_and_leaves_nothing_behind() {
+fn a_client_that_disconnects_early_is_counted_and_its_slot_is_released() {
     const EACH: usize = 40;
-    // as many as there are places
+    // as many clients as slots
     let limits = Limits { connections: 2 * EACH, ..LIMITS };
     let started = started_with(|endpoint| endpoint.limits = limits);
     let text = publish(&started, 0);
-    let asking = |_| {
+    let half_request = |_| {
         let mut stream = connect(started.address);
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHos").unwrap();
         stream
     };
-    let mut gone: Vec<_> = (0..EACH).map(asking).collect();
-    gone.extend((0..EACH).map(|_| reluctant(started.address)));
-    gone.iter().skip(EACH).for_each(answered);
-    drop(gone);
+    let mut disconnecting: Vec<_> = (0..EACH).map(half_request).collect();
+    disconnecting.extend((0..EACH).map(|_| unread_request(started.address)));
+    disconnecting.iter().skip(EACH).for_each(answered);
+    drop(disconnecting);
     until("all are counted", || refused(&started.latest, "aborted") == 2 * EACH as u64);
-    // who looked in and said nothing has aborted nothing
+    // a client that sends nothing does not count as aborted
     drop(connect(started.address));
     started.latest.publish(Snapshot::default(), REFRESH);
-    until("the text is gone", || text.is_unique());
+    until("the text is freed", || text.is_unique());
     for _ in 0..3 * EACH {
         assert_eq!(status(started.address, "/healthz"), 200);
     }
     assert_eq!(refused(&started.latest, "aborted"), 2 * EACH as u64);
-    assert_eq!(refused(&started.latest, "crowded_out"), 0, "no place was lost");
+    assert_eq!(refused(&started.latest, "crowded_out"), 0, "no slot was lost");
 }
 
-/// What this thread has used of a CPU.
+/// The CPU time of this thread.
 fn cpu_time() -> Duration {
-    // it is brought up to date when the thread gives way
+    // the kernel updates it when the thread is scheduled out
     std::thread::sleep(Duration::from_micros(1));
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]
-fn a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds_to_handle() {
+fn handling_a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds() {
     let latest = Latest::default();
-    latest.publish(crowd::crowd(), REFRESH);
+    latest.publish(many_processes::many_processes(), REFRESH);
     let serving = Arc::new(Serving::new(latest));
     let site = Site {
         serving: Arc::clone(&serving),
         web_config: WebConfig::open(None, |_| {}).unwrap(),
-        door: Doorkeeper::new().unwrap(),
+        auth: Authenticator::new().unwrap(),
         router: router(Shown { serving, fresh_for: FRESH_FOR }),
     };
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
