@@ -5,21 +5,21 @@ use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::MAX_STACK_WORDS;
 use gpuprobe_event::{Api, Function, Space, Tgid};
 
-use crate::attach::Collect;
-use crate::clock::Clock;
-pub use crate::clock::thread_cpu_ns;
-use crate::decode::Decoder;
-use crate::news::Batch;
-use crate::object::MOST_CALLS_AT_ONCE;
-use crate::records::Records;
-use crate::resolve::{OfFiles, RawStack};
-use crate::rows::row;
-use crate::sites::Sites;
-use crate::task::Counted;
+use crate::function_table::function_row::row;
+use crate::host::clock::Clock;
+pub use crate::host::clock::thread_cpu_ns;
+use crate::load::collect::{Collect, CountedOps};
+use crate::ring::batch::Batch;
+use crate::ring::decoder::Decoder;
+use crate::ring::records::Records;
+use crate::ring::ring_reader::MAX_BATCH_CALLS;
+use crate::stacks::call_sites::CallSites;
+use crate::stacks::raw_stack::RawStack;
+use crate::stacks::resolver::FileResolver;
 use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_words, number};
 
 /// Calls that are taken out of the ring in one go.
-pub const CALLS_AT_ONCE: usize = MOST_CALLS_AT_ONCE;
+pub const CALLS_AT_ONCE: usize = MAX_BATCH_CALLS;
 
 /// The one site of everything that is allocated.
 const SITE: u32 = 1;
@@ -58,7 +58,7 @@ impl Ring {
         let clock = Clock::start();
         let tgid = std::process::id();
         let process = ProcessKey { tgid: Tgid(tgid), instance: 1 };
-        let mut decoder = Decoder::new(clock, true, Sites::new(1000), Box::new(OfFiles::new(false)));
+        let mut decoder = Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false)));
         decoder.add_library(DRIVER, Api::Driver, None);
         let mut start = gp_process_record {
             kind: number::RECORD_PROCESS,
@@ -119,7 +119,7 @@ impl Ring {
             ..gp_call::default()
         };
         raw.registers.iter_mut().zip(told.registers).for_each(|(to, from)| *to = from);
-        let bytes = usize::from(row(told.function, Collect::Stream, Counted::default()).record_bytes);
+        let bytes = usize::from(row(told.function, Collect::Stream, CountedOps::default()).record_bytes);
         self.ring.push(&as_bytes(&raw)[..bytes]);
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::support::Tier;
+use crate::host::support::Tier;
 
 /// Why capturing is not possible.
 #[derive(Debug, Error)]

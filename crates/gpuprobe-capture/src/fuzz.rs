@@ -1,45 +1,14 @@
 //! A door for the fuzzer: any bytes as records of the rings, and what is made of them.
 
-use gpuprobe_discover::{Stack, StackEnd};
-use gpuprobe_event::{Api, Event, Frame, Tgid};
+use gpuprobe_event::{Api, Event};
 
-use crate::clock::Clock;
-use crate::decode::{Control, Decoder};
-use crate::resolve::{RawStack, Resolve};
-use crate::sites::Sites;
+use crate::host::clock::Clock;
+use crate::ring::decoder::{Control, Decoder};
+use crate::stacks::call_sites::CallSites;
+use crate::stacks::resolver::NoResolver;
 
 /// The number of the only driver.
 const DRIVER: u16 = 1;
-
-/// Nothing has a name, and nobody's memory is read.
-#[derive(Debug)]
-pub(crate) struct NoResolver;
-
-impl Resolve for NoResolver {
-    fn observe(&mut self, _tgid: Tgid) {}
-
-    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
-        None
-    }
-
-    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
-        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
-    }
-
-    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
-        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
-    }
-
-    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
-        None
-    }
-
-    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
-        Some(format!("text_at_{address:x}"))
-    }
-
-    fn forget(&mut self, _tgid: Tgid) {}
-}
 
 /// What came of some records.
 #[derive(Debug, Default)]
@@ -54,7 +23,7 @@ pub struct Decoded {
 /// Decodes records one after another. Before each are two bytes: its length in their lower 15 bits, and in the highest
 /// whether it comes through the ring of processes.
 pub fn decode(mut bytes: &[u8]) -> Decoded {
-    let mut decoder = Decoder::new(Clock::start(), true, Sites::new(1000), Box::new(NoResolver));
+    let mut decoder = Decoder::new(Clock::start(), true, CallSites::new(1000), Box::new(NoResolver));
     decoder.add_library(DRIVER, Api::Driver, None);
     let mut decoded = Decoded::default();
     while let Some((head, rest)) = bytes.split_first_chunk() {

@@ -8,12 +8,12 @@ use std::process::Command;
 use gpuprobe_discover::{FileId, Library, PlannedFunction, ProbeCost, ProbePoint, Target, offset_in_file};
 use gpuprobe_event::{Api, Class, Event, Function, LossCause, Outcome, Tgid, catalogue};
 
-use crate::attach::Collect;
-use crate::clock::thread_cpu_ns;
+use crate::capture::Capture;
 use crate::error::CaptureError;
-use crate::load::CaptureConfig;
-use crate::object::Capture;
-use crate::support::Tier;
+use crate::host::clock::thread_cpu_ns;
+use crate::host::support::Tier;
+use crate::load::collect::Collect;
+use crate::load::config::CaptureConfig;
 
 /// Where each of the measured functions begins, from the first.
 const STRIDE: usize = 16;

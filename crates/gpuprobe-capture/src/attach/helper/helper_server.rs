@@ -1,0 +1,149 @@
+//! The process that attaches and detaches probes on request.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::thread::JoinHandle;
+
+use super::helper_client::LinkId;
+use super::request::{Probes, Request, answer_line};
+use super::target_list::TargetList;
+use super::uprobe_link;
+use crate::attach::bpf_link::BpfLink;
+use crate::host::urgency::Urgent;
+
+/// The other end: the programs that were handed over, and the links made with them.
+#[derive(Debug)]
+pub struct Kept {
+    targets: TargetList,
+    programs: Vec<OwnedFd>,
+    links: HashMap<LinkId, BpfLink>,
+    /// Threads that take probes out.
+    closing: Vec<JoinHandle<()>>,
+    made: LinkId,
+    urgent: bool,
+}
+
+/// How the end came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With a word: all is well.
+    Done,
+    /// Without one: who asked was killed, or failed.
+    Gone,
+}
+
+impl Kept {
+    /// Takes over the descriptors that were handed over. Those that are none are refused. With `urgent`, probes are put
+    /// in before ordinary processes get to run: somebody waits for them in the kernel.
+    pub fn receive(files: &[i32], urgent: bool) -> io::Result<Self> {
+        let owned = |&file: &i32| {
+            // SAFETY: asks about a number; where it is no descriptor the call says so.
+            let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
+            if flags < 0 || file < 3 {
+                return Err(io::Error::from_raw_os_error(libc::EBADF));
+            }
+            // SAFETY: it is open, and was inherited under this number for this use alone.
+            Ok(unsafe { OwnedFd::from_raw_fd(file) })
+        };
+        let mut files = files.iter().map(owned).collect::<io::Result<Vec<_>>>()?.into_iter();
+        let (Some(targets), Some(held)) = (files.next(), files.next()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        Ok(Self {
+            targets: TargetList::new(targets, held),
+            programs: files.collect(),
+            links: HashMap::new(),
+            closing: Vec::new(),
+            made: 0,
+            urgent,
+        })
+    }
+
+    /// Who is watched.
+    pub fn targets(&self) -> &TargetList {
+        &self.targets
+    }
+
+    /// Does what it is asked to until there is nobody to ask.
+    pub fn serve(&mut self, requests: impl Read, mut answers: impl Write) -> Ended {
+        for line in BufReader::new(requests).lines() {
+            let answer = match line.ok().as_deref().map(Request::parse) {
+                None => return Ended::Gone,
+                Some(Some(Request::Done)) => return Ended::Done,
+                Some(Some(Request::Attach(probes))) => self.attach(&probes),
+                Some(Some(Request::Detach(links))) => {
+                    close_all(self.taken(&links));
+                    Ok(0)
+                }
+                Some(Some(Request::DetachLater(links))) => {
+                    self.close_later(&links);
+                    Ok(0)
+                }
+                Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+            };
+            let told = answers.write_all(answer_line(&answer).as_bytes()).and_then(|()| answers.flush());
+            if told.is_err() {
+                return Ended::Gone;
+            }
+        }
+        Ended::Gone
+    }
+
+    fn attach(&mut self, probes: &Probes) -> io::Result<LinkId> {
+        let _urgent = self.urgent.then(Urgent::begin);
+        let program = self.programs.get(probes.program).ok_or(io::ErrorKind::InvalidInput)?;
+        let link = uprobe_link::make(program.as_fd(), probes)?;
+        self.made += 1;
+        self.links.insert(self.made, link);
+        Ok(self.made)
+    }
+
+    fn taken(&mut self, links: &[LinkId]) -> Vec<BpfLink> {
+        links.iter().filter_map(|link| self.links.remove(link)).collect()
+    }
+
+    fn close_later(&mut self, links: &[LinkId]) {
+        let links = self.taken(links);
+        self.closing.retain(|thread| !thread.is_finished());
+        // where there can be no thread, the links are closed right here
+        self.closing.extend(std::thread::Builder::new().spawn(move || close_all(links)));
+    }
+
+    /// Takes out the probes of some links; whether there were any. Where there are none, all are out.
+    pub fn take_some_out(&mut self) -> bool {
+        let mut some: Vec<_> = self.links.iter().map(|(id, link)| (!link.is_return(), *id)).collect();
+        some.sort_unstable();
+        let some: Vec<_> = some.into_iter().map(|(_, id)| id).take(AT_ONCE).collect();
+        close_all(self.taken(&some));
+        if some.is_empty() {
+            self.closing.drain(..).for_each(|thread| drop(thread.join()));
+        }
+        !some.is_empty()
+    }
+}
+
+/// Links that are closed at the same time.
+const AT_ONCE: usize = 64;
+
+/// Closes links. With each the kernel waits until no CPU is in its programs, some 50 ms; those that wait at the same
+/// time wait only once. (On the perf tier it has them wait one after the other all the same.)
+///
+/// Returns first: a return probe without the one at the entry of the same function could harm the program.
+fn close_all(links: Vec<BpfLink>) {
+    let (returns, entries) = links.into_iter().partition(BpfLink::is_return);
+    close_at_once(returns);
+    close_at_once(entries);
+}
+
+fn close_at_once(links: Vec<BpfLink>) {
+    let mut links = links.into_iter();
+    while links.len() > 0 {
+        std::thread::scope(|scope| {
+            for link in links.by_ref().take(AT_ONCE) {
+                // where there can be no thread, the link is closed right here
+                std::thread::Builder::new().spawn_scoped(scope, move || drop(link)).ok();
+            }
+        });
+    }
+}

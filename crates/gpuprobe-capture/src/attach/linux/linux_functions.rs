@@ -1,0 +1,257 @@
+//! Probes on functions of the kernel: of the driver's modules, and any that the user has named.
+//!
+//! Their programs are loaded apart from the others, into the same maps, so that whatever a kernel refuses of them costs
+//! these alone.
+
+use std::io;
+
+use gpuprobe_discover::SkipCause;
+use gpuprobe_event::{Api, FunctionId, catalogue};
+use libbpf_rs::Object;
+
+use crate::attach::bpf_link::BpfLink;
+use crate::attach::linux::linux_link::{LinuxProbeKind, make_linux_link, with_program};
+use crate::host::linux_support::KernelSupport;
+use crate::host::open_files::raise_limit;
+use crate::host::support::Tier;
+use crate::load::hooks::{KernelHook, Unprobed};
+use crate::load::libbpf_log::quietly;
+use crate::load::second_object::{load_programs, open_again};
+use crate::wire::ProgramName;
+use crate::wire::object_handles::open_programs;
+
+/// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
+const MOST_TRACED: usize = ProgramName::TRACED_ENTRY.len();
+/// Functions that are probed one by one: taking one out waits a tenth of a second.
+const MOST_BY_PERF: usize = 64;
+
+/// How a function of the kernel is probed, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KernelTier {
+    /// By a program of its own at each end; the cheapest.
+    Fentry,
+    /// By kprobes, one link for many.
+    Kprobes(Tier),
+}
+
+impl KernelTier {
+    /// A word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fentry => "fentry",
+            Self::Kprobes(Tier::Session) => "kprobe session",
+            Self::Kprobes(Tier::Multi) => "kprobe multi",
+            Self::Kprobes(Tier::Perf) => "kprobe",
+        }
+    }
+}
+
+/// What became of functions that were to be probed.
+#[derive(Debug, Default)]
+pub struct ProbedFunctions {
+    /// How many are probed in each way.
+    pub probed: Vec<(KernelTier, usize)>,
+    /// Those that are not, with the reason.
+    pub skipped: Vec<Unprobed>,
+}
+
+/// The ways in which this kernel may probe so many functions, best first. A tier that was forced is that of kprobes.
+pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
+    let traced = forced.is_none() && functions <= MOST_TRACED && support.has_fentry();
+    let kprobes = Tier::ALL
+        .into_iter()
+        .filter(|tier| forced.is_none_or(|forced| *tier <= forced) && support.has_kprobes(*tier))
+        .map(KernelTier::Kprobes);
+    traced.then_some(KernelTier::Fentry).into_iter().chain(kprobes).collect()
+}
+
+/// A function that is tried, with its row.
+struct Tried<'h> {
+    hook: &'h KernelHook,
+    id: FunctionId,
+    reason: String,
+}
+
+impl Tried<'_> {
+    fn points(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.hook.function.addresses.iter().map(|address| (*address, u64::from(self.id.0)))
+    }
+}
+
+/// Probes what can be probed: what one way refuses is tried in the next.
+pub(crate) fn attach(
+    links: &mut Vec<BpfLink>,
+    main: &Object,
+    hooks: &[KernelHook],
+    (tiers, entry_only): (&[KernelTier], bool),
+) -> ProbedFunctions {
+    // every map has a descriptor in every object
+    raise_limit();
+    let mut probed = ProbedFunctions::default();
+    let mut left = Vec::new();
+    for hook in hooks {
+        let row = catalogue().lookup(Api::Kernel, None, &hook.function.name);
+        match (&hook.refused, row) {
+            (None, Some(row)) => left.push(Tried { hook, id: row.id, reason: String::new() }),
+            (refused, _) => {
+                let without_row = || (SkipCause::TooMany, "it has no row in the catalogue".to_owned());
+                probed.skipped.push(hook.unprobed(refused.clone().unwrap_or_else(without_row)));
+            }
+        }
+    }
+    for tier in tiers {
+        if left.is_empty() {
+            break;
+        }
+        let before = left.len();
+        let mut attacher = Attacher { links, main, entry_only, refused: Vec::new() };
+        match tier {
+            KernelTier::Fentry => attacher.traced(left),
+            KernelTier::Kprobes(tier) => attacher.probed(left, *tier),
+        }
+        left = attacher.refused;
+        if before > left.len() {
+            probed.probed.push((*tier, before - left.len()));
+        }
+    }
+    let without = "this kernel has no kprobes, and refuses fentry; `gpuprobe doctor` says more";
+    probed.skipped.extend(left.into_iter().map(|tried| {
+        let reason = if tried.reason.is_empty() { without.to_owned() } else { tried.reason };
+        tried.hook.unprobed((SkipCause::Refused, reason))
+    }));
+    probed
+}
+
+struct Attacher<'a, 'h> {
+    /// They hold their programs, and these their maps.
+    links: &'a mut Vec<BpfLink>,
+    main: &'a Object,
+    entry_only: bool,
+    refused: Vec<Tried<'h>>,
+}
+
+impl<'h> Attacher<'_, 'h> {
+    fn refuse(&mut self, tried: Vec<Tried<'h>>, reason: &str) {
+        self.refused.extend(tried.into_iter().map(|t| Tried { reason: reason.to_owned(), ..t }));
+    }
+
+    /// A pair of programs for each, all loaded together. The kernel takes them all or none, so a group that fails is
+    /// halved until the culprit stands alone.
+    fn traced(&mut self, tried: Vec<Tried<'h>>) {
+        let (typed, others) =
+            tried.into_iter().partition(|t| t.hook.is_typed && t.hook.function.addresses.len() == 1);
+        self.refuse(others, "the kernel has neither its type nor kprobes");
+        let mut groups: Vec<Vec<_>> = vec![typed];
+        while let Some(mut group) = groups.pop() {
+            if group.is_empty() {
+                continue;
+            }
+            match self.load_traced(&group) {
+                Ok(object) => self.link_traced(&object, group),
+                Err(error) if group.len() == 1 => self.refuse(group, &format!("fentry: {error}")),
+                Err(_) => {
+                    let rest = group.split_off(group.len() / 2);
+                    groups.extend([rest, group]);
+                }
+            }
+        }
+    }
+
+    fn load_traced(&self, group: &[Tried<'h>]) -> Result<Object, libbpf_rs::Error> {
+        let mut object = open_again(self.main)?;
+        for (name, mut program) in open_programs(&mut object) {
+            let number = |programs: &[ProgramName]| programs.iter().position(|program| *program == name);
+            let entry = number(&ProgramName::TRACED_ENTRY);
+            let end = number(&ProgramName::TRACED_RETURN).filter(|_| !self.entry_only);
+            let wanted = entry.or(end).and_then(|n| group.get(n));
+            program.set_autoload(wanted.is_some());
+            if let Some(tried) = wanted {
+                program.set_attach_target(0, Some(tried.hook.function.name.clone()))?;
+            }
+        }
+        quietly(|| object.load())
+    }
+
+    fn link_traced(&mut self, object: &Object, group: Vec<Tried<'h>>) {
+        let mut refused = Vec::new();
+        for (n, tried) in group.into_iter().enumerate() {
+            let cookie = [(0, u64::from(tried.id.0))];
+            // ends first: a beginning without its end would never end
+            let ends = [
+                (ProgramName::TRACED_RETURN, LinuxProbeKind::Return),
+                (ProgramName::TRACED_ENTRY, LinuxProbeKind::Entry),
+            ];
+            let made = ends.iter().skip(usize::from(self.entry_only)).map(|(programs, way)| {
+                let name = *programs.get(n).ok_or(io::ErrorKind::NotFound)?;
+                with_program(object, name, |program| make_linux_link(program, *way, &cookie))
+            });
+            match made.collect::<io::Result<Vec<_>>>() {
+                Ok(links) => self.links.extend(links),
+                Err(error) => refused.push(Tried { reason: format!("fentry: {error}"), ..tried }),
+            }
+        }
+        self.refused.extend(refused);
+    }
+
+    /// By kprobes: in one link for all, halved where it fails, or one by one.
+    fn probed(&mut self, tried: Vec<Tried<'h>>, tier: Tier) {
+        let hidden = |t: &Tried<'_>| t.hook.function.addresses.contains(&0);
+        let (hidden, mut tried): (Vec<_>, Vec<_>) = tried.into_iter().partition(hidden);
+        self.refuse(hidden, "the kernel hides where it is: sysctl kernel.kptr_restrict=1");
+        if tier == Tier::Perf && tried.len() > MOST_BY_PERF {
+            let rest = tried.split_off(MOST_BY_PERF);
+            let reason = format!("{MOST_BY_PERF} functions are probed one by one already");
+            self.refuse(rest, &reason);
+        }
+        let ends: &[(ProgramName, LinuxProbeKind)] = match (tier, self.entry_only) {
+            (Tier::Session, false) => &[(ProgramName::KernelSession, LinuxProbeKind::Session)],
+            (Tier::Session | Tier::Multi, true) => &[(ProgramName::KernelMultiEntry, LinuxProbeKind::Multi)],
+            (Tier::Multi, false) => &[
+                (ProgramName::KernelMultiReturn, LinuxProbeKind::MultiReturn),
+                (ProgramName::KernelMultiEntry, LinuxProbeKind::Multi),
+            ],
+            (Tier::Perf, true) => &[(ProgramName::KernelPerfEntry, LinuxProbeKind::Perf)],
+            (Tier::Perf, false) => &[
+                (ProgramName::KernelPerfReturn, LinuxProbeKind::PerfReturn),
+                (ProgramName::KernelPerfEntry, LinuxProbeKind::Perf),
+            ],
+        };
+        let object = match load_programs(self.main, |name| ends.iter().any(|(wanted, _)| *wanted == name)) {
+            Ok(object) => object,
+            Err(error) => return self.refuse(tried, &format!("its programs do not load: {error}")),
+        };
+        let mut groups: Vec<Vec<_>> = match tier {
+            Tier::Perf => tried.into_iter().map(|t| vec![t]).collect(),
+            Tier::Session | Tier::Multi => vec![tried],
+        };
+        while let Some(mut group) = groups.pop() {
+            match link_group(&object, ends, &group, tier) {
+                Ok(links) => self.links.extend(links),
+                Err(error) if group.len() < 2 => self.refuse(group, &format!("kprobe: {error}")),
+                Err(_) => {
+                    let rest = group.split_off(group.len() / 2);
+                    groups.extend([rest, group]);
+                }
+            }
+        }
+    }
+}
+
+fn link_group(
+    object: &Object,
+    ends: &[(ProgramName, LinuxProbeKind)],
+    group: &[Tried<'_>],
+    tier: Tier,
+) -> io::Result<Vec<BpfLink>> {
+    let mut points: Vec<_> = group.iter().flat_map(Tried::points).collect();
+    // the kernel looks for the cookie of an address in the order of addresses
+    points.sort_unstable();
+    let at_once = if tier == Tier::Perf { 1 } else { points.len().max(1) };
+    let mut links = Vec::new();
+    for (name, way) in ends {
+        for points in points.chunks(at_once) {
+            links.push(with_program(object, *name, |program| make_linux_link(program, *way, points))?);
+        }
+    }
+    Ok(links)
+}

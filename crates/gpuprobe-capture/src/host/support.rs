@@ -1,0 +1,170 @@
+//! What this kernel can do: facts first, decisions second.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use libbpf_rs::ReferencesType as _;
+use libbpf_rs::btf::{Btf, types};
+
+use super::machine_checks::{self, Check, Verdict};
+use super::release::kernel_release;
+
+/// How probes are attached. All three run the same program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// A perf event per function and direction; every kernel that gpuprobe runs on.
+    Perf,
+    /// One link for many functions; kernel 6.6.
+    Multi,
+    /// One program for entry and return; kernel 6.13.
+    Session,
+}
+
+impl Tier {
+    /// Best first.
+    pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
+
+    /// The word of `--attach`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Perf => "perf",
+            Self::Multi => "multi",
+            Self::Session => "session",
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Tier {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|t| t.as_str() == word);
+        known.ok_or_else(|| format!("`{word}` is none of session, multi, perf"))
+    }
+}
+
+/// One fact about the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// What was looked for.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub present: bool,
+    /// What follows, or what to do, when it is not.
+    pub without: &'static str,
+}
+
+/// What this machine allows.
+#[derive(Clone, Debug)]
+pub struct Support {
+    /// Kernel release.
+    pub kernel: String,
+    /// Settings of the machine.
+    pub checks: Vec<Check>,
+    /// The facts looked at.
+    pub features: Vec<Feature>,
+}
+
+/// Looks at the machine.
+pub fn support() -> Support {
+    let btf = Btf::from_vmlinux().ok();
+    let attach_type = |name| btf.as_ref().is_some_and(|btf| has_attach_type(btf, name));
+    let tracepoint =
+        |name| btf.as_ref().is_some_and(|b| b.type_by_name::<types::Typedef<'_>>(name).is_some());
+    let features = vec![
+        Feature {
+            name: BTF,
+            present: Path::new("/sys/kernel/btf/vmlinux").exists(),
+            without: "nothing can be loaded: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y",
+        },
+        Feature {
+            name: SESSION,
+            present: attach_type("BPF_TRACE_UPROBE_SESSION") && btf.as_ref().is_some_and(tells_returns),
+            without: "entry and return are two programs (kernel 6.13 has sessions)",
+        },
+        Feature {
+            name: MULTI,
+            present: attach_type("BPF_TRACE_UPROBE_MULTI"),
+            without: "each function is attached, and slowly detached, by itself (kernel 6.6 has multi links)",
+        },
+        Feature {
+            name: TRACEPOINTS,
+            present: tracepoint("btf_trace_sched_process_exec"),
+            without: "new processes and their end are not seen",
+        },
+    ];
+    let kernel = kernel_release();
+    let mut checks = machine_checks::checks(machine_checks::host(), &kernel);
+    let has_sessions = features.iter().any(|f| f.name == SESSION && f.present);
+    checks.push(machine_checks::several_stacks(has_sessions, machine_checks::may_write_back()));
+    Support { checks, kernel, features }
+}
+
+const BTF: &str = "BTF type information";
+const SESSION: &str = "uprobe sessions";
+const MULTI: &str = "uprobe multi links";
+const TRACEPOINTS: &str = "BTF tracepoints of the scheduler";
+
+impl Support {
+    /// Whether the capabilities and settings allow tracing at all.
+    pub fn privileged(&self) -> bool {
+        self.checks.iter().all(|c| c.verdict != Verdict::Bad)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.features.iter().any(|f| f.name == name && f.present)
+    }
+
+    /// Whether the kernel has type information at all.
+    pub fn has_btf(&self) -> bool {
+        self.has(BTF)
+    }
+
+    /// What a tier lacks here; `None` where it can be used.
+    pub fn lacks(&self, tier: Tier) -> Option<&Feature> {
+        let needed: &[&str] = match tier {
+            Tier::Session => &[BTF, SESSION],
+            Tier::Multi => &[BTF, MULTI],
+            Tier::Perf => &[BTF],
+        };
+        self.features.iter().find(|f| needed.contains(&f.name) && !f.present)
+    }
+
+    /// The best tier there is.
+    pub fn best_tier(&self) -> Option<Tier> {
+        Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none())
+    }
+}
+
+pub(crate) fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
+    let Some(attach_types) = btf.type_by_name::<types::Enum<'_>>("bpf_attach_type") else { return false };
+    attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
+}
+
+/// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
+/// an argument (6.13), or with the context (7.0).
+pub(crate) fn tells_returns(btf: &Btf<'_>) -> bool {
+    let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
+    let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());
+    prototype.is_some_and(|p| p.len() <= 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_round_trip() {
+        for tier in Tier::ALL {
+            assert_eq!(tier.as_str().parse(), Ok(tier));
+        }
+        assert!("kprobe".parse::<Tier>().is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! Errors that GPUs report (XIDs), by NVML's events. In a burst NVML may tell the last of them several times instead of
+//! each once; the number of errors is right all the same.
+
+use std::thread;
+use std::time::Instant;
+
+use gpuprobe_event::gpu_state::{GpuId, XidCount};
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+
+use super::gpu_reader::Reader;
+
+/// A set of the events of all of these, or which of them refused. The set is gone then, and another must be made.
+fn register<'a>(
+    nvml: &'a Nvml,
+    devices: &[(GpuId, Device<'a>)],
+) -> Result<EventSet<'a>, (Option<usize>, NvmlError)> {
+    let mut set = nvml.create_event_set().map_err(|error| (None, error))?;
+    for (at, (_, device)) in devices.iter().enumerate() {
+        let registered = device.register_events(EventTypes::CRITICAL_XID_ERROR, set);
+        set = registered.map_err(|refused| (Some(at), refused.error))?;
+    }
+    Ok(set)
+}
+
+/// All errors since the beginning, also those before the library was loaded anew.
+#[derive(Debug, Default)]
+pub(super) struct Xids {
+    counts: Vec<XidCount>,
+    /// GPUs whose errors cannot be heard of, as far as that was told.
+    refusing: Vec<GpuId>,
+    untold: Vec<String>,
+}
+
+impl Xids {
+    /// Begins to listen to every GPU that tells of errors; `None` where no one does. One that says it would and then refuses
+    /// costs its own errors alone.
+    pub(super) fn listen<'a>(&mut self, nvml: &'a Nvml, reader: &Reader<'a>) -> Option<EventSet<'a>> {
+        let tells = |(_, device): &(GpuId, Device<'_>)| {
+            let types = device.supported_event_types();
+            types.is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
+        };
+        let mut devices: Vec<_> = reader.devices().filter(tells).collect();
+        while !devices.is_empty() {
+            match register(nvml, &devices) {
+                Ok(set) => return Some(set),
+                Err((Some(at), error)) => self.refuses(devices.remove(at).0, &error),
+                Err((None, _)) => return None,
+            }
+        }
+        None
+    }
+
+    fn refuses(&mut self, gpu: GpuId, error: &NvmlError) {
+        if !self.refusing.contains(&gpu) {
+            let GpuId { index, name, .. } = &gpu;
+            self.untold.push(format!(
+                "errors (XIDs) of NVML's GPU {index}, {name}, are not counted, those of others are: {error}"
+            ));
+            self.refusing.push(gpu);
+        }
+    }
+
+    /// What is to be told of GPUs whose errors cannot be heard of, once.
+    pub(super) fn refusals(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.untold)
+    }
+
+    pub(super) fn counts(&self) -> Vec<XidCount> {
+        self.counts.clone()
+    }
+
+    /// Counts what comes until then.
+    pub(super) fn wait(&mut self, events: Option<&EventSet<'_>>, reader: &Reader<'_>, until: Instant) {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let milliseconds = u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1);
+            match events.map(|events| events.wait(milliseconds)) {
+                Some(Ok(event)) => {
+                    if let (Some(id), Some(xid)) = (reader.id_of(&event.device), number(event.event_data)) {
+                        self.add(id, xid);
+                    }
+                }
+                Some(Err(NvmlError::Timeout)) => {}
+                // it would fail at once again
+                Some(Err(_)) | None => thread::sleep(left),
+            }
+        }
+    }
+
+    fn add(&mut self, id: &GpuId, xid: u64) {
+        match self.counts.iter_mut().find(|known| known.id == *id && known.xid == xid) {
+            Some(known) => known.count += 1,
+            None => self.counts.push(XidCount { id: id.clone(), xid, count: 1 }),
+        }
+    }
+}
+
+/// The number of an error; `None` for an event that is none. One without a number is told as 999, as NVML does.
+fn number(data: Option<XidError>) -> Option<u64> {
+    const UNKNOWN: u64 = 999;
+    data.map(|xid| match xid {
+        XidError::Value(xid) => xid,
+        XidError::Unknown => UNKNOWN,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_counted_by_gpu_and_number() {
+        let gpu = |index| GpuId { index, ..GpuId::default() };
+        let mut xids = Xids::default();
+        for (index, xid) in [(0, 79), (1, 79), (0, 48), (0, 79)] {
+            xids.add(&gpu(index), xid);
+        }
+        let counts: Vec<_> = xids.counts().iter().map(|c| (c.id.index, c.xid, c.count)).collect();
+        assert_eq!(counts, [(0, 79, 2), (1, 79, 1), (0, 48, 1)]);
+        assert_eq!(number(Some(XidError::Unknown)), Some(999));
+        assert_eq!(number(None), None);
+    }
+
+    #[test]
+    fn a_gpu_that_refuses_is_told_of_once_also_when_the_library_is_loaded_anew() {
+        let gpu = |index| GpuId { index, name: "stand-in".to_owned(), ..GpuId::default() };
+        let mut xids = Xids::default();
+        for index in [1, 1, 2] {
+            xids.refuses(gpu(index), &NvmlError::NotSupported);
+        }
+        let told = xids.refusals();
+        assert_eq!(told.len(), 2);
+        assert!(told[0].starts_with("errors (XIDs) of NVML's GPU 1, stand-in, are not counted"), "{told:?}");
+        xids.refuses(gpu(2), &NvmlError::NotSupported);
+        assert_eq!(xids.refusals(), [""; 0]);
+    }
+}

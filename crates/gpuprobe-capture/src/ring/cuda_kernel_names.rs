@@ -1,0 +1,333 @@
+//! What kernels are called, learned from what programs do: they register kernels, look them up by name, and launch
+//! handles that point to an object of the driver with the name in it. Where in that object is not documented, so it is
+//! believed only of a driver whose handles have been seen to have their names there: names that were known from
+//! elsewhere, or several that cannot be anything but the names of kernels. Pure.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use gpuprobe_discover::demangled;
+use gpuprobe_event::counters::ProcessKey;
+
+use crate::wire::LibraryNumber;
+
+/// Handles remembered of one process. PyTorch registers some twenty thousand; a program that makes up more is its own
+/// affair.
+const MOST_HANDLES: usize = 1 << 17;
+/// Forms of a handle that stand for each other: host function, kernel, function.
+const MOST_ALIASES: usize = 4;
+/// Words of a handle's object that may hold the name.
+const WORDS: usize = 16;
+/// Different C++ functions that handles must point to before these are believed to be their names.
+const ENOUGH: usize = 4;
+/// Where it was in every driver that was looked at.
+pub(crate) const LIKELY_WORD: u16 = 1;
+
+/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
+pub(crate) fn proven_word(driver: &Path) -> Option<u16> {
+    /// With the word that had the name of every kernel of the tests on a GPU.
+    const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.159.04", 1)];
+    let name = driver.file_name()?.to_str()?;
+    PROVEN.iter().find(|(driver, _)| name == *driver).map(|(_, word)| *word)
+}
+
+/// What a record says of a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said<'a> {
+    /// Its name. The words of its object that point to the same text are set.
+    Name { text: &'a str, matches: u32 },
+    /// It is another form of a handle.
+    AliasOf(u64),
+    /// The text that one of its words points to, and what the launch around this one was given.
+    Candidate { text: &'a str, word: u16, outer: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Kernels {
+    known: HashMap<u64, Arc<str>>,
+    aliases: HashMap<u64, u64>,
+    candidates: HashMap<u64, (u16, Arc<str>)>,
+    driver: Option<LibraryNumber>,
+}
+
+/// How often each word of a driver's handles had the name, and how often not.
+#[derive(Debug, Default)]
+struct Layout {
+    right: [u32; WORDS],
+    wrong: [u32; WORDS],
+    /// Names found at a word that nothing is known of.
+    plausible: [HashSet<Arc<str>>; WORDS],
+}
+
+impl Layout {
+    fn saw(&mut self, matches: u32) {
+        for word in 0..WORDS {
+            if matches & 1 << word != 0 {
+                self.right[word] = self.right[word].saturating_add(1);
+            } else {
+                self.wrong[word] = self.wrong[word].saturating_add(1);
+            }
+        }
+    }
+
+    /// A text at a word of a handle whose name is not known.
+    fn found(&mut self, word: u16, text: &str, name: &Arc<str>) {
+        let Some(plausible) = self.plausible.get_mut(usize::from(word)) else { return };
+        // only what was mangled can be told from any other text
+        if plausible.len() < ENOUGH && text.starts_with("_Z") && **name != *text {
+            plausible.insert(Arc::clone(name));
+            if plausible.len() == ENOUGH {
+                self.right[usize::from(word)] += 1;
+            }
+        }
+    }
+
+    /// The word that had the name of every handle whose name was known.
+    fn word(&self) -> Option<u16> {
+        (0..WORDS).find(|w| self.right[*w] > 0 && self.wrong[*w] == 0).and_then(|w| u16::try_from(w).ok())
+    }
+}
+
+/// The names of all processes.
+#[derive(Debug, Default)]
+pub(crate) struct KernelNames {
+    processes: HashMap<ProcessKey, Kernels>,
+    layouts: HashMap<LibraryNumber, Layout>,
+    /// The driver of whoever has not called one where that can be seen: the only one there is.
+    only_driver: Option<LibraryNumber>,
+}
+
+impl KernelNames {
+    /// A driver whose layout is known from elsewhere.
+    pub(crate) fn trust(&mut self, driver: LibraryNumber, word: u16) {
+        self.layouts.entry(driver).or_default().saw(1 << word);
+    }
+
+    /// The drivers that are probed.
+    pub(crate) fn set_drivers(&mut self, drivers: &[LibraryNumber]) {
+        self.only_driver = if let [only] = drivers { Some(*only) } else { None };
+    }
+
+    /// Takes in what a record says. `driver` is the file it comes from, where that is a driver.
+    pub(crate) fn learn(
+        &mut self,
+        key: ProcessKey,
+        driver: Option<LibraryNumber>,
+        handle: u64,
+        said: Said<'_>,
+    ) {
+        let kernels = self.processes.entry(key).or_default();
+        kernels.driver = driver.or(kernels.driver);
+        if kernels.known.len() + kernels.aliases.len() + kernels.candidates.len() >= MOST_HANDLES {
+            return;
+        }
+        match said {
+            Said::Name { text, matches } => {
+                if let Some(driver) = driver {
+                    self.layouts.entry(driver).or_default().saw(matches);
+                }
+                // no name at all is no name
+                if !text.is_empty() {
+                    kernels.known.insert(handle, demangled(text).into());
+                }
+            }
+            Said::AliasOf(other) => {
+                kernels.aliases.insert(handle, other);
+            }
+            Said::Candidate { text, word, outer } => {
+                if outer != 0 && outer != handle {
+                    kernels.aliases.entry(outer).or_insert(handle);
+                }
+                if is_name(text) {
+                    let name: Arc<str> = demangled(text).into();
+                    if let Some(driver) = driver {
+                        self.layouts.entry(driver).or_default().found(word, text, &name);
+                    }
+                    kernels.candidates.insert(handle, (word, name));
+                }
+            }
+        }
+    }
+
+    /// A name that was found in the program's own symbols.
+    pub(crate) fn found(&mut self, key: ProcessKey, handle: u64, name: &str) {
+        let kernels = self.processes.entry(key).or_default();
+        // a host function that launches is called by the kernel's name, with something before it in old toolkits
+        let name = name.trim_start_matches("__device_stub__");
+        kernels.known.insert(handle, demangled(name).into());
+        let inner = kernels.aliases.get(&handle).and_then(|inner| kernels.candidates.get(inner));
+        if let (Some((word, text)), Some(driver)) = (inner, kernels.driver) {
+            let matches = if Some(text) == kernels.known.get(&handle) { 1 << word } else { 0 };
+            self.layouts.entry(driver).or_default().saw(matches);
+        }
+    }
+
+    /// What a handle is called, if it is known.
+    pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
+        let kernels = self.processes.get(&key)?;
+        let mut handle = handle;
+        for _ in 0..MOST_ALIASES {
+            let known = kernels.known.get(&handle);
+            if let Some(name) = known.or_else(|| self.candidate(kernels, handle)) {
+                return Some(name);
+            }
+            handle = *kernels.aliases.get(&handle)?;
+        }
+        None
+    }
+
+    /// What a handle holds, where the driver has its names there.
+    fn candidate<'a>(&self, kernels: &'a Kernels, handle: u64) -> Option<&'a Arc<str>> {
+        let (word, name) = kernels.candidates.get(&handle)?;
+        let driver = kernels.driver.or(self.only_driver)?;
+        (self.layouts.get(&driver)?.word() == Some(*word)).then_some(name)
+    }
+
+    /// The word to look at in handles that are seen for the first time.
+    pub(crate) fn word(&self) -> u16 {
+        self.layouts.values().find_map(Layout::word).unwrap_or(LIKELY_WORD)
+    }
+
+    /// The word of a handle to read when its name is wanted and another one was looked at, or none.
+    pub(crate) fn unread_word(&self, key: ProcessKey, handle: u64) -> Option<(LibraryNumber, u16)> {
+        let kernels = self.processes.get(&key)?;
+        let driver = kernels.driver.or(self.only_driver)?;
+        let word = self.layouts.get(&driver)?.word()?;
+        let looked_at = kernels.candidates.get(&handle).is_some_and(|(at, _)| *at == word);
+        (!looked_at).then_some((driver, word))
+    }
+
+    /// Forgets a process that has ended.
+    pub(crate) fn forget(&mut self, key: ProcessKey) {
+        self.processes.remove(&key);
+    }
+}
+
+/// Whether a text can be the name of a kernel: what linkers take, and no more.
+fn is_name(text: &str) -> bool {
+    let first = text.bytes().next();
+    first.is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b'$' || b == b'.')
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'$' | b'.' | b'@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const KEY: ProcessKey = ProcessKey { tgid: Tgid(1), instance: 1 };
+    const DRIVER: LibraryNumber = 3;
+
+    fn told(text: &str, matches: u32) -> Said<'_> {
+        Said::Name { text, matches }
+    }
+
+    fn candidate(text: &str, outer: u64) -> Said<'_> {
+        Said::Candidate { text, word: 1, outer }
+    }
+
+    fn name(names: &KernelNames, handle: u64) -> Option<&str> {
+        names.name(KEY, handle).map(|name| &**name)
+    }
+
+    #[test]
+    fn what_was_registered_or_looked_up_is_known_under_all_its_forms() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, None, 0x10, told("_Z3addPfS_i", 0));
+        names.learn(KEY, Some(DRIVER), 0x20, Said::AliasOf(0x10));
+        names.learn(KEY, Some(DRIVER), 0x30, Said::AliasOf(0x20));
+        for handle in [0x10, 0x20, 0x30] {
+            assert_eq!(name(&names, handle), Some("add(float*, float*, int)"));
+        }
+        assert_eq!(name(&names, 0x40), None);
+        names.learn(KEY, None, 0x50, Said::AliasOf(0x60));
+        names.learn(KEY, None, 0x60, Said::AliasOf(0x50));
+        assert_eq!(name(&names, 0x50), None, "handles that stand for each other have no name, and no end");
+        names.forget(KEY);
+        assert_eq!(name(&names, 0x10), None);
+    }
+
+    #[test]
+    fn what_a_handle_holds_is_believed_only_where_it_has_proven_right() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("late_kernel", 0));
+        assert_eq!((name(&names, 0x10), names.word()), (None, LIKELY_WORD));
+        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b10));
+        assert_eq!(name(&names, 0x10), Some("late_kernel"));
+        let other = ProcessKey { tgid: Tgid(2), instance: 1 };
+        names.learn(other, Some(DRIVER + 1), 0x10, candidate("of_another_driver", 0));
+        assert_eq!(names.name(other, 0x10), None);
+        names.learn(KEY, Some(DRIVER), 0x30, told("a_name_that_is_elsewhere", 0b100));
+        assert_eq!(name(&names, 0x10), None, "one that is wrong ends it");
+    }
+
+    #[test]
+    fn a_driver_with_names_elsewhere_is_read_there() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("not_the_name", 0));
+        assert_eq!(names.unread_word(KEY, 0x10), None, "nothing is known of this driver");
+        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b1000));
+        assert_eq!((name(&names, 0x10), names.word()), (None, 3));
+        assert_eq!(names.unread_word(KEY, 0x10), Some((DRIVER, 3)));
+        let said = Said::Candidate { text: "the_name", word: 3, outer: 0 };
+        names.learn(KEY, Some(DRIVER), 0x10, said);
+        assert_eq!((name(&names, 0x10), names.unread_word(KEY, 0x10)), (Some("the_name"), None));
+    }
+
+    #[test]
+    fn several_functions_of_cxx_prove_where_names_are() {
+        let mut names = KernelNames::default();
+        for (handle, text) in ["_Z1av", "_Z1bv", "plain", "_Z1av", "_Z1cv"].into_iter().enumerate() {
+            names.learn(KEY, Some(DRIVER), handle as u64, candidate(text, 0));
+        }
+        assert_eq!(name(&names, 0), None, "three different ones do not");
+        names.learn(KEY, Some(DRIVER), 9, candidate("_Z1dv", 0));
+        assert_eq!((name(&names, 0), name(&names, 2)), (Some("a()"), Some("plain")));
+        names.learn(KEY, Some(DRIVER), 10, told("elsewhere", 0));
+        assert_eq!(name(&names, 0), None, "and a name that is known has the last word");
+    }
+
+    #[test]
+    fn the_call_around_a_launch_has_the_same_kernel() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
+        assert_eq!((name(&names, 0x10), name(&names, 0x7000)), (Some("k()"), Some("k()")));
+    }
+
+    #[test]
+    fn a_process_seen_at_its_runtime_alone_has_the_only_driver_there_is() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        names.learn(KEY, None, 0x10, candidate("_Z1kv", 0));
+        assert_eq!(name(&names, 0x10), None);
+        names.set_drivers(&[DRIVER]);
+        assert_eq!(name(&names, 0x10), Some("k()"));
+        names.set_drivers(&[DRIVER, DRIVER + 1]);
+        assert_eq!(name(&names, 0x10), None, "it may be either");
+    }
+
+    #[test]
+    fn a_symbol_of_the_program_proves_where_names_are() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
+        names.learn(KEY, Some(DRIVER), 0x20, candidate("_Z1lv", 0));
+        assert_eq!(name(&names, 0x20), None);
+        names.found(KEY, 0x7000, "k()");
+        assert_eq!((name(&names, 0x7000), name(&names, 0x20)), (Some("k()"), Some("l()")));
+        names.found(KEY, 0x8000, "__device_stub___Z1mv");
+        assert_eq!(name(&names, 0x8000), Some("m()"));
+    }
+
+    #[test]
+    fn texts_that_cannot_be_names_are_none() {
+        let mut names = KernelNames::default();
+        names.trust(DRIVER, 1);
+        for (handle, text) in ["", "a b", "\x1b[2J", "7up", "a/b"].iter().enumerate() {
+            names.learn(KEY, Some(DRIVER), handle as u64, candidate(text, 0));
+            assert_eq!(name(&names, handle as u64), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The last rows of exited processes.
+
+use std::collections::HashSet;
+
+use gpuprobe_event::counters::{CallCounts, FailureCounts, ProcessKey, ProcessMemory, SiteMemory, WorkRows};
+
+use super::call_counts::sum;
+use super::indexed_table::IndexedTable;
+use super::map_io;
+use super::memory_tables::{context_memory, process_memory, with_held};
+use super::process_rows::HasProcess;
+use crate::error::CaptureError;
+use crate::wire::{from_bytes, gp_memory, gp_process_key};
+
+/// The last rows of processes that ended.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Calls, a row per process and function.
+    pub calls: Vec<CallCounts>,
+    /// Failures, a row per process, function and error.
+    pub failures: Vec<FailureCounts>,
+    /// Memory, a row per process.
+    pub memory: Vec<ProcessMemory>,
+    /// Launches, graphs, copies and gaps.
+    pub work: WorkRows,
+    /// Memory, a row per process, site and GPU.
+    pub sites: Vec<SiteMemory>,
+    /// Those that left something in the tables of allocations.
+    pub holding: HashSet<ProcessKey>,
+}
+
+/// Takes the rows of processes that ended out of the tables, in one pass over each.
+pub(crate) fn take_rows(
+    counts: &IndexedTable<'_>,
+    processes: &IndexedTable<'_>,
+    contexts: &IndexedTable<'_>,
+    ended: &HashSet<ProcessKey>,
+) -> Result<Rows, CaptureError> {
+    let mut rows = Rows::default();
+    let cpu = map_io::cpu_value_bytes(&counts.rows);
+    counts.take(ended, |key, values| rows.calls.push(sum(key, values.chunks_exact(cpu))))?;
+    let (mut held, mut memory) = (Vec::new(), Vec::new());
+    contexts.take(ended, |key, row| held.push(context_memory((key, from_bytes(row)))))?;
+    processes.take(ended, |key: gp_process_key, row| {
+        let row: gp_memory = from_bytes(row);
+        if row.entries > 0 {
+            rows.holding.insert(key.process());
+        }
+        memory.push(process_memory((key, row)));
+    })?;
+    rows.memory = with_held(memory, &held);
+    let holds = |row: &&ProcessMemory| row.held.iter().any(|held| held.live_allocations > 0);
+    rows.holding.extend(rows.memory.iter().filter(holds).map(|row| row.process));
+    Ok(rows)
+}
