@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::bench::{CALLS_AT_ONCE, Ring, Told, thread_cpu_ns};
+use gpuprobe_capture::bench::{BenchCall, CALLS_AT_ONCE, Ring, thread_cpu_ns};
 use gpuprobe_event::decode::MAX_STACK_WORDS;
 use gpuprobe_event::trace::{Meta, Phases, Writer};
 use gpuprobe_event::{Api, Function, catalogue};
@@ -49,7 +49,7 @@ impl Program {
         self.sent += 1;
         // threads on several CPUs get past each other now and then
         let late_ns = if sent % 64 == 63 { 1500 } else { 0 };
-        self.ring.send(&Told {
+        self.ring.send(&BenchCall {
             function: function(api, name),
             id: sent + 1,
             parent,

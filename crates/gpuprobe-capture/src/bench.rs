@@ -28,7 +28,7 @@ const DRIVER: u16 = 1;
 
 /// What is told of a call that returned 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct BenchCall {
     pub function: &'static Function,
     pub id: u64,
     /// 0 for none.
@@ -69,9 +69,9 @@ impl Ring {
         };
         start.comm.iter_mut().zip(comm.bytes()).for_each(|(to, from)| *to = from.cast_signed());
         decoder.control(as_bytes(&start));
-        let way = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
-        let stack = Stack { addresses: vec![way.ip], slots: vec![None], end: StackEnd::Complete };
-        decoder.sites.learn(process, &way, &stack);
+        let raw = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let stack = Stack { addresses: vec![raw.ip], slots: vec![None], end: StackEnd::Complete };
+        decoder.sites.learn(process, &raw, &stack);
         let (ring, pending) = (Records::default(), Records::default());
         Self { tid: tgid, process, epoch_ns: clock.epoch_ns(), ring, pending, decoder }
     }
@@ -95,31 +95,31 @@ impl Ring {
     }
 
     /// A call, cut as the kernel side cuts it.
-    pub fn send(&mut self, told: &Told) {
-        let (pointer, bytes) = told.memory.unwrap_or_default();
+    pub fn send(&mut self, call: &BenchCall) {
+        let (pointer, bytes) = call.memory.unwrap_or_default();
         let mut raw = gp_call {
             kind: number::RECORD_CALL,
-            flags: if told.memory.is_some() { 0 } else { number::CALL_NESTED_ACTION },
-            effect: if told.memory.is_some() { number::EFFECT_FREE } else { number::EFFECT_NONE },
-            function: told.function.id.0,
-            id: told.id,
-            parent: told.parent,
-            depth: u8::from(told.parent != 0),
-            start_ns: self.epoch_ns + told.start_ns,
-            duration_ns: told.duration_ns,
+            flags: if call.memory.is_some() { 0 } else { number::CALL_NESTED_ACTION },
+            effect: if call.memory.is_some() { number::EFFECT_FREE } else { number::EFFECT_NONE },
+            function: call.function.id.0,
+            id: call.id,
+            parent: call.parent,
+            depth: u8::from(call.parent != 0),
+            start_ns: self.epoch_ns + call.start_ns,
+            duration_ns: call.duration_ns,
             instance: self.process.instance,
             tgid: self.process.tgid.0,
             tid: self.tid,
             pointer,
             bytes,
-            space: told.function.roles.space.unwrap_or(Space::Device) as u8,
+            space: call.function.roles.space.unwrap_or(Space::Device) as u8,
             site: SITE,
             library: DRIVER,
-            stack: gp_stack_words { words: told.stack },
+            stack: gp_stack_words { words: call.stack },
             ..gp_call::default()
         };
-        raw.registers.iter_mut().zip(told.registers).for_each(|(to, from)| *to = from);
-        let bytes = usize::from(row(told.function, Collect::Stream, CountedOps::default()).record_bytes);
+        raw.registers.iter_mut().zip(call.registers).for_each(|(to, from)| *to = from);
+        let bytes = usize::from(row(call.function, Collect::Stream, CountedOps::default()).record_bytes);
         self.ring.push(&as_bytes(&raw)[..bytes]);
     }
 

@@ -23,28 +23,28 @@ const ROUNDS: usize = 10;
 const CALLS: u64 = 100;
 /// Bytes written between two calls to see what a call costs a program that does other work between them: what the kernel
 /// needs for a probe has left the nearest caches then.
-const OTHER_WORK_BYTES: usize = 2 << 20;
+const CACHE_FILL_BYTES: usize = 2 << 20;
 /// Calls that are measured in this way.
 const COLD_CALLS: usize = 40;
 /// More than this is not the caches any more, but somebody else's use of the machine.
-const MOST_COLDER: f64 = 4.0;
+const MAX_COLDER: f64 = 4.0;
 /// What probes do besides counting a call.
-const WORKS: usize = 5;
+const KINDS: usize = 5;
 /// The kinds of instruction under a probe, cheap ones first.
 const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
 
 /// What is measured for each kind of work: the functions that are called one after the other, by what they pose as.
-const POSED: [&[&str]; WORKS] = [
+const MEASURED: [&[&str]; KINDS] = [
     &["cuCtxSynchronize"],
     &["cuLaunchKernel"],
     &["cuMemcpyHtoD_v2"],
     &["cuMemAlloc_v2", "cuMemFree_v2"],
-    &[TALLIED],
+    &[ENTRY_COUNTED],
 ];
 /// What poses as a function of which only the entry is probed.
-const TALLIED: &str = "cuStreamSynchronize";
+const ENTRY_COUNTED: &str = "cuStreamSynchronize";
 /// Functions that begin alike.
-const OF_EACH_KIND: usize = 6;
+const PER_INSTRUCTION: usize = 6;
 const PLAIN: usize = 0;
 const LAUNCH: usize = 1;
 const COPY: usize = 2;
@@ -105,13 +105,13 @@ type Measured = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, 
 /// Nanoseconds of the calling thread for each call, by what the probe does and by the instruction under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeCosts {
-    ns: [[f64; POINTS.len()]; WORKS],
+    ns: [[f64; POINTS.len()]; KINDS],
 }
 
 impl ProbeCosts {
     /// Of a call of this function, whose probes do this.
     pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
-        let work = match f.class {
+        let kind = match f.class {
             _ if collect == Collect::Entries => ENTRY,
             _ if collect == Collect::Failures => PLAIN,
             Class::Launch | Class::GraphLaunch => LAUNCH,
@@ -119,13 +119,13 @@ impl ProbeCosts {
             Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => MEMORY,
             _ => PLAIN,
         };
-        self.ns[work][point as usize]
+        self.ns[kind][point as usize]
     }
 
     /// Measures them, with probes as this configuration makes them. Takes a second or more, most of it to load the programs and
     /// to take the probes out. Where each probe takes the kernel a tenth of a second to let go of, counting stands for all
     /// work.
-    pub fn measure(config: &CaptureConfig, collect: Collect, keeper: Command) -> Result<Self, CaptureError> {
+    pub fn measure(config: &CaptureConfig, collect: Collect, helper: Command) -> Result<Self, CaptureError> {
         let config = CaptureConfig {
             only_targets: true,
             hold: false,
@@ -140,29 +140,29 @@ impl ProbeCosts {
             site_entries: 1 << 8,
             ..config.clone()
         };
-        let mut capture = Capture::open(&config, keeper)?;
-        let works = if capture.tier() == Tier::Perf { &POSED[..=PLAIN] } else { &POSED[..] };
-        let bed = Bed::of(works)?;
-        let tallied = catalogue().lookup(Api::Driver, None, TALLIED).map(|f| f.id);
-        let collect = |id| if Some(id) == tallied { Collect::Entries } else { collect };
-        capture.attach(&bed.target(), &collect)?;
+        let mut capture = Capture::open(&config, helper)?;
+        let kinds = if capture.tier() == Tier::Perf { &MEASURED[..=PLAIN] } else { &MEASURED[..] };
+        let bench = ProbeBench::of(kinds)?;
+        let entry_counted = catalogue().lookup(Api::Driver, None, ENTRY_COUNTED).map(|f| f.id);
+        let collect = |id| if Some(id) == entry_counted { Collect::Entries } else { collect };
+        capture.attach(&bench.target(), &collect)?;
         capture.start_observing()?;
         capture.add_target(Tgid(std::process::id()))?;
-        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; works.len()];
+        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; kinds.len()];
         for _ in 0..ROUNDS {
-            for (work, turns) in turns.iter_mut().enumerate() {
+            for (kind, turns) in turns.iter_mut().enumerate() {
                 for (point, turns) in turns.iter_mut().enumerate() {
-                    turns.push(bed.turn(work, point));
+                    turns.push(bench.turn(kind, point));
                 }
             }
         }
-        let (cold_ns, hot_ns) = (bed.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
-        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MOST_COLDER) } else { 1.0 };
-        bed.check(&mut capture)?;
-        let of = |work: usize, point: usize| {
-            quartile(turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
+        let (cold_ns, hot_ns) = (bench.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
+        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MAX_COLDER) } else { 1.0 };
+        bench.check(&mut capture)?;
+        let of = |kind: usize, point: usize| {
+            quartile(turns.get(kind).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
         };
-        Ok(Self { ns: std::array::from_fn(|work| std::array::from_fn(|point| of(work, point))) })
+        Ok(Self { ns: std::array::from_fn(|kind| std::array::from_fn(|point| of(kind, point))) })
     }
 }
 
@@ -174,17 +174,17 @@ fn quartile(mut ns: Vec<f64>) -> f64 {
 
 /// One of the functions.
 #[derive(Clone, Copy, Debug)]
-struct Posed {
-    work: usize,
+struct MeasuredFunction {
+    kind: usize,
     point: usize,
     name: &'static str,
     /// Its place among all.
-    place: usize,
+    slot: usize,
 }
 
-impl Posed {
+impl MeasuredFunction {
     fn function(&self) -> Measured {
-        let address = (&raw const gp_measured).wrapping_add(self.place * STRIDE);
+        let address = (&raw const gp_measured).wrapping_add(self.slot * STRIDE);
         // SAFETY: at every place there is a function that follows the C calling convention, reads no argument and returns a
         // number.
         unsafe { std::mem::transmute::<*const u8, Measured>(address) }
@@ -192,26 +192,26 @@ impl Posed {
 }
 
 /// The functions that are measured, each under the row of what it poses as.
-struct Bed {
+struct ProbeBench {
     /// Where the first of them lies in our file.
     first: u64,
-    functions: Vec<Posed>,
+    functions: Vec<MeasuredFunction>,
 }
 
-impl Bed {
-    fn of(works: &[&[&'static str]]) -> Result<Self, CaptureError> {
+impl ProbeBench {
+    fn of(kinds: &[&[&'static str]]) -> Result<Self, CaptureError> {
         let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::Keeper)?;
         let first = offset_in_file(&maps, &raw const gp_measured as u64);
         let first = first.ok_or(CaptureError::Missing("function to measure with"))?;
         let mut functions = Vec::new();
         for point in 0..POINTS.len() {
             let names =
-                works.iter().enumerate().flat_map(|(work, names)| names.iter().map(move |n| (work, n)));
-            functions.extend(names.enumerate().map(|(i, (work, name))| Posed {
-                work,
+                kinds.iter().enumerate().flat_map(|(kind, names)| names.iter().map(move |n| (kind, n)));
+            functions.extend(names.enumerate().map(|(i, (kind, name))| MeasuredFunction {
+                kind,
                 point,
                 name,
-                place: point * OF_EACH_KIND + i,
+                slot: point * PER_INSTRUCTION + i,
             }));
         }
         Ok(Self { first, functions })
@@ -231,11 +231,11 @@ impl Bed {
             may_stall: false,
             functions: Vec::new(),
         };
-        let planned = |posed: &Posed| {
-            let entry = self.first + (posed.place * STRIDE) as u64;
-            let point = ProbePoint { offset: entry, entry, cost: POINTS[posed.point] };
-            let function = catalogue().lookup(Api::Driver, None, posed.name)?.id;
-            Some(PlannedFunction { function, name: posed.name.to_owned(), point })
+        let planned = |measured: &MeasuredFunction| {
+            let entry = self.first + (measured.slot * STRIDE) as u64;
+            let point = ProbePoint { offset: entry, entry, cost: POINTS[measured.point] };
+            let function = catalogue().lookup(Api::Driver, None, measured.name)?.id;
+            Some(PlannedFunction { function, name: measured.name.to_owned(), point })
         };
         Target { library, functions: self.functions.iter().filter_map(planned).collect() }
     }
@@ -244,19 +244,19 @@ impl Bed {
     fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
         let batch = capture.detach()?.batch;
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
-        let told = batch.calls.iter().filter(is_whole).count() as u64;
+        let streamed = batch.calls.iter().filter(is_whole).count() as u64;
         let lost = capture.losses()?.get(LossCause::RingFull);
         let (counts, work) = (capture.counts()?, capture.work()?);
         capture.dismiss();
         let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
-        let (seen, made) = (told + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
+        let (seen, made) = (streamed + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
         // where beginnings are told as well, some of these may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
     }
 
     /// Nanoseconds of a plain call, with other work before each.
     fn cold_ns(&self) -> f64 {
-        let mut memory = vec![0u8; OTHER_WORK_BYTES];
+        let mut memory = vec![0u8; CACHE_FILL_BYTES];
         let mut median = |call: &dyn Fn()| {
             let mut turn = || {
                 memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
@@ -269,8 +269,10 @@ impl Bed {
             ns.sort_by(f64::total_cmp);
             ns[COLD_CALLS / 2]
         };
-        let is_plain = |posed: &&Posed| (posed.work, posed.point) == (PLAIN, 0);
-        let Some(function) = self.functions.iter().find(is_plain).map(Posed::function) else { return 0.0 };
+        let is_plain = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (PLAIN, 0);
+        let Some(function) = self.functions.iter().find(is_plain).map(MeasuredFunction::function) else {
+            return 0.0;
+        };
         let with = median(&|| {
             function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
         });
@@ -279,12 +281,12 @@ impl Bed {
     }
 
     /// Nanoseconds of a call, over one turn.
-    fn turn(&self, work: usize, point: usize) -> f64 {
+    fn turn(&self, kind: usize, point: usize) -> f64 {
         const ADDRESS: u64 = 0x7000_0000;
         // what a handle of a kernel, and the place for the result of an allocation, point to
         let object = [ADDRESS; 8];
         let pointer = &raw const object as u64;
-        let is_it = |posed: &&Posed| (posed.work, posed.point) == (work, point);
+        let is_it = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (kind, point);
         let first_argument = |name: &str| if name.starts_with("cuMemFree") { ADDRESS } else { pointer };
         let functions: Vec<_> =
             self.functions.iter().filter(is_it).map(|f| (f.function(), first_argument(f.name))).collect();
@@ -305,13 +307,13 @@ mod tests {
 
     #[test]
     fn every_measured_function_is_one_and_has_its_own_place() {
-        let bed = Bed::of(&POSED).unwrap();
-        let mut places: Vec<_> = bed.functions.iter().map(|f| f.place).collect();
-        places.dedup();
-        assert_eq!(places, (0..POINTS.len() * OF_EACH_KIND).collect::<Vec<_>>());
-        assert!(bed.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
-        assert_eq!(bed.target().functions.len(), places.len(), "all of them are in the catalogue");
-        assert!(bed.turn(MEMORY, 1) > 0.0);
+        let bench = ProbeBench::of(&MEASURED).unwrap();
+        let mut slots: Vec<_> = bench.functions.iter().map(|f| f.slot).collect();
+        slots.dedup();
+        assert_eq!(slots, (0..POINTS.len() * PER_INSTRUCTION).collect::<Vec<_>>());
+        assert!(bench.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
+        assert_eq!(bench.target().functions.len(), slots.len(), "all of them are in the catalogue");
+        assert!(bench.turn(MEMORY, 1) > 0.0);
     }
 
     #[test]

@@ -12,21 +12,21 @@ use crate::wire::{gp_call, gp_place, gp_task, number};
 
 /// The part of a function's row that is about work; empty where none of it is counted.
 pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
-    let work = work_of(f);
-    let wanted = match work {
+    let op = op_of(f);
+    let wanted = match op {
         0 => false,
         // records tell by themselves when there was a wait
         number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL => counted.launch_rows(),
         number::WORK_COPY | number::WORK_MEMSET => counted.copies,
-        work if is_of_captures(work) => counted.launches || counted.copies,
+        op if is_capture_op(op) => counted.launches || counted.copies,
         _ => counted.launches,
     };
     if !wanted {
         return gp_task::default();
     }
     let roles = &f.roles;
-    let mut task = gp_task {
-        work,
+    let mut desc = gp_task {
+        work: op,
         stream: arg_loc(f.arg(roles.stream)),
         graph: arg_loc(f.arg(roles.graph.or(roles.node).or(roles.graph_exec))),
         other: arg_loc(f.arg(roles.event.or(roles.child).or(roles.waits))),
@@ -34,34 +34,34 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
         params: arg_loc(f.arg(roles.params)),
         ..gp_task::default()
     };
-    match work {
-        number::WORK_LAUNCH => launch(f, &mut task),
-        number::WORK_COPY => copy(f, &mut task),
-        number::WORK_EXEC_UPDATE => task.other = arg_loc(f.arg(roles.graph_exec)),
+    match op {
+        number::WORK_LAUNCH => launch(f, &mut desc),
+        number::WORK_COPY => copy(f, &mut desc),
+        number::WORK_EXEC_UPDATE => desc.other = arg_loc(f.arg(roles.graph_exec)),
         _ => {}
     }
-    task
+    desc
 }
 
 /// Whether the calls of a function tell which streams are captured: what is given to these is not run.
 pub fn tells_captures(f: &Function) -> bool {
-    is_of_captures(work_of(f))
+    is_capture_op(op_of(f))
 }
 
 /// Whether they tell what graphs are made of, or when streams were waited for.
 pub fn tells_graphs(f: &Function) -> bool {
-    let work = work_of(f);
-    work >= number::WORK_GRAPH_CREATE || matches!(work, number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL)
+    let op = op_of(f);
+    op >= number::WORK_GRAPH_CREATE || matches!(op, number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL)
 }
 
-fn is_of_captures(work: u8) -> bool {
-    (number::WORK_STREAM_DESTROY..=number::WORK_CAPTURE_END).contains(&work)
+fn is_capture_op(op: u8) -> bool {
+    (number::WORK_STREAM_DESTROY..=number::WORK_CAPTURE_END).contains(&op)
 }
 
 /// The number of what a function does; 0 for nothing. Copies, captures and graphs are followed at the driver, which
 /// every library passes; launches, also those of graphs, wherever they are seen first. What the user has named may pass
 /// no driver at all.
-fn work_of(f: &Function) -> u8 {
+fn op_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
     match (f.class, f.api, op) {
         (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::WORK_LAUNCH,
@@ -74,12 +74,12 @@ fn work_of(f: &Function) -> u8 {
         (Class::Stream, Api::Driver, "wait_event") => number::WORK_EVENT_WAIT,
         (Class::Event, Api::Driver, "record") => number::WORK_EVENT_RECORD,
         (Class::Event, Api::Driver, "destroy") => number::WORK_EVENT_DESTROY,
-        (Class::Graph | Class::GraphCapture, Api::Driver, op) => of_graphs(op),
+        (Class::Graph | Class::GraphCapture, Api::Driver, op) => graph_op(op),
         _ => 0,
     }
 }
 
-fn of_graphs(op: &str) -> u8 {
+fn graph_op(op: &str) -> u8 {
     match op {
         "begin" => number::WORK_CAPTURE_BEGIN,
         "begin_in" => number::WORK_CAPTURE_ADD,
@@ -100,7 +100,7 @@ fn of_graphs(op: &str) -> u8 {
 }
 
 /// Where a launch has its dimensions.
-fn launch(f: &Function, task: &mut gp_task) {
+fn launch(f: &Function, desc: &mut gp_task) {
     let roles = &f.roles;
     let integers = |first: Option<u8>, count: u8| -> [gp_place; 3] {
         std::array::from_fn(|i| match (first, u8::try_from(i)) {
@@ -108,23 +108,23 @@ fn launch(f: &Function, task: &mut gp_task) {
             _ => gp_place::default(),
         })
     };
-    task.shared = arg_loc(f.arg(roles.shared));
+    desc.shared = arg_loc(f.arg(roles.shared));
     if roles.params.is_some() {
         let of_runtime = f.api == Api::Runtime;
-        task.shape = if of_runtime { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
+        desc.shape = if of_runtime { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
-        task.shape = number::LAUNCH_CONFIG;
+        desc.shape = number::LAUNCH_CONFIG;
     } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
-        task.shape = number::LAUNCH_DIM3;
-        task.grid = words(arg_loc(f.arg(roles.grid)));
-        task.block = words(arg_loc(f.arg(roles.block)));
+        desc.shape = number::LAUNCH_DIM3;
+        desc.grid = words(arg_loc(f.arg(roles.grid)));
+        desc.block = words(arg_loc(f.arg(roles.block)));
     } else if roles.plane.is_some() {
-        task.grid = integers(roles.plane, 2);
+        desc.grid = integers(roles.plane, 2);
     } else {
-        task.grid = integers(roles.grid, 3);
-        task.block = integers(roles.block, 3);
-        if is_usual(arg_loc(f.arg(roles.func)), task) {
-            task.shape = number::LAUNCH_USUAL;
+        desc.grid = integers(roles.grid, 3);
+        desc.block = integers(roles.block, 3);
+        if is_usual(arg_loc(f.arg(roles.func)), desc) {
+            desc.shape = number::LAUNCH_USUAL;
         }
     }
 }
@@ -134,20 +134,20 @@ fn is_dim3(arg: &Arg) -> bool {
 }
 
 /// Whether what is launched, its six dimensions, shared memory and stream are the first nine arguments.
-fn is_usual(kernel: gp_place, task: &gp_task) -> bool {
+fn is_usual(kernel: gp_place, desc: &gp_task) -> bool {
     let registers = (offset_of!(gp_call, out) - offset_of!(gp_call, registers)) / 8;
     let nth = |n: usize| match n.checked_sub(registers) {
         None => (number::PLACE_IN_REGISTER, n),
         Some(word) => (number::PLACE_ON_STACK, word),
     };
-    let places = [kernel].into_iter().chain(task.grid).chain(task.block).chain([task.shared, task.stream]);
-    places.enumerate().all(|(n, arg_loc)| (arg_loc.kind, usize::from(arg_loc.index)) == nth(n))
+    let locs = [kernel].into_iter().chain(desc.grid).chain(desc.block).chain([desc.shared, desc.stream]);
+    locs.enumerate().all(|(n, arg_loc)| (arg_loc.kind, usize::from(arg_loc.index)) == nth(n))
 }
 
 /// How many words from the first on the stack it takes to count a launch.
-pub(crate) fn launch_words(kernel: gp_place, task: &gp_task) -> u8 {
-    let gp_task { grid, block, .. } = *task;
-    let others = [kernel, task.shared, task.stream, task.count, task.params];
+pub(crate) fn launch_words(kernel: gp_place, desc: &gp_task) -> u8 {
+    let gp_task { grid, block, .. } = *desc;
+    let others = [kernel, desc.shared, desc.stream, desc.count, desc.params];
     let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::PLACE_ON_STACK);
     on_stack.map(|arg_loc| arg_loc.index + 1).max().unwrap_or(0)
 }
@@ -162,19 +162,19 @@ fn words(first: gp_place) -> [gp_place; 3] {
 }
 
 /// Where a copy tells what it copies, and which way.
-fn copy(f: &Function, task: &mut gp_task) {
+fn copy(f: &Function, desc: &mut gp_task) {
     let roles = &f.roles;
-    task.target = arg_loc(f.arg(roles.dst));
-    task.source = arg_loc(f.arg(roles.src));
-    task.sizes = arg_loc(f.arg(roles.sizes));
-    task.kind = arg_loc(f.arg(roles.kind));
-    task.copy_kind = match roles.direction {
+    desc.target = arg_loc(f.arg(roles.dst));
+    desc.source = arg_loc(f.arg(roles.src));
+    desc.sizes = arg_loc(f.arg(roles.sizes));
+    desc.kind = arg_loc(f.arg(roles.kind));
+    desc.copy_kind = match roles.direction {
         Some(Direction::Fixed(name)) => fixed(name),
         Some(Direction::FromKind) => number::COPY_BY_ARGUMENT,
         _ => number::COPY_BY_ADDRESS,
     };
     let described_by = f.arg(roles.params).map_or("", |arg| arg.ty);
-    task.shape = match (described_by.contains("BATCH_OP"), roles.count.is_some()) {
+    desc.shape = match (described_by.contains("BATCH_OP"), roles.count.is_some()) {
         (true, true) => number::COPY_OPERATIONS,
         (true, false) => number::COPY_OPERATION,
         (false, true) => number::COPY_BATCH,
@@ -213,8 +213,8 @@ mod tests {
         op_desc(catalogue().lookup(api, Some(12), name).unwrap(), ALL)
     }
 
-    fn shown(places: &[gp_place]) -> Vec<(u8, u8)> {
-        places.iter().map(|p| (p.kind, p.index)).collect()
+    fn shown(locs: &[gp_place]) -> Vec<(u8, u8)> {
+        locs.iter().map(|p| (p.kind, p.index)).collect()
     }
 
     #[test]
@@ -240,17 +240,17 @@ mod tests {
     #[test]
     fn every_copy_of_the_driver_can_be_told_apart() {
         for f in catalogue().functions().iter().filter(|f| f.api == Api::Driver && f.class == Class::Memcpy) {
-            let task = op_desc(f, ALL);
+            let desc = op_desc(f, ALL);
             let has = |arg_loc: gp_place| arg_loc.kind != 0;
-            let told = match task.shape {
-                number::COPY_LINEAR => has(task.source) && has(task.target) && f.roles.size.is_some(),
-                number::COPY_BATCH => [task.source, task.target, task.sizes, task.count].into_iter().all(has),
-                number::COPY_OPERATIONS => has(task.params) && has(task.count),
-                _ => has(task.params),
+            let is_complete = match desc.shape {
+                number::COPY_LINEAR => has(desc.source) && has(desc.target) && f.roles.size.is_some(),
+                number::COPY_BATCH => [desc.source, desc.target, desc.sizes, desc.count].into_iter().all(has),
+                number::COPY_OPERATIONS => has(desc.params) && has(desc.count),
+                _ => has(desc.params),
             };
-            assert!(told, "{}", f.name);
+            assert!(is_complete, "{}", f.name);
             assert_eq!(f.roles.asynchronous, f.base.ends_with("Async"), "{}", f.name);
-            assert_eq!(has(task.stream), f.roles.asynchronous, "{}", f.name);
+            assert_eq!(has(desc.stream), f.roles.asynchronous, "{}", f.name);
         }
         assert_eq!(of(Api::Driver, "cuMemcpy3DPeer").copy_kind, fixed("P2P"));
         assert_eq!(of(Api::Driver, "cuMemcpy2D").shape, number::COPY_2D_OLD);
@@ -261,10 +261,10 @@ mod tests {
         let launch = catalogue().lookup(Api::Driver, None, "cuLaunchKernel").unwrap();
         let copy = catalogue().lookup(Api::Driver, None, "cuMemcpyHtoD_v2").unwrap();
         let capture = catalogue().lookup(Api::Driver, None, "cuStreamBeginCapture_v2").unwrap();
-        let works = |counted| [launch, copy, capture].map(|f| u8::from(op_desc(f, counted).work != 0));
-        assert_eq!(works(CountedOps::default()), [0, 0, 0]);
-        assert_eq!(works(CountedOps { copies: false, ..ALL }), [1, 0, 1]);
-        assert_eq!(works(CountedOps { launches: false, ..ALL }), [0, 1, 1]);
+        let has_op = |counted| [launch, copy, capture].map(|f| u8::from(op_desc(f, counted).work != 0));
+        assert_eq!(has_op(CountedOps::default()), [0, 0, 0]);
+        assert_eq!(has_op(CountedOps { copies: false, ..ALL }), [1, 0, 1]);
+        assert_eq!(has_op(CountedOps { launches: false, ..ALL }), [0, 1, 1]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::libbpf_sys::{self, bpf_insn, bpf_prog_load_opts};
 
-use crate::host::support::{Feature, Tier, has_attach_type, tells_returns};
+use crate::host::support::{Feature, Tier, has_attach_type, has_session_return};
 
 /// Where the kernel lists what it has perf events for.
 pub(crate) const EVENT_SOURCES: &str = "/sys/bus/event_source/devices";
@@ -84,7 +84,7 @@ pub fn kernel_support() -> KernelSupport {
         },
         Feature {
             name: KPROBE_SESSION,
-            present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(tells_returns),
+            present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(has_session_return),
             without: match multi {
                 true => "kprobes take the return of every call, whoever makes it (kernel 6.10 has sessions)",
                 false => "they need kprobe multi links",

@@ -25,7 +25,7 @@ impl Drop for Types {
 }
 
 impl Types {
-    fn of_kernel() -> Option<Self> {
+    fn of_linux() -> Option<Self> {
         // SAFETY: takes nothing; what it returns is ours, or null.
         NonNull::new(unsafe { libbpf_sys::btf__load_vmlinux_btf() }).map(Self)
     }
@@ -113,7 +113,7 @@ impl Types {
 /// What each of these functions returns, where the kernel has its type.
 pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
     let mut found: HashMap<Option<&str>, HashMap<&str, Returned>> = HashMap::new();
-    if let Some(kernel) = Types::of_kernel() {
+    if let Some(kernel) = Types::of_linux() {
         let mut wanted: HashMap<Option<&str>, HashSet<&str>> = HashMap::new();
         for function in functions {
             wanted.entry(function.module.as_deref()).or_default().insert(&function.name);
@@ -136,7 +136,7 @@ pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
 
 /// How many arguments a tracepoint has, without its group; nothing where neither the kernel nor a module has its type.
 pub fn tracepoint_arguments(name: &str) -> Option<usize> {
-    let kernel = Types::of_kernel()?;
+    let kernel = Types::of_linux()?;
     kernel.tracepoint(1, name).or_else(|| {
         let modules = std::fs::read_dir("/sys/kernel/btf").ok()?.flatten();
         let mut modules = modules.filter_map(|module| module.file_name().into_string().ok());

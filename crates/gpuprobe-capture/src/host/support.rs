@@ -86,7 +86,7 @@ pub fn support() -> Support {
         },
         Feature {
             name: SESSION,
-            present: attach_type("BPF_TRACE_UPROBE_SESSION") && btf.as_ref().is_some_and(tells_returns),
+            present: attach_type("BPF_TRACE_UPROBE_SESSION") && btf.as_ref().is_some_and(has_session_return),
             without: "entry and return are two programs (kernel 6.13 has sessions)",
         },
         Feature {
@@ -150,7 +150,7 @@ pub(crate) fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
 
 /// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
 /// an argument (6.13), or with the context (7.0).
-pub(crate) fn tells_returns(btf: &Btf<'_>) -> bool {
+pub(crate) fn has_session_return(btf: &Btf<'_>) -> bool {
     let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
     let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());
     prototype.is_some_and(|p| p.len() <= 1)

@@ -4,7 +4,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::config::CaptureConfig;
 use super::hooks::first_row as first_tracepoint_row;
-use super::libbpf_log::{listening, reason};
+use super::libbpf_log::{last_lines, with_log};
 use super::map_sizes::max_entries;
 use super::probe_programs::{entry_count_program, programs};
 use crate::error::CaptureError;
@@ -17,13 +17,13 @@ use crate::wire::{MapName, OBJECT, ProgramName, as_bytes, gp_config, number};
 
 /// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
 /// costs a third of one that gives it back, and the next allocation there too.
-const KEPT_PART: u32 = 256;
+const SPARE_PART: u32 = 256;
 /// The part of the rows of launches that is kept for kernels on all streams together, when others have none left.
 const ROWS_WITHOUT_STREAM: u32 = 4;
 
 pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
-    let (loaded, said) = listening(|| open(config, tier).and_then(OpenObject::load));
-    loaded.map_err(|source| CaptureError::Load { reason: reason(&said), source })
+    let (loaded, log) = with_log(|| open(config, tier).and_then(OpenObject::load));
+    loaded.map_err(|source| CaptureError::Load { reason: last_lines(&log), source })
 }
 
 fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
@@ -44,9 +44,9 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 fn settings(config: &CaptureConfig) -> gp_config {
     gp_config {
         only_targets: config.only_targets.into(),
-        hold: hold_mode(config.hold),
+        hold: pause_mode(config.hold),
         wakeup_bytes: config.ring_bytes / 32,
-        most_kept: config.live_entries / KEPT_PART,
+        most_kept: config.live_entries / SPARE_PART,
         rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
         follow_forks: config.follow_forks.into(),
         errors_only: config.errors_only.into(),
@@ -91,9 +91,9 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
 }
 
 /// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.
-fn hold_mode(hold: bool) -> u8 {
-    let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-    match (hold, alone) {
+fn pause_mode(hold: bool) -> u8 {
+    let single_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+    match (hold, single_cpu) {
         (false, _) => number::HOLD_NOT,
         (true, false) => number::HOLD_BY_WAITING,
         (true, true) => number::HOLD_BY_STOPPING,

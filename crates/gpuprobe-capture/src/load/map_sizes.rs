@@ -5,7 +5,7 @@ use crate::wire::MapName;
 
 /// The size of a map; `None` where it is no setting.
 pub(crate) fn max_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
-    work_entries(map, config).or_else(|| entries(map, config))
+    op_entries(map, config).or_else(|| entries(map, config))
 }
 
 /// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
@@ -25,7 +25,7 @@ const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
 const PARTS_PER_ALLOCATION: u32 = 8;
 
 /// How large a table of work is; those that are not used are as small as it gets.
-fn work_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
+fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let (launches, copies) = (config.launches && config.rows, config.copies && config.rows);
     let (wanted, entries) = match map {
         MapName::Launches | MapName::UnusedLaunches => (launches, config.launch_entries),

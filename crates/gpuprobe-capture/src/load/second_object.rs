@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
-use super::libbpf_log::quietly;
+use super::libbpf_log::without_log;
 use crate::wire::object_handles::{map_of, open_maps, open_programs};
 use crate::wire::{OBJECT, ProgramName};
 
@@ -17,7 +17,7 @@ pub(crate) fn load_programs(
     for (name, mut program) in open_programs(&mut object) {
         program.set_autoload(is_wanted(name));
     }
-    quietly(|| object.load())
+    without_log(|| object.load())
 }
 
 /// The object once more, with the maps that the first one has.

@@ -39,12 +39,12 @@ pub struct NvmlVersions {
 /// The thread that reads. It ends, as soon as the library lets it, when this goes.
 #[derive(Debug)]
 pub struct Nvml {
-    told: Arc<Mutex<Told>>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 /// What the thread has told so far, and what it was told.
 #[derive(Debug, Default)]
-struct Told {
+struct Shared {
     every: Duration,
     readings: GpuReadings,
     at: Option<Instant>,
@@ -55,42 +55,42 @@ struct Told {
 impl Nvml {
     /// Begins to read every so often, but not faster than NVML has anything new.
     pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
-        let told = Told { every: every.max(SHORTEST), ..Told::default() };
-        let told = Arc::new(Mutex::new(told));
-        let (library, listener) = (library.to_owned(), Arc::downgrade(&told));
-        spawn(move || follow(&library, &listener))?;
-        Ok(Self { told })
+        let shared = Shared { every: every.max(SHORTEST), ..Shared::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let (library, weak) = (library.to_owned(), Arc::downgrade(&shared));
+        spawn(move || follow(&library, &weak))?;
+        Ok(Self { shared })
     }
 
     /// Reads that often from now on.
     pub fn read_every(&self, every: Duration) {
-        lock(&self.told).every = every.max(SHORTEST);
+        lock(&self.shared).every = every.max(SHORTEST);
     }
 
     /// What was read last. Where that is too long ago nothing is known of the GPUs; errors stay counted.
     pub fn readings(&self) -> GpuReadings {
-        let told = lock(&self.told);
-        let believed = BELIEVED.max(told.every.saturating_mul(3));
-        let is_fresh = told.at.is_some_and(|at| at.elapsed() < believed);
+        let shared = lock(&self.shared);
+        let believed = BELIEVED.max(shared.every.saturating_mul(3));
+        let is_fresh = shared.at.is_some_and(|at| at.elapsed() < believed);
         match is_fresh {
-            true => told.readings.clone(),
-            false => GpuReadings { is_up: false, gpus: Vec::new(), xids: told.readings.xids.clone() },
+            true => shared.readings.clone(),
+            false => GpuReadings { is_up: false, gpus: Vec::new(), xids: shared.readings.xids.clone() },
         }
     }
 
     /// Why nothing can be read, once for each reason.
     pub fn trouble(&self) -> Option<String> {
-        lock(&self.told).trouble.take()
+        lock(&self.shared).trouble.take()
     }
 
     /// That the library is not trusted, and the GPUs whose errors cannot be heard of while those of others are, each once.
     pub fn refusals(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.told).refusals)
+        std::mem::take(&mut lock(&self.shared).refusals)
     }
 }
 
 /// Starts a thread that no signal meant for us goes to, whenever we begin to hold them back ourselves.
-fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: the sets are plain data, the first filled in by the call that is made for it, the second by that which tells
     // what was set before; a thread begins with the mask of the one that starts it.
     let before = unsafe {
@@ -99,45 +99,45 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         before
     };
-    let started = thread::Builder::new().name("nvml".to_owned()).spawn(work);
+    let started = thread::Builder::new().name("nvml".to_owned()).spawn(run);
     // SAFETY: the set is what the call above has told.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     started.map(drop)
 }
 
 /// What is kept is whole at any moment, whoever panicked.
-fn lock(told: &Mutex<Told>) -> MutexGuard<'_, Told> {
-    told.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells something, if somebody still listens.
-fn tell(listener: &Weak<Mutex<Told>>, change: impl FnOnce(&mut Told)) -> bool {
-    let told = listener.upgrade();
-    if let Some(told) = &told {
-        change(&mut lock(told));
+fn update(weak: &Weak<Mutex<Shared>>, change: impl FnOnce(&mut Shared)) -> bool {
+    let shared = weak.upgrade();
+    if let Some(shared) = &shared {
+        change(&mut lock(shared));
     }
-    told.is_some()
+    shared.is_some()
 }
 
 /// Reads until nobody listens any more.
-fn follow(library: &OsStr, listener: &Weak<Mutex<Told>>) {
+fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
     let (mut xids, mut last) = (Xids::default(), None);
     loop {
         let (trouble, is_refused) = match trusted_nvml(library) {
             Err(refusal) => (refusal, true),
-            Ok(library) => match read_on(&library, listener, &mut xids) {
+            Ok(library) => match read_on(&library, weak, &mut xids) {
                 Ok(()) => return,
                 Err(error) => (explained(&library, &error), false),
             },
         };
         let is_new = last.as_ref() != Some(&trouble);
-        let listens = tell(listener, |told| {
-            told.at = None;
+        let listens = update(weak, |shared| {
+            shared.at = None;
             match (is_new, is_refused) {
                 (false, _) => {}
                 // nobody has to ask for that
-                (true, true) => told.refusals.push(trouble.clone()),
-                (true, false) => told.trouble = Some(trouble.clone()),
+                (true, true) => shared.refusals.push(trouble.clone()),
+                (true, false) => shared.trouble = Some(trouble.clone()),
             }
         });
         if !listens {
@@ -149,7 +149,7 @@ fn follow(library: &OsStr, listener: &Weak<Mutex<Told>>) {
 }
 
 /// Reads until the library fails as a whole, or nobody listens.
-fn read_on(library: &OsStr, listener: &Weak<Mutex<Told>>, xids: &mut Xids) -> Result<(), NvmlError> {
+fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Result<(), NvmlError> {
     let nvml = Library::builder().lib_path(library).init()?;
     let mut reader = Reader::new(&nvml)?;
     let events = xids.listen(&nvml, &reader);
@@ -157,23 +157,23 @@ fn read_on(library: &OsStr, listener: &Weak<Mutex<Told>>, xids: &mut Xids) -> Re
         let begun = Instant::now();
         let gpus = reader.read(&nvml)?;
         let refusals = xids.refusals();
-        tell(listener, |told| {
-            told.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
-            told.at = Some(Instant::now());
-            told.refusals.extend(refusals);
+        update(weak, |shared| {
+            shared.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
+            shared.at = Some(Instant::now());
+            shared.refusals.extend(refusals);
         });
         // errors that come meanwhile are told with the next reading
-        if !until_due(listener, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
+        if !until_due(weak, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
             return Ok(());
         }
     }
 }
 
 /// Waits, a part at a time, until the next reading is due, which may change meanwhile; `false` when nobody listens any more.
-fn until_due(listener: &Weak<Mutex<Told>>, begun: Instant, mut wait: impl FnMut(Instant)) -> bool {
+fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(Instant)) -> bool {
     loop {
         let mut left = Duration::ZERO;
-        if !tell(listener, |told| left = told.every.saturating_sub(begun.elapsed())) {
+        if !update(weak, |shared| left = shared.every.saturating_sub(begun.elapsed())) {
             return false;
         }
         if left.is_zero() {
@@ -223,10 +223,10 @@ mod tests {
     fn what_was_read_too_long_ago_says_nothing_of_gpus_and_errors_stay_counted() {
         let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
         let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
-        let told = Told { readings: readings.clone(), at: Some(Instant::now()), ..Told::default() };
-        let nvml = Nvml { told: Arc::new(Mutex::new(told)) };
+        let shared = Shared { readings: readings.clone(), at: Some(Instant::now()), ..Shared::default() };
+        let nvml = Nvml { shared: Arc::new(Mutex::new(shared)) };
         assert_eq!(nvml.readings(), readings);
-        lock(&nvml.told).at = Instant::now().checked_sub(BELIEVED);
+        lock(&nvml.shared).at = Instant::now().checked_sub(BELIEVED);
         assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
         nvml.read_every(BELIEVED);
         assert_eq!(nvml.readings(), readings, "where it is read seldom it is believed longer");
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_waits_to_read_hears_that_it_shall_read_sooner_or_end() {
-        let nvml = Nvml { told: Arc::default() };
+        let nvml = Nvml { shared: Arc::default() };
         nvml.read_every(Duration::from_secs(3600));
-        let (listener, begun, mut waits) = (Arc::downgrade(&nvml.told), Instant::now(), 0);
-        let due = until_due(&listener, begun, |until| {
+        let (weak, begun, mut waits) = (Arc::downgrade(&nvml.shared), Instant::now(), 0);
+        let due = until_due(&weak, begun, |until| {
             assert!(until <= Instant::now() + SHORTEST, "nothing is heard while it waits");
             waits += 1;
             if waits == 3 {
@@ -248,7 +248,7 @@ mod tests {
         assert!(due && waits == 3, "{waits}");
         nvml.read_every(Duration::from_secs(3600));
         let mut nvml = Some(nvml);
-        assert!(!until_due(&listener, Instant::now(), |_| drop(nvml.take())));
+        assert!(!until_due(&weak, Instant::now(), |_| drop(nvml.take())));
     }
 
     #[test]

@@ -31,18 +31,18 @@ pub(super) struct Xids {
     counts: Vec<XidCount>,
     /// GPUs whose errors cannot be heard of, as far as that was told.
     refusing: Vec<GpuId>,
-    untold: Vec<String>,
+    unreported: Vec<String>,
 }
 
 impl Xids {
     /// Begins to listen to every GPU that tells of errors; `None` where no one does. One that says it would and then refuses
     /// costs its own errors alone.
     pub(super) fn listen<'a>(&mut self, nvml: &'a Nvml, reader: &Reader<'a>) -> Option<EventSet<'a>> {
-        let tells = |(_, device): &(GpuId, Device<'_>)| {
+        let reports_xids = |(_, device): &(GpuId, Device<'_>)| {
             let types = device.supported_event_types();
             types.is_ok_and(|types| types.contains(EventTypes::CRITICAL_XID_ERROR))
         };
-        let mut devices: Vec<_> = reader.devices().filter(tells).collect();
+        let mut devices: Vec<_> = reader.devices().filter(reports_xids).collect();
         while !devices.is_empty() {
             match register(nvml, &devices) {
                 Ok(set) => return Some(set),
@@ -56,7 +56,7 @@ impl Xids {
     fn refuses(&mut self, gpu: GpuId, error: &NvmlError) {
         if !self.refusing.contains(&gpu) {
             let GpuId { index, name, .. } = &gpu;
-            self.untold.push(format!(
+            self.unreported.push(format!(
                 "errors (XIDs) of NVML's GPU {index}, {name}, are not counted, those of others are: {error}"
             ));
             self.refusing.push(gpu);
@@ -65,7 +65,7 @@ impl Xids {
 
     /// What is to be told of GPUs whose errors cannot be heard of, once.
     pub(super) fn refusals(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 
     pub(super) fn counts(&self) -> Vec<XidCount> {
@@ -134,9 +134,12 @@ mod tests {
         for index in [1, 1, 2] {
             xids.refuses(gpu(index), &NvmlError::NotSupported);
         }
-        let told = xids.refusals();
-        assert_eq!(told.len(), 2);
-        assert!(told[0].starts_with("errors (XIDs) of NVML's GPU 1, stand-in, are not counted"), "{told:?}");
+        let messages = xids.refusals();
+        assert_eq!(messages.len(), 2);
+        assert!(
+            messages[0].starts_with("errors (XIDs) of NVML's GPU 1, stand-in, are not counted"),
+            "{messages:?}"
+        );
         xids.refuses(gpu(2), &NvmlError::NotSupported);
         assert_eq!(xids.refusals(), [""; 0]);
     }

@@ -8,11 +8,11 @@ use gpuprobe_event::{
 use crate::wire::{gp_call, gp_copied, gp_part, number};
 
 /// Bytes and address as the kernel side counted them. An inner call of the same kind carries none.
-pub(crate) fn account(call: &mut Call, raw: &gp_call) {
+pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
     // what was captured has moved nothing
     let moved_nothing = number::CALL_NESTED_ACTION | number::CALL_CAPTURED;
     if call.failed() {
-        return account_without_success(call, raw);
+        return apply_failed_effect(call, raw);
     }
     if raw.flags & moved_nothing != 0 {
         if let Effect::Transfer(transfer) = &mut call.effect
@@ -45,7 +45,7 @@ pub(crate) fn account(call: &mut Call, raw: &gp_call) {
 }
 
 /// What a free did that failed or was not seen to return: its memory may be gone all the same.
-pub(crate) fn account_without_success(call: &mut Call, raw: &gp_call) {
+pub(crate) fn apply_failed_effect(call: &mut Call, raw: &gp_call) {
     match raw.effect {
         number::EFFECT_REUSED => call.effect = Effect::Free(free(raw, true)),
         number::EFFECT_GONE => call.effect = Effect::ContextEnd(vec![amount(raw)]),
@@ -71,14 +71,14 @@ fn gpu(raw: &gp_call) -> Option<u8> {
 
 fn allocation(raw: &gp_call, kind: Space) -> Allocation {
     let address = (raw.pointer != 0).then_some(raw.pointer);
-    let is_held = [number::EFFECT_ALLOC, number::EFFECT_REPLACE].contains(&raw.effect);
-    let live_bytes = is_held.then_some(raw.detail.allocated().live_bytes);
+    let is_live = [number::EFFECT_ALLOC, number::EFFECT_REPLACE].contains(&raw.effect);
+    let live_bytes = is_live.then_some(raw.detail.allocated().live_bytes);
     Allocation { bytes: raw.bytes, address, kind, gpu: gpu(raw), live_bytes, ..Allocation::default() }
 }
 
 /// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
 /// arguments say. That a copy did not call the CUDA driver is known only where the driver's copies are probed.
-pub(crate) fn tell_work(call: &mut Call, raw: &gp_call, follows_copies: bool) {
+pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) {
     let entered = raw.entered > 0 && !call.is_kernel();
     call.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
     let captured = raw.flags & number::CALL_CAPTURED != 0;
@@ -96,8 +96,8 @@ pub(crate) fn tell_work(call: &mut Call, raw: &gp_call, follows_copies: bool) {
         Effect::Transfer(transfer) => {
             transfer.captured = captured;
             match raw.effect {
-                number::EFFECT_COPY => tell_kind(transfer, raw.detail.copy()),
-                number::EFFECT_BATCH => tell_parts(transfer, raw.pointee.parts()),
+                number::EFFECT_COPY => set_copy_kind(transfer, raw.detail.copy()),
+                number::EFFECT_BATCH => set_copy_parts(transfer, raw.pointee.parts()),
                 number::EFFECT_UNASKED => transfer.without_driver = follows_copies,
                 _ => {}
             }
@@ -110,7 +110,7 @@ pub(crate) fn tell_work(call: &mut Call, raw: &gp_call, follows_copies: bool) {
     }
 }
 
-fn tell_kind(transfer: &mut Transfer, copy: &gp_copied) {
+fn set_copy_kind(transfer: &mut Transfer, copy: &gp_copied) {
     let found = direction(copy.kind);
     if found != CopyDirection::Unknown {
         transfer.direction = found;
@@ -119,7 +119,7 @@ fn tell_kind(transfer: &mut Transfer, copy: &gp_copied) {
 }
 
 /// The copies of a batch, by kind and size.
-fn tell_parts(transfer: &mut Transfer, parts: &[gp_part]) {
+fn set_copy_parts(transfer: &mut Transfer, parts: &[gp_part]) {
     let part = |part: &gp_part| {
         let direction = direction(part.kind);
         let host = host(part.host, direction);

@@ -14,9 +14,9 @@ use crate::wire::LibraryNumber;
 
 /// Handles remembered of one process. PyTorch registers some twenty thousand; a program that makes up more is its own
 /// affair.
-const MOST_HANDLES: usize = 1 << 17;
+const MAX_HANDLES: usize = 1 << 17;
 /// Forms of a handle that stand for each other: host function, kernel, function.
-const MOST_ALIASES: usize = 4;
+const MAX_ALIASES: usize = 4;
 /// Words of a handle's object that may hold the name.
 const WORDS: usize = 16;
 /// Different C++ functions that handles must point to before these are believed to be their names.
@@ -34,7 +34,7 @@ pub(crate) fn proven_word(driver: &Path) -> Option<u16> {
 
 /// What a record says of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said<'a> {
+pub(crate) enum HandleInfo<'a> {
     /// Its name. The words of its object that point to the same text are set.
     Name { text: &'a str, matches: u32 },
     /// It is another form of a handle.
@@ -44,7 +44,7 @@ pub(crate) enum Said<'a> {
 }
 
 #[derive(Debug, Default)]
-struct Kernels {
+struct ProcessKernels {
     known: HashMap<u64, Arc<str>>,
     aliases: HashMap<u64, u64>,
     candidates: HashMap<u64, (u16, Arc<str>)>,
@@ -92,7 +92,7 @@ impl Layout {
 /// The names of all processes.
 #[derive(Debug, Default)]
 pub(crate) struct KernelNames {
-    processes: HashMap<ProcessKey, Kernels>,
+    processes: HashMap<ProcessKey, ProcessKernels>,
     layouts: HashMap<LibraryNumber, Layout>,
     /// The driver of whoever has not called one where that can be seen: the only one there is.
     only_driver: Option<LibraryNumber>,
@@ -115,15 +115,15 @@ impl KernelNames {
         key: ProcessKey,
         driver: Option<LibraryNumber>,
         handle: u64,
-        said: Said<'_>,
+        info: HandleInfo<'_>,
     ) {
         let kernels = self.processes.entry(key).or_default();
         kernels.driver = driver.or(kernels.driver);
-        if kernels.known.len() + kernels.aliases.len() + kernels.candidates.len() >= MOST_HANDLES {
+        if kernels.known.len() + kernels.aliases.len() + kernels.candidates.len() >= MAX_HANDLES {
             return;
         }
-        match said {
-            Said::Name { text, matches } => {
+        match info {
+            HandleInfo::Name { text, matches } => {
                 if let Some(driver) = driver {
                     self.layouts.entry(driver).or_default().saw(matches);
                 }
@@ -132,10 +132,10 @@ impl KernelNames {
                     kernels.known.insert(handle, demangled(text).into());
                 }
             }
-            Said::AliasOf(other) => {
+            HandleInfo::AliasOf(other) => {
                 kernels.aliases.insert(handle, other);
             }
-            Said::Candidate { text, word, outer } => {
+            HandleInfo::Candidate { text, word, outer } => {
                 if outer != 0 && outer != handle {
                     kernels.aliases.entry(outer).or_insert(handle);
                 }
@@ -167,7 +167,7 @@ impl KernelNames {
     pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
         let kernels = self.processes.get(&key)?;
         let mut handle = handle;
-        for _ in 0..MOST_ALIASES {
+        for _ in 0..MAX_ALIASES {
             let known = kernels.known.get(&handle);
             if let Some(name) = known.or_else(|| self.candidate(kernels, handle)) {
                 return Some(name);
@@ -178,7 +178,7 @@ impl KernelNames {
     }
 
     /// What a handle holds, where the driver has its names there.
-    fn candidate<'a>(&self, kernels: &'a Kernels, handle: u64) -> Option<&'a Arc<str>> {
+    fn candidate<'a>(&self, kernels: &'a ProcessKernels, handle: u64) -> Option<&'a Arc<str>> {
         let (word, name) = kernels.candidates.get(&handle)?;
         let driver = kernels.driver.or(self.only_driver)?;
         (self.layouts.get(&driver)?.word() == Some(*word)).then_some(name)
@@ -220,12 +220,12 @@ mod tests {
     const KEY: ProcessKey = ProcessKey { tgid: Tgid(1), instance: 1 };
     const DRIVER: LibraryNumber = 3;
 
-    fn told(text: &str, matches: u32) -> Said<'_> {
-        Said::Name { text, matches }
+    fn named(text: &str, matches: u32) -> HandleInfo<'_> {
+        HandleInfo::Name { text, matches }
     }
 
-    fn candidate(text: &str, outer: u64) -> Said<'_> {
-        Said::Candidate { text, word: 1, outer }
+    fn candidate(text: &str, outer: u64) -> HandleInfo<'_> {
+        HandleInfo::Candidate { text, word: 1, outer }
     }
 
     fn name(names: &KernelNames, handle: u64) -> Option<&str> {
@@ -235,15 +235,15 @@ mod tests {
     #[test]
     fn what_was_registered_or_looked_up_is_known_under_all_its_forms() {
         let mut names = KernelNames::default();
-        names.learn(KEY, None, 0x10, told("_Z3addPfS_i", 0));
-        names.learn(KEY, Some(DRIVER), 0x20, Said::AliasOf(0x10));
-        names.learn(KEY, Some(DRIVER), 0x30, Said::AliasOf(0x20));
+        names.learn(KEY, None, 0x10, named("_Z3addPfS_i", 0));
+        names.learn(KEY, Some(DRIVER), 0x20, HandleInfo::AliasOf(0x10));
+        names.learn(KEY, Some(DRIVER), 0x30, HandleInfo::AliasOf(0x20));
         for handle in [0x10, 0x20, 0x30] {
             assert_eq!(name(&names, handle), Some("add(float*, float*, int)"));
         }
         assert_eq!(name(&names, 0x40), None);
-        names.learn(KEY, None, 0x50, Said::AliasOf(0x60));
-        names.learn(KEY, None, 0x60, Said::AliasOf(0x50));
+        names.learn(KEY, None, 0x50, HandleInfo::AliasOf(0x60));
+        names.learn(KEY, None, 0x60, HandleInfo::AliasOf(0x50));
         assert_eq!(name(&names, 0x50), None, "handles that stand for each other have no name, and no end");
         names.forget(KEY);
         assert_eq!(name(&names, 0x10), None);
@@ -254,12 +254,12 @@ mod tests {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("late_kernel", 0));
         assert_eq!((name(&names, 0x10), names.word()), (None, LIKELY_WORD));
-        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b10));
+        names.learn(KEY, Some(DRIVER), 0x20, named("known_kernel", 0b10));
         assert_eq!(name(&names, 0x10), Some("late_kernel"));
         let other = ProcessKey { tgid: Tgid(2), instance: 1 };
         names.learn(other, Some(DRIVER + 1), 0x10, candidate("of_another_driver", 0));
         assert_eq!(names.name(other, 0x10), None);
-        names.learn(KEY, Some(DRIVER), 0x30, told("a_name_that_is_elsewhere", 0b100));
+        names.learn(KEY, Some(DRIVER), 0x30, named("a_name_that_is_elsewhere", 0b100));
         assert_eq!(name(&names, 0x10), None, "one that is wrong ends it");
     }
 
@@ -268,11 +268,11 @@ mod tests {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("not_the_name", 0));
         assert_eq!(names.unread_word(KEY, 0x10), None, "nothing is known of this driver");
-        names.learn(KEY, Some(DRIVER), 0x20, told("known_kernel", 0b1000));
+        names.learn(KEY, Some(DRIVER), 0x20, named("known_kernel", 0b1000));
         assert_eq!((name(&names, 0x10), names.word()), (None, 3));
         assert_eq!(names.unread_word(KEY, 0x10), Some((DRIVER, 3)));
-        let said = Said::Candidate { text: "the_name", word: 3, outer: 0 };
-        names.learn(KEY, Some(DRIVER), 0x10, said);
+        let info = HandleInfo::Candidate { text: "the_name", word: 3, outer: 0 };
+        names.learn(KEY, Some(DRIVER), 0x10, info);
         assert_eq!((name(&names, 0x10), names.unread_word(KEY, 0x10)), (Some("the_name"), None));
     }
 
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(name(&names, 0), None, "three different ones do not");
         names.learn(KEY, Some(DRIVER), 9, candidate("_Z1dv", 0));
         assert_eq!((name(&names, 0), name(&names, 2)), (Some("a()"), Some("plain")));
-        names.learn(KEY, Some(DRIVER), 10, told("elsewhere", 0));
+        names.learn(KEY, Some(DRIVER), 10, named("elsewhere", 0));
         assert_eq!(name(&names, 0), None, "and a name that is known has the last word");
     }
 

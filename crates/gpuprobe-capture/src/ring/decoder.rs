@@ -21,11 +21,11 @@ use gpuprobe_event::{
 use crate::host::clock::Clock;
 use crate::host::kmod_version::loaded_version;
 use crate::ring::batch::Hold;
-use crate::ring::call_effects::{account, account_without_success, tell_work};
-use crate::ring::cuda_kernel_names::{KernelNames, Said};
-use crate::ring::device_calls::tell_driver;
+use crate::ring::call_effects::{annotate_op, apply_effect, apply_failed_effect};
+use crate::ring::cuda_kernel_names::{HandleInfo, KernelNames};
+use crate::ring::device_calls::annotate_device_call;
 use crate::ring::records::Records;
-use crate::ring::xid_message::filled;
+use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
 use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::Resolve;
@@ -66,14 +66,19 @@ pub(crate) struct Decoder {
     /// Of the NVIDIA driver, whose commands it names.
     pub(crate) version: Version,
     /// Whether processes are told of from their fork or exec on, and not only when they make a call.
-    follows: bool,
+    follows_processes: bool,
     pub(crate) undecodable: u64,
     /// Whether the copies of the CUDA driver are probed.
     pub(crate) follows_copies: bool,
 }
 
 impl Decoder {
-    pub(crate) fn new(clock: Clock, follows: bool, sites: CallSites, resolve: Box<dyn Resolve>) -> Self {
+    pub(crate) fn new(
+        clock: Clock,
+        follows_processes: bool,
+        sites: CallSites,
+        resolve: Box<dyn Resolve>,
+    ) -> Self {
         Self {
             clock,
             names: HashMap::new(),
@@ -85,7 +90,7 @@ impl Decoder {
             stacks: WaitingStacks::default(),
             sites,
             version: loaded_version(),
-            follows,
+            follows_processes,
             undecodable: 0,
             follows_copies: false,
         }
@@ -182,12 +187,12 @@ impl Decoder {
     }
 
     /// Says where memory was allocated. The first allocation of a site has its stack.
-    fn place(&mut self, call: &mut Call, raw: &gp_call) {
+    fn set_site(&mut self, call: &mut Call, raw: &gp_call) {
         // most calls have none, and are spared the look
         if raw.site == SiteId::UNKNOWN.0 {
             return;
         }
-        let (place, allocates) = match &mut call.effect {
+        let (slot, allocates) = match &mut call.effect {
             Effect::Alloc(allocation) => (&mut allocation.site, true),
             Effect::Free(free) if free.freed.is_some() => (&mut free.site, false),
             _ => return,
@@ -196,7 +201,7 @@ impl Decoder {
         if site == SiteId::UNKNOWN {
             return;
         }
-        *place = Some(site);
+        *slot = Some(site);
         if allocates && call.stack.is_none() && self.sites.is_first(site) {
             call.stack = Some(self.frames_of(site).iter().map(ToString::to_string).collect());
         }
@@ -231,17 +236,17 @@ impl Decoder {
             };
             text = address.and_then(|at| self.resolve.text(key.tgid, at)).unwrap_or_default().into();
         }
-        let said = match raw.how {
-            number::NAME_TOLD => Said::Name { text: &text, matches: raw.matches },
-            number::NAME_ALIAS => Said::AliasOf(raw.other),
-            number::NAME_CANDIDATE => Said::Candidate { text: &text, word: raw.word, outer: raw.other },
+        let info = match raw.how {
+            number::NAME_TOLD => HandleInfo::Name { text: &text, matches: raw.matches },
+            number::NAME_ALIAS => HandleInfo::AliasOf(raw.other),
+            number::NAME_CANDIDATE => HandleInfo::Candidate { text: &text, word: raw.word, outer: raw.other },
             _ => {
                 self.undecodable += 1;
                 return;
             }
         };
         let driver = Some(raw.library).filter(|number| self.drivers.get(number) == Some(&true));
-        self.kernels.learn(key, driver, raw.handle, said);
+        self.kernels.learn(key, driver, raw.handle, info);
     }
 
     /// What a launch launches. Where nobody told, the program's own symbols may: the function is then its host's.
@@ -257,8 +262,8 @@ impl Decoder {
             && let Some(at) = self.resolve.word(key.tgid, handle.wrapping_add(8 * u64::from(word)))
             && let Some(text) = self.resolve.text(key.tgid, at)
         {
-            let said = Said::Candidate { text: &text, word, outer: 0 };
-            self.kernels.learn(key, Some(driver), handle, said);
+            let info = HandleInfo::Candidate { text: &text, word, outer: 0 };
+            self.kernels.learn(key, Some(driver), handle, info);
         }
         if api == Api::Runtime
             && self.kernels.name(key, handle).is_none()
@@ -277,7 +282,7 @@ impl Decoder {
         let words = words_of(function, raw, finished);
         let result = result_of(function, raw);
         let status = if finished { status(function, result) } else { None };
-        let told = if finished { told_error(function, raw.result, &words) } else { None };
+        let out_error = if finished { told_error(function, raw.result, &words) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
@@ -292,7 +297,7 @@ impl Decoder {
             name: Cow::Borrowed(function.name),
             class: function.class,
             status,
-            error: status.and_then(|s| error_name(function, s)).or(told),
+            error: status.and_then(|s| error_name(function, s)).or(out_error),
             args: arguments(function, &words),
             stream: stream(function, &words),
             effect: effect(function, &words),
@@ -300,7 +305,7 @@ impl Decoder {
             stack: None,
         });
         if let Some(which) = call_of(function.id) {
-            tell_driver(&mut call, which, raw, self.version);
+            annotate_device_call(&mut call, which, raw, self.version);
             return call;
         }
         if function.api == Api::Kernel {
@@ -312,12 +317,12 @@ impl Decoder {
             launch.kernel = self.kernel(key, function.api, handle);
         }
         if finished {
-            tell_work(&mut call, raw, self.follows_copies);
-            account(&mut call, raw);
-            self.place(&mut call, raw);
+            annotate_op(&mut call, raw, self.follows_copies);
+            apply_effect(&mut call, raw);
+            self.set_site(&mut call, raw);
         } else {
-            account_without_success(&mut call, raw);
-            self.place(&mut call, raw);
+            apply_failed_effect(&mut call, raw);
+            self.set_site(&mut call, raw);
         }
         call
     }
@@ -336,7 +341,7 @@ impl Decoder {
             at_ns: self.clock.since_start(raw.at_ns),
             number: raw.number,
             gpu: text(&raw.gpu.map(i8_to_u8)),
-            message: said(raw),
+            message: info(raw),
             processes,
         }
     }
@@ -371,7 +376,7 @@ impl Decoder {
             None => text(&raw.comm.map(i8_to_u8)),
         };
         // the program that an exec began may make no call; where it does, its first one tells of it
-        if self.follows || change != ProcessChange::Exec {
+        if self.follows_processes || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
         // also the first call of a program that an exec began
@@ -459,14 +464,14 @@ fn i8_to_u8(byte: i8) -> u8 {
 }
 
 /// What the driver says of an error.
-fn said(raw: &gp_xid_record) -> Arc<str> {
+fn info(raw: &gp_xid_record) -> Arc<str> {
     let message = text(&raw.message.map(i8_to_u8));
     if raw.is_format == 0 {
         return message;
     }
     let (texts, length) = (raw.texts.map(i8_to_u8), raw.texts.len() / raw.words.len());
-    let text_of = |place: usize| texts.chunks(length).nth(place).map(text).unwrap_or_default().to_string();
-    filled(&message, &raw.words, text_of).into()
+    let text_of = |index: usize| texts.chunks(length).nth(index).map(text).unwrap_or_default().to_string();
+    format_message(&message, &raw.words, text_of).into()
 }
 
 fn text(bytes: &[u8]) -> Arc<str> {

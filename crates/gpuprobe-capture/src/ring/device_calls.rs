@@ -6,7 +6,7 @@ use gpuprobe_event::{Call, DriverCall, Effect, Name, Value};
 use crate::wire::{as_bytes, gp_call, number};
 
 /// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
-pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
+pub(crate) fn annotate_device_call(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
     let on = raw.detail.device();
     let kind = DeviceKind::from_number(on.kind);
     let device = device_name(kind, on.number);
@@ -18,7 +18,7 @@ pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: V
             let argument = if read { &bytes[..bytes.len().min(on.argument_bytes as usize)] } else { &[] };
             let ioctl = Ioctl { device: kind, request: on.request, argument };
             command = Some(command_name(version, ioctl.code()).text);
-            tell_ioctl(call, &ioctl, version);
+            annotate_ioctl(call, &ioctl, version);
         }
         number::DRIVER_OPEN => {
             let path =
@@ -32,7 +32,7 @@ pub(crate) fn tell_driver(call: &mut Call, which: u32, raw: &gp_call, version: V
     }
 }
 
-fn tell_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {
+fn annotate_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {
     if let Some(args) = &mut call.args {
         let request = args.iter_mut().find(|(name, _)| name == "request");
         request.into_iter().for_each(|(_, value)| *value = Value::Hex(ioctl.request.into()));

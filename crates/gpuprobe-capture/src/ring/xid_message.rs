@@ -7,10 +7,10 @@ use std::str::Chars;
 const WIDEST: usize = 64;
 
 /// Fills a format. Of what is not known how to fill it, nor with what, the format itself is left.
-pub(crate) fn filled(format: &str, words: &[u64], text_of: impl Fn(usize) -> String) -> String {
+pub(crate) fn format_message(format: &str, words: &[u64], text_of: impl Fn(usize) -> String) -> String {
     let mut out = String::new();
     let mut chars = format.chars().peekable();
-    let mut given = words.iter().enumerate();
+    let mut args = words.iter().enumerate();
     while let Some(c) = chars.next() {
         if c != '%' {
             out.push(c);
@@ -21,13 +21,13 @@ pub(crate) fn filled(format: &str, words: &[u64], text_of: impl Fn(usize) -> Str
             out.push('%');
             continue;
         }
-        let value = given.next().and_then(|(place, word)| field.value(*word, || text_of(place)));
+        let value = args.next().and_then(|(index, word)| field.value(*word, || text_of(index)));
         match value {
             Some(value) => field.push(&value, &mut out),
             None => {
                 out.push_str(&field.written);
                 // what follows has no place any more
-                given = [].iter().enumerate();
+                args = [].iter().enumerate();
             }
         }
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn with_texts(format: &str, words: &[u64], texts: &[&str]) -> String {
-        filled(format, words, |place| texts[place].to_owned())
+        format_message(format, words, |index| texts[index].to_owned())
     }
 
     #[test]

@@ -25,7 +25,7 @@ const FOLD_EVERY: Duration = Duration::from_secs(1);
 /// Stacks that did not tell their way wait for so long, and no more bytes of them than this: others by the same way may
 /// come that do.
 const PATIENCE: Duration = Duration::from_secs(1);
-const MOST_WAITING_BYTES: usize = 16 << 20;
+const MAX_WAITING_BYTES: usize = 16 << 20;
 
 /// What the call's own return takes off the stack.
 #[cfg(target_arch = "x86_64")]
@@ -135,9 +135,9 @@ pub(crate) struct CallSites {
 }
 
 impl CallSites {
-    pub(crate) fn new(most_nodes: u32) -> Self {
+    pub(crate) fn new(max_nodes: u32) -> Self {
         Self {
-            trees: SiteTrees::new(most_nodes),
+            trees: SiteTrees::new(max_nodes),
             stacks: HashMap::new(),
             same: HashMap::new(),
             processes: HashMap::new(),
@@ -224,7 +224,7 @@ impl CallSites {
 
     fn wait(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
         self.new_stacks += 1;
-        if self.waiting_bytes + raw.bytes.len() > MOST_WAITING_BYTES {
+        if self.waiting_bytes + raw.bytes.len() > MAX_WAITING_BYTES {
             self.lost += 1;
             return;
         }
@@ -236,10 +236,10 @@ impl CallSites {
     /// The site of a way, which is this number where it is the first to come by it.
     fn add_stack(&mut self, process: ProcessKey, number: u32, addresses: &[u64]) -> SiteId {
         let known = self.processes.entry(process).or_default();
-        let way: Arc<[u64]> = Arc::from(addresses);
-        let site = *known.by_stack.entry(Arc::clone(&way)).or_insert(SiteId(number));
+        let addresses: Arc<[u64]> = Arc::from(addresses);
+        let site = *known.by_stack.entry(Arc::clone(&addresses)).or_insert(SiteId(number));
         if site.0 == number {
-            self.stacks.insert(site, SiteStack { process, addresses: way, frames: None, reported: false });
+            self.stacks.insert(site, SiteStack { process, addresses, frames: None, reported: false });
         }
         self.count(process, number, site);
         site
@@ -404,8 +404,8 @@ mod tests {
     fn rows_to_which_nothing_can_happen_any_more_are_kept_here_and_add_up_as_before() {
         let mut sites = CallSites::new(1000);
         (1..=3).for_each(|number| learn(&mut sites, number, 50));
-        let over = SiteRow { has_ended: true, ..row(1, 4, 2) };
-        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), over, row(9, 1, 0)];
+        let ended_row = SiteRow { has_ended: true, ..row(1, 4, 2) };
+        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
         let before = sites.sum(&rows);
         assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);
         rows.iter()

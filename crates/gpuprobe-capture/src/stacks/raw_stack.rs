@@ -63,10 +63,10 @@ pub(crate) struct WaitingStacks(VecDeque<RawStack>);
 
 impl WaitingStacks {
     /// More than threads are ever between the two; what waits longer lost its call.
-    const MOST: usize = 256;
+    const MAX: usize = 256;
 
     pub(crate) fn add(&mut self, stack: Option<RawStack>) {
-        if self.0.len() >= Self::MOST {
+        if self.0.len() >= Self::MAX {
             self.0.pop_front();
         }
         self.0.extend(stack);

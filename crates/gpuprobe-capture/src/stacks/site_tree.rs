@@ -60,15 +60,15 @@ pub(crate) struct SiteTrees {
     nodes: Vec<gp_site_node>,
     free: Vec<u32>,
     processes: HashMap<ProcessKey, Process>,
-    most_nodes: usize,
-    most_of_process: usize,
+    max_nodes: usize,
+    max_per_process: usize,
     /// Addresses that allocating calls return to, of all processes.
-    first_addresses: usize,
+    return_addresses: usize,
     changes: Vec<Change>,
 }
 
 /// The kernel's table of first addresses has this many rows, but for those that say how stacks are wanted.
-const MOST_FIRST_ADDRESSES: usize = 56 << 10;
+const MAX_RETURN_ADDRESSES: usize = 56 << 10;
 
 fn scrambled(address: u64) -> u64 {
     address.wrapping_mul(derived::SCRAMBLE)
@@ -80,15 +80,15 @@ fn key(process: ProcessKey, address: u64) -> gp_way_key {
 
 impl SiteTrees {
     /// So many comparisons in all. Half of them is as much as one process may take from the others.
-    pub(crate) fn new(most_nodes: u32) -> Self {
-        let most_nodes = most_nodes as usize;
+    pub(crate) fn new(max_nodes: u32) -> Self {
+        let max_nodes = max_nodes as usize;
         Self {
             nodes: vec![gp_site_node::default()],
             free: Vec::new(),
             processes: HashMap::new(),
-            most_nodes,
-            most_of_process: most_nodes / 2,
-            first_addresses: 0,
+            max_nodes,
+            max_per_process: max_nodes / 2,
+            return_addresses: 0,
             changes: Vec::new(),
         }
     }
@@ -113,8 +113,8 @@ impl SiteTrees {
         first: u64,
         word: impl Fn(u32) -> Option<u64>,
     ) -> Option<SiteId> {
-        let way = self.processes.get(&process)?.first.get(&first)?;
-        let (mut index, mut site) = (way.node, way.site);
+        let root = self.processes.get(&process)?.first.get(&first)?;
+        let (mut index, mut site) = (root.node, root.site);
         while index != 0 {
             let node = self.nodes.get(index as usize)?;
             let found = scrambled(word(node.distance)?);
@@ -137,17 +137,17 @@ impl SiteTrees {
         site: SiteId,
         word: impl Fn(u32) -> Option<u64>,
     ) -> Learned {
-        let Some(&way) = self.processes.entry(process).or_default().first.get(&first) else {
-            if self.first_addresses >= MOST_FIRST_ADDRESSES {
+        let Some(&root) = self.processes.entry(process).or_default().first.get(&first) else {
+            if self.return_addresses >= MAX_RETURN_ADDRESSES {
                 return Learned::Full;
             }
             let Some(node) = self.chain(process, steps, site) else { return Learned::Full };
-            self.first_addresses += 1;
+            self.return_addresses += 1;
             let ends_here = if steps.is_empty() { site.0 } else { 0 };
             return self.set_first(process, first, gp_way { node, site: ends_here });
         };
         let mut rest = steps.to_vec();
-        let (mut index, mut made) = (way.node, 0);
+        let (mut index, mut made) = (root.node, 0);
         let end = loop {
             // the way ends here already: who knows less of its beginning than others goes with them
             let Some(node) = self.nodes.get(index as usize).filter(|_| index != 0) else {
@@ -176,9 +176,9 @@ impl SiteTrees {
         Learned::Yes
     }
 
-    fn set_first(&mut self, process: ProcessKey, first: u64, way: gp_way) -> Learned {
-        self.processes.entry(process).or_default().first.insert(first, way);
-        self.changes.push(Change::Root(key(process, first), way));
+    fn set_first(&mut self, process: ProcessKey, first: u64, root: gp_way) -> Learned {
+        self.processes.entry(process).or_default().first.insert(first, root);
+        self.changes.push(Change::Root(key(process, first), root));
         Learned::Yes
     }
 
@@ -195,8 +195,8 @@ impl SiteTrees {
     /// Comparisons that follow each other, the last of them at the site; returns the first, 0 where there are none.
     fn chain(&mut self, process: ProcessKey, steps: &[Step], site: SiteId) -> Option<u32> {
         let known = self.processes.entry(process).or_default();
-        let room = self.free.len() + self.most_nodes.saturating_sub(self.nodes.len());
-        if room < steps.len() || known.nodes.len() + steps.len() > self.most_of_process {
+        let room = self.free.len() + self.max_nodes.saturating_sub(self.nodes.len());
+        if room < steps.len() || known.nodes.len() + steps.len() > self.max_per_process {
             return None;
         }
         let mut next = 0;
@@ -227,7 +227,7 @@ impl SiteTrees {
     /// A process has ended: nobody walks its tree any more.
     pub(crate) fn forget(&mut self, process: ProcessKey) {
         let Some(known) = self.processes.remove(&process) else { return };
-        self.first_addresses -= known.first.len();
+        self.return_addresses -= known.first.len();
         self.changes.extend(known.first.keys().map(|first| Change::RemoveRoot(key(process, *first))));
         if known.stopped {
             self.changes.push(Change::RemoveRoot(key(process, 0)));
@@ -266,14 +266,14 @@ mod tests {
         }
 
         /// As the kernel side does it, with what it was told.
-        fn find(&self, kernel: &Kernel, first: u64) -> u32 {
-            let Some(way) = kernel.ways.get(&first) else { return 0 };
-            let (mut index, mut site) = (way.node, way.site);
+        fn find(&self, bpf: &BpfSide, first: u64) -> u32 {
+            let Some(root) = bpf.roots.get(&first) else { return 0 };
+            let (mut index, mut site) = (root.node, root.site);
             for _ in 0..number::SITE_STEPS {
                 if index == 0 {
                     break;
                 }
-                let node = kernel.nodes[&index];
+                let node = bpf.nodes[&index];
                 let word = scrambled(self.word(node.distance).unwrap());
                 (index, site) = if word == node.address {
                     (node.same, node.site)
@@ -286,18 +286,18 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Kernel {
-        ways: HashMap<u64, gp_way>,
+    struct BpfSide {
+        roots: HashMap<u64, gp_way>,
         nodes: HashMap<u32, gp_site_node>,
     }
 
-    impl Kernel {
+    impl BpfSide {
         fn write(&mut self, changes: Vec<Change>) {
             for change in changes {
                 match change {
                     Change::Node(index, node) => drop(self.nodes.insert(index, node)),
-                    Change::Root(key, way) => drop(self.ways.insert(key.address, way)),
-                    Change::RemoveRoot(key) => drop(self.ways.remove(&key.address)),
+                    Change::Root(key, root) => drop(self.roots.insert(key.address, root)),
+                    Change::RemoveRoot(key) => drop(self.roots.remove(&key.address)),
                 }
             }
         }
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn ways_are_told_apart_by_where_they_differ() {
-        let (mut trees, mut kernel) = (SiteTrees::new(1000), Kernel::default());
+        let (mut trees, mut bpf) = (SiteTrees::new(1000), BpfSide::default());
         let samples = [
             sample(&[(16, 100), (64, 200)], &[]),
             sample(&[(16, 101), (64, 200)], &[]),
@@ -317,30 +317,30 @@ mod tests {
         ];
         let sites = [1, 2, 3, 4, 4, 4];
         for (i, one) in samples.iter().enumerate() {
-            assert!([0, 4].contains(&one.find(&kernel, 5)), "{i}: not taken for another before it is learnt");
+            assert!([0, 4].contains(&one.find(&bpf, 5)), "{i}: not taken for another before it is learnt");
             assert_eq!(one.learn(&mut trees, 5, sites[i]), Learned::Yes);
-            kernel.write(trees.take_changes());
+            bpf.write(trees.take_changes());
             for (j, other) in samples[..=i].iter().enumerate() {
                 let found = trees.find(PROCESS, 5, |distance| other.word(distance));
-                assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, without the kernel");
-                assert_eq!(other.find(&kernel, 5), sites[j], "{j} after {i}");
+                assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, without the bpf");
+                assert_eq!(other.find(&bpf, 5), sites[j], "{j} after {i}");
             }
         }
-        assert_eq!(samples[0].find(&kernel, 6), 0, "another return address is another way");
+        assert_eq!(samples[0].find(&bpf, 6), 0, "another return address is another root");
         assert_eq!(samples[0].learn(&mut trees, 5, 77), Learned::Yes);
         assert_eq!(trees.take_changes().len(), 0, "what is known is not learnt again");
     }
 
     #[test]
     fn ten_thousand_neighbours_do_not_make_one_long_branch() {
-        let (mut trees, mut kernel) = (SiteTrees::new(100_000), Kernel::default());
+        let (mut trees, mut bpf) = (SiteTrees::new(100_000), BpfSide::default());
         for i in 0..10_000_u32 {
             let one = sample(&[(16, 0x1000 + 5 * u64::from(i)), (32, 7)], &[]);
             assert_eq!(one.learn(&mut trees, 5, i + 1), Learned::Yes, "{i}");
         }
-        kernel.write(trees.take_changes());
+        bpf.write(trees.take_changes());
         for i in (0..10_000_u32).step_by(97) {
-            assert_eq!(sample(&[(16, 0x1000 + 5 * u64::from(i)), (32, 7)], &[]).find(&kernel, 5), i + 1);
+            assert_eq!(sample(&[(16, 0x1000 + 5 * u64::from(i)), (32, 7)], &[]).find(&bpf, 5), i + 1);
         }
     }
 
@@ -372,9 +372,9 @@ mod tests {
         trees.stop_stacks(PROCESS);
         trees.stop_stacks(PROCESS);
         let changes = trees.take_changes();
-        let [Change::Root(way, wanted)] = changes[..] else { panic!("{changes:?}") };
-        assert_eq!((way.tgid, way.address, wanted.node), (7, 0, number::NO_STACKS));
+        let [Change::Root(root, wanted)] = changes[..] else { panic!("{changes:?}") };
+        assert_eq!((root.tgid, root.address, wanted.node), (7, 0, number::NO_STACKS));
         trees.forget(PROCESS);
-        assert!(matches!(trees.take_changes()[..], [Change::RemoveRoot(gone)] if gone.address == 0));
+        assert!(matches!(trees.take_changes()[..], [Change::RemoveRoot(removed)] if removed.address == 0));
     }
 }

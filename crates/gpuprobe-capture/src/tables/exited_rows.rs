@@ -7,7 +7,7 @@ use gpuprobe_event::counters::{CallCounts, FailureCounts, ProcessKey, ProcessMem
 use super::call_counts::sum;
 use super::indexed_table::IndexedTable;
 use super::map_io;
-use super::memory_tables::{context_memory, process_memory, with_held};
+use super::memory_tables::{add_live, context_memory, process_memory};
 use super::process_rows::HasProcess;
 use crate::error::CaptureError;
 use crate::wire::{from_bytes, gp_memory, gp_process_key};
@@ -34,22 +34,22 @@ pub(crate) fn take_rows(
     counts: &IndexedTable<'_>,
     processes: &IndexedTable<'_>,
     contexts: &IndexedTable<'_>,
-    ended: &HashSet<ProcessKey>,
+    exited: &HashSet<ProcessKey>,
 ) -> Result<Rows, CaptureError> {
     let mut rows = Rows::default();
     let cpu = map_io::cpu_value_bytes(&counts.rows);
-    counts.take(ended, |key, values| rows.calls.push(sum(key, values.chunks_exact(cpu))))?;
-    let (mut held, mut memory) = (Vec::new(), Vec::new());
-    contexts.take(ended, |key, row| held.push(context_memory((key, from_bytes(row)))))?;
-    processes.take(ended, |key: gp_process_key, row| {
+    counts.take(exited, |key, values| rows.calls.push(sum(key, values.chunks_exact(cpu))))?;
+    let (mut in_contexts, mut memory) = (Vec::new(), Vec::new());
+    contexts.take(exited, |key, row| in_contexts.push(context_memory((key, from_bytes(row)))))?;
+    processes.take(exited, |key: gp_process_key, row| {
         let row: gp_memory = from_bytes(row);
         if row.entries > 0 {
             rows.holding.insert(key.process());
         }
         memory.push(process_memory((key, row)));
     })?;
-    rows.memory = with_held(memory, &held);
-    let holds = |row: &&ProcessMemory| row.held.iter().any(|held| held.live_allocations > 0);
-    rows.holding.extend(rows.memory.iter().filter(holds).map(|row| row.process));
+    rows.memory = add_live(memory, &in_contexts);
+    let has_live = |row: &&ProcessMemory| row.held.iter().any(|live| live.live_allocations > 0);
+    rows.holding.extend(rows.memory.iter().filter(has_live).map(|row| row.process));
     Ok(rows)
 }

@@ -23,7 +23,7 @@ pub(crate) struct IndexedTable<'o> {
 impl IndexedTable<'_> {
     /// Hands over every row that is somebody's.
     pub(crate) fn each<K: Wire>(&self, then: impl FnMut(K, &[u8])) -> Result<(), CaptureError> {
-        self.hand_over(&map_io::entries::<K, u32>(&self.index)?, then)
+        self.read_rows(&map_io::entries::<K, u32>(&self.index)?, then)
     }
 
     /// All of them.
@@ -33,7 +33,7 @@ impl IndexedTable<'_> {
         Ok(all)
     }
 
-    fn hand_over<K: Wire>(
+    fn read_rows<K: Wire>(
         &self,
         entries: &[(K, u32)],
         mut then: impl FnMut(K, &[u8]),
@@ -58,12 +58,12 @@ impl IndexedTable<'_> {
     /// Hands over the rows of processes that ended, and takes them back.
     pub(crate) fn take<K: Wire + HasProcess>(
         &self,
-        ended: &HashSet<ProcessKey>,
+        exited: &HashSet<ProcessKey>,
         then: impl FnMut(K, &[u8]),
     ) -> Result<(), CaptureError> {
         let mut entries = map_io::entries::<K, u32>(&self.index)?;
-        entries.retain(|(key, _)| ended.contains(&key.process()));
-        self.hand_over(&entries, then)?;
+        entries.retain(|(key, _)| exited.contains(&key.process()));
+        self.read_rows(&entries, then)?;
         let keys: Vec<u8> = entries.iter().flat_map(|(key, _)| as_bytes(key)).copied().collect();
         map_io::delete_all(&self.index, &keys)?;
         for (_, row) in entries {

@@ -23,16 +23,16 @@ pub(crate) fn memory(
 ) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
     let rows = processes.entries()?;
     let contexts: Vec<_> = contexts.entries()?.into_iter().map(context_memory).collect();
-    Ok((with_held(rows.into_iter().map(process_memory).collect(), &contexts), contexts))
+    Ok((add_live(rows.into_iter().map(process_memory).collect(), &contexts), contexts))
 }
 
-pub(crate) fn with_held(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory]) -> Vec<ProcessMemory> {
-    let places: HashMap<_, _> = rows.iter().enumerate().map(|(at, row)| (row.process, at)).collect();
+pub(crate) fn add_live(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory]) -> Vec<ProcessMemory> {
+    let positions: HashMap<_, _> = rows.iter().enumerate().map(|(at, row)| (row.process, at)).collect();
     for context in contexts {
-        let Some(row) = places.get(&context.process).and_then(|at| rows.get_mut(*at)) else { continue };
-        for (sum, held) in row.held.iter_mut().zip(&context.held) {
-            sum.live_bytes = sum.live_bytes.wrapping_add(held.live_bytes);
-            sum.live_allocations = sum.live_allocations.wrapping_add(held.live_allocations);
+        let Some(row) = positions.get(&context.process).and_then(|at| rows.get_mut(*at)) else { continue };
+        for (sum, live) in row.held.iter_mut().zip(&context.held) {
+            sum.live_bytes = sum.live_bytes.wrapping_add(live.live_bytes);
+            sum.live_allocations = sum.live_allocations.wrapping_add(live.live_allocations);
         }
     }
     rows
@@ -57,12 +57,12 @@ pub(crate) fn process_memory((key, value): (gp_process_key, gp_memory)) -> Proce
     }
 }
 
-fn held(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
-    let mut held = [Held::default(); Space::ALL.len()];
-    for (held, (bytes, allocations)) in held.iter_mut().zip(bytes.iter().zip(allocations)) {
-        *held = Held { live_bytes: *bytes, live_allocations: *allocations };
+fn live(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
+    let mut live = [Held::default(); Space::ALL.len()];
+    for (live, (bytes, allocations)) in live.iter_mut().zip(bytes.iter().zip(allocations)) {
+        *live = Held { live_bytes: *bytes, live_allocations: *allocations };
     }
-    held
+    live
 }
 
 /// The number of a GPU, where it is known.
@@ -74,16 +74,16 @@ pub(crate) fn context_memory((key, value): (gp_context_key, gp_context)) -> Cont
     ContextMemory {
         process: process_of(key.tgid, key.instance),
         gpu: value.device.checked_sub(1).and_then(gpu),
-        held: held(&value.live_bytes, &value.live_allocations),
+        held: live(&value.live_bytes, &value.live_allocations),
     }
 }
 
 /// What the driver told of GPUs; an answer that is neither a UUID nor a place on the bus tells nothing.
 pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
-    Ok(map_io::entries(map)?.into_iter().filter_map(told_gpu).collect())
+    Ok(map_io::entries(map)?.into_iter().filter_map(gpu_identity).collect())
 }
 
-fn told_gpu((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
+fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
     // the function in the high half, the GPU in the low one
     let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
     let identity = match function.roles.op {
@@ -175,18 +175,18 @@ mod tests {
     fn told(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
         let function = catalogue().lookup(Api::Driver, None, function).unwrap().id;
         let key = gp_context_key { id: u64::from(function.0) << 32 | gpu, ..gp_context_key::default() };
-        told_gpu((key, bytes)).map(|told| (told.gpu, told.identity))
+        gpu_identity((key, bytes)).map(|found| (found.gpu, found.identity))
     }
 
     #[test]
     fn an_answer_is_a_uuid_or_a_place_by_the_function_that_gave_it() {
-        let place = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
+        let pci = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
         for name in ["cuDeviceGetUuid", "cuDeviceGetUuid_v2"] {
             assert_eq!(told(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
         }
         let name = "cuDeviceGetPCIBusId";
-        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(place))));
-        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(place))));
+        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(pci))));
+        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(pci))));
         assert_eq!(told(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by its caller");
         assert_eq!(told(name, 0, [0xff; 16]), None);
         assert_eq!(told(name, 255, *b"00000000:1B:00.0"), None);

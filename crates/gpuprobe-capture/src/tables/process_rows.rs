@@ -21,23 +21,23 @@ pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
 /// they were.
 pub(crate) fn remove_of<K: HasProcess>(
     map: &impl MapCore,
-    ended: &HashSet<ProcessKey>,
+    exited: &HashSet<ProcessKey>,
 ) -> Result<usize, CaptureError> {
-    remove(map, |key, _| ended.contains(&from_bytes::<K>(key).process()))
+    remove(map, |key, _| exited.contains(&from_bytes::<K>(key).process()))
 }
 
 /// Removes the physical memory of processes that ended: its rows name the process, their keys do not.
-pub(crate) fn remove_physical(map: &Map<'_>, ended: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+pub(crate) fn remove_physical(map: &Map<'_>, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
     remove(map, |_, value| {
         let row: gp_physical = from_bytes(value);
-        ended.contains(&process_of(row.tgid, row.instance))
+        exited.contains(&process_of(row.tgid, row.instance))
     })
 }
 
-fn remove(map: &impl MapCore, is_over: impl Fn(&[u8], &[u8]) -> bool) -> Result<usize, CaptureError> {
+fn remove(map: &impl MapCore, should_remove: impl Fn(&[u8], &[u8]) -> bool) -> Result<usize, CaptureError> {
     let (mut keys, mut count) = (Vec::new(), 0);
     map_io::each_entry(map, |key, value| {
-        if is_over(key, value) {
+        if should_remove(key, value) {
             keys.extend_from_slice(key);
             count += 1;
         }

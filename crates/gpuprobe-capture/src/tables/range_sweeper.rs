@@ -13,11 +13,11 @@ use crate::error::CaptureError;
 use crate::tables::process_rows::remove_of;
 use crate::wire::gp_range_key;
 
-type Ended = HashSet<ProcessKey>;
+type Exited = HashSet<ProcessKey>;
 
 #[derive(Debug)]
 struct Thread {
-    ended: Sender<Ended>,
+    exited: Sender<Exited>,
     thread: JoinHandle<Result<(), CaptureError>>,
 }
 
@@ -27,14 +27,14 @@ pub(crate) struct RangeSweeper(Option<Thread>);
 
 impl RangeSweeper {
     /// Has the addresses of these taken out of the map, some time later.
-    pub(crate) fn sweep(&mut self, ranges: &Map<'_>, ended: Ended) -> Result<(), CaptureError> {
-        if ended.is_empty() {
+    pub(crate) fn sweep(&mut self, ranges: &Map<'_>, exited: Exited) -> Result<(), CaptureError> {
+        if exited.is_empty() {
             return Ok(());
         }
         if self.0.is_none() {
             self.0 = Some(start(ranges)?);
         }
-        let has_failed = self.0.as_ref().is_some_and(|thread| thread.ended.send(ended).is_err());
+        let has_failed = self.0.as_ref().is_some_and(|thread| thread.exited.send(exited).is_err());
         match self.0.take_if(|_| has_failed).map(|thread| thread.thread.join()) {
             Some(Ok(result)) => result,
             _ => Ok(()),
@@ -44,17 +44,17 @@ impl RangeSweeper {
 
 fn start(ranges: &Map<'_>) -> Result<Thread, CaptureError> {
     let map = MapHandle::try_from(ranges).map_err(CaptureError::bpf("share a table of the kernel side"))?;
-    let (ended, more) = channel();
+    let (exited, more) = channel();
     let thread = thread::Builder::new().name("sweeper".to_owned()).spawn(move || sweep_all(&map, &more));
     let thread = thread.map_err(libbpf_rs::Error::from);
-    Ok(Thread { ended, thread: thread.map_err(CaptureError::bpf("start a thread"))? })
+    Ok(Thread { exited, thread: thread.map_err(CaptureError::bpf("start a thread"))? })
 }
 
 /// One look at the map for all that have ended since the last.
-fn sweep_all(map: &MapHandle, more: &Receiver<Ended>) -> Result<(), CaptureError> {
-    while let Ok(mut ended) = more.recv() {
-        more.try_iter().for_each(|others| ended.extend(others));
-        remove_of::<gp_range_key>(map, &ended)?;
+fn sweep_all(map: &MapHandle, more: &Receiver<Exited>) -> Result<(), CaptureError> {
+    while let Ok(mut exited) = more.recv() {
+        more.try_iter().for_each(|others| exited.extend(others));
+        remove_of::<gp_range_key>(map, &exited)?;
     }
     Ok(())
 }

@@ -309,7 +309,7 @@ mod tests {
 
     fn probes() -> Probes {
         let file = ProbedFile { path: "/x".into(), expected: None };
-        Probes { program: 0, way: UprobeKind::Multi, file, points: vec![(1, 2)] }
+        Probes { program: 0, kind: UprobeKind::Multi, file, points: vec![(1, 2)] }
     }
 
     #[test]

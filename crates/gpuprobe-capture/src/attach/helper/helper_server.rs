@@ -47,11 +47,11 @@ impl Kept {
             Ok(unsafe { OwnedFd::from_raw_fd(file) })
         };
         let mut files = files.iter().map(owned).collect::<io::Result<Vec<_>>>()?.into_iter();
-        let (Some(targets), Some(held)) = (files.next(), files.next()) else {
+        let (Some(targets), Some(answers)) = (files.next(), files.next()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         Ok(Self {
-            targets: TargetList::new(targets, held),
+            targets: TargetList::new(targets, answers),
             programs: files.collect(),
             links: HashMap::new(),
             closing: Vec::new(),
@@ -82,8 +82,8 @@ impl Kept {
                 }
                 Some(None) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
             };
-            let told = answers.write_all(answer_line(&answer).as_bytes()).and_then(|()| answers.flush());
-            if told.is_err() {
+            let written = answers.write_all(answer_line(&answer).as_bytes()).and_then(|()| answers.flush());
+            if written.is_err() {
                 return Ended::Gone;
             }
         }

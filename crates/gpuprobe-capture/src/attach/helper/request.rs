@@ -23,7 +23,7 @@ pub(crate) struct ProbedFile {
 pub(crate) struct Probes {
     /// The program, by its place among those that were handed over.
     pub(crate) program: usize,
-    pub(crate) way: UprobeKind,
+    pub(crate) kind: UprobeKind,
     pub(crate) file: ProbedFile,
     /// Offset in the file and cookie of each.
     pub(crate) points: Vec<(u64, u64)>,
@@ -45,9 +45,9 @@ impl Request {
     /// One line, with its end.
     pub(crate) fn line(&self) -> String {
         match self {
-            Self::Attach(Probes { program, way, file: ProbedFile { path, expected }, points }) => {
+            Self::Attach(Probes { program, kind, file: ProbedFile { path, expected }, points }) => {
                 let word =
-                    UprobeKind::ALL.iter().find(|(known, _)| known == way).map_or("", |(_, word)| word);
+                    UprobeKind::ALL.iter().find(|(known, _)| known == kind).map_or("", |(_, word)| word);
                 // a path may have anything in it, line ends too
                 let path: String = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
                 let points: String =
@@ -68,14 +68,14 @@ impl Request {
             "attach" => {
                 let program = words.next()?.parse().ok()?;
                 let word = words.next()?;
-                let way = UprobeKind::ALL.iter().find(|(_, known)| *known == word)?.0;
+                let kind = UprobeKind::ALL.iter().find(|(_, known)| *known == word)?.0;
                 let path = PathBuf::from(OsString::from_vec(unhex(words.next()?)?));
                 let expected = match words.next()? {
                     "any" => None,
                     word => Some(parse_expected(word)?),
                 };
                 let points = words.map(point).collect::<Option<_>>()?;
-                Some(Self::Attach(Probes { program, way, file: ProbedFile { path, expected }, points }))
+                Some(Self::Attach(Probes { program, kind, file: ProbedFile { path, expected }, points }))
             }
             "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
             "detach-later" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachLater),
@@ -140,12 +140,12 @@ mod tests {
         let path = PathBuf::from(OsString::from_vec(b"/a b\n/\xff\0lib".to_vec()));
         let mut all: Vec<_> = UprobeKind::ALL
             .iter()
-            .map(|(way, _)| {
+            .map(|(kind, _)| {
                 let points = vec![(0, 0), (u64::MAX, 7)];
                 let expected =
-                    Some(OpenedFile { dev: 1, inode: 2, size: 3, owner: 4 }).filter(|_| way.is_perf());
+                    Some(OpenedFile { dev: 1, inode: 2, size: 3, owner: 4 }).filter(|_| kind.is_perf());
                 let file = ProbedFile { path: path.clone(), expected };
-                Request::Attach(Probes { program: 3, way: *way, file, points })
+                Request::Attach(Probes { program: 3, kind: *kind, file, points })
             })
             .collect();
         all.extend([

@@ -8,22 +8,22 @@ use libbpf_rs::libbpf_sys;
 #[derive(Debug)]
 pub struct TargetList {
     targets: OwnedFd,
-    held: OwnedFd,
+    answers: OwnedFd,
 }
 
 impl TargetList {
     /// Of the processes that are watched, and of the answers to those that wait.
-    pub(crate) fn new(targets: OwnedFd, held: OwnedFd) -> Self {
-        Self { targets, held }
+    pub(crate) fn new(targets: OwnedFd, answers: OwnedFd) -> Self {
+        Self { targets, answers }
     }
 
     /// The processes that are watched.
     pub fn tgids(&self) -> Vec<u32> {
         // a key that goes while it is the last one read makes the kernel begin anew
-        const MOST: usize = 1 << 16;
+        const MAX: usize = 1 << 16;
         let mut all = Vec::new();
         let (mut last, mut next) = (None::<u32>, 0_u32);
-        while all.len() < MOST {
+        while all.len() < MAX {
             let from = last.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: keys of this map have four bytes, and both pointers are null or valid for as many.
             let failed = unsafe {
@@ -49,7 +49,7 @@ impl TargetList {
         // it, which is as good.
         unsafe {
             libbpf_sys::bpf_map_update_elem(
-                self.held.as_raw_fd(),
+                self.answers.as_raw_fd(),
                 std::ptr::from_ref(&tgid).cast(),
                 std::ptr::from_ref(&answer).cast(),
                 0,

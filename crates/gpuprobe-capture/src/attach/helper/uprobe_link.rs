@@ -20,14 +20,14 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<BpfLi
     // by its descriptor, so that it is this file whatever its name leads to by now
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     raise_limit();
-    if !probes.way.is_perf() {
+    if !probes.kind.is_perf() {
         let link = BpfLink::of(multi(program, probes, &path)?);
-        return Ok(link.at_return(probes.way == UprobeKind::MultiReturn));
+        return Ok(link.at_return(probes.kind == UprobeKind::MultiReturn));
     }
     let &[(offset, cookie)] = probes.points.as_slice() else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    let is_return = probes.way == UprobeKind::PerfReturn;
+    let is_return = probes.kind == UprobeKind::PerfReturn;
     let event = event("uprobe", path.as_ptr() as u64, offset, is_return)?;
     Ok(on_event(program, event, cookie)?.at_return(is_return))
 }
@@ -50,18 +50,18 @@ fn multi(program: BorrowedFd<'_>, probes: &Probes, path: &CString) -> io::Result
     let cookies: Vec<u64> = probes.points.iter().map(|(_, cookie)| *cookie).collect();
     let mut options = options();
     options.__bindgen_anon_1.uprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_3 {
-        flags: if probes.way == UprobeKind::MultiReturn { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        flags: if probes.kind == UprobeKind::MultiReturn { libbpf_sys::BPF_F_UPROBE_MULTI_RETURN } else { 0 },
         cnt: probes.points.len() as u32,
         path: path.as_ptr(),
         offsets: offsets.as_ptr(),
         cookies: cookies.as_ptr(),
         ..Default::default()
     };
-    let kind = match probes.way {
+    let attach_type = match probes.kind {
         UprobeKind::Session => libbpf_sys::BPF_TRACE_UPROBE_SESSION,
         _ => libbpf_sys::BPF_TRACE_UPROBE_MULTI,
     };
-    create(program, 0, kind, &options)
+    create(program, 0, attach_type, &options)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::host::linux_support::KernelSupport;
 use crate::host::linux_types::results;
 use crate::host::open_files::raise_limit;
 use crate::host::support::Tier;
-use crate::load::libbpf_log::quietly;
+use crate::load::libbpf_log::without_log;
 use crate::load::second_object::open_again;
 use crate::wire::ProgramName;
 use crate::wire::object_handles::open_programs;
@@ -61,7 +61,7 @@ impl BuiltinKprobe {
         self,
         main: &Object,
         wanted: ProgramName,
-        way: LinuxProbeKind,
+        kind: LinuxProbeKind,
         address: u64,
     ) -> io::Result<BpfLink> {
         let loaded = || {
@@ -69,14 +69,14 @@ impl BuiltinKprobe {
             for (name, mut program) in open_programs(&mut object) {
                 let is_it = name == wanted;
                 program.set_autoload(is_it);
-                if is_it && way == LinuxProbeKind::Entry {
+                if is_it && kind == LinuxProbeKind::Entry {
                     program.set_attach_target(0, Some(self.function.to_owned()))?;
                 }
             }
             object.load()
         };
-        let object = quietly(loaded).map_err(io::Error::other)?;
-        with_program(&object, wanted, |program| make_linux_link(program, way, &[(address, 0)]))
+        let object = without_log(loaded).map_err(io::Error::other)?;
+        with_program(&object, wanted, |program| make_linux_link(program, kind, &[(address, 0)]))
     }
 
     /// How it would be probed, as far as that can be told without doing it.

@@ -15,15 +15,15 @@ use crate::host::linux_support::KernelSupport;
 use crate::host::open_files::raise_limit;
 use crate::host::support::Tier;
 use crate::load::hooks::{KernelHook, Unprobed};
-use crate::load::libbpf_log::quietly;
+use crate::load::libbpf_log::without_log;
 use crate::load::second_object::{load_programs, open_again};
 use crate::wire::ProgramName;
 use crate::wire::object_handles::open_programs;
 
 /// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
-const MOST_TRACED: usize = ProgramName::TRACED_ENTRY.len();
+const MAX_FENTRY: usize = ProgramName::TRACED_ENTRY.len();
 /// Functions that are probed one by one: taking one out waits a tenth of a second.
-const MOST_BY_PERF: usize = 64;
+const MAX_PERF_KPROBES: usize = 64;
 
 /// How a function of the kernel is probed, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub struct ProbedFunctions {
 
 /// The ways in which this kernel may probe so many functions, best first. A tier that was forced is that of kprobes.
 pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
-    let traced = forced.is_none() && functions <= MOST_TRACED && support.has_fentry();
+    let traced = forced.is_none() && functions <= MAX_FENTRY && support.has_fentry();
     let kprobes = Tier::ALL
         .into_iter()
         .filter(|tier| forced.is_none_or(|forced| *tier <= forced) && support.has_kprobes(*tier))
@@ -66,13 +66,13 @@ pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: us
 }
 
 /// A function that is tried, with its row.
-struct Tried<'h> {
+struct Attempt<'h> {
     hook: &'h KernelHook,
     id: FunctionId,
     reason: String,
 }
 
-impl Tried<'_> {
+impl Attempt<'_> {
     fn points(&self) -> impl Iterator<Item = (u64, u64)> {
         self.hook.function.addresses.iter().map(|address| (*address, u64::from(self.id.0)))
     }
@@ -92,7 +92,7 @@ pub(crate) fn attach(
     for hook in hooks {
         let row = catalogue().lookup(Api::Kernel, None, &hook.function.name);
         match (&hook.refused, row) {
-            (None, Some(row)) => left.push(Tried { hook, id: row.id, reason: String::new() }),
+            (None, Some(row)) => left.push(Attempt { hook, id: row.id, reason: String::new() }),
             (refused, _) => {
                 let without_row = || (SkipCause::TooMany, "it has no row in the catalogue".to_owned());
                 probed.skipped.push(hook.unprobed(refused.clone().unwrap_or_else(without_row)));
@@ -104,10 +104,10 @@ pub(crate) fn attach(
             break;
         }
         let before = left.len();
-        let mut attacher = Attacher { links, main, entry_only, refused: Vec::new() };
+        let mut attacher = GroupAttacher { links, main, entry_only, refused: Vec::new() };
         match tier {
-            KernelTier::Fentry => attacher.traced(left),
-            KernelTier::Kprobes(tier) => attacher.probed(left, *tier),
+            KernelTier::Fentry => attacher.attach_fentry(left),
+            KernelTier::Kprobes(tier) => attacher.attach_kprobes(left, *tier),
         }
         left = attacher.refused;
         if before > left.len() {
@@ -122,22 +122,22 @@ pub(crate) fn attach(
     probed
 }
 
-struct Attacher<'a, 'h> {
+struct GroupAttacher<'a, 'h> {
     /// They hold their programs, and these their maps.
     links: &'a mut Vec<BpfLink>,
     main: &'a Object,
     entry_only: bool,
-    refused: Vec<Tried<'h>>,
+    refused: Vec<Attempt<'h>>,
 }
 
-impl<'h> Attacher<'_, 'h> {
-    fn refuse(&mut self, tried: Vec<Tried<'h>>, reason: &str) {
-        self.refused.extend(tried.into_iter().map(|t| Tried { reason: reason.to_owned(), ..t }));
+impl<'h> GroupAttacher<'_, 'h> {
+    fn refuse(&mut self, tried: Vec<Attempt<'h>>, reason: &str) {
+        self.refused.extend(tried.into_iter().map(|t| Attempt { reason: reason.to_owned(), ..t }));
     }
 
     /// A pair of programs for each, all loaded together. The kernel takes them all or none, so a group that fails is
     /// halved until the culprit stands alone.
-    fn traced(&mut self, tried: Vec<Tried<'h>>) {
+    fn attach_fentry(&mut self, tried: Vec<Attempt<'h>>) {
         let (typed, others) =
             tried.into_iter().partition(|t| t.hook.is_typed && t.hook.function.addresses.len() == 1);
         self.refuse(others, "the kernel has neither its type nor kprobes");
@@ -146,8 +146,8 @@ impl<'h> Attacher<'_, 'h> {
             if group.is_empty() {
                 continue;
             }
-            match self.load_traced(&group) {
-                Ok(object) => self.link_traced(&object, group),
+            match self.load_fentry(&group) {
+                Ok(object) => self.link_fentry(&object, group),
                 Err(error) if group.len() == 1 => self.refuse(group, &format!("fentry: {error}")),
                 Err(_) => {
                     let rest = group.split_off(group.len() / 2);
@@ -157,7 +157,7 @@ impl<'h> Attacher<'_, 'h> {
         }
     }
 
-    fn load_traced(&self, group: &[Tried<'h>]) -> Result<Object, libbpf_rs::Error> {
+    fn load_fentry(&self, group: &[Attempt<'h>]) -> Result<Object, libbpf_rs::Error> {
         let mut object = open_again(self.main)?;
         for (name, mut program) in open_programs(&mut object) {
             let number = |programs: &[ProgramName]| programs.iter().position(|program| *program == name);
@@ -169,10 +169,10 @@ impl<'h> Attacher<'_, 'h> {
                 program.set_attach_target(0, Some(tried.hook.function.name.clone()))?;
             }
         }
-        quietly(|| object.load())
+        without_log(|| object.load())
     }
 
-    fn link_traced(&mut self, object: &Object, group: Vec<Tried<'h>>) {
+    fn link_fentry(&mut self, object: &Object, group: Vec<Attempt<'h>>) {
         let mut refused = Vec::new();
         for (n, tried) in group.into_iter().enumerate() {
             let cookie = [(0, u64::from(tried.id.0))];
@@ -181,26 +181,26 @@ impl<'h> Attacher<'_, 'h> {
                 (ProgramName::TRACED_RETURN, LinuxProbeKind::Return),
                 (ProgramName::TRACED_ENTRY, LinuxProbeKind::Entry),
             ];
-            let made = ends.iter().skip(usize::from(self.entry_only)).map(|(programs, way)| {
+            let made = ends.iter().skip(usize::from(self.entry_only)).map(|(programs, kind)| {
                 let name = *programs.get(n).ok_or(io::ErrorKind::NotFound)?;
-                with_program(object, name, |program| make_linux_link(program, *way, &cookie))
+                with_program(object, name, |program| make_linux_link(program, *kind, &cookie))
             });
             match made.collect::<io::Result<Vec<_>>>() {
                 Ok(links) => self.links.extend(links),
-                Err(error) => refused.push(Tried { reason: format!("fentry: {error}"), ..tried }),
+                Err(error) => refused.push(Attempt { reason: format!("fentry: {error}"), ..tried }),
             }
         }
         self.refused.extend(refused);
     }
 
     /// By kprobes: in one link for all, halved where it fails, or one by one.
-    fn probed(&mut self, tried: Vec<Tried<'h>>, tier: Tier) {
-        let hidden = |t: &Tried<'_>| t.hook.function.addresses.contains(&0);
+    fn attach_kprobes(&mut self, tried: Vec<Attempt<'h>>, tier: Tier) {
+        let hidden = |t: &Attempt<'_>| t.hook.function.addresses.contains(&0);
         let (hidden, mut tried): (Vec<_>, Vec<_>) = tried.into_iter().partition(hidden);
         self.refuse(hidden, "the kernel hides where it is: sysctl kernel.kptr_restrict=1");
-        if tier == Tier::Perf && tried.len() > MOST_BY_PERF {
-            let rest = tried.split_off(MOST_BY_PERF);
-            let reason = format!("{MOST_BY_PERF} functions are probed one by one already");
+        if tier == Tier::Perf && tried.len() > MAX_PERF_KPROBES {
+            let rest = tried.split_off(MAX_PERF_KPROBES);
+            let reason = format!("{MAX_PERF_KPROBES} functions are probed one by one already");
             self.refuse(rest, &reason);
         }
         let ends: &[(ProgramName, LinuxProbeKind)] = match (tier, self.entry_only) {
@@ -240,17 +240,17 @@ impl<'h> Attacher<'_, 'h> {
 fn link_group(
     object: &Object,
     ends: &[(ProgramName, LinuxProbeKind)],
-    group: &[Tried<'_>],
+    group: &[Attempt<'_>],
     tier: Tier,
 ) -> io::Result<Vec<BpfLink>> {
-    let mut points: Vec<_> = group.iter().flat_map(Tried::points).collect();
+    let mut points: Vec<_> = group.iter().flat_map(Attempt::points).collect();
     // the kernel looks for the cookie of an address in the order of addresses
     points.sort_unstable();
     let at_once = if tier == Tier::Perf { 1 } else { points.len().max(1) };
     let mut links = Vec::new();
-    for (name, way) in ends {
+    for (name, kind) in ends {
         for points in points.chunks(at_once) {
-            links.push(with_program(object, *name, |program| make_linux_link(program, *way, points))?);
+            links.push(with_program(object, *name, |program| make_linux_link(program, *kind, points))?);
         }
     }
     Ok(links)

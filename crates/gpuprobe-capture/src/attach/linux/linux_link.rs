@@ -27,23 +27,24 @@ pub(crate) enum LinuxProbeKind {
 /// out with the descriptors, whoever has to end.
 pub(crate) fn make_linux_link(
     program: BorrowedFd<'_>,
-    way: LinuxProbeKind,
+    kind: LinuxProbeKind,
     points: &[(u64, u64)],
 ) -> io::Result<BpfLink> {
     let &[(address, cookie), ..] = points else { return Err(io::ErrorKind::InvalidInput.into()) };
     let mut options = options();
-    let kind = match way {
+    let attach_type = match kind {
         LinuxProbeKind::Perf | LinuxProbeKind::PerfReturn => {
             raise_limit();
             // no name: the address tells
-            let event = event("kprobe", 0, address, way == LinuxProbeKind::PerfReturn)?;
+            let event = event("kprobe", 0, address, kind == LinuxProbeKind::PerfReturn)?;
             return on_event(program, event, cookie);
         }
         LinuxProbeKind::Entry | LinuxProbeKind::Return => {
             options.__bindgen_anon_1.tracing.cookie = cookie;
-            let is_entry = way == LinuxProbeKind::Entry;
-            let kind = if is_entry { libbpf_sys::BPF_TRACE_FENTRY } else { libbpf_sys::BPF_TRACE_FEXIT };
-            return create(program, 0, kind, &options).map(BpfLink::of);
+            let is_entry = kind == LinuxProbeKind::Entry;
+            let attach_type =
+                if is_entry { libbpf_sys::BPF_TRACE_FENTRY } else { libbpf_sys::BPF_TRACE_FEXIT };
+            return create(program, 0, attach_type, &options).map(BpfLink::of);
         }
         LinuxProbeKind::Session => libbpf_sys::BPF_TRACE_KPROBE_SESSION,
         LinuxProbeKind::Multi | LinuxProbeKind::MultiReturn => libbpf_sys::BPF_TRACE_KPROBE_MULTI,
@@ -51,13 +52,13 @@ pub(crate) fn make_linux_link(
     let addresses: Vec<libc::c_ulong> = points.iter().map(|(address, _)| *address as libc::c_ulong).collect();
     let cookies: Vec<u64> = points.iter().map(|(_, cookie)| *cookie).collect();
     options.__bindgen_anon_1.kprobe_multi = libbpf_sys::bpf_link_create_opts__bindgen_ty_1__bindgen_ty_2 {
-        flags: if way == LinuxProbeKind::MultiReturn { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
+        flags: if kind == LinuxProbeKind::MultiReturn { libbpf_sys::BPF_F_KPROBE_MULTI_RETURN } else { 0 },
         cnt: points.len() as u32,
         addrs: addresses.as_ptr(),
         cookies: cookies.as_ptr(),
         ..Default::default()
     };
-    create(program, 0, kind, &options).map(BpfLink::of)
+    create(program, 0, attach_type, &options).map(BpfLink::of)
 }
 
 /// Has a program run at a tracepoint, as often as it is passed.

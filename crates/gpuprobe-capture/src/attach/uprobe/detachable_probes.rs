@@ -10,7 +10,7 @@ use crate::function_table::op_desc::{tells_captures, tells_graphs};
 
 /// Classes of functions that nothing but their own figures is made of. Of all others live memory, contexts, names or graphs
 /// are made, or nobody calls them often.
-const TELL_OF_THEMSELVES: [Class; 21] = [
+const INDEPENDENT_CLASSES: [Class; 21] = [
     Class::Launch,
     Class::GraphLaunch,
     Class::Memcpy,
@@ -37,12 +37,12 @@ const TELL_OF_THEMSELVES: [Class; 21] = [
 /// Whether a function may go without probes for a while: then its own calls, and what it launched or copied, are lower
 /// bounds, and all other figures stay as true as they were.
 pub fn may_be_left_out(f: &Function) -> bool {
-    let tells_of_others = tells_contexts(f)
+    let has_state = tells_contexts(f)
         || tells_gpus(f)
         || tells_names(f)
         || tells_captures(f)
         || (tells_graphs(f) && f.class != Class::Sync);
-    TELL_OF_THEMSELVES.contains(&f.class) && !tells_of_others
+    INDEPENDENT_CLASSES.contains(&f.class) && !has_state
 }
 
 /// Which functions have links of their own, and which of these have none now.

@@ -300,8 +300,8 @@ fn attach_group(
 ) -> Result<Vec<LinkId>, CaptureError> {
     let points: Vec<_> = group.iter().map(|f| (f.point.offset, options.cookie(f))).collect();
     let mut links = Vec::new();
-    for (name, way) in programs {
-        match link(helper, *name, *way, file, points.clone(), patience) {
+    for (name, kind) in programs {
+        match link(helper, *name, *kind, file, points.clone(), patience) {
             Ok(link) => links.push(link),
             Err(error) => {
                 helper.detach(links);
@@ -320,14 +320,14 @@ pub(crate) fn attach_loader(
 ) -> Result<LinkId, CaptureError> {
     // two's complement: the program adds it back
     let distance = loader.r_debug_address.map_or(0, |r| r.wrapping_sub(loader.debug_state_address));
-    let (name, way) = match tier {
+    let (name, kind) = match tier {
         Tier::Perf => (ProgramName::LoaderPerf, UprobeKind::Perf),
         Tier::Multi | Tier::Session => (ProgramName::LoaderMulti, UprobeKind::Multi),
     };
     link(
         helper,
         name,
-        way,
+        kind,
         &ProbedFile { path: loader.path.clone(), expected: None },
         vec![(loader.debug_state_offset, distance)],
         &mut Patience::new(false, tier),
@@ -337,14 +337,14 @@ pub(crate) fn attach_loader(
 fn link(
     helper: &mut HelperClient,
     name: ProgramName,
-    way: UprobeKind,
+    kind: UprobeKind,
     file: &ProbedFile,
     points: Vec<(u64, u64)>,
     patience: &mut Patience,
 ) -> Result<LinkId, CaptureError> {
     let program = helper.program(name)?;
     helper
-        .attach(Probes { program, way, file: file.clone(), points }, patience)
+        .attach(Probes { program, kind, file: file.clone(), points }, patience)
         .map_err(|source| CaptureError::Attach { path: file.path.clone(), source: source.into() })
 }
 
